@@ -9,7 +9,7 @@ from types import ModuleType
 from forgather_mem.system.call_wrapping import without_frames
 from forgather_mem.telemetry.guard import FailureGuard
 
-_FEWEST = 16
+_FEWEST = 16  # gradients may be accumulated before an optimizer that is made late takes its first step
 
 
 class BackwardPasses:
@@ -17,13 +17,12 @@ class BackwardPasses:
 
     Args:
         autograd: The module `torch.autograd`.
-        stepped: Called with a number of steps that are over: after so many passes if no optimizer of torch is alive by
+        stepped: Called with a number of steps that are over: after 16 passes if no optimizer of torch is alive by
             then, and after each that follows.
-        fewest: So many: gradients may be accumulated before an optimizer that is made late takes its first step.
     """
 
-    def __init__(self, autograd: ModuleType, stepped: Callable[[int], object], fewest: int = _FEWEST) -> None:
-        self._autograd, self._stepped, self._fewest = autograd, stepped, fewest
+    def __init__(self, autograd: ModuleType, stepped: Callable[[int], object]) -> None:
+        self._autograd, self._stepped = autograd, stepped
         self._fence = FailureGuard()
         self._num_passes = 0
         self._is_over = False
@@ -53,12 +52,12 @@ class BackwardPasses:
         if is_traced():
             return
         self._num_passes += 1
-        if self._num_passes < self._fewest:
+        if self._num_passes < _FEWEST:
             return
-        if self._num_passes == self._fewest and _has_optimizer():
+        if self._num_passes == _FEWEST and _has_optimizer():
             self.end()
             return
-        self._stepped(1 if self._num_passes > self._fewest else self._fewest)
+        self._stepped(1 if self._num_passes > _FEWEST else _FEWEST)
 
 
 def _has_optimizer() -> bool:

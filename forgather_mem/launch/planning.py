@@ -14,8 +14,9 @@ import os
 import signal
 import sys
 from _thread import allocate_lock, get_ident
+from contextlib import suppress
+from itertools import count
 
-from forgather_mem.launch.backward_passes import BackwardPasses
 from forgather_mem.planning.isolation.acts import acted_on
 from forgather_mem.telemetry import run_session
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _OPTIMIZERS = "torch.optim.optimizer"
-_MOST_PASSES = 3
+_MOST_PASSES = 2
 _WHAT_TO_DO = "ended at its first steps: plan that loop in Python, by forgather_mem.plan(step, model, optimizer, batch)"
 _MOST_NAMED = 5
 _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trainer", "transformers.modeling_utils"
@@ -43,30 +44,41 @@ def meetings() -> dict[str, Callable[[], object]]:
     }
     if _request()["meta"]:
         found[_MODELS] = _leave_weights_unread
-    return found
+    return {name: functools.partial(_done_or_ended, meet, acts) for name, meet in found.items()}
+
+
+def _done_or_ended(meet: Callable[[], object], acts: _Acts) -> None:
+    """Where the script can't be met it doesn't train, either."""
+    try:
+        meet()
+    except Exception as error:  # noqa: BLE001  # ours, or that of a torch that we don't know
+        _end({"problem": f"planning has failed with {error!r}"}, acts)
 
 
 class _Acts:
-    """What a script does on the outside until it is planned; while it is, its other threads do nothing there."""
+    """What a script does on the outside until it is planned; from then on nothing of it does anything there.
+
+    Its threads don't, nor what runs in the thread that plans: handlers of forks, finalizers, a data set's `__len__`.
+    """
 
     def __init__(self) -> None:
         self._done: dict[str, None] = {}
-        self._planner: int | None = None
+        self._planner: tuple[int, int] | None = None
         self._not_noted = os.environ[run_session.PLAN], "/dev/", "/proc/"
 
     def look(self, event: str, arguments: tuple[object, ...]) -> None:
         """For `sys.addaudithook`."""
         names = acted_on(event, arguments)
-        if names is None or any(name.startswith(self._not_noted) for name in names):
+        if names is None or (names and all(name.startswith(self._not_noted) for name in names)):
             return
         if self._planner is None:
             self._done[" ".join(["write" if event == "open" else event, *map(repr, names)])] = None
-        elif self._planner != get_ident():
-            raise PermissionError(f"{event}: a plan acts on nothing")
+        elif self._planner[1] != get_ident() or (self._planner[0] == os.getpid() and event != "os.kill"):
+            raise PermissionError(f"{event}: a plan acts on nothing")  # children that plan have a rule of their own
 
     def end(self) -> None:
-        """This thread plans."""
-        self._planner = get_ident()
+        """This thread plans, or ends it."""
+        self._planner = os.getpid(), get_ident()
 
     def notes(self) -> list[str]:
         """A sentence with the first few, if there are any."""
@@ -86,6 +98,7 @@ def _plan_instead(acts: _Acts) -> None:
     import traceback
 
     from forgather_mem.planning.answers import answer_to
+    from forgather_mem.planning.isolation.child import without_handlers, write_no_files
 
     trainers = sys.modules[_TRAINER].Trainer
     original, turn, planner = trainers.train, allocate_lock(), 0
@@ -99,6 +112,10 @@ def _plan_instead(acts: _Acts) -> None:
         acts.end()
         answer: dict[str, Any] = {"problem": "planning has failed"}
         try:
+            without_handlers(
+                lambda number, _: _end({"problem": f"it was ended by {signal.Signals(number).name}"}, acts)
+            )
+            write_no_files([1, 2, *(stream.fileno() for stream in _streams())])
             answer = answer_to(_request(), trainer)
         except BaseException as error:  # noqa: BLE001  # an interrupt, too: nothing of the script's shall handle it
             traceback.print_exc(file=sys.__stderr__)
@@ -114,51 +131,73 @@ def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
 
     What it has replaced the streams with is not flushed, but for files.
     """
+    acts.end()
     try:
         folder = os.environ[run_session.PLAN]
         with open(os.path.join(folder, run_session.ANSWER), "w", encoding="utf-8") as file:
             json.dump({**answer, "notes": acts.notes()}, file)
-        for stream in sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__:
-            if type(stream) is io.TextIOWrapper:
-                stream.flush()
-        mark, own = f"{run_session.PLAN}={folder}".encode(), os.getpid()
-        for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-            if pid != own and mark in _environment_of(pid):
+        for stream in _streams():
+            stream.flush()
+        mark, others = f"{run_session.PLAN}={folder}".encode(), [os.getpid()]
+        for pid in sorted(map(int, filter(str.isdecimal, os.listdir("/proc")))):
+            _, parent, *_ = _told_of(pid, "stat").rpartition(b") ")[2].split() or (b"", -1)
+            if int(parent) in others or mark in _told_of(pid, "environ").split(b"\0"):  # the former without variables
+                others.append(pid)
+        for pid in {*others}.difference(others[:1]):
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     finally:
         os._exit("problem" in answer)
 
 
-def _environment_of(pid: int) -> list[bytes]:
-    """The variables that a process began with; none of one that is not ours."""
+def _streams() -> list[io.TextIOWrapper]:
+    """Where the script prints, but for what is a class of its own."""
+    streams = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
+    return [stream for stream in streams if type(stream) is io.TextIOWrapper and not stream.closed]
+
+
+def _told_of(pid: int, what: str) -> bytes:
+    """What the kernel tells of a process; nothing of one that is gone or not ours."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
+        with open(f"/proc/{pid}/{what}", "rb") as file:
+            return file.read()
     except OSError:
-        return []
+        return b""
 
 
 def _end_at_the_first_step(acts: _Acts) -> None:
     """Let no loop without a Trainer train, which may take hours.
 
-    The script ends at the first step of an optimizer; without one, where parameters are changed by hand, after its
-    third `backward()`: a script may do one or two for another reason.
+    The script ends at the first step of an optimizer, or at its third backward pass, where parameters may be changed
+    by hand: a script may do one or two for another reason. torch's engine hears of all, by whichever function.
     """
+    variable, num_passes = sys.modules["torch.autograd"].Variable, count(1)
 
     def stepping(*_: object) -> None:
-        from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+        if not _is_pretended():
+            from forgather_mem.source.source_lines import calling_line
 
-        from forgather_mem.planning.pretending import Pretending
-        from forgather_mem.source.source_lines import calling_line
+            where = calling_line() or "the command"
+            _end({"problem": f"{where} trains without a transformers Trainer, and was {_WHAT_TO_DO}"}, acts)
 
-        if any(isinstance(mode, Pretending) for mode in _get_current_dispatch_mode_stack()):
-            return  # a step of a plan
-        where = calling_line() or "the command"
-        _end({"problem": f"{where} trains without a transformers Trainer, and was {_WHAT_TO_DO}"}, acts)
+    class Engine(type(variable._execution_engine)):  # type: ignore[misc]
+        def run_backward(self, *arguments: object, **keywords: object) -> object:
+            if not _is_pretended() and next(num_passes) > _MOST_PASSES:
+                stepping()
+            return super().run_backward(*arguments, **keywords)
 
+    variable._execution_engine = Engine()
     sys.modules[_OPTIMIZERS].register_optimizer_step_pre_hook(stepping)
-    if (autograd := sys.modules.get("torch.autograd")) is not None:
-        BackwardPasses(autograd, stepping, _MOST_PASSES)
+
+
+def _is_pretended() -> bool:
+    """Whether tensors have no values here: in a plan, and where torch compiles."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    from forgather_mem.planning.pretending import Pretending
+
+    return any(isinstance(mode, Pretending | FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def plan_before_training(trainers: type) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 import sys
 import time
@@ -69,6 +71,7 @@ for daemon in True, False:
     start(target=wait_and_write, args=(f"daemon_{daemon}", os.getpid()), daemon=daemon).start()
 sys.stdout = Tee()
 """
+BEGINS = BEFORE[: BEFORE.index("print(")]
 TRAIN = """
 try:
     try:
@@ -82,6 +85,28 @@ try:
         raise
 except:
     write("bare")
+"""
+# What is called from the outside while a plan is made
+CALLED = """
+import subprocess
+class Stop(BaseException): pass
+def acts(*of):
+    log.write("acted"); log.flush()
+    write(f"of_{of[0]}")
+    raise Stop
+for number in signal.SIGALRM, signal.SIGUSR1, signal.SIGINT, signal.SIGTERM: signal.signal(number, acts)
+"""
+FORKS = """
+def length(rows):
+    if os.getpid() == own:
+        log.write("acted"); log.flush()
+        with contextlib.suppress(OSError): write("length")
+    return 64
+import contextlib
+own = os.getpid()
+Rows.__len__ = length
+for when in "before", "after_in_child", "after_in_parent": os.register_at_fork(**{when: lambda when=when: acts(when)})
+signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
 """
 # What a step does beside computing
 LINES = """
@@ -142,6 +167,18 @@ def with_work(folder: Path) -> Path:
     return folder
 
 
+def is_as_before(folder: Path) -> bool:
+    names = {".", "train.py", "final.pt", "cache", "cache/rows", "out"}
+    logs = [path.read_text() for path in folder.glob("log")]
+    return {*tree(folder)} - {"log"} == names and (folder / "final.pt").read_text() == "trained" and not any(logs)
+
+
+def working_folder(process: str) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{process}/cwd")
+    return ""
+
+
 @pytest.mark.fresh
 def test_it_is_planned_where_it_would_train_and_ends(tmp_path: Path) -> None:
     result = planned(tmp_path, "--json", "--set", "batch=4,8")
@@ -164,14 +201,21 @@ def test_once_it_is_planned_nothing_of_the_script_runs(tmp_path: Path) -> None:
         "import subprocess, sys\nsubprocess.run([sys.executable, 'train.py'])\nopen('starts.py', 'a').write('1')\n"
     )
     before = tree(tmp_path)
+    starts = "import subprocess\nsubprocess.Popen(['sleep', '99'], env={}, start_new_session=True)\n"
     result = planned(
-        tmp_path, before=BEFORE, train=TRAIN, start=lambda words, folder: run([*words[:-1], "starts.py"], folder)
+        tmp_path,
+        before=BEFORE,
+        train=starts + TRAIN,
+        start=lambda words, folder: run([*words[:-1], "starts.py"], folder),
     )
     assert result.code == 0, result.err
     assert result.out.startswith("Peak ")
     assert "of the script" in result.err
-    assert result.out.splitlines()[-1] == ("Before it was planned the script acted as in a run: write 'log'.")
+    assert result.out.splitlines()[-1] == (
+        "Before it was planned the script acted as in a run: write 'log', subprocess.Popen 'sleep'."
+    )
     time.sleep(1.5)  # longer than what was begun waits
+    assert str(tmp_path) not in map(working_folder, os.listdir("/proc")), "a process without our variables is left"
     after = tree(tmp_path)
     assert {name: state for name, state in after.items() if name not in (".", "train.py", "log")} == {
         name: state for name, state in before.items() if name not in (".", "train.py", "log")
@@ -201,18 +245,41 @@ def test_a_step_acts_on_nothing_and_its_lines_are_named(tmp_path: Path) -> None:
 @pytest.mark.fresh
 def test_where_planning_fails_nothing_of_the_script_runs_either(tmp_path: Path) -> None:
     with_work(tmp_path)
-    # A signal's handler may raise anything, in the middle of it
+    # The data set's length is asked for outside of the child that plans, too
     before = """
 class Stop(BaseException): pass
-def stop(*of): raise Stop
-signal.signal(signal.SIGALRM, stop)
+def stop(rows):
+    if os.getpid() == own: raise Stop
+    return 64
+own = os.getpid()
 """
-    train = TRAIN.replace("trainer.train()", "signal.setitimer(signal.ITIMER_REAL, 1.0); trainer.train()")
-    result = planned(tmp_path, line="time.sleep(2)", before=BEFORE[: BEFORE.index("log = ")] + before, train=train)
+    train = TRAIN.replace("trainer.train()", "Rows.__len__ = stop; trainer.train()")
+    before = BEFORE[: BEFORE.index("log = ")] + before
+    result = planned(tmp_path, "--card", "1GiB", before=before, train=train)
     assert (result.code, result.out) == (1, ""), result.err
     assert "forgather-mem: this can't be planned: planning has failed with Stop, as told above" in result.err
-    assert {*tree(tmp_path)} == {".", "train.py", "final.pt", "cache", "cache/rows", "out"}
-    assert (tmp_path / "final.pt").read_text() == "trained"
+    assert is_as_before(tmp_path)
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_a_signal_ends_a_plan_at_once_and_no_handler_of_the_scripts_runs(tmp_path: Path, name: str) -> None:
+    with_work(tmp_path)
+    kill = f"subprocess.Popen(['sh', '-c', 'sleep 2; kill -USR1 $PPID; kill -{name} $PPID'])"
+    train = TRAIN.replace("trainer.train()", f"{kill}; trainer.train()")
+    result = planned(tmp_path, line="time.sleep(100)", before=BEGINS + CALLED, train=train)
+    assert (result.code, result.out) == (1, ""), result.err
+    assert f"forgather-mem: this can't be planned: it was ended by SIG{name}" in result.err
+    assert is_as_before(tmp_path)
+
+
+@pytest.mark.fresh
+def test_what_the_script_has_called_by_others_acts_on_nothing_while_it_is_planned(tmp_path: Path) -> None:
+    with_work(tmp_path)
+    before = BEGINS + CALLED
+    result = planned(tmp_path, "--card", "1GiB", line="time.sleep(1)", before=before, train=FORKS + TRAIN)
+    assert result.code == 0, result.err
+    assert is_as_before(tmp_path)
 
 
 @pytest.mark.fresh
@@ -304,15 +371,62 @@ def test_such_a_loop_ends_without_its_cleanup(tmp_path: Path) -> None:
     assert tree(tmp_path) == before
 
 
+BY_HAND = "for weight in model.parameters(): weight.data -= weight.grad"
+BACKWARD = "model(torch.ones(2, 4)).sum().backward()"
+
+
 @pytest.mark.fresh
-def test_a_loop_that_changes_its_parameters_by_hand_does_not_train(tmp_path: Path) -> None:
-    text = LOOP.replace("optimizer = torch.optim.AdamW(model.parameters())", "").replace("range(3)", "range(9)")
-    (tmp_path / "train.py").write_text(text.replace("optimizer.step()", "model.weight.data -= model.weight.grad"))
+@pytest.mark.parametrize(
+    ("backward", "optimizer"),
+    [
+        (BACKWARD, "None"),
+        (BACKWARD, "torch.optim.AdamW(model.parameters())"),  # and is never used
+        ("model.weight.grad, = torch.autograd.grad(model(torch.ones(2, 4)).sum(), [model.weight])", "None"),
+        (
+            "model.weight.grad = torch.func.grad(lambda w: (torch.ones(2, 4) @ w.T).sum())(model.weight.detach())",
+            "None",
+        ),
+        (f"thread = threading.Thread(target=lambda: {BACKWARD}); thread.start(); thread.join()", "None"),
+        (f"from torch.autograd import backward; {BACKWARD}", "model.weight.register_hook(lambda grad: grad)"),
+    ],
+    ids=["by hand", "unused optimizer", "autograd.grad", "functional", "thread", "hook"],
+)
+def test_a_loop_that_changes_its_parameters_by_hand_does_not_train(
+    tmp_path: Path, backward: str, optimizer: str
+) -> None:
+    with_work(tmp_path)
+    loop = f"import threading, torch\nmodel = torch.nn.Linear(4, 4, bias=False)\noptimizer = {optimizer}\ntry:\n"
+    loop += f"  for number in range(9):\n    print('batch', number)\n    {backward}\n    with torch.no_grad():\n"
+    (tmp_path / "train.py").write_text(f"{loop}      {BY_HAND}\nfinally:\n  torch.save({{}}, 'final.pt')\n")
+    before = tree(tmp_path)
     result = run_forked([*PLAN, "train.py"], tmp_path)
     assert (result.code, result.out) == (1, "")
-    assert "train.py:6 trains without a transformers Trainer" in result.err
+    assert "train.py:7 trains without a transformers Trainer" in result.err
     assert "batch 2" in result.err
     assert "batch 3" not in result.err
+    assert tree(tmp_path) == before
+
+
+def test_with_a_torch_that_is_not_met_a_script_ends_where_it_imports_it(tmp_path: Path) -> None:
+    (tmp_path / "torch" / "optim").mkdir(parents=True)
+    for name in "torch/__init__.py", "torch/optim/__init__.py", "torch/optim/optimizer.py":
+        (tmp_path / name).touch()
+    (tmp_path / "train.py").write_text("import torch.optim.optimizer\nprint('trained')\n")
+    result = run([*PLAN, "train.py"], tmp_path, PYTHONPATH=str(ROOT))
+    assert (result.code, result.out) == (1, "")
+    assert "this can't be planned: planning has failed with KeyError('torch.autograd')" in result.err
+    assert "trained" not in result.err
+
+
+def test_where_a_plan_cannot_begin_in_a_process_it_ends(tmp_path: Path) -> None:
+    result = run(
+        [sys.executable, "-c", "print('trained')"],
+        tmp_path,
+        PYTHONPATH=f"{ROOT / 'forgather_mem' / 'launch' / 'on_path'}:{ROOT}",
+        FORGATHER_MEM_PLAN=str(tmp_path / "gone"),
+    )
+    assert (result.code, result.out) == (1, "")
+    assert "FileNotFoundError" in result.err
 
 
 @pytest.mark.fresh

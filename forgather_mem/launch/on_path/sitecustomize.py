@@ -23,6 +23,8 @@ def _step_aside():  # type: ignore[no-untyped-def]
             install()
         except Exception as error:  # noqa: BLE001  # nothing of ours is loaded that could be the fence
             sys.stderr.write("forgather-mem: this process is not watched: " + repr(error) + "\n")
+            if "FORGATHER_MEM_PLAN" in os.environ:
+                os._exit(1)  # it would train
     # The script's folder is not on the path yet: of what it has a file of that name for, that one is imported there
     for name in set(sys.modules).difference(before, sys.builtin_module_names):
         if name.partition(".")[0] != "forgather_mem":

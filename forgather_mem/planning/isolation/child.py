@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -29,13 +29,14 @@ from forgather_mem.planning.isolation.acts import ON_NOTHING, act_on_nothing
 from forgather_mem.planning.isolation.own_memory import have_own_memory
 from forgather_mem.system.forks import FIRST_IN_CHILD
 from forgather_mem.system.installed import installed
-from forgather_mem.telemetry.run_session import SWITCH
+from forgather_mem.telemetry.run_session import PLAN, SWITCH
 
 if TYPE_CHECKING:
     from forgather_mem.planning.isolation.acts import Lines
 
 Result = TypeVar("Result")
 _resource = installed("resource")
+_ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
 
 
@@ -52,13 +53,33 @@ def in_a_child(function: Callable[[], Result], most_s: float = _MOST_S, not_done
     Raises:
         PlanError: if the function raised anything, if the child was killed, or has not ended in time.
     """
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+    # Of a plan's own folder: its process changes no other
+    with tempfile.TemporaryDirectory(dir=os.environ.get(PLAN), ignore_cleanup_errors=True) as scratch:
         result, problem, lines = pickle.loads(_answer_of_fork(function, most_s, scratch))
     if problem is not None:
         raise PlanError(problem)
     if not_done is not None:
         not_done.update(lines)
     return result  # type: ignore[no-any-return]
+
+
+def without_handlers(end: Callable[[int, object], object] | signal.Handlers = signal.SIG_DFL) -> None:
+    """From now on no handler of a signal that the script has set runs in this process, and its timers stop.
+
+    In another thread than the main one, which runs the handlers, only the latter.
+
+    Args:
+        end: What signals do by which a process is asked to end, unless they are ignored.
+    """
+    for timer in signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF:
+        signal.setitimer(timer, 0)
+    with suppress(ValueError):  # another thread
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            if number in _ENDING and handler not in (signal.SIG_IGN, None):
+                signal.signal(number, end)
+            elif callable(handler):  # a child that is ignored can't be waited for
+                signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN)
 
 
 def _answer_of_fork(function: Callable[[], object], most_s: float, scratch: str) -> bytes:
@@ -118,6 +139,7 @@ def _take_away(thread: int, writer: int, scratch: str, not_done: Lines) -> None:
     """All by which this process could act on something; the first that it does."""
     if threading.get_ident() != thread:
         return  # another thread has forked meanwhile
+    without_handlers()
     _have_own_files(writer)  # first: what is let go may be written
     have_own_memory()
     _resource.setrlimit(_resource.RLIMIT_CORE, (0, _resource.getrlimit(_resource.RLIMIT_CORE)[1]))  # where it crashes
@@ -156,26 +178,33 @@ def notes_of(not_done: Lines, said: str = "") -> list[str]:
 
 
 def _have_own_files(writer: int) -> None:
-    """Give this process its own position in each open file; take its sockets, terminals and other pipes away. For good.
+    """Give this process its own position in each open file; take its sockets, terminals and other pipes away.
 
-    Files that are written become the null device.
+    For good.
     """
+    write_no_files(())
     null = os.open(os.devnull, os.O_RDWR)
     for number in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):  # the listing itself is gone
             kind = os.fstat(number).st_mode
-            if stat.S_ISREG(kind):
-                os.dup2(_opened_again(number, null), number)
-            elif number != writer and (stat.S_ISSOCK(kind) or stat.S_ISFIFO(kind) or os.isatty(number)):
+            if number != writer and (stat.S_ISSOCK(kind) or stat.S_ISFIFO(kind) or os.isatty(number)):
                 os.dup2(null, number)
 
 
-def _opened_again(number: int, otherwise: int) -> int:
-    if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
-        return otherwise
-    try:
-        own = os.open(f"/proc/self/fd/{number}", os.O_RDONLY)
-    except OSError:
-        return otherwise
-    os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
-    return own
+def write_no_files(kept: Iterable[int]) -> None:
+    """Open each file of this process again, to be read alone, but for these numbers; else it is the null device."""
+    for number in set(map(int, os.listdir("/proc/self/fd"))).difference(kept):
+        with suppress(OSError):  # the listing itself is gone
+            if stat.S_ISREG(os.fstat(number).st_mode):
+                again = _opened_again(number)
+                os.dup2(again, number)
+                os.close(again)
+
+
+def _opened_again(number: int) -> int:
+    with suppress(OSError):
+        if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY:
+            own = os.open(f"/proc/self/fd/{number}", os.O_RDONLY)
+            os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+            return own
+    return os.open(os.devnull, os.O_RDWR)

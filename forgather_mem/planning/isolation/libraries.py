@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import mmap
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +32,8 @@ def ask_first(opened: Callable[..., Any], note: Callable[[], None], scratch: str
         opened(file, "wb") if isinstance(file, str) else file, *more, **keywords
     )
     _map_to_be_read(note)
+    with suppress(ImportError):  # Python may be built without it
+        _share_no_memory(note)
     if (sqlite3 := sys.modules.get("sqlite3")) is not None:
         _look_into_rows(sqlite3, note, scratch)
 
@@ -52,6 +55,21 @@ def _map_to_be_read(note: Callable[[], None]) -> None:
         return of_file(file, False, *more, **how)
 
     vars(mmap)["mmap"], vars(torch)["from_file"] = Mapped, from_file
+
+
+def _share_no_memory(note: Callable[[], None]) -> None:
+    """Memory with a name: what is made is this process's own, what is there is read."""
+    import _posixshmem  # type: ignore[import-not-found]
+
+    by_name = _posixshmem.shm_open
+
+    def opened(path: str, flags: int, mode: int = 0o777) -> int:
+        if not flags & os.O_CREAT:
+            return int(by_name(path, os.O_RDONLY))
+        note()
+        return os.memfd_create("plan")
+
+    vars(_posixshmem).update(shm_open=opened, shm_unlink=lambda path: None)
 
 
 def _look_into_rows(sqlite3: Any, note: Callable[[], None], scratch: str) -> None:

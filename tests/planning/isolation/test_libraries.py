@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import sqlite3
 from contextlib import suppress
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Literal
 
@@ -80,3 +81,26 @@ def test_what_would_be_written_into_tables_is_named_also_where_the_connection_wa
     assert tree(folder) == before
     rows.close()
     of_memory.close()
+
+
+def test_memory_with_a_name_is_read_and_neither_written_nor_made_nor_removed(tmp_path: Path) -> None:
+    there = SharedMemory(create=True, size=16)
+
+    def acts(_: Path) -> str:
+        attached, made = SharedMemory(there.name), SharedMemory(f"{there.name}_new", create=True, size=16)
+        attached.buf[1] = made.buf[0] = 1
+        attached.unlink()
+        return str(bytes(attached.buf[:2]))
+
+    try:
+        there.buf[0] = 7
+        came_to, (line,) = result_in_a_child(acts, tmp_path)
+        assert came_to == "b'\\x07\\x01'"
+        assert "create=True" in line
+        again = SharedMemory(there.name)
+        assert bytes(again.buf[:2]) == b"\x07\x00"
+        again.close()
+        with pytest.raises(FileNotFoundError):
+            SharedMemory(f"{there.name}_new")
+    finally:
+        there.unlink()
