@@ -291,6 +291,28 @@ def _write(file: int, content: bytes) -> None:
 _LOWEST = 900  # below the usual limit of 1024; a program rarely has as many files open
 
 
+def identity(file: int) -> tuple[int, int] | None:
+    """Which file is open under this number (1 us); None where somebody has closed it.
+
+    A script may close all files from 3 on, as daemons do, and its next ones then get our numbers.
+    """
+    try:
+        status = os.fstat(file)
+    except ours(OSError):
+        return None
+    return status.st_dev, status.st_ino
+
+
+def close_own(file: int, known: tuple[int, int] | None) -> None:
+    """Close a file, if this number still is the one that had this identity.
+
+    Raises:
+        OSError: what the server of the file has not accepted by now is lost.
+    """
+    if file >= 0 and identity(file) == known:
+        os.close(file)
+
+
 def out_of_the_way(file: int) -> int:
     """The same open file under a high number, or under its own where the limit is lower. Costs 2 us."""
     try:

@@ -133,8 +133,8 @@ def unfinished(report: RunReport) -> str:
     """How a run ended that did not finish; "" for others, and where a log can't tell."""
     run, steps = report.run, f"after {report.steps:,} step{'s' * (report.steps != 1)}"
     if run.end is None:
-        is_open = run.script and run.exit_code is None  # TensorBoard's tags tell neither
-        return f"has not recorded its end {steps}: it still runs, or was killed" if is_open else ""
+        # TensorBoard's tags tell neither script nor end
+        return f"has not recorded its end {steps}: it still runs, or was killed" if run.script else ""
     words = {"oom": "ran out of memory", "killed": "was killed", "interrupted": "was interrupted"}
     return "" if run.end == "finished" else f"{words.get(run.end, 'ended with an exception')} {steps}"
 

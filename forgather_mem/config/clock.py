@@ -24,15 +24,21 @@ class CpuClock:
     """Runs inside `with`, and adds up.
 
     Args:
-        limit_s: CPU time of the thread; for each MiB of text three times as much again.
+        limit_s: CPU time of the thread; for each MiB of text `per_mib` times as much again.
+        per_mib: That factor.
+        spent_s: What another process has taken of it.
+
+    Attributes:
+        spent_s: Until now.
     """
 
-    __slots__ = ("_base_s", "_depth", "_spent_s", "_started_s", "limit_s", "num_chars")
+    __slots__ = ("_depth", "_more_s", "_started_s", "limit_s", "num_chars", "spent_s")
 
-    def __init__(self, limit_s: float) -> None:
-        self._base_s = self.limit_s = limit_s
+    def __init__(self, limit_s: float, *, per_mib: float = _PER_MIB, spent_s: float = 0.0) -> None:
+        self.limit_s = limit_s
         self.num_chars = 0
-        self._spent_s = self._started_s = 0.0
+        self.spent_s = spent_s
+        self._started_s, self._more_s = 0.0, limit_s * per_mib / _MIB
         self._depth = 0
 
     def __enter__(self) -> None:
@@ -43,12 +49,12 @@ class CpuClock:
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if not self._depth:
-            self._spent_s += time.thread_time() - self._started_s
+            self.spent_s += time.thread_time() - self._started_s
 
     def read(self, num_chars: int) -> None:
         """So much text of templates was read: it may take longer."""
         self.num_chars += num_chars
-        self.limit_s += self._base_s * _PER_MIB * num_chars / _MIB
+        self.limit_s += self._more_s * num_chars
 
     def outside(self, function: Callable[..., _T], args: Sequence[object], kwargs: Mapping[str, object]) -> _T:
         """Call something whose time is not ours, and does not count."""
@@ -61,7 +67,7 @@ class CpuClock:
     @property
     def is_half_spent(self) -> bool:
         """Whether what was done once may not be done again."""
-        return self._spent_s > self.limit_s / 2
+        return self.spent_s > self.limit_s / 2
 
     def look(self) -> None:
         """Stop when the time is up.
@@ -69,5 +75,5 @@ class CpuClock:
         Raises:
             OutOfTime: when it is; the message is one for people.
         """
-        if self._depth and self._spent_s + time.thread_time() - self._started_s > self.limit_s:
+        if self._depth and self.spent_s + time.thread_time() - self._started_s > self.limit_s:
             raise OutOfTime(f"this template takes more than {self.limit_s:.2g} s of CPU time")

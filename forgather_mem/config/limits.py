@@ -28,8 +28,9 @@ class Limits:
         includes: Templates loaded by one render, counted each time.
         render_bytes: Memory that the process of its own may take in which a stranger's template is rendered, its start
             not counted.
-        render_cpu_s: CPU time of one render, and of reading the YAML that it gives; for each MiB of template text three
-            times as much again. A construction has the same for its own work, imports and constructors not counted.
+        render_cpu_s: CPU time of one render and of reading the YAML that it gives; for each MiB of template text three
+            times as much again, of which a stranger's render may take a sixth. A construction has the same for its own
+            work, imports and constructors not counted.
     """
 
     source_bytes: int = 4 * MIB
@@ -40,8 +41,8 @@ class Limits:
     depth: int = 100
     string_bytes: int = MIB
     includes: int = 1_000
-    render_bytes: int = 200 * MIB
-    render_cpu_s: float = 0.75
+    render_bytes: int = 128 * MIB
+    render_cpu_s: float = 0.5
 
 
 DEFAULT_LIMITS: Final = Limits()

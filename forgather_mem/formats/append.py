@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from forgather_mem.errors import ours
-from forgather_mem.files import make_real_folder, open_real, out_of_the_way, remove_real
+from forgather_mem.files import close_own, identity, make_real_folder, open_real, out_of_the_way, remove_real
 from forgather_mem.system.forks import FORKS
 from forgather_mem.units import format_duration
 
@@ -80,6 +80,8 @@ class AppendFile:
         if self._queue or began < self._rest_until:
             return self._wait_with(data)
         try:
+            if identity(self._fd) != self._inode:
+                raise OSError(errno.EBADF, "somebody has closed the file")
             done = os.write(self._fd, data)
             while done < len(data):
                 done += os.write(self._fd, data[done:])
@@ -218,7 +220,7 @@ class AppendFile:
     def _let_go(self) -> None:
         if self._fd >= 0:
             try:
-                os.close(self._fd)
+                close_own(self._fd, self._inode)
             except ours(OSError):
                 logger.debug("close failed: %s", self.path)
         self._fd, self._fine_until = -1, 0.0

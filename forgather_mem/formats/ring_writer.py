@@ -13,8 +13,8 @@ import struct
 import time
 import zlib
 
-from forgather_mem.errors import ours
-from forgather_mem.files import open_real, out_of_the_way, remove_real
+from forgather_mem.errors import missing, ours
+from forgather_mem.files import close_own, identity, open_real, out_of_the_way, remove_real
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.events import EVENT_NUMBERS, PHASE_NUMBER
 
@@ -124,7 +124,7 @@ class RingWriter:
         self._forks = FORKS.number
         self._header = _header_bytes(header)
         self._file = _new_file(str(path), self._header)
-        self._inode = _inode(self._file)
+        self._inode = identity(self._file)
         self._looked_s = self._stated_s = _time()
         self.beside = find_state(self._header)
         self.state(self.step, "other")
@@ -157,6 +157,7 @@ class RingWriter:
         """Another phase begins in the same step: one byte of the state changes, its time stays."""
         if self._forks == FORKS.number:
             try:
+                self._check()
                 _write(self._file, _PHASE_BYTE.get(phase, b"\0"), self._phase_at)
             except ours(OSError) as error:
                 self._failed(error)
@@ -208,14 +209,12 @@ class RingWriter:
             self.beside.pid = 0
         self._forks, self.beside = -1, None
         file, self._file = self._file, -1
-        if file >= 0 and _inode(file) == self._inode:
-            try:
-                os.close(file)
-            except ours(OSError):
-                return  # what a server has not accepted by now is lost
+        with missing(OSError):  # what a server has not accepted by now is lost
+            close_own(file, self._inode)
 
     def _put(self, at: int, data: bytes, now_s: float) -> None:
         try:
+            self._check()
             if not 0 <= now_s - self._looked_s < _LOOK_EVERY_S:
                 self._looked_s = now_s
                 self._look()
@@ -223,10 +222,12 @@ class RingWriter:
         except ours(OSError) as error:
             self._failed(error)
 
+    def _check(self) -> None:
+        if identity(self._file) != self._inode:  # our descriptor was closed, and its number may be another file's
+            raise OSError(errno.EBADF, "somebody has closed the file")
+
     def _look(self) -> None:
         """Begin the file anew where somebody has truncated it or copied another over it."""
-        if _inode(self._file) != self._inode:  # our descriptor was closed, and its number may be another file's
-            raise OSError(errno.EBADF, "somebody has closed the file")
         whole = os.fstat(self._file).st_size == FILE_BYTES
         if not whole or os.pread(self._file, HEAD.size, 0) != self._header[: HEAD.size]:
             os.ftruncate(self._file, 0)
@@ -255,14 +256,6 @@ def _new_file(path: str, header: bytes) -> int:
 def _fill(file: int, header: bytes) -> None:
     os.posix_fallocate(file, 0, FILE_BYTES)
     os.pwrite(file, header, 0)
-
-
-def _inode(file: int) -> tuple[int, int] | None:
-    try:
-        status = os.fstat(file)
-    except ours(OSError):
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _header_bytes(header: Mapping[str, object]) -> bytes:

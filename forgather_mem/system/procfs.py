@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from forgather_mem.errors import missing, ours
-from forgather_mem.files import out_of_the_way
+from forgather_mem.files import close_own, identity, out_of_the_way
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.installed import installed
 
@@ -41,23 +41,23 @@ class KernelFile:
 
     def read(self, max_bytes: int = 4096) -> bytes:
         """The file's current text."""
-        opened = self._opened
-        if opened is None or opened.forks != FORKS.number:
-            opened = self._open()
-        return os.pread(opened.file, max_bytes, 0)
+        return os.pread(self._file(), max_bytes, 0)
 
     def write(self, data: bytes) -> None:
         """Write to the file, from its start."""
-        opened = self._opened
-        if opened is None or opened.forks != FORKS.number:
-            opened = self._open()
-        os.pwrite(opened.file, data, 0)
+        os.pwrite(self._file(), data, 0)
 
     def close(self) -> None:
         """Let the descriptor go, which the last to do so closes; the next `read` opens the file again."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.leave(self)
+
+    def _file(self) -> int:
+        opened = self._opened
+        if opened is None or opened.forks != FORKS.number or identity(opened.file) != opened.identity:
+            opened = self._open()
+        return opened.file
 
     def _open(self) -> _Opened:
         # What "thread-self" names is settled when it is opened
@@ -69,23 +69,28 @@ class KernelFile:
 
 
 class _Opened:
-    """The descriptor of a file in this process, and who reads it; -1 while nobody does."""
+    """The descriptor of a file in this process, and who reads it; -1 while nobody does.
 
-    __slots__ = ("_flags", "_lock", "_path", "_readers", "file", "forks")
+    Attributes:
+        identity: Of the file: the script may close the descriptor, and have one of its own with this number.
+    """
+
+    __slots__ = ("_flags", "_lock", "_path", "_readers", "file", "forks", "identity")
 
     def __init__(self, path: str, flags: int, thread: int) -> None:
         self._path, self._flags = path, flags
         self._readers: set[KernelFile] = set()
         self._lock = threading.RLock()
         self.file, self.forks = -1, FORKS.number
+        self.identity: tuple[int, int] | None = None
 
     def join(self, reader: KernelFile) -> None:
         with self._held():
-            if self.forks != FORKS.number:
-                self._close()  # the child's copy of the parent's descriptor
+            if self.forks != FORKS.number or identity(self.file) != self.identity:
+                self._close()  # the child's copy of the parent's descriptor, or one that is ours no more
             if self.file < 0:
                 self.file = out_of_the_way(os.open(self._path, self._flags))
-                self.forks = FORKS.number
+                self.identity, self.forks = identity(self.file), FORKS.number
             self._readers.add(reader)
 
     def leave(self, reader: KernelFile) -> None:
@@ -101,8 +106,7 @@ class _Opened:
 
     def _close(self) -> None:
         file, self.file = self.file, -1
-        if file >= 0:
-            os.close(file)
+        close_own(file, self.identity)
 
 
 _of_process = functools.cache(_Opened)  # one of each, because there is one process

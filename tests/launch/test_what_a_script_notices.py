@@ -143,3 +143,11 @@ def test_a_script_with_few_descriptors_left_has_its_own(tmp_path: Path) -> None:
     assert (watched.plain.code, watched.plain.out, watched.plain.err) == (code, out, err)
     (log,) = tmp_path.glob("forgather_mem/*/memory.rank0.jsonl")
     assert '"step":60' in log.read_text().replace(" ", "")
+
+
+def test_a_script_that_closes_all_files_and_gets_our_numbers_has_its_own_alone(tmp_path: Path) -> None:
+    """As daemons do; nothing of ours is written into its files or closes one, and no failure is told."""
+    (tmp_path / "closing.py").write_text((Path(__file__).parent / "closing.py").read_text())
+    done = run([*RUN, "closing.py"], tmp_path)
+    assert (done.code, done.out) == (0, "True {4}\n"), done.err
+    assert "failed" not in done.err

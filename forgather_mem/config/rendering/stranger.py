@@ -74,6 +74,7 @@ class _Answer(TypedDict, total=False):
     unknown_blocks: list[dict[str, object]]
     start: tuple[str, int, int, str | None, str | None]
     num_chars: int
+    spent_s: float
     references: list[tuple[int, str, str]]
     failure: dict[str, object] | None
     map: tuple[list[int], list[tuple[int, int, int]], list[_Origin]] | None
@@ -89,7 +90,7 @@ def render(request: Request) -> Rendered:
         TemplateError: if anything is wrong with it, or a limit stopped it.
     """
     said = _answer(request)
-    clock = CpuClock(request.budgets.render_cpu_s)
+    clock = CpuClock(request.budgets.render_cpu_s, spent_s=said["spent_s"])
     clock.read(said["num_chars"])
     return Rendered(
         name=said["name"],
@@ -192,7 +193,7 @@ def _folders() -> list[str]:
 
 def _ended(request: Request, status: int) -> TemplateError:
     budgets = request.budgets
-    if status == -signal.SIGXCPU:
+    if -status in (signal.SIGVTALRM, signal.SIGXCPU):
         message = f"rendering this template takes more than {budgets.render_cpu_s:.2g} s of CPU time in one operation"
     else:
         message = f"the process that renders this template has ended without an answer (exit status {status})"

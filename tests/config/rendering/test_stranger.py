@@ -157,7 +157,7 @@ def test_a_script_without_streams_loads_one_and_is_not_run_again(tmp_path):
     )
     subprocess.run([sys.executable, script], cwd=tmp_path, check=True, timeout=120)
     assert (tmp_path / "out").read_text() == (
-        "{'a': '1: 2', 'b': 'this template takes more than 0.75 s of CPU time'} False"
+        "{'a': '1: 2', 'b': 'this template takes more than 0.5 s of CPU time'} False"
     )
 
 
