@@ -77,6 +77,7 @@ def test_what_a_signals_handler_raises_while_our_code_runs_reaches_the_user(
 # What is called where the interpreter drops what is raised: each with the reason why no signal of a training is lost
 _CALLED_BACK = {
     "actions/freeze.py: register_at_fork": "the child's pending signals are gone with the fork",
+    "config/rendering/stranger.py: Popen": "a load, before a training; the process has been waited for",
     "launch/at_exit.py: register": "the script has ended",
     "page/following.py: WeakValueDictionary": "a server's process",
     "planning/pretending.py: finalize": "a child that plans",
@@ -117,6 +118,7 @@ def called_back(node: ast.AST) -> Iterator[str]:
 # Errors that a handler of the user's may raise, too
 _RAISED = {"Exception", "BaseException", "OSError", "RuntimeError", "TimeoutError", "EnvironmentError", "IOError"}
 _LET = {
+    "config/rendering/child.py": "a process of its own, without the script's handlers",
     "config/source/search.py": "a list of templates, for a command or a message",
     "engine/closing.py": "handed on when all is closed",
     "system/call_wrapping.py": "handed on to a generator",
