@@ -204,3 +204,11 @@ def pytest_sessionfinish() -> None:
 
 def pytest_unconfigure() -> None:
     _PROCESSES.close()
+
+
+@pytest.fixture
+def collector_of_its_own() -> Iterator[None]:
+    """No function of other tests' libraries is called by the collector meanwhile."""
+    others, gc.callbacks[:] = gc.callbacks[:], []
+    yield
+    gc.callbacks[:] = others

@@ -34,6 +34,7 @@ def raising(kind: type[BaseException]) -> Callable[..., None]:
     return handler
 
 
+@pytest.mark.usefixtures("collector_of_its_own")
 @pytest.mark.parametrize("kind", [Preempted, TimeoutError, KeyboardInterrupt])
 def test_what_a_signals_handler_raises_while_our_code_runs_reaches_the_user(
     tmp_path: Path, kind: type[BaseException]

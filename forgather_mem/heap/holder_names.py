@@ -84,8 +84,10 @@ def _class_of(instance: object) -> type:
 def _instance_of(way: list[object], number: int) -> object | None:
     """The instance or class whose attribute is named here: the node itself, or the one whose `__dict__` it is."""
     holder = way[number]
-    if type(holder) is dict and number and attributes_of(way[number - 1]) is holder:
-        return way[number - 1]
+    if type(holder) is dict and number:
+        above = way[number - 1]
+        if attributes_of(above) is holder or (isinstance(above, type) and holder.keys() == vars(above).keys()):
+            return above
     if isinstance(holder, type):
         return holder
     return holder if attributes_of(holder) is not None and type(holder).__module__ != "builtins" else None

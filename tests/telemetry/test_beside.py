@@ -36,6 +36,11 @@ class Preempted(Exception):
     """What the user's handler raises."""
 
 
+@pytest.fixture(autouse=True)
+def none_of_others(collector_of_its_own: None) -> None:
+    """A function of Python in the collector, as Hypothesis has one, loses what a handler raises."""
+
+
 def test_each_object_has_a_value_of_its_own_while_it_lives() -> None:
     first, second = Model(), Model()
     sizes = Beside[int]()

@@ -83,6 +83,7 @@ def test_a_scripts_handlers_of_forks_act_on_nothing_in_it_and_on_all_in_other_fo
     assert out.splitlines() == ["['here'] forks.py", "False", "1 True"]
 
 
+@pytest.mark.fresh  # torch's groups of processes, of other tests, never end in the child of a thread
 def test_a_fork_of_another_thread_meanwhile_is_not_the_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fork, codes = os.fork, []
 
