@@ -82,3 +82,22 @@ def test_a_container_within_a_librarys_container_goes_by_what_is_added_to_an_ite
     groups = [one for one in named(holder.optimizer.param_groups[0]["params"]) if one.any_receiver]
     assert [(one.name, one.item) for one in groups] == [("param_groups", True)]
     assert [line for _, line in adding_lines(groups[0], is_list=True)] == [step.__code__.co_firstlineno + 1]
+
+
+def test_a_list_that_a_class_has_goes_by_its_attribute(tmp_path: Path) -> None:
+    text = """
+class Keeps:
+    kept = []
+    by_name = {"rows": []}
+    def add(self, x):
+        self.kept.append(x)
+        self.by_name["rows"].append(x)
+KEEPS = Keeps()
+"""
+    made = make_module(tmp_path, text)
+    (kept,) = named(made.Keeps.kept)
+    assert (kept.name, kept.attribute, kept.item) == ("kept", True, False)
+    assert [line for _, line in adding_lines(kept, is_list=True)] == [6]
+    (rows,) = named(made.Keeps.by_name["rows"])
+    assert (rows.name, rows.item) == ("by_name", True)
+    assert [line for _, line in adding_lines(rows, is_list=True)] == [7]
