@@ -79,9 +79,12 @@ class AppendFile:
         began, done = time.monotonic(), 0
         if self._queue or began < self._rest_until:
             return self._wait_with(data)
+        if identity(self._fd) != self._inode:  # closed by somebody: another file may have the number now
+            self._fd = -1
+            if not self._open(began):
+                self.dropped += num_records
+                return False
         try:
-            if identity(self._fd) != self._inode:
-                raise OSError(errno.EBADF, "somebody has closed the file")
             done = os.write(self._fd, data)
             while done < len(data):
                 done += os.write(self._fd, data[done:])
