@@ -128,7 +128,7 @@ class LimitedClock(CpuClock):
         end_s = self._began_s + self.limit_s + _ONE_OPERATION_S
         signal.setitimer(signal.ITIMER_VIRTUAL, max(end_s - time.process_time(), 0.001))
         most = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        limit = math.ceil(end_s) + 1
+        limit = math.ceil(end_s)
         resource.setrlimit(resource.RLIMIT_CPU, (limit if most < 0 else min(limit, most), most))
 
     def _tick(self, signum: int, frame: FrameType | None) -> None:
