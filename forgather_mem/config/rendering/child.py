@@ -105,7 +105,7 @@ def _plain(found: SourceMap | None) -> object:
 class LimitedClock(CpuClock):
     """The clock of this process: it looks at itself, and the kernel ends the process soon after."""
 
-    __slots__ = ("_began_s", "_most_s")
+    __slots__ = ("_began_s",)
 
     def __init__(self, budgets: Limits) -> None:
         super().__init__(budgets.render_cpu_s, per_mib=_PER_MIB)
