@@ -23,9 +23,12 @@ from forgather_mem.actions.trim import trim_host
 from forgather_mem.callbacks import MemoryAlert
 from forgather_mem.diagnose.oom.messages import PINNED
 from forgather_mem.diagnose.oom.recognition import recognise
+from forgather_mem.engine.run import Run
+from forgather_mem.engine.summary import RunFacts
 from forgather_mem.probes import DeviceProbe
 from forgather_mem.system.allocator import current_allocator, used_allocators
 from forgather_mem.system.headroom import device_room
+from forgather_mem.telemetry.records import Work
 from forgather_mem.units import GIB, MIB, format_bytes
 
 ROOT = Path(__file__).parent.parent
@@ -75,8 +78,8 @@ def known(device: str) -> Iterator[Row]:
     """Run with each allocator: native, expandable segments, cudaMallocAsync."""
     hold(1, device)
     native = torch.cuda.get_allocator_backend() == "native"
-    probe = DeviceProbe(reset_peaks=True)
-    probe.begin(None)  # type: ignore[arg-type]  # it asks its run nothing
+    run = Run(RunFacts())
+    probe = DeviceProbe(reset_peaks=True).begin(run)
     wrong = []
     for mib in (1, 8, 64, 512):
         before = _values(probe)
@@ -97,10 +100,10 @@ def known(device: str) -> Iterator[Row]:
     counted = values.get("device/ooms")
     says = "not counted" if counted is None else f"{counted:.0f} counted"
     yield Row("errors of the allocator", says, bool(counted) if native else counted is None)
-    probe.give_back()
+    run.close()
 
 
-def _values(probe: DeviceProbe) -> dict[str, float]:
+def _values(probe: Work) -> dict[str, float]:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()  # cudaMallocAsync frees in the order of the stream
     return dict(probe(None, None))  # type: ignore[arg-type]  # it looks at neither
@@ -129,14 +132,12 @@ def several(device: str) -> Iterator[Row]:
         return
     has_context: Callable[[int], bool] = getattr(torch._C, "_cuda_hasPrimaryContext")  # noqa: B009  # no stub has it
     kept = [hold(MIB, "cuda:0")]
-    probe = DeviceProbe(reset_peaks=True)
-    probe.begin(None)  # type: ignore[arg-type]
-    first = _values(probe)
+    probe, run = DeviceProbe(reset_peaks=True), Run(RunFacts())
+    first = _values(probe.begin(run))
     woken = [index for index in range(1, count) if has_context(index)]
     yield Row("unused devices stay asleep", f"contexts made: {woken or 'none'}", not woken)
     kept.append(hold(512 * MIB, "cuda:1"))
-    probe.begin(None)  # type: ignore[arg-type]  # looks for other devices at once
-    second = _values(probe)
+    second = _values(probe.begin(run))  # looks for other devices at once
     held = second.get("device1/allocated_bytes", 0)
     ok = held == 512 * MIB and "device1/allocated_bytes" not in first and len(used_allocators()) == 2
     yield Row("512 MiB on the second device", f"device1/allocated_bytes {format_bytes(held)}", ok)

@@ -102,9 +102,8 @@ def cost_in_real_steps_s(variants: Variants, steps: int) -> dict[str, float]:
 
 
 def host_variants(run: Any, moment: Moment) -> Variants:
-    host, python, process = HostProbe(), PythonProbe(), psutil.Process()
+    host, python, process = HostProbe().begin(run), PythonProbe().begin(run), psutil.Process()
     for probe in (host, python):
-        probe.begin(run)
         probe(moment, SAMPLE)  # the rare readings are behind us
 
     def sample() -> None:
@@ -154,9 +153,8 @@ def device_variants(run: Any, moment: Moment) -> Variants:
     for module in (device, peak_windows):
         module.current_allocator = lambda: allocator  # type: ignore[attr-defined]
     torch.cuda.memory.memory_stats_as_nested_dict = nested  # type: ignore[assignment]
-    passive, resetting = DeviceProbe(), DeviceProbe(reset_peaks=True)
+    passive, resetting = DeviceProbe().begin(run), DeviceProbe(reset_peaks=True).begin(run)
     for probe in (passive, resetting):
-        probe.begin(run)
         assert probe(moment, SAMPLE)["device/allocated_bytes"] == 3 << 30
 
     def four_getters() -> None:
@@ -173,11 +171,11 @@ def device_variants(run: Any, moment: Moment) -> Variants:
     }
 
 
-def single_readings() -> Variants:
+def single_readings(run: Any) -> Variants:
     peaks, limit = host_peaks(), MemoryLimit()
     assert peaks is not None
     peaks.open(reset=False)  # somebody watches the whole run: the kernel's files stay open
-    phases = PhaseProbe(host_mark=True, device=False)
+    phases: Any = PhaseProbe(host_mark=True, device=False).begin(run)
 
     def phase() -> None:
         phases.phase_begin("forward")
@@ -217,7 +215,7 @@ def main() -> None:
     host, host_real = cost_s(of_host, options.rounds, 2000), cost_in_real_steps_s(of_host, options.real_steps)
     on_paper = device_variants(run, moment)
     of_device, device_real = cost_s(on_paper, options.rounds, 500), cost_in_real_steps_s(on_paper, options.real_steps)
-    single = cost_s(single_readings() | tensor_variants(), options.rounds, 20)
+    single = cost_s(single_readings(run) | tensor_variants(), options.rounds, 20)
     lines = [
         "# What the probes cost",
         "",

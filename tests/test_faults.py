@@ -307,7 +307,7 @@ def test_the_trainings_own_error_passes_unchanged_when_something_of_ours_fails_a
 
 
 def test_strict_lets_every_failure_through(tmp_path: Path) -> None:
-    for name, strict in (("PhaseProbe.phase_begin", True), ("RunSummary.add", True), ("RunSummary.add", False)):
+    for name, strict in (("_Phases.phase_begin", True), ("RunSummary.add", True), ("RunSummary.add", False)):
         callback: Callable[[], TrainerCallback] = lambda strict=strict: MemoryCallback(strict=strict)  # noqa: E731
         (key,) = [key for key in FUNCTIONS if key.endswith(f":{name}")]
         with failing(FUNCTIONS[key], RuntimeError):

@@ -11,7 +11,7 @@ from forgather_mem.errors import check_flags, did_you_mean
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, RankProbe, TensorProbe, WorkerProbe
 from forgather_mem.sinks import JsonlSink, TensorBoardSink, TrackerSummarySink, TrainerLogSink
 from forgather_mem.sinks.trainer_log import GROUPS, check_groups
-from forgather_mem.telemetry.records import Sink, Work
+from forgather_mem.telemetry.records import Begins, Sink
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 
@@ -165,7 +165,7 @@ def metric_rules(owner: str, metrics: Sequence[str], every_steps: int, *, reset_
     """
     check_period(owner, "every_steps", "step", every_steps, needed=True)
     check_flags(owner, reset_peaks=reset_peaks)
-    groups: dict[str, Callable[[], Work]] = {
+    groups: dict[str, Callable[[], Begins]] = {
         "host": HostProbe,
         "device": lambda: DeviceProbe(reset_peaks=reset_peaks),
         "phases": lambda: PhaseProbe(host_mark=reset_peaks, reset_peaks=reset_peaks),

@@ -16,8 +16,7 @@ from forgather_mem.probes import probe_of
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.metrics import FLOW, METRICS
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
-from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.records import NOTHING, Begins, Moment, RunInfo, Sample, Work
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import Action
@@ -233,26 +232,28 @@ class OpenRecord:
 class WorkSet:
     """The works that have begun, in this order; of several with the same reading one is called for all.
 
-    See `FullWork` for what is called.
+    See `Begins` and `FullWork` for what is called.
     """
 
     __slots__ = ("_fence", "_probes", "_readings", "_works")
 
     def __init__(self, fence: FailureGuard) -> None:
         self._fence = fence
-        self._works: list[Work] = []
+        self._works: dict[int, tuple[Work | Begins, Work]] = {}  # by the id of what the rule names, which comes first
         self._probes: dict[type, Work] = {}
-        self._readings: dict[Hashable, Work] = {}
+        self._readings: dict[Hashable, Work | Begins] = {}
 
-    def stand_in(self, work: Work) -> Work:
-        """Of works with equal readings, the first replaces the others, so that everything is counted once."""
-        reading = getattr(work, "reading", None)
-        return work if reading is None else self._readings.setdefault(reading, work)
-
-    def begin(self, rule: Rule, run: RunInfo) -> None:
-        """Begin with the works of this rule that have not begun yet."""
-        for work in rule.do:
-            self._begin(self.stand_in(work), run)
+    def begun(self, named: Work | Begins, run: RunInfo) -> Work:
+        """The work of this run, begun if it has not; the first of those with an equal reading stands for all."""
+        reading = getattr(named, "reading", None)
+        if reading is not None:
+            named = self._readings.setdefault(reading, named)
+        if id(named) not in self._works:
+            itself = named if callable(named) else _reads_nothing
+            self._works[id(named)] = named, itself  # before it begins: what it has taken until it fails is given back
+            work = self._fence.call_part(named, "begin", run)
+            self._works[id(named)] = named, work if callable(work) else itself
+        return self._works[id(named)][1]
 
     def read(self, name: str, moment: Moment, sample: Sample) -> Mapping[str, float]:
         """Readings with this name, from the probe that gives it; empty where only a rule can read it."""
@@ -261,25 +262,26 @@ class WorkSet:
             return {}
         probe = self._probes.get(probe_class)
         if probe is None:
-            probe = self._probes[probe_class] = self.stand_in(probe_class())
-            self._begin(probe, moment.run)
+            probe = self._probes[probe_class] = self.begun(probe_class(), moment.run)
         return probe(moment, sample)
 
     def ends(self, run: RunInfo) -> Iterator[Callable[[], object]]:
         """The last begun first: the calls that end each work; then those that give back what it has taken."""
-        call, works = self._fence.call_part, self._works[::-1]
+        call, works = self._fence.call_part, [work for _, work in self._works.values()][::-1]
         yield from (functools.partial(call, work, "end", run) for work in works)
         yield from (functools.partial(call, work, "give_back") for work in works)
 
     def give_back(self) -> None:
         """Give back what each has taken, whatever has failed before."""
-        for work in reversed(self._works):
+        for _, work in reversed(self._works.values()):
             self._fence.call_part(work, "give_back")
 
     def clear(self) -> None:
-        self._works.clear()
+        """Drop all of them."""
+        for known in (self._works, self._probes, self._readings):
+            known.clear()
 
-    def _begin(self, work: Work, run: RunInfo) -> None:
-        if not any(work is known for known in self._works):
-            self._works.append(work)
-            self._fence.call_part(work, "begin", run)
+
+def _reads_nothing(moment: Moment, sample: Sample) -> Mapping[str, float]:
+    """Stands for a work that could not begin."""
+    return NOTHING

@@ -232,15 +232,14 @@ class Run:
             One plan for each event that it handles.
         """
         began = self._recorder.own.now()
-        plans = schedules_of(rules, epoch, self._works.stand_in, self.fence)
+        self._members[id(member)] = {}  # it takes part from now on
+        for sink in sinks:
+            self.fence.call(type(sink).__name__, self._sinks.add, sink, self)
+        plans = schedules_of(rules, epoch, functools.partial(self._works.begun, run=self), self.fence)
         self._members[id(member)] = plans
         self._paced += [rule for plan in plans.values() for rule in plan.paced]
         if self._recorder.meter is None and self._paced:
             self._recorder.meter = OverheadMeter()
-        for sink in sinks:
-            self.fence.call(type(sink).__name__, self._sinks.add, sink, self)
-        for rule in rules:
-            self.fence.call(rule.name, self._works.begin, rule, self)
         assign_writer(plans, self._members.values())
         self._recorder.own.add(began)
         return plans
@@ -329,7 +328,7 @@ class Run:
                 fenced("the last record", self.flush),
                 fenced("phases", self.phases.close),
                 *self._works.ends(self),
-                *(fenced("at_close", call) for call in self._at_close),
+                *(fenced(_name(call), call) for call in self._at_close),
                 self._judge,
             )
             self._end = end, exit_code
@@ -339,7 +338,7 @@ class Run:
         """What was changed for this run becomes as it was, whatever has failed before."""
         self._works.give_back()
         for call in self._at_close:
-            self.fence.call("at_close", call)
+            self.fence.call(_name(call), call)
 
     @property
     def has_members(self) -> bool:
@@ -376,6 +375,8 @@ class Run:
 
     def _is_over(self) -> None:
         self._members.clear()
+        self._works.clear()
+        self._at_close.clear()
         self.closed = True
         PROCESS_END.withdraw(self._process_ends)
 
@@ -422,3 +423,7 @@ class Run:
             except self.fence.struck(work):
                 continue
         return False
+
+
+def _name(call: Callable[[], object]) -> str:
+    return str(getattr(call, "__qualname__", "at_close"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.plain_numbers import plain_numbers
-from forgather_mem.telemetry.records import Moment, Sample, Work
+from forgather_mem.telemetry.records import Begins, Moment, Sample, Work
 from forgather_mem.telemetry.rule import Rule, name_of
 from forgather_mem.telemetry.triggers import Crossing
 from forgather_mem.units import format_ordinal, format_share
@@ -27,19 +27,25 @@ _LEAST_FRAC = 0.2
 class ArmedWork:
     """A work in one rule of one run: its members read out once, and its failures in a row.
 
+    Args:
+        named: What the rule names.
+        work: The work of this run: what that has begun, or itself.
+
     Attributes:
         call: The work.
         once: A number for works that one moment calls once only, else 0.
         books: What of it the ledger keeps, else "".
+        lasts: Whether it goes on in evaluations after the training.
         is_urgent: Its own, or None.
     """
 
-    __slots__ = ("books", "call", "is_urgent", "name", "off", "once", "strikes")
+    __slots__ = ("books", "call", "is_urgent", "lasts", "name", "off", "once", "strikes")
 
-    def __init__(self, work: Work, name: str) -> None:
+    def __init__(self, named: Work | Begins, work: Work, name: str) -> None:
         self.call: Callable[[Moment, Sample], Mapping[str, float]] = work if _is_ours(work) else _checked(work)
-        self.once = id(work) if getattr(work, "reading", None) is not None else 0
-        self.books: Action | Literal[""] = getattr(work, "books", "")
+        self.once = id(work) if getattr(named, "reading", None) is not None else 0
+        self.books: Action | Literal[""] = getattr(named, "books", "")
+        self.lasts = bool(getattr(named, "lasts", False))
         self.is_urgent: Callable[[], bool] | None = getattr(work, "is_urgent", None)
         self.name = name
         self.strikes = 0
@@ -63,7 +69,7 @@ class ArmedRule:
         "works",
     )  # fmt: skip
 
-    def __init__(self, rule: Rule, stand_in: Callable[[Work], Work]) -> None:
+    def __init__(self, rule: Rule, begun: Callable[[Work | Begins], Work]) -> None:
         self.name = rule.name
         self.every_steps = rule.when.every_steps
         self.every_epochs = rule.when.every_epochs
@@ -75,9 +81,11 @@ class ArmedRule:
         self.crossing = None if limit is None else Crossing(limit)
         self.strikes = 0
         self.off = False
-        works = list(map(stand_in, rule.do))
-        alone = len(works) == 1
-        self.works = [ArmedWork(work, self.name if alone else f"{self.name}, {name_of(work)}") for work in works]
+        alone = len(rule.do) == 1
+        self.works = [
+            ArmedWork(named, begun(named), self.name if alone else f"{self.name}, {name_of(named)}")
+            for named in rule.do
+        ]
 
     def keep_to_budget(self, fixed_share: float, reading_share: float) -> None:
         """Look as rarely as the budget demands, but at every `MAX_STRETCH`-th of its steps.
@@ -201,16 +209,19 @@ def events_of(rules: Sequence[Rule]) -> frozenset[str]:
 
 
 def schedules_of(
-    rules: Sequence[Rule], epoch: float | None, stand_in: Callable[[Work], Work], fence: FailureGuard | None = None
+    rules: Sequence[Rule],
+    epoch: float | None,
+    begun: Callable[[Work | Begins], Work],
+    fence: FailureGuard | None = None,
 ) -> dict[str, EventSchedule]:
     """One plan for each of `events_of(rules)`; a rule at two events keeps one state.
 
-    `stand_in` returns the work to call in place of a work: one for all with the same reading.
+    `begun` returns the work of this run for what a rule names: one for all with the same reading.
     """
     by_event: dict[str, list[ArmedRule]] = {event: [] for event in events_of(rules)}
     fence = fence or FailureGuard()
     for rule in rules:
-        armed = fence.call(rule.name, ArmedRule, rule, stand_in)
+        armed = fence.call(rule.name, ArmedRule, rule, begun)
         if armed is not None:
             for event in rule.when.events:
                 by_event[event].append(armed)
@@ -221,7 +232,7 @@ def lasting(plans: Mapping[str, EventSchedule]) -> dict[str, EventSchedule]:
     """Of these the rules that go on when the training is over: all of their works have `lasts`."""
     found = {}
     for event, plan in plans.items():
-        rules = [rule for rule in plan.rules if all(getattr(work.call, "lasts", False) for work in rule.works)]
+        rules = [rule for rule in plan.rules if all(work.lasts for work in rule.works)]
         if rules:
             found[event] = EventSchedule(event, rules, None)
     return found

@@ -18,7 +18,7 @@ from forgather_mem.system.allocator import gauge_now, modules_with_a_cache
 from forgather_mem.system.call_wrapping import in_traced_code
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample, Work
 from forgather_mem.units import format_duration
 
 if TYPE_CHECKING:
@@ -49,42 +49,36 @@ class CleanupProbe:
 
     def __init__(self) -> None:
         self.reading: Hashable = (type(self),)
-        self._ledger: _Calls | None = None
+
+    def begin(self, run: RunInfo) -> Work:
+        return _Cleanups(run)
+
+
+class _Cleanups:
+    """The probe in one run."""
+
+    def __init__(self, run: RunInfo) -> None:
         self._wrapped: list[tuple[ModuleType, str, Callable[..., object]]] = []
         self._tell_at = 1
-
-    def begin(self, run: RunInfo) -> None:
-        self.give_back()
-        self._tell_at = 1
-        self._ledger = calls = _Calls()
+        self._run = run
+        self._calls = calls = _Calls()
+        run.at_close(self._close)
         self._wrap(gc, "collect", COLLECT, calls, calls.held_bytes)
         for name in modules_with_a_cache():
             if name in sys.modules:
                 self._wrap(sys.modules[name], "empty_cache", f"{name}.empty_cache", calls, _reserved_bytes)
 
-    def end(self, run: RunInfo) -> None:
-        if self._ledger is not None and self._ledger.sites:
-            self._tell(run, self._ledger)
-        self.give_back()
-
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        calls = self._ledger
-        if calls is not None and calls.number >= self._tell_at:
-            self._tell_at = 2 * calls.number
-            self._tell(moment.run, calls)
-        return _NOTHING
+        if self._calls.number >= self._tell_at:
+            self._tell_at = 2 * self._calls.number
+            self._tell()
+        return NOTHING
 
-    def _tell(self, run: RunInfo, calls: _Calls) -> None:
+    def _tell(self) -> None:
         from forgather_mem.telemetry.report_schema import to_dict
 
-        run.emit(
-            Finding(
-                kind="cleanup_calls",
-                step=run.step,
-                text=calls.text(),
-                data={"calls": [to_dict(row) for row in calls.rows()]},
-            )
-        )
+        data = {"calls": [to_dict(row) for row in self._calls.rows()]}
+        self._run.emit(Finding(kind="cleanup_calls", step=self._run.step, text=self._calls.text(), data=data))
 
     def _wrap(self, module: ModuleType, name: str, what: str, calls: _Calls, held_bytes: Callable[[], int]) -> None:
         function = vars(module).get(name)
@@ -95,20 +89,14 @@ class CleanupProbe:
         vars(module)[name] = counted
         self._wrapped.append((module, name, counted))
 
-    def give_back(self) -> None:
-        """As before `begin`, whatever has failed since. Idempotent."""
+    def _close(self) -> None:
         for module, name, counted in self._wrapped:
             getattr(counted, _COUNTING).calls = None
             if vars(module).get(name) is counted:  # what others have replaced since is theirs
                 vars(module)[name] = _uncounted(counted)
-        self._ledger = None
         self._wrapped = []
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_ledger": None, "_wrapped": []}
-
-
-_NOTHING: Mapping[str, float] = {}
+        if self._calls.sites:
+            self._tell()
 
 
 @dataclass(slots=True)

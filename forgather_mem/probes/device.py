@@ -17,11 +17,10 @@ from forgather_mem.system.allocator import (
     used_allocators,
 )
 from forgather_mem.system.headroom import room_of
-from forgather_mem.system.high_water import DeviceMark
 from forgather_mem.system.nvml import other_processes_bytes
-from forgather_mem.system.peak_windows import PeakWindows, peaks_of
+from forgather_mem.system.peak_windows import peaks_of
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, RISEN, Moment, RunInfo, Sample, Work
 
 HEADROOM_EVERY_S = 1.0
 OTHERS_EVERY_S = 1.0  # how often other devices are looked for
@@ -63,72 +62,64 @@ class DeviceProbe:
         self.others = others
         self.budget_frac = budget_frac
         self.reading: Hashable = (type(self), reset_peaks, headroom, others, budget_frac)
-        self._live: _Live | None = None
-        self._others: dict[str, _Live] = {}  # by family: "device1"
-        self._find_at_s = 0.0
-        self._never = False
 
-    def begin(self, run: RunInfo) -> None:
-        self.give_back()
-        self._start()
+    def begin(self, run: RunInfo) -> Work:
+        return _Devices(self, run)
+
+
+class _Devices:
+    """The probe in one run."""
+
+    def __init__(self, probe: DeviceProbe, run: RunInfo) -> None:
+        self._probe = probe
+        self._run = run
+        self._others: dict[str, _Device] = {}  # by family: "device1"
+        self._find_at_s = 0.0
+        self._current = self._start()
         self._never = not has_accelerator()
 
-    def end(self, run: RunInfo) -> None:
-        for live in self._lives():
-            live.tell(run)
-        self.give_back()
-
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        live = self._live or (None if self._never else self._start())
-        if live is None:
-            return {}
-        values = live.read()
+        if self._current is None and not self._never:
+            self._current = self._start()
+        current = self._current
+        if current is None:
+            return NOTHING
+        values = current.read()
         if time.perf_counter() >= self._find_at_s:
-            self._find_others(live)
+            self._find_others(current)
         for family, other in self._others.items():
             values |= {family + name.removeprefix("device"): value for name, value in other.read().items()}
         return values
 
     def is_urgent(self) -> bool:
         """Whether more is allocated than at any earlier reading: one nested reading."""
-        return any(live.risen() for live in self._lives())
+        return self._current is not None and any(one.risen() for one in (self._current, *self._others.values()))
 
-    def _start(self) -> _Live | None:
+    def _start(self) -> _Device | None:
         allocator = current_allocator()
-        self._live = None if allocator is None else _Live(self, allocator, peaks_of(allocator))
-        return self._live
+        return None if allocator is None else _Device(self._probe, allocator, self._run)
 
-    def _find_others(self, live: _Live) -> None:
+    def _find_others(self, current: _Device) -> None:
         """Begin with the devices that this process has used since the last look."""
         began_s = time.perf_counter()
         for allocator in used_allocators():
             family = f"device{allocator.index}"
-            if allocator.index != live.allocator.index and family not in self._others:
-                self._others[family] = _Live(self, allocator, peaks_of(allocator))
+            if allocator.index != current.allocator.index and family not in self._others:
+                self._others[family] = _Device(self._probe, allocator, self._run)
         now_s = time.perf_counter()
-        self._find_at_s = now_s + max(OTHERS_EVERY_S, (now_s - began_s) / self.budget_frac)
-
-    def _lives(self) -> list[_Live]:
-        return [] if self._live is None else [self._live, *self._others.values()]
-
-    def give_back(self) -> None:
-        """As before `begin`, whatever has failed since. Idempotent."""
-        for live in self._lives():
-            live.close()
-        self._live, self._others, self._find_at_s = None, {}, 0.0
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_live": None, "_others": {}, "_find_at_s": 0.0, "_never": False}
+        self._find_at_s = now_s + max(OTHERS_EVERY_S, (now_s - began_s) / self._probe.budget_frac)
 
 
-class _Live:
+class _Device:
     """The state of a probe during one run on one device."""
 
-    def __init__(self, probe: DeviceProbe, allocator: Allocator, peaks: PeakWindows[DeviceMark] | None) -> None:
+    def __init__(self, probe: DeviceProbe, allocator: Allocator, run: RunInfo) -> None:
         self.allocator = allocator
         self.next_s = 0.0
+        peaks = peaks_of(allocator)
         self.held: Callable[[], AbstractContextManager[object]] = nullcontext if peaks is None else peaks.held
         self._reset = probe.reset_peaks
+        self._run = run
         self._window = None if peaks is None else peaks.open(reset=probe.reset_peaks)
         self._told_bytes = 0  # the highest peak seen here
         driver = driver_memory(allocator)
@@ -140,6 +131,7 @@ class _Live:
         if probe.others:
             pace = TimeBudget(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
             self._rare.append(("what other processes hold on the device", pace, self._others))
+        run.at_close(self._close)
 
     def read(self) -> dict[str, float]:
         """All numbers that are due, by their names for the current device."""
@@ -190,14 +182,12 @@ class _Live:
         self.next_s = min((pace.next_s for _, pace, _ in self._rare), default=math.inf)
         return values
 
-    def tell(self, run: RunInfo) -> None:
+    def _close(self) -> None:
         """Report readings that were taken less often than asked."""
-        for what, pace, _ in self._rare:
-            pace.tell(run, what)
-
-    def close(self) -> None:
         if self._window is not None:
             self._window.close()
+        for what, pace, _ in self._rare:
+            pace.tell(self._run, what)
 
     def _headroom(self, stats: Nested) -> dict[str, float]:
         room = room_of(self.allocator, stats)

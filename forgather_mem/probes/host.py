@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 
 from forgather_mem.errors import missing
@@ -14,7 +14,7 @@ from forgather_mem.system.installed import installed
 from forgather_mem.system.peak_windows import PeakWindows, host_peaks
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, read_once, resident_bytes
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget, backed_off
-from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample, Work
 from forgather_mem.units import format_bytes, format_duration
 
 resource = installed("resource")
@@ -67,106 +67,86 @@ class HostProbe:
         self.proc_root = proc_root
         self.cgroup_root = cgroup_root
         self.reading: Hashable = (type(self), slow_every_s, limits, pss, budget_frac, proc_root, cgroup_root)
-        self._live: _Live | None = None
 
-    def begin(self, run: RunInfo) -> None:
-        self.give_back()
-        self._start()
-
-    def end(self, run: RunInfo) -> None:
-        if self._live is not None:
-            self._live.tell(run)
-        self.give_back()
-
-    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        live = self._live or self._start()
-        if live is None:
-            return {"host/rss_bytes": own_memory().resident_bytes}
-        with live.peaks.held():
-            fields = live.statm.read(128).split()
-            rss = int(fields[1]) * PAGE_BYTES
-            live.peaks.fold((rss, live.peaks.mark.peak_bytes(rss)))
-        if live.window.closed:  # in a forked child, which has other memory
-            self.give_back()
-            return self(moment, sample)
-        live.told_bytes = peak = live.window.seen_bytes
-        values: dict[str, float] = {
-            "host/rss_bytes": rss,
-            "host/rss_peak_bytes": peak,
-            "host/anon_bytes": rss - int(fields[2]) * PAGE_BYTES,
-        }
-        if time.perf_counter() >= live.next_s:
-            values |= live.rare_values()
-        return values
-
-    def is_urgent(self) -> bool:
-        """Whether the process is larger than at any earlier reading (1 us)."""
-        live = self._live
-        if live is None:
-            return False
-        peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return peak > RISEN * live.told_bytes and live.peaks.mark.peak_bytes(0) == peak
-
-    def _start(self) -> _Live | None:
+    def begin(self, run: RunInfo) -> Work:
         peaks = host_peaks()
-        self._live = None if peaks is None else _Live(self, peaks)
-        return self._live
-
-    def give_back(self) -> None:
-        """As before `begin`, whatever has failed since. Idempotent."""
-        if self._live is not None:
-            self._live.close()
-            self._live = None
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_live": None}
+        return _resident if peaks is None else _Host(self, peaks, run)
 
 
-class _Live:
-    """The state of a probe during one run."""
+def _resident(moment: Moment, sample: Sample) -> Mapping[str, float]:
+    """All that is read where the kernel keeps no mark."""
+    return {"host/rss_bytes": own_memory().resident_bytes}
 
-    def __init__(self, probe: HostProbe, peaks: PeakWindows[HostMark]) -> None:
+
+class _Host:
+    """The probe in one run."""
+
+    def __init__(self, probe: HostProbe, peaks: PeakWindows[HostMark], run: RunInfo) -> None:
+        self._run = run
+        self._rare: list[tuple[str, TimeBudget, Callable[[], dict[str, float]]]] = []
         own = Path(probe.proc_root) / "self"
-        self.statm = KernelFile(own / "statm")
-        self.peaks = peaks
-        self.window = peaks.open(reset=False)
-        self.next_s = 0.0
-        self.told_bytes = 0  # the peak returned last
+        self._statm = KernelFile(own / "statm")
+        self._pss_skipped_at_bytes = 0
+        self._peaks = peaks
+        self._window = peaks.open(reset=False)
+        run.at_close(self._close)
+        self._next_s = 0.0
+        self._told_bytes = 0  # the peak returned last
         self._own = own
         self._rooms = HostRooms(probe.proc_root, probe.cgroup_root)
         self._pss_s_per_byte = _PSS_S_PER_BYTE
-        self._pss_skipped_at_bytes = 0
         rare = [("swap, faults, pressure and /dev/shm", probe.slow_every_s, 0.0, self._slow_values)]
         if probe.limits:
             rare.append(("the memory limit", LIMIT_EVERY_S, 0.0, self._limit_values))
         if probe.pss:
-            pss_s = 2 * resident_bytes(self.statm) * _PSS_S_PER_BYTE  # the first is a guess: rather too much
+            pss_s = 2 * resident_bytes(self._statm) * _PSS_S_PER_BYTE  # the first is a guess: rather too much
             rare.append(("PSS", probe.slow_every_s, pss_s, self._pss_values))
         self._rare = [
             (what, TimeBudget(every_s, budget_frac=probe.budget_frac, expected_s=expected_s), reading)
             for what, every_s, expected_s, reading in rare
         ]
 
-    def rare_values(self) -> dict[str, float]:
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        with self._peaks.held():
+            fields = self._statm.read(128).split()
+            rss = int(fields[1]) * PAGE_BYTES
+            self._peaks.fold((rss, self._peaks.mark.peak_bytes(rss)))
+        if self._window.closed:  # in a forked child, which has other memory
+            self._window = self._peaks.open(reset=False)
+            return self(moment, sample)
+        self._told_bytes = peak = self._window.seen_bytes
+        values: dict[str, float] = {
+            "host/rss_bytes": rss,
+            "host/rss_peak_bytes": peak,
+            "host/anon_bytes": rss - int(fields[2]) * PAGE_BYTES,
+        }
+        if time.perf_counter() >= self._next_s:
+            values |= self._rare_values()
+        return values
+
+    def is_urgent(self) -> bool:
+        """Whether the process is larger than at any earlier reading (1 us)."""
+        peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return peak > RISEN * self._told_bytes and self._peaks.mark.peak_bytes(0) == peak
+
+    def _close(self) -> None:
+        """Report readings that were taken less often than asked, or not at all."""
+        self._window.close()
+        self._statm.close()
+        for what, pace, _ in self._rare:
+            pace.tell(self._run, what)
+        if self._pss_skipped_at_bytes:
+            size, most = format_bytes(self._pss_skipped_at_bytes), format_duration(PSS_MOST_S)
+            text = f"PSS: not read at {size} resident; that would have taken more than {most}"
+            self._run.emit(backed_off(self._run, "PSS", text))
+
+    def _rare_values(self) -> dict[str, float]:
         """The less frequent readings that are due."""
         values: dict[str, float] = {}
         for _, pace, reading in self._rare:
             values |= pace.take(reading)
-        self.next_s = min(pace.next_s for _, pace, _ in self._rare)
+        self._next_s = min(pace.next_s for _, pace, _ in self._rare)
         return values
-
-    def tell(self, run: RunInfo) -> None:
-        """Report readings that were taken less often than asked, or not at all."""
-        for what, pace, _ in self._rare:
-            pace.tell(run, what)
-        if self._pss_skipped_at_bytes:
-            size, most = format_bytes(self._pss_skipped_at_bytes), format_duration(PSS_MOST_S)
-            text = f"PSS: not read at {size} resident; that would have taken more than {most}"
-            run.emit(backed_off(run, "PSS", text))
-
-    def close(self) -> None:
-        self.window.close()
-        self.statm.close()
 
     def _limit_values(self) -> dict[str, float]:
         room = next(iter(self._rooms.read()), None)
@@ -192,7 +172,7 @@ class _Live:
         return values
 
     def _pss_values(self) -> dict[str, float]:
-        rss = resident_bytes(self.statm)
+        rss = resident_bytes(self._statm)
         if rss * self._pss_s_per_byte > PSS_MOST_S:
             self._pss_skipped_at_bytes = rss
             return {}

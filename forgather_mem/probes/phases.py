@@ -14,7 +14,7 @@ from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.system.process_start import process_age_s
 from forgather_mem.system.time_budget import backed_off
-from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, RunInfo, Sample, Work
 from forgather_mem.units import format_duration, format_share
 
 # Short runs need phases too: this many steps are measured whatever they cost, 0.1 ms each.
@@ -70,36 +70,31 @@ class PhaseProbe:
         self.reset_peaks = reset_peaks
         self.budget_frac = budget_frac
         self.reading: Hashable = (type(self), host_mark, device, reset_peaks, budget_frac)
-        self._forget()
 
-    def _forget(self) -> None:
+    def begin(self, run: RunInfo) -> Work:
+        return _Phases(self, run)
+
+
+class _Phases:
+    """The probe in one run."""
+
+    def __init__(self, probe: PhaseProbe, run: RunInfo) -> None:
+        self._probe = probe
+        self._run = run
         self._open: list[_Phase] = []
         self._peaks: dict[str, float] = {}
-        self._whole_run: PeakWindow | None = None
-        self._is_first = False  # training of this process
+        self._is_first = STARTUP.was_before(run)  # training of this process
         self.wants_begin, self._measured = True, False
         self._next_s = 0.0  # when a step is to be measured again
         self._cost_s = self._unpaid_s = 0.0
         self._num_steps = self._num_calls = self._num_left_out = 0
         self._counts = True  # what a forward pass leaves allocated
 
-    def begin(self, run: RunInfo) -> None:
-        self.give_back()
-        self._is_first = STARTUP.was_before(run)
         host = host_peaks()
         if host is not None:  # while a window is open, the kernel's files stay open
-            self._whole_run = host.open(reset=False)
+            run.at_close(host.open(reset=False).close)
+        run.at_close(self._close)
         run.watch_phases(self)
-
-    def end(self, run: RunInfo) -> None:
-        if self._num_left_out:
-            cost = format_duration(self._cost_s / (self._num_calls - self._num_left_out))
-            text = (
-                f"phases: missing in {self._num_left_out:,} of {self._num_calls:,} readings; measuring them takes "
-                f"{cost} (budget {format_share(self.budget_frac)} of the time)"
-            )
-            run.emit(backed_off(run, "phases", text))
-        self.give_back()
 
     def phase_begin(self, phase: str) -> None:
         began_s = time.thread_time()
@@ -107,10 +102,10 @@ class PhaseProbe:
         try:
             host = host_peaks()
             if host is not None:
-                entry.host = host.open(reset=self.host_mark)
-            device = device_peaks() if self.device else None
+                entry.host = host.open(reset=self._probe.host_mark)
+            device = device_peaks() if self._probe.device else None
             if device is not None:
-                entry.device = device.open(reset=self.reset_peaks)
+                entry.device = device.open(reset=self._probe.reset_peaks)
             elif phase == "forward" and self._counts and self._num_steps < _ALWAYS:
                 counted_s = time.thread_time()
                 entry.allocated_bytes = allocated_natively_bytes()
@@ -160,7 +155,7 @@ class PhaseProbe:
 
     def _pay(self) -> None:
         """A step has been measured: the next one when the time has paid for it."""
-        self._next_s = time.perf_counter() + min(_LONGEST_WAIT_S, self._unpaid_s / self.budget_frac)
+        self._next_s = time.perf_counter() + min(_LONGEST_WAIT_S, self._unpaid_s / self._probe.budget_frac)
         self._cost_s += self._unpaid_s
         self._unpaid_s = 0.0
         self._num_steps += 1
@@ -176,24 +171,26 @@ class PhaseProbe:
     def _keep_startup(self) -> None:
         """The whole process until now, whose peaks its marks know without a window."""
         self._is_first = False
-        for where, owner in (("host", host_peaks()), ("device", device_peaks() if self.device else None)):
+        for where, owner in (("host", host_peaks()), ("device", device_peaks() if self._probe.device else None)):
             if owner is not None and owner.highest_bytes:
                 self._peaks[f"phase/{where}/startup_peak_bytes"] = owner.highest_bytes
         age_s = process_age_s()
         if age_s is not None:
             self._peaks["step/startup_s"] = age_s
 
-    def give_back(self) -> None:
-        """As before `begin`, whatever has failed since. Idempotent."""
+    def _close(self) -> None:
+        """End what was left open, and report which phases were left out."""
         with contextlib.ExitStack() as stack:
-            stack.callback(self._forget)
-            if self._whole_run is not None:
-                stack.callback(self._whole_run.close)
             for entry in self._open:
                 stack.callback(entry.close)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_open": [], "_peaks": {}, "_whole_run": None}
+            self._open = []
+        if self._num_left_out:
+            cost = format_duration(self._cost_s / (self._num_calls - self._num_left_out))
+            text = (
+                f"phases: missing in {self._num_left_out:,} of {self._num_calls:,} readings; measuring them takes "
+                f"{cost} (budget {format_share(self._probe.budget_frac)} of the time)"
+            )
+            self._run.emit(backed_off(self._run, "phases", text))
 
 
 @dataclass(slots=True)

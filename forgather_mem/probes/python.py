@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from itertools import accumulate, repeat, starmap, tee
 
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
 
 FULL_GENERATION = 2
 _COUNTING_S = 0.04  # with the 400 000 objects of a process that has imported torch and transformers
@@ -42,24 +42,23 @@ class PythonProbe:
         self.tracked_every_s = tracked_every_s
         self.budget_frac = budget_frac
         self.reading: Hashable = (type(self),)  # however often it counts objects: pauses of two would add up
-        self._pauses: _Pauses | None = None
-        self._pace: TimeBudget | None = None
 
-    def begin(self, run: RunInfo) -> None:
-        self.give_back()
-        self._pace = TimeBudget(self.tracked_every_s, budget_frac=self.budget_frac, expected_s=_COUNTING_S)
+    def begin(self, run: RunInfo) -> Work:
+        return _Collector(self, run)
+
+
+class _Collector:
+    """The probe in one run."""
+
+    def __init__(self, probe: PythonProbe, run: RunInfo) -> None:
+        self._pace = TimeBudget(probe.tracked_every_s, budget_frac=probe.budget_frac, expected_s=_COUNTING_S)
         self._pauses = _Pauses()
+        self._run = run
+        run.at_close(self._close)
         gc.callbacks.append(self._pauses.callback)
-
-    def end(self, run: RunInfo) -> None:
-        if self._pace is not None:
-            self._pace.tell(run, "tracked objects")
-        self.give_back()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         pauses, pace = self._pauses, self._pace
-        if pauses is None or pace is None:  # not begun: there are no counts
-            return {}
         total_s, longest_s = pauses.look()
         after_step = moment.event != "step_end" and moment.step == pauses.step
         if after_step and pauses.given_full == pauses.full:
@@ -79,15 +78,10 @@ class PythonProbe:
             values |= pace.take(_tracked)
         return values
 
-    def give_back(self) -> None:
-        """As before `begin`, whatever has failed since. Idempotent."""
-        pauses, self._pauses, self._pace = self._pauses, None, None
-        if pauses is not None:
-            with contextlib.suppress(ValueError):  # the list was emptied elsewhere
-                gc.callbacks.remove(pauses.callback)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_pauses": None, "_pace": None}
+    def _close(self) -> None:
+        with contextlib.suppress(ValueError):  # the list was emptied elsewhere
+            gc.callbacks.remove(self._pauses.callback)
+        self._pace.tell(self._run, "tracked objects")
 
 
 class _Pauses:

@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.rank_store import put, read_ahead
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample, Work
 
 _NUMBERS = ("device/allocated_bytes", "device/reserved_bytes", "host/rss_bytes")
 _SHORT = ("allocated", "reserved", "rss")
 _FORMAT = struct.Struct("<5d")  # step, a number of the machine, the numbers above
 _STALE = 3  # a rank that has written nothing for so many of our periods has gone, or stands still
 _NAN = math.nan
-NOTHING: Mapping[str, float] = {}
 
 
 class RankProbe:
@@ -29,24 +28,22 @@ class RankProbe:
     store are made in a thread.
     """
 
-    def __init__(self) -> None:
-        self._rank, self._world_size = 0, 1
-        self._keys: list[str] = []
-        self._host, self._limit_bytes = 0.0, 0
-        self._last_step, self._period = 0, 1
+    def begin(self, run: RunInfo) -> Work:
+        return _Ranks(run) if run.world_size > 1 else lambda moment, sample: NOTHING
 
-    def begin(self, run: RunInfo) -> None:
+
+class _Ranks:
+    """The probe in one run."""
+
+    def __init__(self, run: RunInfo) -> None:
         self._rank, self._world_size = run.rank, run.world_size
         self._last_step, self._period = 0, 1
-        if run.world_size > 1:
-            key = run.store_key("ranks")
-            self._keys = [f"{key}/{rank}" for rank in range(run.world_size)]
-            self._host = float(zlib.crc32(socket.gethostname().encode()))
-            self._limit_bytes = limit_facts().get("limit_bytes", 0)
+        key = run.store_key("ranks")
+        self._keys = [f"{key}/{rank}" for rank in range(run.world_size)]
+        self._host = float(zlib.crc32(socket.gethostname().encode()))
+        self._limit_bytes = limit_facts().get("limit_bytes", 0)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if self._world_size == 1:
-            return NOTHING
         mine = [sample.values.get(name, moment.run.latest(name)) for name in _NUMBERS]
         numbers = (sample.step, self._host, *(_NAN if size is None else size for size in mine))
         put(self._keys[self._rank], _FORMAT.pack(*numbers), wait_s=0.0)

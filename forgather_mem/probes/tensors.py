@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from forgather_mem.errors import ours
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
 
 if TYPE_CHECKING:
     import torch
@@ -47,24 +48,18 @@ class TensorProbe:
             raise ValueError(f"TensorProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")
         self.budget_frac = budget_frac
         self.reading: Hashable = (type(self), budget_frac)
-        self._paces: dict[str, TimeBudget] = {}
 
-    def begin(self, run: RunInfo) -> None:
-        self._paces = {}
+    def begin(self, run: RunInfo) -> Work:
+        paces: dict[str, TimeBudget] = {}
 
-    def end(self, run: RunInfo) -> None:
-        for event, pace in self._paces.items():
-            pace.tell(run, f"sizes of tensors at {event}")
-        self._paces = {}
+        def read(moment: Moment, sample: Sample) -> Mapping[str, float]:
+            pace = paces.get(moment.event)
+            if pace is None:
+                pace = paces[moment.event] = TimeBudget(0.0, budget_frac=self.budget_frac)
+                run.at_close(functools.partial(pace.tell, run, f"sizes of tensors at {moment.event}"))
+            return pace.take(tensor_bytes, moment.objects.get("model"), moment.objects.get("optimizer"))
 
-    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        pace = self._paces.get(moment.event)
-        if pace is None:
-            pace = self._paces[moment.event] = TimeBudget(0.0, budget_frac=self.budget_frac)
-        return pace.take(tensor_bytes, moment.objects.get("model"), moment.objects.get("optimizer"))
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_paces": {}}
+        return read
 
 
 def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:

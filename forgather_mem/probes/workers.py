@@ -9,7 +9,7 @@ from pathlib import Path
 from forgather_mem.errors import missing, ours
 from forgather_mem.system.procfs import anonymous_bytes, child_pids, kib_fields
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
 
 # Fields of /proc/<pid>/stat after the name (proc_pid_stat(5) counts from 1, including PID and name).
 _START_TIME, _START_STACK = 22 - 3, 28 - 3
@@ -74,30 +74,27 @@ class WorkerProbe:
         self.zeros = zeros
         self.proc_root = proc_root
         self.reading: Hashable = (type(self), every_s, budget_frac, zeros, proc_root)
-        self._pace: TimeBudget | None = None
-        self._children = Children(proc_root)
-        self._had_any = False
 
-    def begin(self, run: RunInfo) -> None:
-        self._had_any = False
-        self._pace = TimeBudget(self.every_s, budget_frac=self.budget_frac)
-        self._children = Children(self.proc_root)
+    def begin(self, run: RunInfo) -> Work:
+        return _Workers(self, run)
 
-    def end(self, run: RunInfo) -> None:
-        if self._pace is not None:
-            self._pace.tell(run, "memory of child processes")
-        self._pace = None
-        self._children = Children(self.proc_root)
+
+class _Workers:
+    """The probe in one run."""
+
+    def __init__(self, probe: WorkerProbe, run: RunInfo) -> None:
+        self._pace = TimeBudget(probe.every_s, budget_frac=probe.budget_frac)
+        run.at_close(lambda: self._pace.tell(run, "memory of child processes"))
+        self._children = Children(probe.proc_root)
+        self._tells = probe.zeros  # there have been children, or zeros are told, too
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if self._pace is None:
-            self._pace = TimeBudget(self.every_s, budget_frac=self.budget_frac)
         return self._pace.take(self._values)
 
     def _values(self) -> dict[str, float]:
         children = self._children.read()
-        self._had_any |= bool(children)
-        if not (self._had_any or self.zeros):
+        self._tells |= bool(children)
+        if not self._tells:
             return {}
         workers = [child for child in children if child.is_worker]
         others = [child for child in children if not child.is_worker]
@@ -110,9 +107,6 @@ class WorkerProbe:
             "host/other_children": len(others),
             "host/other_children_pss_bytes": sum(child.pss_bytes for child in others),
         }
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_pace": None, "_children": Children(self.proc_root)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,8 @@ class Moment:
 class Work(Protocol):
     """A probe or an action: called when its rule is due, returns what it read or did, by name.
 
-    A function will do. What else a work may have is in `FullWork`.
+    A function will do. What else a work may have is in `FullWork`; one that keeps something for as long as a training
+    is best begun for each, see `Begins`.
     """
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
@@ -138,6 +139,20 @@ class Work(Protocol):
         """
 
 
+class Begins(Protocol):
+    """What a rule may name in place of a work: settings, from which the work of one training is made.
+
+    So nothing of a training is left in it, and it can be copied and pickled at any time. All of ours are made so.
+    Its `reading` and `books` count; the rest of `FullWork` is looked for in what `begin` returns.
+    """
+
+    def begin(self, run: RunInfo) -> Work:
+        """A training begins: the work that is called in it, and dropped at its end.
+
+        What is taken here or later is given back through `run.at_close`, asked before it is taken.
+        """
+
+
 class FullWork(Work, Protocol):
     """A work with all optional members that the engine looks for, once when a run begins.
 
@@ -149,8 +164,8 @@ class FullWork(Work, Protocol):
     reading: Hashable
     books: str
 
-    def begin(self, run: RunInfo) -> None:
-        """A training begins: create its state, so that one object serves several trainings. May come twice."""
+    def begin(self, run: RunInfo) -> Work | None:
+        """A training begins: return the work to call in it; or None, and keep its state here. May come twice."""
 
     def end(self, run: RunInfo) -> None:
         """The training is over, by whatever way, also an exception: say what is left to say. The sinks still write."""
@@ -336,4 +351,4 @@ class RunInfo(Protocol):
         """Call `see` with the error that ends the run, while its frames are alive; not for a Ctrl-C. Keep nothing."""
 
     def at_close(self, call: Callable[[], object]) -> None:
-        """Call this when all works have ended, before the sinks do."""
+        """Call this when all works have ended, before the sinks do. It may be called twice."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
-from forgather_mem.telemetry.records import Work
+from forgather_mem.telemetry.records import Begins, Work
 from forgather_mem.telemetry.triggers import Trigger
 
 
@@ -15,7 +16,8 @@ class Rule:
 
     Args:
         when: A trigger: `Every(...)`, `AtEvent(...)`, `Above(...)`.
-        do: Probes and actions, or any callable `(moment, sample) -> mapping of name to number`.
+        do: Probes and actions: any callable `(moment, sample) -> mapping of name to number`, or what has a method
+            `begin(run)` that returns such a callable for one training.
         name: Used in messages; default: what it does and when.
         budget_frac: The fraction of the time that our code may take in total. Above it, this rule is checked only at
             every 2nd, 4th, ... or 64th of its steps, until the overhead is lower again. Default: no budget.
@@ -31,20 +33,20 @@ class Rule:
     """
 
     when: Trigger
-    do: Sequence[Work]
+    do: Sequence[Work | Begins]
     name: str = ""
     budget_frac: float | None = None
 
     def __post_init__(self) -> None:
         if not hasattr(self.when, "events"):
             raise ValueError(f"Rule(when={self.when!r}): give a trigger: Every(...), AtEvent(...) or Above(...)")
-        works = [self.do] if callable(self.do) else list(self.do)
+        works = [self.do] if _is_work(self.do) else list(self.do)
         if not works:
             raise ValueError(f"Rule(when={self.when!r}, do=[]): name one probe or action, or more")
         for work in works:
             if isinstance(work, type):
                 raise ValueError(f"Rule(do=[... {work.__name__} ...]): this is a class; write {work.__name__}()")
-            if not callable(work):
+            if not _is_work(work):
                 raise ValueError(f"Rule(do=[... {work!r} ...]): a probe or an action is called; this can't be")
         if self.budget_frac is not None and not 0 < self.budget_frac <= 1:
             raise ValueError(f"Rule(budget_frac={self.budget_frac}): give a share above 0 and at most 1")
@@ -56,6 +58,10 @@ class Rule:
         if not self.name:
             done = "+".join(map(name_of, works))
             object.__setattr__(self, "name", f"{done} at {'/'.join(self.when.events)}")
+
+
+def _is_work(work: object) -> TypeGuard[Work | Begins]:
+    return callable(work) or callable(getattr(work, "begin", None))
 
 
 def name_of(work: object) -> str:

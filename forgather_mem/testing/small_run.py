@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from forgather_mem.engine.run import Run
 from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.metrics import every_metric
-from forgather_mem.telemetry.records import Finding, Moment, Objects, Sample, Sink, Work
+from forgather_mem.telemetry.records import Begins, Finding, Moment, Objects, Sample, Sink, Work
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
@@ -35,7 +35,7 @@ class SmallRun:
     def __init__(
         self,
         folder: Path | None,
-        works: Sequence[Work],
+        works: Sequence[Work | Begins],
         sinks: Sequence[Sink] = (),
         *,
         rank: int = 0,

@@ -12,7 +12,8 @@ from typing import Any
 
 from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.plain_numbers import plain_numbers
-from forgather_mem.telemetry.records import Moment, Objects, Sample, Work
+from forgather_mem.telemetry.records import Begins, Moment, Objects, RunInfo, Sample, Work
+from forgather_mem.telemetry.rule import name_of
 from forgather_mem.testing.small_run import SmallRun, callables, require
 
 _OPEN_FILES, _THREADS = "the number of open files", "the number of threads"
@@ -20,7 +21,7 @@ _MAY_BE_KEPT = (_OPEN_FILES, _THREADS)  # by the first training, for all later o
 _BOOKS = ("", "collect", "clear", "trim")
 
 
-def check_work(make_work: Callable[[], Work], *, objects: Objects | None = None) -> None:
+def check_work(make_work: Callable[[], Work | Begins], *, objects: Objects | None = None) -> None:
     """Drive a probe or an action through small trainings as the engine would, and look at what it does.
 
     It is called at every event, serves two trainings, one that restarts without an end, and one on another rank. What
@@ -47,7 +48,7 @@ def check_work(make_work: Callable[[], Work], *, objects: Objects | None = None)
     if changed:
         raise AssertionError(
             f"{type(work).__name__} leaves {' and '.join(changed)} changed ({before[changed[0]]} before, "
-            f"{after[changed[0]]} after its end): put back in give_back() what begin() and calls have changed"
+            f"{after[changed[0]]} after its end): put back, by run.at_close() or in give_back(), what was changed"
         )
 
 
@@ -55,7 +56,10 @@ def _check_members(work: object) -> None:
     name = type(work).__name__
     if isinstance(work, type):
         raise AssertionError(f"make_work() gave the class {work.__name__}: return {work.__name__}()")
-    require(callable(work), f"{name} can't be called: a probe or an action needs __call__(moment, sample)")
+    require(
+        callable(work) or callable(getattr(work, "begin", None)),
+        f"{name} can't be called: a probe or an action needs __call__(moment, sample), or a begin(run) that returns it",
+    )
     for wrong in callables(work, ("begin", "end", "give_back", "is_urgent")):
         raise AssertionError(wrong)
     books = getattr(work, "books", "")
@@ -66,45 +70,53 @@ def _check_members(work: object) -> None:
         raise AssertionError(f"{name}.reading can't be compared: {error}; use text, numbers and tuples") from error
 
 
-def _checked(work: Work, small: SmallRun) -> Work:
-    """The work, its answers checked before the engine leaves out what is wrong in them."""
+class _Part:
+    """A work as the engine sees it: all of its members, and its answers checked before what is wrong is left out.
 
-    def call(moment: Moment, sample: Sample) -> Mapping[str, float]:
-        before, name = dict(sample.values), getattr(work, "__name__", type(work).__name__)
-        answer = work(moment, sample)
+    Attributes:
+        called: What is called in the training: what it has begun, or itself.
+    """
+
+    small: SmallRun
+
+    def __init__(self, work: Work | Begins) -> None:
+        self._work = work
+        self.called: Any = work
+
+    def begin(self, run: RunInfo) -> None:
+        begun = getattr(self._work, "begin", bool)(run)
+        self.called = begun if callable(begun) else self._work
+
+    def end(self, run: RunInfo) -> None:
+        getattr(self.called, "end", bool)(run)
+
+    def give_back(self) -> None:
+        getattr(self.called, "give_back", bool)()
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        before, name, event = dict(sample.values), name_of(self._work), self.small.event
+        require(
+            callable(self.called), f"{name}.begin() gave {self.called!r:.100}: return what is called in this training"
+        )
+        answer: Mapping[str, float] = self.called(moment, sample)
         require(
             isinstance(answer, Mapping),
-            f"{name} gave {answer!r:.100} at {small.event}: return numbers by name, {{}} for nothing",
+            f"{name} gave {answer!r:.100} at {event}: return numbers by name, {{}} for nothing",
         )
         try:
             fine = plain_numbers(answer) == dict(answer)
         except (TypeError, ValueError, AttributeError, OverflowError):
             fine = False
-        require(
-            fine, f"{name} gave {answer!r:.200} at {small.event}: finite numbers by name; leave out what is unknown"
-        )
-        require(sample.values == before, f"{name} has changed the sample at {small.event}: return your values instead")
+        require(fine, f"{name} gave {answer!r:.200} at {event}: finite numbers by name; leave out what is unknown")
+        require(sample.values == before, f"{name} has changed the sample at {event}: return your values instead")
         return answer
-
-    return call
-
-
-class _Part:
-    """The work as the engine sees it: all of its members, its calls checked."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self.call = work
-
-    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        return self.call(moment, sample)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
 
 
 def _train(
-    work: Work,
+    work: Work | Begins,
     folder: Path | None,
     objects: Objects | None,
     where: str,
@@ -114,24 +126,23 @@ def _train(
     restarts: bool = False,
 ) -> None:
     part = _Part(work)
-    small = SmallRun(folder, [part], rank=rank, objects=objects, events=events)
-    part.call = _checked(work, small)
+    small = part.small = SmallRun(folder, [part], rank=rank, objects=objects, events=events)
     other = SmallRun(folder, [work], objects=objects, events=events)
     try:
         if restarts:
             other.train()
         small.train()
         small.event = "is_urgent"
-        getattr(work, "is_urgent", bool)()
+        getattr(part.called, "is_urgent", bool)()
         small.close()
         for _ in range(2):
             small.event = "give_back, once more"
-            getattr(work, "give_back", bool)()
+            getattr(part.called, "give_back", bool)()
         other.close("exception")
     except AssertionError:
         raise
     except Exception as error:
-        name = getattr(work, "__name__", type(work).__name__)
+        name = name_of(work)
         raise AssertionError(
             f"{name} raised {error!r} {where}, at {small.event}: what can't be read is left out; what an event lacks "
             "(moment.objects is empty without a trainer) is no error"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +12,6 @@ from forgather_mem.engine.recorder import FLOWS, OpenRecord, WorkSet
 from forgather_mem.engine.run import Run, RunFacts
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Moment, Sample
-from forgather_mem.telemetry.rule import Rule
-from forgather_mem.telemetry.triggers import Every
 
 RUN: Any = Run(RunFacts(), device=3)
 SAMPLE = Sample("step_end", 1, None, 0.0, {})
@@ -114,8 +113,8 @@ def nothing(moment: Any, sample: Any) -> Mapping[str, float]:
 
 def begun(*works: Any, guard: FailureGuard | None = None) -> WorkSet:
     found = WorkSet(guard or FailureGuard(strict=True))
-    found.begin(Rule(Every(steps=1), [*works, nothing]), RUN)
-    found.begin(Rule(Every(steps=2), works[::-1]), RUN)  # nobody begins twice
+    for work in (*works, nothing, *works[::-1]):  # nobody begins twice
+        found.begun(work, RUN)
     return found
 
 
@@ -130,10 +129,37 @@ def test_of_works_with_one_reading_the_first_is_begun_for_all() -> None:
     first, second, other = Work("a", "host"), Work("b", "host"), Work("c", "device")
     works = begun(first, second, other)
     assert CALLED == ["begin a", "begin c"]
-    assert works.stand_in(second) is first
-    assert works.stand_in(other) is other
     alone = Work("d")
-    assert works.stand_in(alone) is alone
+    assert [works.begun(one, RUN) for one in (second, other, alone)] == [first, other, alone]
+
+
+def test_what_a_work_has_begun_is_called_ends_and_is_dropped_in_its_place() -> None:
+    class Settings:
+        reading = "host"
+
+        def begin(self, run: Any) -> Any:
+            return Work("begun")
+
+    settings = Settings()
+    works = begun(settings)
+    work = works.begun(Settings(), RUN)  # of an equal reading
+    assert (work, vars(settings)) == (works.begun(settings, RUN), {})
+    for end in works.ends(RUN):
+        end()
+    assert CALLED == ["end begun", "give back begun"]
+    alive = weakref.ref(work)
+    del work, end
+    works.clear()
+    assert alive() is None
+
+
+def test_one_that_can_not_begin_reads_nothing() -> None:
+    class Settings:
+        def begin(self, run: Any) -> Any:
+            raise OSError
+
+    works = begun(settings := Settings(), guard=FailureGuard())
+    assert works.begun(settings, RUN)(MOMENT, SAMPLE) == {}
 
 
 @pytest.mark.parametrize("fails_in", ["begin", "end", "give back"])

@@ -21,11 +21,11 @@ def run(tmp_path: Any) -> Iterator[Run]:
 
 @pytest.fixture
 def read(run: Run) -> Callable[..., dict[str, float]]:
-    """Calls a probe as the engine does: `read(probe, event="step_end", model=...)`."""
+    """Calls a probe as the engine does: `read(probe, event="step_end", model=...)`; begun if it has to be."""
 
     def call(probe: Any, event: str = "step_end", **objects: Any) -> dict[str, float]:
         moment = Moment(event, 1, 0.5, None, None, None, objects, run)
         sample = Sample(event=event, step=1, epoch=0.5, time_s=0.0, values={})
-        return dict(probe(moment, sample))
+        return dict((probe if callable(probe) else probe.begin(run))(moment, sample))
 
     return call

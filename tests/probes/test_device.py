@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import gc
-import pickle
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +10,7 @@ from forgather_mem.engine.run import Run
 from forgather_mem.probes import DeviceProbe, PhaseProbe, device
 from forgather_mem.system import allocator, peak_windows
 from forgather_mem.system.allocator import current_allocator
+from forgather_mem.telemetry.records import Work
 from forgather_mem.units import GIB, MIB
 from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_devices
 from tests.system.allocator_stats import PaperDevice, nested_stats
@@ -34,22 +33,12 @@ def use(monkeypatch: pytest.MonkeyPatch, paper: PaperDevice, **options: bool) ->
 
 
 @pytest.fixture
-def begin(run: Run) -> Iterator[Callable[..., DeviceProbe]]:
-    begun: list[DeviceProbe] = []
-
-    def make(**parameters: Any) -> DeviceProbe:
-        probe = DeviceProbe(**parameters)
-        probe.begin(run)
-        begun.append(probe)
-        return probe
-
-    yield make
-    for probe in begun:
-        probe.end(run)
+def begin(run: Run) -> Callable[..., Work]:
+    return lambda **parameters: DeviceProbe(**parameters).begin(run)
 
 
 def test_the_numbers_are_those_of_torch_s_own_flat_statistics(
-    paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+    paper: PaperDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe = begin()
     paper.hold(5 * GIB)
@@ -68,7 +57,7 @@ def test_the_numbers_are_those_of_torch_s_own_flat_statistics(
 
 
 def test_the_headroom_is_what_this_process_may_still_take(
-    begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+    begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with simulated_device(monkeypatch) as device:
         device.hold(2000)
@@ -80,7 +69,7 @@ def test_the_headroom_is_what_this_process_may_still_take(
 
 
 def test_other_devices_that_the_process_uses_are_read_beside_the_current_one_and_unused_ones_are_not_woken(
-    begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+    begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with simulated_devices(monkeypatch, 4) as devices:
         devices[0].hold(1000)
@@ -101,7 +90,7 @@ def test_other_devices_that_the_process_uses_are_read_beside_the_current_one_and
 
 
 def test_a_device_that_is_used_later_is_found_within_a_second(
-    begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+    begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("forgather_mem.probes.device.time.perf_counter", lambda: now[0])
@@ -118,7 +107,7 @@ def test_a_device_that_is_used_later_is_found_within_a_second(
 
 
 def test_with_resets_each_call_gives_the_peak_since_the_last_one(
-    paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read
+    paper: PaperDevice, begin: Callable[..., Work], read: Read
 ) -> None:
     paper.hold(9 * GIB)
     paper.hold(GIB)
@@ -132,7 +121,7 @@ def test_with_resets_each_call_gives_the_peak_since_the_last_one(
 
 
 def test_without_resets_the_peak_is_the_allocator_s_own_once_it_is_of_this_run(
-    paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read
+    paper: PaperDevice, begin: Callable[..., Work], read: Read
 ) -> None:
     paper.hold(6 * GIB)
     paper.hold(GIB)
@@ -147,7 +136,7 @@ def test_without_resets_the_peak_is_the_allocator_s_own_once_it_is_of_this_run(
 
 
 def test_without_resets_a_reset_by_the_user_makes_the_peak_known(
-    paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read
+    paper: PaperDevice, begin: Callable[..., Work], read: Read
 ) -> None:
     paper.hold(6 * GIB)
     paper.hold(GIB)
@@ -159,10 +148,9 @@ def test_without_resets_a_reset_by_the_user_makes_the_peak_known(
 
 
 def test_phases_inside_a_step_do_not_cost_the_step_its_peak(
-    paper: PaperDevice, begin: Callable[..., DeviceProbe], run: Run, read: Read
+    paper: PaperDevice, begin: Callable[..., Work], run: Run, read: Read
 ) -> None:
-    step, phases = begin(reset_peaks=True), PhaseProbe()
-    phases.begin(run)
+    step, phases = begin(reset_peaks=True), PhaseProbe().begin(run)
     for phase, highest in (("forward", 8), ("backward", 5), ("optimizer", 2)):
         run.phases.enter(phase)
         paper.hold(highest * GIB)
@@ -176,11 +164,10 @@ def test_phases_inside_a_step_do_not_cost_the_step_its_peak(
         "phase/device/optimizer_peak_bytes": 2 * GIB,
     }
     assert read(step)["device/step_peak_bytes"] == 8 * GIB
-    phases.end(run)
 
 
 def test_an_allocator_without_peaks_and_retry_counts_gives_the_rest(
-    paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+    paper: PaperDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, paper, counts_retries=False, with_peaks=False)
     paper.hold(GIB)
@@ -191,21 +178,21 @@ def test_an_allocator_without_peaks_and_retry_counts_gives_the_rest(
 
 
 def test_an_allocator_without_statistics_gives_nothing(
-    paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+    paper: PaperDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paper, "stats", dict)
     use(monkeypatch, paper, with_peaks=False)
     assert read(begin()) == {}
 
 
-def test_the_driver_is_asked_rarely(paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read) -> None:
+def test_the_driver_is_asked_rarely(paper: PaperDevice, begin: Callable[..., Work], read: Read) -> None:
     probe = begin()
     assert "device/headroom_bytes" in read(probe)
     assert "device/headroom_bytes" not in read(probe)
 
 
 def test_a_device_that_is_used_only_after_the_run_began_is_found_then(
-    begin: Callable[..., DeviceProbe], read: Read, monkeypatch: pytest.MonkeyPatch
+    begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "has_accelerator", lambda: True)  # torch is built for one
     probe = begin()
@@ -216,11 +203,11 @@ def test_a_device_that_is_used_only_after_the_run_began_is_found_then(
     assert read(probe)["device/allocated_bytes"] == GIB
 
 
-def test_without_an_accelerator_nothing_is_given_and_nothing_is_woken(read: Read) -> None:
+def test_without_an_accelerator_nothing_is_given_and_nothing_is_woken(begin: Callable[..., Work], read: Read) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has an accelerator")
     assert current_allocator() is None
-    assert read(DeviceProbe(reset_peaks=True, others=True)) == {}
+    assert read(begin(reset_peaks=True, others=True)) == {}
     assert not torch.cuda.is_initialized()
 
 
@@ -232,13 +219,6 @@ def test_flat_statistics_of_other_backends_become_nested_again() -> None:
     assert allocator.gauge(nested, "reserved_bytes") is None
 
 
-def test_it_pickles_during_a_run(paper: PaperDevice, begin: Callable[..., DeviceProbe], read: Read) -> None:
-    probe = begin(reset_peaks=True)
-    read(probe)
-    copy = pickle.loads(pickle.dumps(probe))
-    assert copy.reading == probe.reading != DeviceProbe().reading
-
-
 def test_a_wrong_budget_is_named() -> None:
     with pytest.raises(ValueError, match=r"DeviceProbe\(budget_frac=2\)"):
         DeviceProbe(budget_frac=2)
@@ -246,7 +226,7 @@ def test_a_wrong_budget_is_named() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mib", [1, 8, 64, 512])
-def test_gpu_known_amounts_are_found(begin: Callable[..., DeviceProbe], read: Read, mib: int) -> None:
+def test_gpu_known_amounts_are_found(begin: Callable[..., Work], read: Read, mib: int) -> None:
     torch.zeros(1, device="cuda")
     gc.collect()
     probe = begin(reset_peaks=True)
@@ -263,7 +243,7 @@ def test_gpu_known_amounts_are_found(begin: Callable[..., DeviceProbe], read: Re
 
 
 @pytest.mark.gpu
-def test_gpu_a_reading_does_not_wait_for_the_device(begin: Callable[..., DeviceProbe], read: Read) -> None:
+def test_gpu_a_reading_does_not_wait_for_the_device(begin: Callable[..., Work], read: Read) -> None:
     torch.zeros(1, device="cuda")
     probe = begin(reset_peaks=True)
     torch.cuda.set_sync_debug_mode("error")
@@ -274,7 +254,7 @@ def test_gpu_a_reading_does_not_wait_for_the_device(begin: Callable[..., DeviceP
 
 
 @pytest.mark.gpu
-def test_gpu_headroom_agrees_with_the_driver(begin: Callable[..., DeviceProbe], read: Read) -> None:
+def test_gpu_headroom_agrees_with_the_driver(begin: Callable[..., Work], read: Read) -> None:
     torch.zeros(1, device="cuda")
     values = read(begin())
     free, total = torch.cuda.mem_get_info()
@@ -284,9 +264,7 @@ def test_gpu_headroom_agrees_with_the_driver(begin: Callable[..., DeviceProbe], 
 
 
 @pytest.mark.gpu
-def test_gpu_reading_creates_no_context_on_devices_that_are_not_used(
-    begin: Callable[..., DeviceProbe], read: Read
-) -> None:
+def test_gpu_reading_creates_no_context_on_devices_that_are_not_used(begin: Callable[..., Work], read: Read) -> None:
     torch.zeros(1, device="cuda")
     has_context = getattr(torch._C, "_cuda_hasPrimaryContext")  # noqa: B009  # no stub has it
     before = [has_context(index) for index in range(torch.cuda.device_count())]
@@ -295,7 +273,7 @@ def test_gpu_reading_creates_no_context_on_devices_that_are_not_used(
 
 
 @pytest.mark.gpu
-def test_gpu_a_second_device_is_read_when_it_is_used(begin: Callable[..., DeviceProbe], read: Read) -> None:
+def test_gpu_a_second_device_is_read_when_it_is_used(begin: Callable[..., Work], read: Read) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two devices; the simulated ones stand in above")
     torch.zeros(1, device="cuda:0")
@@ -306,15 +284,13 @@ def test_gpu_a_second_device_is_read_when_it_is_used(begin: Callable[..., Device
 @pytest.mark.gpu
 def test_gpu_phases_have_their_own_peaks(run: Run, read: Read) -> None:
     torch.zeros(1, device="cuda")
-    probe = PhaseProbe()
-    probe.begin(run)
+    probe = PhaseProbe().begin(run)
     before = torch.cuda.memory_allocated()
     for phase, mib in (("forward", 64), ("backward", 8)):
         run.phases.enter(phase)
         torch.zeros(mib * MIB, dtype=torch.uint8, device="cuda")
         run.phases.leave(phase)
     values = read(probe)
-    probe.end(run)
     assert values["phase/device/forward_peak_bytes"] - before == 64 * MIB
     assert values["phase/device/backward_peak_bytes"] - before == 8 * MIB
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
-import pickle
 import shutil
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 from forgather_mem.engine.run import Run
 from forgather_mem.probes import HostProbe, host
 from forgather_mem.system.peak_windows import host_peaks
+from forgather_mem.telemetry.records import Work
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes, touched
 
@@ -21,15 +21,12 @@ Read = Callable[..., dict[str, float]]
 
 
 @pytest.fixture
-def probe(run: Run):
-    probe = HostProbe()
-    probe.begin(run)
-    yield probe
-    probe.end(run)
+def probe(run: Run) -> Work:
+    return HostProbe().begin(run)
 
 
 @pytest.mark.parametrize("mib", [1, 8, 64, 512])
-def test_known_amounts_are_found_and_found_gone_within_one_mib(probe: HostProbe, read: Read, mib: int) -> None:
+def test_known_amounts_are_found_and_found_gone_within_one_mib(probe: Work, read: Read, mib: int) -> None:
     before = read(probe)
     block = touched(mib)
     held = read(probe)
@@ -42,11 +39,9 @@ def test_known_amounts_are_found_and_found_gone_within_one_mib(probe: HostProbe,
 
 
 def test_it_agrees_with_psutil_and_the_kernel(run: Run, read: Read) -> None:
-    probe = HostProbe(slow_every_s=0.001)
-    probe.begin(run)
+    probe = HostProbe(slow_every_s=0.001).begin(run)
     time.sleep(0.01)
     values = read(probe)
-    probe.end(run)
     process = psutil.Process()
     assert values["host/rss_bytes"] == pytest.approx(process.memory_info().rss, abs=MIB)
     assert values["host/anon_bytes"] == pytest.approx(status_bytes("RssAnon"), abs=MIB)
@@ -59,7 +54,7 @@ def test_it_agrees_with_psutil_and_the_kernel(run: Run, read: Read) -> None:
     assert 0 < values["host/available_bytes"] < psutil.virtual_memory().total
 
 
-def test_a_mapped_file_moves_rss_but_not_anonymous_memory(probe: HostProbe, read: Read, tmp_path: Path) -> None:
+def test_a_mapped_file_moves_rss_but_not_anonymous_memory(probe: Work, read: Read, tmp_path: Path) -> None:
     file = tmp_path / "weights"
     file.write_bytes(b"x" * (32 * MIB))
     before = read(probe)
@@ -72,18 +67,15 @@ def test_a_mapped_file_moves_rss_but_not_anonymous_memory(probe: HostProbe, read
 
 def test_the_peak_holds_spikes_between_two_calls(run: Run, read: Read) -> None:
     reset_kernel_mark()  # otherwise an older peak of this test process may hide ours
-    probe = HostProbe()
-    probe.begin(run)
+    probe = HostProbe().begin(run)
     before = read(probe)["host/rss_bytes"]
     spike(64)
     assert read(probe)["host/rss_peak_bytes"] - before == pytest.approx(64 * MIB, abs=MIB)
-    probe.end(run)
 
 
 def test_a_reset_of_the_mark_does_not_lower_the_run_s_peak(run: Run, read: Read) -> None:
     reset_kernel_mark()
-    probe = HostProbe()
-    probe.begin(run)
+    probe = HostProbe().begin(run)
     spike(64)
     peaks = host_peaks()
     assert peaks is not None
@@ -92,38 +84,31 @@ def test_a_reset_of_the_mark_does_not_lower_the_run_s_peak(run: Run, read: Read)
     after_ours = read(probe)["host/rss_peak_bytes"]
     reset_kernel_mark()
     after_others = read(probe)["host/rss_peak_bytes"]
-    probe.end(run)
     assert after_ours == after_others >= status_bytes("VmRSS") + 60 * MIB
 
 
 def test_a_peak_from_before_the_run_does_not_count(run: Run, read: Read) -> None:
     spike(64)
-    probe = HostProbe()
-    probe.begin(run)
+    probe = HostProbe().begin(run)
     values = read(probe)
-    probe.end(run)
     assert values["host/rss_peak_bytes"] < values["host/rss_bytes"] + 32 * MIB
 
 
-def test_rare_readings_are_absent_in_between(probe: HostProbe, read: Read) -> None:
+def test_rare_readings_are_absent_in_between(probe: Work, read: Read) -> None:
     first, second = read(probe), read(probe)
     assert {"host/swap_bytes", "host/limit_used_frac"} <= first.keys()
     assert second.keys() == {"host/rss_bytes", "host/rss_peak_bytes", "host/anon_bytes"}
 
 
 def test_pss_is_read_when_what_it_takes_fits_the_time_that_has_passed(run: Run, read: Read) -> None:
-    probe = HostProbe(slow_every_s=3600.0, budget_frac=0.5)
-    probe.begin(run)
+    probe = HostProbe(slow_every_s=3600.0, budget_frac=0.5).begin(run)
     assert "host/pss_bytes" in read_until(probe, read, "host/pss_bytes")
     assert "host/pss_bytes" not in read(probe)
-    probe.end(run)
 
 
 def test_what_is_switched_off_is_absent(run: Run, read: Read) -> None:
-    probe = HostProbe(limits=False, pss=False)
-    probe.begin(run)
+    probe = HostProbe(limits=False, pss=False).begin(run)
     values = read(probe)
-    probe.end(run)
     assert "host/limit_used_frac" not in values
     assert "host/pss_bytes" not in values
     assert "host/swap_bytes" in values
@@ -143,10 +128,8 @@ def test_a_limit_of_a_control_group_is_what_percentages_are_of(run: Run, read: R
     for name in ("statm", "status", "smaps_rollup"):
         (proc / "self" / name).symlink_to(f"/proc/self/{name}")
     (proc / "self" / "cgroup").write_text("0::/job\n")
-    probe = HostProbe(proc_root=str(proc), cgroup_root=str(tmp_path))
-    probe.begin(run)
+    probe = HostProbe(proc_root=str(proc), cgroup_root=str(tmp_path)).begin(run)
     values = read(probe)
-    probe.end(run)
     assert values["host/limit_used_frac"] == 0.5
     assert values["host/available_bytes"] == 200 * MIB
 
@@ -155,27 +138,25 @@ def test_pss_is_left_out_where_it_would_take_too_long_and_the_report_says_so(
     run: Run, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "PSS_MOST_S", 1e-6)
-    probe = HostProbe(slow_every_s=0.001)
-    probe.begin(run)
+    probe = HostProbe(slow_every_s=0.001).begin(run)
     time.sleep(0.01)
     assert "host/pss_bytes" not in read(probe)
-    probe.end(run)
+    run.close()
     texts = [finding.text for finding in run.summary.findings if finding.kind == "backed_off"]
     assert any(text.startswith("PSS: not read at") for text in texts)
 
 
 def test_a_dear_reading_backs_off_and_the_report_says_so(run: Run, read: Read) -> None:
-    probe = HostProbe(slow_every_s=0.001, budget_frac=1e-6)
-    probe.begin(run)
+    probe = HostProbe(slow_every_s=0.001, budget_frac=1e-6).begin(run)
     assert "host/pss_bytes" in read_until(probe, read, "host/pss_bytes")
     time.sleep(0.002)
     assert "host/pss_bytes" not in read(probe)
-    probe.end(run)
+    run.close()
     texts = [finding.text for finding in run.summary.findings if finding.kind == "backed_off"]
     assert any(text.startswith("PSS: read every") for text in texts)
 
 
-def read_until(probe: HostProbe, read: Read, name: str) -> dict[str, float]:
+def read_until(probe: Work, read: Read, name: str) -> dict[str, float]:
     """The first reading that has this one; the last of many tries when none has."""
     for _ in range(2_000):
         values = read(probe)
@@ -185,7 +166,7 @@ def read_until(probe: HostProbe, read: Read, name: str) -> dict[str, float]:
     return values
 
 
-def test_a_forked_child_reads_its_own_memory(probe: HostProbe, read: Read) -> None:
+def test_a_forked_child_reads_its_own_memory(probe: Work, read: Read) -> None:
     parent = read(probe)["host/rss_bytes"]
 
     def child(queue: multiprocessing.Queue) -> None:
@@ -207,20 +188,11 @@ def test_a_forked_child_reads_its_own_memory(probe: HostProbe, read: Read) -> No
 def test_nothing_stays_open_after_a_run_and_the_probe_serves_the_next_one(run: Run, read: Read) -> None:
     before = open_descriptors()
     probe = HostProbe()
-    for _ in range(2):
-        probe.begin(run)
-        read(probe)
+    for one in (run, Run(run.facts)):
+        read(probe.begin(one))
         assert open_descriptors() > before
-        probe.end(run)
+        one.close()
         assert open_descriptors() == before
-
-
-def test_it_pickles_before_and_during_a_run(probe: HostProbe, read: Read, run: Run) -> None:
-    read(probe)
-    copy = pickle.loads(pickle.dumps(probe))
-    assert copy.reading == probe.reading
-    assert read(copy)["host/rss_bytes"] > 0
-    copy.end(run)
 
 
 def test_equal_parameters_give_equal_readings() -> None:

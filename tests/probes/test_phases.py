@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import torch
 from forgather_mem.engine.run import Run
 from forgather_mem.probes import PhaseProbe
 from forgather_mem.probes.phases import _Startup
+from forgather_mem.telemetry.records import Work
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes
 from tests.simulated_device import simulated_device
@@ -30,11 +30,8 @@ def phase(run: Run, name: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def probe(run: Run) -> Iterator[PhaseProbe]:
-    probe = PhaseProbe(host_mark=True, budget_frac=1)
-    probe.begin(run)
-    yield probe
-    probe.end(run)
+def probe(run: Run) -> Work:
+    return PhaseProbe(host_mark=True, budget_frac=1).begin(run)
 
 
 def above_now(values: dict[str, float], name: str) -> float:
@@ -42,7 +39,7 @@ def above_now(values: dict[str, float], name: str) -> float:
 
 
 @pytest.mark.parametrize("mib", [1, 8, 64, 512])
-def test_each_phase_has_its_own_peak_within_one_mib(probe: PhaseProbe, run: Run, read: Read, mib: int) -> None:
+def test_each_phase_has_its_own_peak_within_one_mib(probe: Work, run: Run, read: Read, mib: int) -> None:
     with phase(run, "forward"):
         spike(mib)
     with phase(run, "backward"):
@@ -55,7 +52,7 @@ def test_each_phase_has_its_own_peak_within_one_mib(probe: PhaseProbe, run: Run,
     assert above_now(values, "optimizer") == pytest.approx(mib * MIB / 2, abs=MIB)
 
 
-def test_what_a_forward_pass_leaves_allocated_is_counted(probe: PhaseProbe, run: Run, read: Read) -> None:
+def test_what_a_forward_pass_leaves_allocated_is_counted(probe: Work, run: Run, read: Read) -> None:
     weight = torch.ones(1000, 1000, requires_grad=True)
     kept = [(torch.ones(500, 1000) @ weight).exp()]  # libraries make their workspaces once
     kept.pop().sum().backward()
@@ -70,7 +67,7 @@ def test_what_a_forward_pass_leaves_allocated_is_counted(probe: PhaseProbe, run:
     assert COUNTED not in read(probe)
 
 
-def test_of_several_micro_batches_the_highest_counts(probe: PhaseProbe, run: Run, read: Read) -> None:
+def test_of_several_micro_batches_the_highest_counts(probe: Work, run: Run, read: Read) -> None:
     for mib in (8, 32, 2):
         with phase(run, "forward"):
             spike(mib)
@@ -78,7 +75,7 @@ def test_of_several_micro_batches_the_highest_counts(probe: PhaseProbe, run: Run
 
 
 @pytest.mark.fresh
-def test_each_call_starts_anew(probe: PhaseProbe, run: Run, read: Read) -> None:
+def test_each_call_starts_anew(probe: Work, run: Run, read: Read) -> None:
     with phase(run, "forward"):
         spike(32)
     read(probe)
@@ -88,7 +85,7 @@ def test_each_call_starts_anew(probe: PhaseProbe, run: Run, read: Read) -> None:
     assert above_now(read(probe), "forward") == pytest.approx(8 * MIB, abs=MIB)
 
 
-def test_a_phase_holds_the_peak_of_the_phases_inside_it(probe: PhaseProbe, run: Run, read: Read) -> None:
+def test_a_phase_holds_the_peak_of_the_phases_inside_it(probe: Work, run: Run, read: Read) -> None:
     with phase(run, "optimizer"):
         spike(8)
         with phase(run, "save"):
@@ -101,7 +98,7 @@ def test_a_phase_holds_the_peak_of_the_phases_inside_it(probe: PhaseProbe, run: 
     assert above_now(values, "data") == pytest.approx(2 * MIB, abs=MIB)
 
 
-def test_an_outer_phase_keeps_a_peak_from_before_an_inner_one(probe: PhaseProbe, run: Run, read: Read) -> None:
+def test_an_outer_phase_keeps_a_peak_from_before_an_inner_one(probe: Work, run: Run, read: Read) -> None:
     with phase(run, "optimizer"):
         spike(64)
         with phase(run, "save"):
@@ -111,7 +108,7 @@ def test_an_outer_phase_keeps_a_peak_from_before_an_inner_one(probe: PhaseProbe,
     assert above_now(values, "save") == pytest.approx(2 * MIB, abs=MIB)
 
 
-def test_a_phase_that_is_still_open_comes_with_a_later_call(probe: PhaseProbe, run: Run, read: Read) -> None:
+def test_a_phase_that_is_still_open_comes_with_a_later_call(probe: Work, run: Run, read: Read) -> None:
     run.phases.enter("evaluate")
     assert read(probe) == {}
     run.phases.leave("evaluate")
@@ -120,26 +117,24 @@ def test_a_phase_that_is_still_open_comes_with_a_later_call(probe: PhaseProbe, r
 
 def test_without_permission_the_mark_is_not_reset_and_only_a_rising_one_tells(run: Run, read: Read) -> None:
     reset_kernel_mark()
-    probe = PhaseProbe()
-    probe.begin(run)
+    probe = PhaseProbe().begin(run)
     with phase(run, "forward"):
         spike(64)
     mark = status_bytes("VmHWM")
     with phase(run, "backward"):
         spike(8)
     values = read(probe)
-    probe.end(run)
     assert status_bytes("VmHWM") >= mark
     assert set(values) - {COUNTED} == {"phase/host/forward_peak_bytes"}, "the highest peak of the run is in forward"
     assert above_now(values, "forward") == pytest.approx(64 * MIB, abs=MIB)
 
 
-def test_an_end_without_a_beginning_is_ignored(probe: PhaseProbe, read: Read) -> None:
+def test_an_end_without_a_beginning_is_ignored(probe: Work, read: Read) -> None:
     probe.phase_end("forward")
     assert read(probe) == {}
 
 
-def test_phases_left_open_by_an_exception_end_with_the_outer_one(probe: PhaseProbe, run: Run, read: Read) -> None:
+def test_phases_left_open_by_an_exception_end_with_the_outer_one(probe: Work, run: Run, read: Read) -> None:
     run.phases.enter("data")
     run.phases.enter("forward")
     run.phases.leave("data")
@@ -148,23 +143,14 @@ def test_phases_left_open_by_an_exception_end_with_the_outer_one(probe: PhasePro
 
 def test_nothing_stays_open_after_a_run_that_broke_off_inside_a_phase(run: Run) -> None:
     before = open_descriptors()
-    probe = PhaseProbe(host_mark=True, budget_frac=1)
-    probe.begin(run)
+    PhaseProbe(host_mark=True, budget_frac=1).begin(run)
     run.phases.enter("forward")
-    probe.end(run)
+    run.close()
     assert open_descriptors() == before
 
 
-def test_it_pickles_in_the_middle_of_a_phase(probe: PhaseProbe, run: Run, read: Read) -> None:
-    run.phases.enter("forward")
-    copy = pickle.loads(pickle.dumps(probe))
-    assert copy.reading == probe.reading
-    assert read(copy) == {}
-
-
 def test_steps_too_short_for_it_leave_phases_out_rare_phases_never_and_the_report_says_so(run: Run, read: Read) -> None:
-    probe = PhaseProbe(host_mark=True, budget_frac=1e-3)
-    probe.begin(run)
+    probe = PhaseProbe(host_mark=True, budget_frac=1e-3).begin(run)
     found: list[dict[str, float]] = []
     began_s = time.perf_counter()
     for _ in range(400):  # steps of some 0.1 ms, of which measuring would take a tenth
@@ -178,7 +164,7 @@ def test_steps_too_short_for_it_leave_phases_out_rare_phases_never_and_the_repor
     assert all("phase/host/save_peak_bytes" in values for values in found)
     num_measured = sum("phase/host/forward_peak_bytes" in values for values in found)
     assert 1 <= num_measured < len(found) / 2
-    probe.end(run)
+    run.close()
     (finding,) = run.summary.findings
     assert finding.kind == "backed_off"
     assert finding.text.startswith(f"phases: missing in {len(found) - num_measured} of {len(found)} readings; ")
@@ -196,8 +182,7 @@ def two_busy_processes() -> Iterator[None]:
 
 @pytest.mark.usefixtures("two_busy_processes")
 def test_beside_busy_processes_phases_are_read_until_the_end(run: Run, read: Read) -> None:
-    probe = PhaseProbe(host_mark=True, budget_frac=5e-4)
-    probe.begin(run)
+    probe = PhaseProbe(host_mark=True, budget_frac=5e-4).begin(run)
     found: list[dict[str, float]] = []
     began_s = time.perf_counter()
     while time.perf_counter() - began_s < 4:
@@ -205,7 +190,6 @@ def test_beside_busy_processes_phases_are_read_until_the_end(run: Run, read: Rea
             with phase(run, name):
                 sum(range(30_000))
         found.append(read(probe))
-    probe.end(run)
     thirds = [found[len(found) * number // 3 : len(found) * (number + 1) // 3] for number in range(3)]
     assert all(any("phase/host/forward_peak_bytes" in values for values in third) for third in thirds)
 
@@ -220,21 +204,19 @@ def test_records_of_many_steps_each_measure_no_more_steps_than_others(run: Run, 
         def phase_end(self, phase: str) -> None:
             pass
 
-    probe, counts = PhaseProbe(host_mark=True, budget_frac=1e-9), Counts()
+    counts = Counts()
     run.watch_phases(counts)
-    probe.begin(run)
+    probe = PhaseProbe(host_mark=True, budget_frac=1e-9).begin(run)
     for step in range(160):
         with phase(run, "optimizer"):
             pass
         if step % 16 == 15:
             read(probe)
-    probe.end(run)
     assert counts.num == 16
 
 
 def test_what_measuring_phases_takes_is_booked_as_our_own_time(run: Run) -> None:
-    probe = PhaseProbe(host_mark=True, budget_frac=1)
-    probe.begin(run)
+    PhaseProbe(host_mark=True, budget_frac=1).begin(run)
     own = run.phases.own
     began_s, before_s = time.perf_counter(), own.spent_s + own.long_s
     for _ in range(50):
@@ -242,7 +224,6 @@ def test_what_measuring_phases_takes_is_booked_as_our_own_time(run: Run) -> None
             pass
     took_s, booked_s = time.perf_counter() - began_s, own.spent_s + own.long_s - before_s
     assert 0.1 * took_s < booked_s <= took_s
-    probe.end(run)
 
 
 @pytest.mark.parametrize("budget_frac", [0, -1, 1.5])
@@ -257,17 +238,17 @@ def test_the_startup_of_the_first_training_is_all_that_was_before_it(run: Run, r
     highest = status_bytes("VmHWM")
     assert highest > status_bytes("VmRSS") + 250 * MIB
     probe = PhaseProbe(budget_frac=1)  # no mark is reset
-    probe.begin(run)
+    work = probe.begin(run)
     with phase(run, "startup"):
         pass
-    values = read(probe)
+    values = read(work)
     assert values["phase/host/startup_peak_bytes"] == pytest.approx(highest, abs=MIB)
     assert values["step/startup_s"] > 0
     another = Run(run.facts)
-    probe.begin(another)
+    work = probe.begin(another)
     with phase(another, "startup"):
         pass
-    assert read(probe) == {}, "of this one the mark says nothing"
+    assert read(work) == {}, "of this one the mark says nothing"
 
 
 @pytest.mark.fresh
@@ -277,12 +258,10 @@ def test_the_startup_of_a_device_is_what_its_allocator_has_seen(
     with simulated_device(monkeypatch) as device:
         device.hold(300)
         device.spike(500)
-        probe = PhaseProbe(reset_peaks=False, budget_frac=1)
-        probe.begin(run)
+        probe = PhaseProbe(reset_peaks=False, budget_frac=1).begin(run)
         with phase(run, "startup"):
             pass
         assert read(probe)["phase/device/startup_peak_bytes"] == 800 * MIB
-        probe.end(run)
 
 
 class Training: ...

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import pickle
 import time
 from collections.abc import Callable, Iterator
 
@@ -9,6 +8,7 @@ import pytest
 
 from forgather_mem.engine.run import Run
 from forgather_mem.probes import PythonProbe
+from forgather_mem.telemetry.records import Work
 
 Read = Callable[..., dict[str, float]]
 
@@ -21,21 +21,18 @@ def no_automatic_collections() -> Iterator[None]:
 
 
 @pytest.fixture
-def probe(run: Run) -> Iterator[PythonProbe]:
-    probe = PythonProbe()
-    probe.begin(run)
-    yield probe
-    probe.end(run)
+def probe(run: Run) -> Work:
+    return PythonProbe().begin(run)
 
 
-def test_full_collections_are_counted_and_younger_ones_are_not(probe: PythonProbe, read: Read) -> None:
+def test_full_collections_are_counted_and_younger_ones_are_not(probe: Work, read: Read) -> None:
     before = gc.get_stats()[2]["collections"]
     for generation in (0, 1, 2, 2):
         gc.collect(generation)
     assert read(probe)["gc/collections"] == gc.get_stats()[2]["collections"] - before == 2
 
 
-def test_pauses_agree_with_a_clock_around_the_collections(probe: PythonProbe, read: Read) -> None:
+def test_pauses_agree_with_a_clock_around_the_collections(probe: Work, read: Read) -> None:
     garbage = [[] for _ in range(200_000)]
     measured = []
     for _ in range(2):
@@ -48,7 +45,7 @@ def test_pauses_agree_with_a_clock_around_the_collections(probe: PythonProbe, re
     assert 0.1 * max(measured) < values["gc/pause_max_s"] <= max(measured)
 
 
-def test_each_call_gives_the_pauses_since_the_last_one(probe: PythonProbe, read: Read) -> None:
+def test_each_call_gives_the_pauses_since_the_last_one(probe: Work, read: Read) -> None:
     gc.collect()
     first, second = read(probe), read(probe)
     gc.collect()
@@ -60,25 +57,21 @@ def test_each_call_gives_the_pauses_since_the_last_one(probe: PythonProbe, read:
 
 @pytest.mark.usefixtures("unfrozen")
 def test_tracked_objects_are_counted_rarely(run: Run, read: Read) -> None:
-    probe = PythonProbe(tracked_every_s=3600.0, budget_frac=0.1)
-    probe.begin(run)
+    probe = PythonProbe(tracked_every_s=3600.0, budget_frac=0.1).begin(run)
     assert "gc/tracked" not in read(probe)
     time.sleep(0.5)  # a count takes some 40 ms
     counted = read(probe)["gc/tracked"]
     assert counted == pytest.approx(len(gc.get_objects()), abs=2000)
     assert "gc/tracked" not in read(probe)
-    probe.end(run)
 
 
 def test_frozen_objects_are_tracked_too(run: Run, read: Read) -> None:
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
-        probe = PythonProbe(tracked_every_s=0.001)
-        probe.begin(run)
+        probe = PythonProbe(tracked_every_s=0.001).begin(run)
         time.sleep(0.002)
         counted = read(probe)["gc/tracked"]
-        probe.end(run)
         assert frozen > 10_000
         assert counted == pytest.approx(frozen, rel=0.05)
     finally:
@@ -86,13 +79,12 @@ def test_frozen_objects_are_tracked_too(run: Run, read: Read) -> None:
 
 
 def test_a_dear_count_backs_off_and_the_report_says_so(run: Run, read: Read) -> None:
-    probe = PythonProbe(tracked_every_s=0.001, budget_frac=1e-5)
-    probe.begin(run)
+    probe = PythonProbe(tracked_every_s=0.001, budget_frac=1e-5).begin(run)
     time.sleep(0.002)
     assert "gc/tracked" in read(probe)
     time.sleep(0.002)
     assert "gc/tracked" not in read(probe)
-    probe.end(run)
+    run.close()
     assert any("tracked objects: read every" in finding.text for finding in run.summary.findings)
 
 
@@ -101,58 +93,46 @@ def test_only_our_own_callback_is_taken_back(run: Run) -> None:
         pass
 
     before = list(gc.callbacks)
-    first, second = PythonProbe(), PythonProbe(tracked_every_s=5.0)
-    first.begin(run)
+    first, other = PythonProbe(), Run(run.facts)
+    works = [first.begin(run)]
     gc.callbacks.append(of_somebody_else)
-    second.begin(run)
-    first.begin(run)  # begun twice, as after an exception that nobody told us of
+    works += [PythonProbe(tracked_every_s=5.0).begin(run), first.begin(other)]  # one probe in two trainings at once
+    assert len(gc.callbacks) == len(before) + 4
+    other.close()
     assert len(gc.callbacks) == len(before) + 3
-    first.end(run)
-    second.end(run)
-    first.end(run)
+    run.close()
     assert gc.callbacks == [*before, of_somebody_else]
     gc.callbacks.remove(of_somebody_else)
 
 
 def test_a_list_that_somebody_emptied_does_no_harm(run: Run) -> None:
     before = list(gc.callbacks)
-    probe = PythonProbe()
-    probe.begin(run)
+    PythonProbe().begin(run)
     gc.callbacks.clear()
-    probe.end(run)
+    run.close()
     assert gc.callbacks == []
     gc.callbacks[:] = before
 
 
 def test_a_collection_that_runs_while_we_begin_is_not_counted(run: Run, read: Read) -> None:
-    probe = PythonProbe()
+    begun = []
 
     class BeginsWhenFreed:
         def __del__(self) -> None:
-            probe.begin(run)
+            begun.append(PythonProbe().begin(run))
 
     cycle = [BeginsWhenFreed()]
     cycle.append(cycle)
     del cycle
     gc.collect()
-    assert read(probe)["gc/pause_total_s"] < 1e-4
-    probe.end(run)
+    assert read(begun[0])["gc/pause_total_s"] < 1e-4
 
 
 def test_one_object_serves_two_trainings(run: Run, read: Read) -> None:
     probe = PythonProbe()
     probe.begin(run)
     gc.collect()
-    probe.end(run)
-    probe.begin(run)
-    assert read(probe)["gc/collections"] == 0
-    probe.end(run)
-
-
-def test_it_pickles_during_a_run_without_what_it_counts(probe: PythonProbe, read: Read) -> None:
-    copy = pickle.loads(pickle.dumps(probe))
-    assert copy.reading == probe.reading
-    assert read(copy) == {}
+    assert read(probe.begin(Run(run.facts)))["gc/collections"] == 0
 
 
 @pytest.mark.parametrize("wrong", [{"tracked_every_s": 0}, {"budget_frac": 0}])

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from forgather_mem.probes.ranks import RankProbe, spread
 from forgather_mem.system import rank_store
 from forgather_mem.system.memory_limit import limit_facts
-from forgather_mem.telemetry.records import Sample
+from forgather_mem.telemetry.records import Sample, Work
 
 
 @pytest.fixture(autouse=True)
@@ -30,20 +30,18 @@ def _store() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def probe_of(rank: int, world_size: int) -> RankProbe:
-    probe = RankProbe()
+def probe_of(rank: int, world_size: int) -> Work:
     run: Any = SimpleNamespace(rank=rank, world_size=world_size, store_key=lambda what: f"{what}/this training")
-    probe.begin(run)
-    return probe
+    return RankProbe().begin(run)
 
 
-def read(probe: RankProbe, step: int = 1, **values: float) -> dict[str, float]:
+def read(probe: Work, step: int = 1, **values: float) -> dict[str, float]:
     moment: Any = SimpleNamespace(run=SimpleNamespace(latest=lambda name: None))
     readings = {name.replace("_", "/", 1): value for name, value in values.items()}
     return dict(probe(moment, Sample("step_end", step, None, 0.0, readings)))
 
 
-def read_again(probe: RankProbe, step: int = 1, num_ranks: int = 2, **values: float) -> dict[str, float]:
+def read_again(probe: Work, step: int = 1, num_ranks: int = 2, **values: float) -> dict[str, float]:
     """What it tells when the store has answered: at each call it is what the call before has asked for."""
     deadline_s = time.monotonic() + 30
     told: dict[str, float] = {}

@@ -3,7 +3,6 @@ from __future__ import annotations
 import mmap
 import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from forgather_mem.engine.run import Run
 from forgather_mem.probes import WorkerProbe
+from forgather_mem.telemetry.records import Work
 from forgather_mem.units import MIB
 from tests.memory import touched
 
@@ -55,7 +55,7 @@ def writes_to_64_mib_of_the_parent(rows: Rows) -> None:
         rows.inherited[offset] = 2
 
 
-def reading(read: Read, probe: WorkerProbe) -> dict[str, float]:
+def reading(read: Read, probe: Work) -> dict[str, float]:
     """The next reading, as soon as the probe's budget allows one."""
     while not (values := read(probe)):
         time.sleep(0.001)
@@ -73,18 +73,15 @@ def loader(row: Callable[[Rows], Any]) -> Iterator[DataLoader]:
 
 
 @pytest.fixture
-def probe(run: Run) -> Iterator[WorkerProbe]:
-    probe = WorkerProbe(every_s=1e-6, budget_frac=1.0)
-    probe.begin(run)
-    yield probe
-    probe.end(run)
+def probe(run: Run) -> Work:
+    return WorkerProbe(every_s=1e-6, budget_frac=1.0).begin(run)
 
 
 def an_epoch_of(loader: DataLoader) -> None:
     assert sorted(int(row) for row in loader) == [0, 1]
 
 
-def test_what_workers_allocate_is_their_own(probe: WorkerProbe, read: Read) -> None:
+def test_what_workers_allocate_is_their_own(probe: Work, read: Read) -> None:
     with loader(allocates_32_mib) as data:
         iterator = iter(data)
         started = reading(read, probe)  # the workers have been forked; at most one has begun its row
@@ -98,7 +95,7 @@ def test_what_workers_allocate_is_their_own(probe: WorkerProbe, read: Read) -> N
     assert second["workers/cow_bytes"] - first["workers/cow_bytes"] < 8 * MIB
 
 
-def test_pages_of_the_parent_that_workers_write_to_are_copy_on_write(probe: WorkerProbe, read: Read) -> None:
+def test_pages_of_the_parent_that_workers_write_to_are_copy_on_write(probe: Work, read: Read) -> None:
     with loader(does_nothing) as data:
         an_epoch_of(data)
         before = reading(read, probe)
@@ -112,7 +109,7 @@ def test_pages_of_the_parent_that_workers_write_to_are_copy_on_write(probe: Work
     assert after["workers/own_bytes"] - before["workers/own_bytes"] < 16 * MIB
 
 
-def test_pages_that_the_parent_writes_to_are_copy_on_write_too(probe: WorkerProbe, read: Read) -> None:
+def test_pages_that_the_parent_writes_to_are_copy_on_write_too(probe: Work, read: Read) -> None:
     with loader(does_nothing) as data:
         an_epoch_of(data)
         before = reading(read, probe)
@@ -123,7 +120,7 @@ def test_pages_that_the_parent_writes_to_are_copy_on_write_too(probe: WorkerProb
     assert after["workers/cow_bytes"] - before["workers/cow_bytes"] < 16 * MIB
 
 
-def test_shared_pages_are_not_counted_twice(probe: WorkerProbe, read: Read) -> None:
+def test_shared_pages_are_not_counted_twice(probe: Work, read: Read) -> None:
     with loader(does_nothing) as data:
         an_epoch_of(data)
         pss = reading(read, probe)["host/children_pss_bytes"]
@@ -134,7 +131,7 @@ def test_shared_pages_are_not_counted_twice(probe: WorkerProbe, read: Read) -> N
     assert pss < 0.8 * resident
 
 
-def test_children_that_are_no_data_workers_are_other_children(probe: WorkerProbe, read: Read) -> None:
+def test_children_that_are_no_data_workers_are_other_children(probe: Work, read: Read) -> None:
     script = f"import sys; x = b'x' * {48 * MIB}; print('ready'); sys.stdin.read()"
     command = [sys.executable, "-c", script]
     others = reading(read, probe)["host/other_children"]  # multiprocessing's own, of earlier tests
@@ -163,7 +160,7 @@ class Spawned(Dataset):
         return torch.tensor(index)
 
 
-def test_a_worker_that_was_not_forked_inherits_nothing(probe: WorkerProbe, read: Read) -> None:
+def test_a_worker_that_was_not_forked_inherits_nothing(probe: Work, read: Read) -> None:
     data = DataLoader(Spawned(), num_workers=1, persistent_workers=True, multiprocessing_context="spawn")
     assert [int(row) for row in data] == [0]
     values = reading(read, probe)
@@ -186,7 +183,7 @@ class Starts(Dataset):
         return torch.tensor(index)
 
 
-def test_what_a_worker_starts_belongs_to_the_workers(probe: WorkerProbe, read: Read) -> None:
+def test_what_a_worker_starts_belongs_to_the_workers(probe: Work, read: Read) -> None:
     begun, done = multiprocessing.get_context("fork").Event(), multiprocessing.get_context("fork").Event()
 
     def starts() -> None:
@@ -205,14 +202,14 @@ def test_what_a_worker_starts_belongs_to_the_workers(probe: WorkerProbe, read: R
     assert (values["workers/count"], values["host/other_children"]) == (2, others)
 
 
-def test_without_children_nothing_is_told_where_zeros_are_not_wanted(tmp_path: Path, read: Read) -> None:
+def test_without_children_nothing_is_told_where_zeros_are_not_wanted(run: Run, tmp_path: Path, read: Read) -> None:
     (tmp_path / "self" / "task").mkdir(parents=True)
-    probe = WorkerProbe(every_s=1e-6, zeros=False, proc_root=str(tmp_path))
+    probe = WorkerProbe(every_s=1e-6, zeros=False, proc_root=str(tmp_path)).begin(run)
     assert [read(probe) for _ in range(3)] == [{}] * 3
 
 
-def test_without_children_the_sums_are_zero(tmp_path: Path, read: Read) -> None:
-    values = reading(read, WorkerProbe(every_s=1e-6, proc_root=str(tmp_path)))
+def test_without_children_the_sums_are_zero(run: Run, tmp_path: Path, read: Read) -> None:
+    values = reading(read, WorkerProbe(every_s=1e-6, proc_root=str(tmp_path)).begin(run))
     assert values == {
         "workers/count": 0, "workers/own_bytes": 0, "workers/cow_bytes": 0, "workers/pss_bytes": 0,
         "host/children_pss_bytes": 0, "host/other_children": 0, "host/other_children_pss_bytes": 0,
@@ -220,18 +217,9 @@ def test_without_children_the_sums_are_zero(tmp_path: Path, read: Read) -> None:
 
 
 def test_readings_are_rare(run: Run, read: Read) -> None:
-    probe = WorkerProbe()
-    probe.begin(run)
+    probe = WorkerProbe().begin(run)
     assert read(probe)
     assert read(probe) == {}
-    probe.end(run)
-
-
-def test_it_pickles_during_a_run(probe: WorkerProbe, read: Read) -> None:
-    read(probe)
-    copy = pickle.loads(pickle.dumps(probe))
-    assert copy.reading == probe.reading
-    assert "workers/count" in read(copy)
 
 
 @pytest.mark.parametrize("wrong", [{"every_s": 0}, {"budget_frac": 0}])
