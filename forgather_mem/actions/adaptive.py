@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forgather_mem.telemetry.records import NOTHING, Finding, Moment, Outcome, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Finding, Moment, Outcome, RunInfo, Sample, Work
 from forgather_mem.units import MIB, format_bytes, format_duration
 
 logger = logging.getLogger(__name__)
@@ -63,9 +63,17 @@ class Adaptive:
             raise ValueError(f"Adaptive({action!r}): give an action that is booked: ClearCache, TrimHost or Collect")
         self.action = action
         self.books: str = action.books
-        self._start()
 
-    def _start(self) -> None:
+    def begin(self, run: RunInfo) -> Work:
+        return _Adapted(self.action, run)
+
+
+class _Adapted:
+    """The action in one run, with what came of its calls."""
+
+    def __init__(self, named: Any, run: RunInfo) -> None:
+        self.action = run.begun(named)
+        self._named = named
         self._calls = 0
         self._next_call = 0
         self._num_useless = 0
@@ -74,20 +82,6 @@ class Adaptive:
         self._found = 0.0
         self._highest_unused_bytes = 0.0  # at a due call that was made
         self._holds_down = False  # more was unused as soon as calls were skipped
-
-    def begin(self, run: RunInfo) -> None:
-        self._start()
-        if hasattr(self.action, "begin"):
-            self.action.begin(run)
-
-    def end(self, run: RunInfo) -> None:
-        if hasattr(self.action, "end"):
-            self.action.end(run)
-
-    def give_back(self) -> None:
-        """As before `begin`, whatever has failed since. Idempotent."""
-        if hasattr(self.action, "give_back"):
-            self.action.give_back()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         self._calls += 1
@@ -98,7 +92,7 @@ class Adaptive:
             if unused_bytes < self._highest_unused_bytes * (1 + LIMITS.kept_frac) + KEPT_BYTES:
                 return NOTHING
             self._holds_down, self._num_useless = True, 0
-        values: Mapping[str, float] = self.action(moment, sample)
+        values = self.action(moment, sample)
         if values:
             self._highest_unused_bytes = max(self._highest_unused_bytes, unused_bytes)
             self._last_step, self._judged = moment.step, False
@@ -107,7 +101,7 @@ class Adaptive:
         return values
 
     def _unused_bytes(self) -> float:
-        measure = getattr(self.action, "unused_bytes", None)
+        measure = getattr(self._named, "unused_bytes", None)
         return (measure() if measure is not None else None) or 0.0
 
     def _is_due(self) -> bool:
@@ -119,7 +113,7 @@ class Adaptive:
 
     def _judge(self, moment: Moment) -> None:
         """Judge our last call by the ledger, as far as the steps since have shown."""
-        outcome = moment.run.outcome(self.books)
+        outcome = moment.run.outcome(self._named.books)
         if outcome is None or outcome.step != self._last_step:
             return
         self._judged = True
@@ -134,13 +128,13 @@ class Adaptive:
 
     def _tell(self, run: RunInfo, outcome: Outcome) -> None:
         text = (
-            f"{type(self.action).__name__} does not pay off: the call at step {outcome.step} took "
+            f"{type(self._named).__name__} does not pay off: the call at step {outcome.step} took "
             f"{format_duration(outcome.time_s)}, freed {format_bytes(outcome.freed_bytes)}, and "
             f"{format_bytes(outcome.retaken_bytes)} of that was allocated again; from now on only every "
             f"{LIMITS.stretch}nd call is made, then fewer, then none, unless one pays off"
         )
         logger.warning("%s", text)
-        run.emit(Finding(kind="adaptive", step=outcome.step, text=text, data={"what": self.books}))
+        run.emit(Finding(kind="adaptive", step=outcome.step, text=text, data={"what": self._named.books}))
 
 
 def pays(outcome: Outcome) -> bool:

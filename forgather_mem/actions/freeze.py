@@ -31,22 +31,23 @@ class HeapHold:
         freeze: Whether to freeze; otherwise only automatic collection is off.
 
     Attributes:
+        held: Whether it is taken.
         foreign: Whether other code was found to have frozen objects.
     """
 
     def __init__(self, freeze: bool = True) -> None:
         self.foreign = False
         self._freeze = freeze
-        self._held = False
+        self.held = False
         self._was_enabled = False
         self._frozen = False  # whether we have frozen
         self._marker: list[object] | None = None  # created after that, so that only a later freeze hides it
 
     def take(self) -> None:
         """Switch automatic collection off. Idempotent."""
-        if self._held:
+        if self.held:
             return
-        self._held = True
+        self.held = True
         self.foreign = gc.get_freeze_count() > 0
         self._was_enabled = gc.isenabled()
         _holding[self] = True
@@ -75,7 +76,7 @@ class HeapHold:
 
     def give_back(self) -> None:
         """Restore everything as it was before `take`, except what others have changed since. Idempotent."""
-        if not self._held:
+        if not self.held:
             return
         if self._frozen and self._is_ours():
             self._unfreeze()
@@ -87,7 +88,7 @@ class HeapHold:
             heir._was_enabled |= self._was_enabled
         elif self._was_enabled:
             gc.enable()
-        self._held = False  # last: after a Ctrl-C before this, the next call does the rest
+        self.held = False  # last: after a Ctrl-C before this, the next call does the rest
 
     def make_way(self) -> None:
         """Other code is about to freeze: give back what we froze, and free what has died in it."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from forgather_mem.system.allocator import empty_host_cache
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.time_budget import TimeBudget
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import RunInfo, Work
 
 
 class TrimHost:
@@ -34,24 +34,15 @@ class TrimHost:
         if not 0 < budget_frac <= 1:
             raise ValueError(f"TrimHost(budget_frac={budget_frac}): give a share above 0 and at most 1")
         self.budget_frac = budget_frac
-        self._pace = TimeBudget(0.0, budget_frac=budget_frac)
 
     @property
     def available(self) -> bool:
         """Whether the C library has `malloc_trim`."""
         return _malloc_trim() is not None
 
-    def begin(self, run: RunInfo) -> None:
-        self._pace = TimeBudget(0.0, budget_frac=self.budget_frac)
-
-    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        return self._pace.take(trim_host)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"budget_frac": self.budget_frac}
-
-    def __setstate__(self, state: Mapping[str, float]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def begin(self, run: RunInfo) -> Work:
+        pace = TimeBudget(0.0, budget_frac=self.budget_frac)
+        return lambda moment, sample: pace.take(trim_host)
 
 
 def trim_host() -> dict[str, float]:

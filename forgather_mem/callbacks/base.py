@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
@@ -236,18 +237,9 @@ class RuleCallback(TrainerCallback):
         self._run = found
         link = found.fence.call("link", Link.find, self)
         if link is not None:
-            found.fence.call("link", self._linked, link, found)
+            found.fence.call("link", functools.partial(link.begin, found, phases=self.needs_phases))
         self._plans = found.add_member(self, self.rules, self.sinks, state.epoch)
-        if link is not None:
-            found.fence.call("link", self._use_link, link)
         return found
-
-    def _use_link(self, link: Link) -> None:
-        """For a callback that needs more of the trainer than its events; called when it has joined a run."""
-
-    def _linked(self, link: Link, run: Run) -> None:
-        """Called when a training that we joined has a link to its trainer."""
-        link.begin(run, phases=self.needs_phases)
 
     def _plain_epoch_end(self, epoch: int) -> None:
         if self._on():

@@ -9,7 +9,7 @@ from typing import Literal
 from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.errors import check_flags
-from forgather_mem.telemetry.records import Moment, Sample, Work
+from forgather_mem.telemetry.records import Begins, Moment, Sample, Work
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, Trigger, check_period
 
@@ -76,7 +76,7 @@ class ClearCacheCallback(RuleCallback):
             by_step = empty_cache_at == "step"
             when = Every(steps=empty_cache_freq) if by_step else Every(epochs=empty_cache_freq)
         # As two actions, so that a collection is recorded as one even where there is no device to clear
-        do: list[Work] = [Collect(), ClearCache()] if garbage_collection else [ClearCache()]
+        do: list[Work | Begins] = [Collect(), ClearCache()] if garbage_collection else [ClearCache()]
         if trim_host:
             do.append(TrimHost())
         if adaptive:

@@ -14,7 +14,7 @@ from forgather_mem.callbacks.gc_schedule import Budget, Schedule
 from forgather_mem.errors import check_flags
 from forgather_mem.system.rank_store import RankAgreement
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
-from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 from forgather_mem.units import format_bytes
 
@@ -76,7 +76,7 @@ class ScheduledGarbageCollector(RuleCallback):
         check_flags(name, freeze=freeze, verbose=verbose)
         self.every_steps = every_steps
         self.generation = generation
-        governor = _Governor(every_steps, freeze, generation, boundary_steps, boundary_s, verbose)
+        governor = EachRun(_Governor, every_steps, freeze, generation, boundary_steps, boundary_s, verbose)
         rules = [
             Rule(when=Every(steps=every_steps), do=[governor], name=name),
             Rule(when=AtEvent(*BOUNDARIES), do=[governor], name=f"{name} boundary"),
@@ -85,29 +85,32 @@ class ScheduledGarbageCollector(RuleCallback):
 
 
 class _Governor:
-    """The work of the callback: state of one training, created in `begin` and dropped in `end`."""
+    """The work of the callback, in one training."""
 
     books = "collect"
 
     def __init__(
-        self, every_steps: int, freeze: bool, generation: int, boundary_steps: int, boundary_s: float, verbose: bool
+        self,
+        run: RunInfo,
+        every_steps: int,
+        freeze: bool,
+        generation: int,
+        boundary_steps: int,
+        boundary_s: float,
+        verbose: bool,
     ) -> None:
         self._every_steps = every_steps
         self._freeze = freeze
         self._generation = generation
-        self._boundary_steps = boundary_steps
-        self._boundary_s = boundary_s
         self._verbose = verbose
-        self._hold: HeapHold | None = None
-
-    def begin(self, run: RunInfo) -> None:
-        self._hold = HeapHold(self._freeze)
+        self._hold = HeapHold(freeze)
+        run.at_close(self._hold.give_back)
         self._hold.take()
         self._started = False
         self._told_foreign = False
         self._boundary_step = run.step
-        self._budget = Budget(self._every_steps, self._boundary_steps, self._boundary_s)
-        first = Schedule(stretch=1, gap_steps=0, own_boundary_steps=self._boundary_steps)
+        self._budget = Budget(every_steps, boundary_steps, boundary_s)
+        first = Schedule(stretch=1, gap_steps=0, own_boundary_steps=boundary_steps)
         self._agreement = RankAgreement(run.store_key("gc"), first.write(), rank=run.rank, world_size=run.world_size)
         if self._generation < 2 and not frees_aged_cycles(self._generation):
             logger.warning(
@@ -116,57 +119,53 @@ class _Governor:
                 self._generation,
             )
 
-    def end(self, run: RunInfo) -> None:
-        self.give_back()
-
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        hold = self._hold
-        if hold is None:
+        if not self._hold.held:
             return NOTHING
         with contextlib.ExitStack() as on_failure:
-            on_failure.callback(self.give_back)  # otherwise nothing would collect for the rest of the training
-            values = self._collect(hold, moment)
+            on_failure.callback(self._hold.give_back)  # otherwise nothing would collect for the rest of the training
+            values = self._collect(moment)
             on_failure.pop_all()
         return values
 
-    def _collect(self, hold: HeapHold, moment: Moment) -> Mapping[str, float]:
+    def _collect(self, moment: Moment) -> Mapping[str, float]:
         schedule = Schedule.read(self._agreement.at(moment.step))
         if moment.event == "step_end":
             own_steps = max(schedule.own_boundary_steps, schedule.gap_steps)
             if not self._started or moment.step - self._boundary_step >= own_steps:
-                return self._at_boundary(hold, moment, schedule)
+                return self._at_boundary(moment, schedule)
             if (moment.step // self._every_steps) % schedule.stretch:
                 return NOTHING
-            return self._between(hold, moment, schedule)
+            return self._between(moment, schedule)
         if moment.event == "train_end" and moment.step == self._boundary_step:
             return collect()  # the rest is still frozen: the epoch's end has just collected it
         # An evaluation, a checkpoint and the end of an epoch may follow the same step: the first of them is enough.
         gap_steps = max(1, schedule.gap_steps)
         if moment.event == "train_begin":
-            return NOTHING if self._started else self._at_boundary(hold, moment, schedule)
+            return NOTHING if self._started else self._at_boundary(moment, schedule)
         if moment.event == "train_end" or (self._started and moment.step - self._boundary_step >= gap_steps):
-            return self._at_boundary(hold, moment, schedule)
+            return self._at_boundary(moment, schedule)
         return NOTHING
 
-    def _between(self, hold: HeapHold, moment: Moment, schedule: Schedule) -> Mapping[str, float]:
+    def _between(self, moment: Moment, schedule: Schedule) -> Mapping[str, float]:
         self._budget.begins(moment.step)
         began_s = time.thread_time()
         values = collect(self._generation)
         long = time.thread_time() - began_s > LONG_PAUSE_S  # CPU time: a busy processor is not the heap's fault
         if long:
-            hold.freeze_more()
+            self._hold.freeze_more()
         self._budget.collected(moment.step, values["collect/time_s"], values["collect/objects"], froze=long)
         self._plan_ahead(schedule, moment.step)
         return values
 
-    def _at_boundary(self, hold: HeapHold, moment: Moment, schedule: Schedule) -> Mapping[str, float]:
+    def _at_boundary(self, moment: Moment, schedule: Schedule) -> Mapping[str, float]:
         self._budget.begins(moment.step)
-        values = hold.renew(freeze_again=moment.event != "train_end")
+        values = self._hold.renew(freeze_again=moment.event != "train_end")
         self._started = True
         self._boundary_step = moment.step
         self._budget.renewed(moment.step, values["collect/time_s"], at_start=moment.event == "train_begin")
         self._plan_ahead(schedule, moment.step)
-        if hold.foreign and self._freeze and not self._told_foreign:
+        if self._hold.foreign and self._freeze and not self._told_foreign:
             self._told_foreign = True
             logger.warning(
                 "objects are frozen already (gc.freeze() was called elsewhere): ScheduledGarbageCollector freezes and "
@@ -182,15 +181,3 @@ class _Governor:
     def _plan_ahead(self, schedule: Schedule, step: int) -> None:
         wanted = self._budget.advice(schedule, step).write()
         self._agreement.propose(wanted, from_step=step + max(2 * self._every_steps, 4))  # by then all ranks know it
-
-    def give_back(self) -> None:
-        """As before `begin`, whatever has failed since. Idempotent."""
-        if self._hold is not None:
-            self._hold.give_back()
-            self._hold = None
-
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name in _SETTINGS} | {"_hold": None}
-
-
-_SETTINGS = frozenset({"_every_steps", "_freeze", "_generation", "_boundary_steps", "_boundary_s", "_verbose"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.leaks.watch import LeakWatch
 from forgather_mem.telemetry.records import OWN_BUDGET_FRAC
-from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import Every, check_period
 
 
@@ -42,6 +42,6 @@ class LeakDetector(RuleCallback):
         if not isinstance(look_closer, bool):
             raise ValueError(f"LeakDetector(look_closer={look_closer!r}): look_closer is true or false")
         self.every_steps = every_steps
-        watch, when = LeakWatch(look_closer), Every(steps=every_steps)
+        watch, when = EachRun(LeakWatch, look_closer), Every(steps=every_steps)
         rules = [Rule(when=when, do=[watch], name="LeakDetector", budget_frac=OWN_BUDGET_FRAC)]
         super().__init__(rules, enabled=enabled, strict=strict)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.diagnose.alerts.late import EVENTS, LateFailures
 from forgather_mem.diagnose.alerts.watch import Alert, AlertWatch, ForetoldRelay
 from forgather_mem.errors import check_flags
 from forgather_mem.probes import probe_of
 from forgather_mem.telemetry.metrics import METRICS, name_on_current
-from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import Above, AtEvent, Below, Every, Limit, check_period
-
-if TYPE_CHECKING:
-    from forgather_mem.engine.run import Run
 
 __all__ = ["Alert", "MemoryAlert"]
 
@@ -89,19 +84,14 @@ class MemoryAlert(RuleCallback):
         if not limits and full_within_steps is None:
             raise ValueError("MemoryAlert(above={}, below={}, full_within_steps=None): nothing is left to watch")
         probes = dict.fromkeys(map(probe_of, (limit.name for limit in limits)))
-        watch = AlertWatch(limits, full_within_steps, call, save, stop)
-        self._late = LateFailures()
+        watch, late = EachRun(AlertWatch, limits, full_within_steps, call, save, stop), EachRun(LateFailures)
         works = [*(probe() for probe in probes if probe is not None), watch]
         rules = [
-            Rule(when=Every(steps=every_steps), do=[*works, self._late], name="MemoryAlert"),
+            Rule(when=Every(steps=every_steps), do=[*works, late], name="MemoryAlert"),
             Rule(when=AtEvent("evaluate", "save"), do=works, name="MemoryAlert"),
-            Rule(when=AtEvent(*EVENTS), do=[self._late], name="MemoryAlert"),
+            Rule(when=AtEvent(*EVENTS), do=[late], name="MemoryAlert"),
         ]
         super().__init__(rules, [ForetoldRelay(call)], enabled=enabled, strict=strict)
-
-    def _linked(self, link: Link, run: Run) -> None:
-        super()._linked(link, run)
-        self._late.trainer = link.trainer
 
 
 def _limits(parameter: str, trigger: type[Above] | type[Below], limits: Mapping[str, float | str]) -> list[Limit]:

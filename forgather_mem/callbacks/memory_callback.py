@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_loggers import BETWEEN_STEPS
-from forgather_mem.callbacks.trainer.link import Link
+from forgather_mem.callbacks.trainer.link import Link, link_of
+from forgather_mem.callbacks.trainer.method_patches import Arguments, Call, Keywords
 from forgather_mem.probes import (
     CleanupProbe,
     DeviceProbe,
@@ -20,17 +21,10 @@ from forgather_mem.probes import (
 )
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.sinks.console import print_line
-from forgather_mem.telemetry.records import NOTHING, OWN_BUDGET_FRAC, Moment, Sample, Sink
-from forgather_mem.telemetry.rule import Rule
-from forgather_mem.telemetry.triggers import AtEvent, Every
-
-if TYPE_CHECKING:
-    from forgather_mem.engine.run import Run
-from collections.abc import Callable
-from typing import Any
-
-from forgather_mem.callbacks.trainer.method_patches import Arguments, Call, Keywords
 from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.records import NOTHING, OWN_BUDGET_FRAC, Moment, RunInfo, Sample, Sink
+from forgather_mem.telemetry.rule import EachRun, Rule
+from forgather_mem.telemetry.triggers import AtEvent, Every
 
 _MONITORED = ("on_epoch_start", "on_batch_end", "on_epoch_end")
 
@@ -93,13 +87,10 @@ class MemoryCallback(RuleCallback):
             )
         self.needs_phases = bool(chosen)
         self.monitor = monitor
-        self._told = None if monitor is None else _MonitorBridge(monitor)
-        super().__init__([*chosen, *(self._told.rules() if self._told else ())], sinks, enabled=enabled, strict=strict)
-
-    def _linked(self, link: Link, run: Run) -> None:
-        super()._linked(link, run)
-        if self._told is not None:
-            self._told.loss = StepLoss(link, run.fence)
+        if monitor is not None:
+            bridge, events = [EachRun(_MonitorBridge, monitor)], (AtEvent("epoch_begin", "epoch_end"), Every(steps=1))
+            chosen += [Rule(when=when, do=bridge, name="monitor") for when in events]
+        super().__init__(chosen, sinks, enabled=enabled, strict=strict)
 
 
 def watch_rules() -> list[Rule]:
@@ -127,68 +118,44 @@ def watch_rules() -> list[Rule]:
 
 
 class _MonitorBridge:
-    """Passes the trainer's events on to a monitor, and counts the steps of the epoch for it.
+    """Passes the trainer's events on to a monitor, and counts the steps of the epoch for it, in one training."""
 
-    Attributes:
-        loss: Reads the loss of a step in the verbose batches; None without a link to the trainer.
-    """
-
-    def __init__(self, monitor: EpochMonitor) -> None:
+    def __init__(self, run: RunInfo, monitor: EpochMonitor) -> None:
         self._monitor = monitor
         self._batch_idx = 0
-        self.loss: StepLoss | None = None
+        link = link_of(run)
+        self._loss = None if link is None else StepLoss(link, run.fence)  # of a step in the verbose batches
 
-    def rules(self) -> list[Rule]:
-        """When the monitor is notified."""
-        return [
-            Rule(when=AtEvent("epoch_begin"), do=[self.epoch_begins], name="monitor"),
-            Rule(when=Every(steps=1), do=[self.step_ends], name="monitor"),
-            Rule(when=AtEvent("epoch_end"), do=[self.epoch_ends], name="monitor"),
-        ]
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        # What the main process alone prints; the trainer knows which one that is
+        if moment.is_main or getattr(self._monitor, "say", None) is not print_line:
+            getattr(self, f"_{moment.event}")()
+        return NOTHING
 
-    def _is_silent(self, moment: Moment) -> bool:
-        """Whether it prints what the main process alone prints; the trainer knows which one that is."""
-        return not moment.is_main and getattr(self._monitor, "say", None) is print_line
-
-    def epoch_begins(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if self._is_silent(moment):
-            return NOTHING
+    def _epoch_begin(self) -> None:
         self._batch_idx = 0
         self._monitor.on_epoch_start()
-        if self.loss is not None and self._num_verbose() > 0:
-            self.loss.start()
-        return NOTHING
+        if self._loss is not None and self._num_verbose() > 0:
+            self._loss.start()
 
-    def step_ends(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if self._is_silent(moment):
-            return NOTHING
+    def _step_end(self) -> None:
         batch_idx, loss = self._batch_idx, None
         self._batch_idx = batch_idx + 1
-        if self.loss is not None:
-            loss = self.loss.take()
+        if self._loss is not None:
+            loss = self._loss.take()
             if self._batch_idx >= self._num_verbose():
-                self._read_no_losses()
+                self._loss.stop()
         self._monitor.on_batch_end(batch_idx, loss)
-        return NOTHING
 
-    def epoch_ends(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if self._is_silent(moment):
-            return NOTHING
-        self._read_no_losses()
+    def _epoch_end(self) -> None:
+        if self._loss is not None:
+            self._loss.stop()
         self._monitor.on_epoch_end()
-        return NOTHING
 
     def _num_verbose(self) -> int:
         """Number of batches of an epoch for which the monitor prints a line, if it has such a number."""
         monitor = self._monitor
         return getattr(monitor, "verbose_batches", 0) if getattr(monitor, "enabled", True) else 0
-
-    def _read_no_losses(self) -> None:
-        if self.loss is not None:
-            self.loss.stop()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "loss": None}
 
 
 class StepLoss:

@@ -8,10 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.diagnose.alerts.late import EVENTS, LateFailures
 from forgather_mem.diagnose.alerts.longest import LongestBatch
-from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.diagnose.oom.failing import close_failed
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
@@ -19,12 +17,11 @@ from forgather_mem.errors import check_flags, missing, say
 from forgather_mem.files import replace_file
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.records import Finding, RunInfo, Sample, Work
-from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.records import Finding, RunInfo, Sample
+from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 
 if TYPE_CHECKING:
-    from forgather_mem.engine.run import Run
     from forgather_mem.telemetry.report import RunReport
 
 # Budget of all our readings; above it, only steps whose batch is read are examined.
@@ -61,19 +58,15 @@ class OOMReporter(RuleCallback):
     def __init__(self, snapshot: bool = False, *, enabled: bool = True, strict: bool = False) -> None:
         check_flags(type(self).__name__, snapshot=snapshot)
         self.snapshot = snapshot
-        self._watch = OutOfMemoryWatch(Snapshot() if snapshot else None)
-        self._late = LateFailures()
-        at_steps: list[Work] = [self._watch, self._late, LongestBatch(self._watch.uses)]
+        watch, late = EachRun(OutOfMemoryWatch, snapshot), EachRun(LateFailures)
+        watch.reading = (OutOfMemoryWatch, snapshot)  # two equal ones in a training are read once
+        at_steps = [watch, late, EachRun(LongestBatch, watch)]
         rules = [
             Rule(when=Every(steps=1), do=at_steps, name="OOMReporter", budget_frac=_BUDGET_FRAC),
-            Rule(when=AtEvent("train_begin", "prediction_step"), do=[self._watch], name="OOMReporter"),
-            Rule(when=AtEvent(*EVENTS), do=[self._late], name="OOMReporter"),
+            Rule(when=AtEvent("train_begin", "prediction_step"), do=[watch], name="OOMReporter"),
+            Rule(when=AtEvent(*EVENTS), do=[late], name="OOMReporter"),
         ]
         super().__init__(rules, [LastWords()], enabled=enabled, strict=strict)
-
-    def _linked(self, link: Link, run: Run) -> None:
-        super()._linked(link, run)
-        self._watch.trainer = self._late.trainer = link.trainer
 
 
 class LastWords:

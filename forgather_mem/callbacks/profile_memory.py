@@ -18,7 +18,7 @@ from forgather_mem.errors import missing, ours
 from forgather_mem.files import make_real_folder, remove_real
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
-from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 from forgather_mem.units import MIB, format_bytes
 
@@ -69,7 +69,7 @@ class ProfileMemory(RuleCallback):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError(f"ProfileMemory({name}={number!r}): give a whole number of 1 or more")
         self.start_step, self.steps = start_step, steps
-        recorder = _Recorder(start_step, steps, Snapshot(max_entries=max_entries, max_mb=max_mb))
+        recorder = EachRun(_Recorder, start_step, steps, max_entries, max_mb)
         rules = [
             Rule(when=Every(steps=1, at="step_begin"), do=[recorder], name="ProfileMemory"),
             Rule(when=AtEvent("step_end", "train_end"), do=[recorder], name="ProfileMemory"),
@@ -78,22 +78,15 @@ class ProfileMemory(RuleCallback):
 
 
 class _Recorder:
-    """The work of the callback: state of one training, created in `begin` and dropped in `end`."""
+    """The work of the callback, in one training."""
 
-    def __init__(self, start_step: int, steps: int, snapshot: Snapshot) -> None:
-        self._start_step, self._steps = start_step, steps
-        self._snapshot = snapshot
+    def __init__(self, run: RunInfo, start_step: int, steps: int, max_entries: int, max_mb: int) -> None:
+        self._steps = steps
+        self._snapshot = Snapshot(max_entries=max_entries, max_mb=max_mb)
         self._profiler: Any = None
-        self._over = True
-
-    def begin(self, run: RunInfo) -> None:
-        self.give_back()
         self._over = run.rank != 0
-        self._first = max(self._start_step, run.step + 1)  # a resumed run may already be past it
-
-    def end(self, run: RunInfo) -> None:
-        self.give_back()
-        self._over = True
+        self._first = max(start_step, run.step + 1)  # a resumed run may already be past it
+        run.at_close(self._stop)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._over:
@@ -135,7 +128,7 @@ class _Recorder:
         written = []
         folder = folder / "profile"
         snapshot = self._snapshot.write(folder, 0)
-        self.give_back()
+        self._stop()
         self._over = True
         trace = folder / "trace.rank0.json.gz"
         problem = self._write(profiler, trace)
@@ -167,16 +160,12 @@ class _Recorder:
             return f"the trace took {format_bytes(size)}, more than max_mb={self._snapshot.max_mb}; record fewer steps"
         return None
 
-    def give_back(self) -> None:
-        """As before `begin`, whatever has failed since. Idempotent."""
+    def _stop(self) -> None:
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             with missing(RuntimeError):  # it was stopped elsewhere
                 profiler.stop()
             self._snapshot.stop()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_profiler": None, "_over": True}
 
 
 def _from_here(path: Path) -> str:

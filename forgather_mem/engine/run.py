@@ -39,7 +39,17 @@ from forgather_mem.system.forks import FORKS
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.system.time_budget import OwnTime, backed_off
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.records import Finding, Moment, Objects, Outcome, PhaseWatcher, SeesBatch, Sink
+from forgather_mem.telemetry.records import (
+    Begins,
+    Finding,
+    Moment,
+    Objects,
+    Outcome,
+    PhaseWatcher,
+    SeesBatch,
+    Sink,
+    Work,
+)
 from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.telemetry.rule import Rule
 
@@ -84,6 +94,7 @@ class Run:
         self.fence = FailureGuard(strict)
         self.phases = PhaseStack(self.fence)
         self.phases.on_output = self._see_forward
+        self.trainer: Callable[[], Any] = _no_trainer
         self.closed = False
         self._verdict = verdict
         self._folder: Path | None = None
@@ -209,6 +220,9 @@ class Run:
         finally:  # a Ctrl-C while they look at it too
             self.close(end)
 
+    def begun(self, named: Work | Begins) -> Work:
+        return self._works.begun(named, self)
+
     def watch_phases(self, watcher: PhaseWatcher) -> None:
         self.phases.watch(watcher)
 
@@ -235,7 +249,7 @@ class Run:
         self._members[id(member)] = {}  # it takes part from now on
         for sink in sinks:
             self.fence.call(type(sink).__name__, self._sinks.add, sink, self)
-        plans = schedules_of(rules, epoch, functools.partial(self._works.begun, run=self), self.fence)
+        plans = schedules_of(rules, epoch, self.begun, self.fence)
         self._members[id(member)] = plans
         self._paced += [rule for plan in plans.values() for rule in plan.paced]
         if self._recorder.meter is None and self._paced:
@@ -427,3 +441,7 @@ class Run:
 
 def _name(call: Callable[[], object]) -> str:
     return str(getattr(call, "__qualname__", "at_close"))
+
+
+def _no_trainer() -> None:
+    """Nobody has linked it."""

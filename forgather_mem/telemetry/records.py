@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from forgather_mem.telemetry.guard import FailureGuard
     from forgather_mem.telemetry.report import RunReport
     from forgather_mem.telemetry.report_part import RunHeader
 
@@ -288,6 +289,13 @@ class RunInfo(Protocol):
     def device(self) -> int | None:
         """Index of this process's accelerator, None without one."""
 
+    @property
+    def fence(self) -> FailureGuard:
+        """Contains the failures of what is not called by the engine."""
+
+    def trainer(self) -> Any:
+        """The trainer, as long as something else holds it; None without a link to it."""
+
     # ---- how far it is ----
 
     @property
@@ -338,6 +346,9 @@ class RunInfo(Protocol):
 
     def fail(self, error: BaseException, end: str) -> None:
         """End the run by this error: "oom", "exception" or "interrupted". Nothing of it is kept. Idempotent."""
+
+    def begun(self, named: Work | Begins) -> Work:
+        """The work of this run for what a rule names; begun if it has not."""
 
     # ---- what else one can hear of; all until the run ends ----
 

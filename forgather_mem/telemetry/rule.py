@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Concatenate, ParamSpec, TypeGuard
 
-from forgather_mem.telemetry.records import Begins, Work
+from forgather_mem.telemetry.records import Begins, RunInfo, Work
 from forgather_mem.telemetry.triggers import Trigger
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,28 @@ class Rule:
         if not self.name:
             done = "+".join(map(name_of, works))
             object.__setattr__(self, "name", f"{done} at {'/'.join(self.when.events)}")
+
+
+class EachRun:
+    """Settings alone, whose work is made anew for each run: `make(run, ...)` with these arguments.
+
+    Attributes:
+        reading, books, lasts: Those of `make`, see `FullWork`.
+    """
+
+    reading: Hashable = None
+    books: str = ""
+    lasts: bool = False
+
+    def __init__(self, make: Callable[Concatenate[RunInfo, P], Work], *arguments: P.args, **keywords: P.kwargs) -> None:
+        self._make: Callable[..., Work] = make
+        self._arguments, self._keywords = arguments, keywords
+        for name in ("__name__", "reading", "books", "lasts"):
+            if hasattr(make, name):
+                setattr(self, name, getattr(make, name))
+
+    def begin(self, run: RunInfo) -> Work:
+        return self._make(run, *self._arguments, **self._keywords)
 
 
 def _is_work(work: object) -> TypeGuard[Work | Begins]:

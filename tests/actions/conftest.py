@@ -26,6 +26,6 @@ def act(run: Run) -> Callable[..., dict[str, float]]:
     def call(action: Any, event: str = "step_end", **objects: Any) -> dict[str, float]:
         moment = Moment(event, 1, 0.5, None, None, None, objects, run)
         sample = Sample(event=event, step=1, epoch=0.5, time_s=0.0, values={})
-        return dict(action(moment, sample))
+        return dict(run.begun(action)(moment, sample))
 
     return call

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import ctypes
-import pickle
 from collections.abc import Callable
 
 import pytest
 
 from forgather_mem.actions import TrimHost, trim
-from forgather_mem.engine.run import Run
 from forgather_mem.units import MIB
 from tests.memory import status_bytes
 
@@ -49,13 +47,10 @@ def test_what_glibc_kept_goes_back_to_the_system(act: Act) -> None:
 
 
 @needs_glibc
-def test_trims_stay_within_their_share_of_the_time(act: Act, run: Run) -> None:
+def test_trims_stay_within_their_share_of_the_time(act: Act) -> None:
     action = TrimHost(budget_frac=1e-6)
-    action.begin(run)
     assert act(action)
     assert act(action) == {}
-    action.begin(run)
-    assert act(action)
 
 
 def test_without_glibc_nothing_is_done(act: Act, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +63,3 @@ def test_without_glibc_nothing_is_done(act: Act, monkeypatch: pytest.MonkeyPatch
 def test_a_wrong_budget_is_named() -> None:
     with pytest.raises(ValueError, match=r"TrimHost\(budget_frac=0\)"):
         TrimHost(budget_frac=0)
-
-
-def test_it_pickles(act: Act) -> None:
-    action = TrimHost(budget_frac=0.5)
-    act(action)
-    assert pickle.loads(pickle.dumps(action)).budget_frac == 0.5

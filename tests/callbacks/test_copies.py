@@ -24,6 +24,7 @@ from forgather_mem.callbacks import (
     MemoryAlert,
     MemoryCallback,
     OOMReporter,
+    ProfileMemory,
     ProgressCallback,
     ScheduledGarbageCollector,
     TBLogger,
@@ -173,6 +174,20 @@ def test_a_copy_trains_by_itself_and_the_original_stays_watched(tmp_path: Path, 
     for watched in WATCHED:
         for which in ("original", "copy"):
             assert fingerprints[watched, which] == fingerprints["alone", which]
+
+
+def settings_of(callbacks: list[Any]) -> list[bytes]:
+    """What the rules of each name; where the last file is, and what is on a page by now, goes on after a training."""
+    kept = (JsonLogger, TBLogger)
+    return [pickle.dumps(one.rules) for one in callbacks if not isinstance(one, kept)]
+
+
+def test_nothing_of_a_training_is_in_what_rules_name(tmp_path: Path) -> None:
+    callbacks = [*many(tmp_path), MemoryCallback(), ProfileMemory(2)]
+    told = [settings_of(callbacks)]
+    At.do = lambda: told.append(settings_of(callbacks))
+    make_trainer(tmp_path, [*callbacks, At()], max_steps=4).train()
+    assert told == [settings_of(callbacks)] * 2
 
 
 def test_a_copy_trains_inside_a_callback_of_the_original(tmp_path: Path) -> None:

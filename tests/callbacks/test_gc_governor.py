@@ -272,9 +272,8 @@ def test_a_restart_with_a_smaller_batch_is_governed_again(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("nothing_frozen")
 def test_when_it_fails_itself_automatic_collection_comes_back_at_once(tmp_path: Path) -> None:
-    governor = ScheduledGarbageCollector(every_steps=2).rules[0].do[0]
     run = Run.begin(SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0))
-    governor.begin(run)  # type: ignore[attr-defined]
+    governor = run.begun(ScheduledGarbageCollector(every_steps=2).rules[0].do[0])
     assert not gc.isenabled()
     broken = Moment("step_end", None, 0.0, None, None, None, {}, run)  # type: ignore[arg-type]
     with pytest.raises(TypeError):

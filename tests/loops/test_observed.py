@@ -331,8 +331,8 @@ def test_a_model_is_traced_in_its_loop_as_without_us(make: Callable[[], nn.Modul
             warnings.simplefilter("always")
             traces = {name: str(trace(model, rows)) for name, trace in TRACES.items()}
         train(model, optimizer, 3)
-        uses = reporter._watch.uses()
-        batches = (uses.batch, uses.largest) if uses is not None else ()
+        uses: Any = reporter._run.begun(reporter.rules[0].do[0]) if reporter._run is not None else None
+        batches = (uses.uses.batch, uses.uses.largest) if uses is not None else ()
         kept.update(type(size) for batch in batches if batch is not None for size in (batch.rows, batch.size))
         end()
         return traces, sorted(str(one.message) for one in warned)

@@ -15,6 +15,7 @@ from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
 from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
 from forgather_mem.probes.ranks import RankProbe
 from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.rule import EachRun
 from forgather_mem.testing import check_work
 
 PROBES = ("CleanupProbe", "DeviceProbe", "HostProbe", "PhaseProbe", "PythonProbe", "TensorProbe", "WorkerProbe")
@@ -25,7 +26,7 @@ WORKS: dict[str, Callable[[], Any]] = {
     "ClearCache": ClearCache,
     "TrimHost": TrimHost,
     "Adaptive": lambda: Adaptive(Collect()),
-    "OutOfMemoryWatch": OutOfMemoryWatch,
+    "OutOfMemoryWatch": lambda: EachRun(OutOfMemoryWatch),
     "a function": lambda: lambda moment, sample: {"mine/loss_len": 2},
 }
 

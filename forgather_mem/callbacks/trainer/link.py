@@ -26,6 +26,7 @@ from forgather_mem.source.frame_variables import frame_variables, is_function
 from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.telemetry.beside import Beside, marked
 from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.records import RunInfo
 
 if TYPE_CHECKING:
     from forgather_mem.engine.run import Run
@@ -110,6 +111,7 @@ class Link:
         if self._run is not run:
             self._unwrap()  # in a forked child: the parent's run is not ended there
             self._run = run
+            run.trainer = self.trainer
             self._wrapped.fence = run.fence
             run.at_close(self.end)
             _keep_plan(run, trainer)
@@ -237,6 +239,11 @@ class Link:
 
 # A single instance, because a trainer has no other place than itself
 LINKS = Beside[Link]()
+
+
+def link_of(run: RunInfo) -> Link | None:
+    """The link of this run; None without one."""
+    return LINKS.get(run.trainer())
 
 
 def _training(link: Link, call: Call, arguments: Arguments, keywords: Keywords) -> object:

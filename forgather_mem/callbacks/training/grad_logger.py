@@ -13,14 +13,13 @@ from typing import Any
 import torch
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.callbacks.trainer.link import Link
+from forgather_mem.callbacks.trainer.link import link_of
 from forgather_mem.callbacks.training.grad_norms import GradientNorms, Norms
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.callbacks.training.sharding import sharded_by
 from forgather_mem.sinks import ConsoleSink
-from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
-from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import Every, check_period
 
 logger = logging.getLogger(__name__)
@@ -84,60 +83,37 @@ class GradLogger(RuleCallback):
         self.summary_writer = summary_writer
         self.log_frequency = log_steps or log_frequency
         self.track_layers = None if track_layers is None else tuple(track_layers)
-        self._watcher = _Watcher(
-            EventTarget(summary_writer, logging_dir),
-            (self.track_layers, pos_re, neg_re),
-            (vanishing, exploding),
-            strict,
-        )
+        tracking, limits = (self.track_layers, pos_re, neg_re), (vanishing, exploding)
+        watcher = EachRun(_Watcher, summary_writer, logging_dir, tracking, limits)
         events = ("step_begin", "pre_optimizer_step", "optimizer_step")
-        rules = [Rule(Every(steps=self.log_frequency, at=event), [self._watcher], "GradLogger") for event in events]
+        rules = [Rule(Every(steps=self.log_frequency, at=event), [watcher], "GradLogger") for event in events]
         super().__init__(rules, [ConsoleSink()], enabled=enabled, strict=strict)
-
-    def _use_link(self, link: Link) -> None:
-        self._watcher.linked = link.around_clipping(self._watcher.clipping)
 
 
 class _Watcher:
-    """The work: measures where gradients are clipped, otherwise before the optimizer's step; writes after it.
-
-    Attributes:
-        linked: Whether the trainer's clipping goes through `clipping`.
-    """
-
-    linked: bool
-    _due: bool
-    _told: bool
-    _fence: FailureGuard
-    _norms: Norms | None
-    _gradients: GradientNorms | None
-    _health: GradientHealth | None
-    _max_norm: float | None
-    _num_readings: int
-    _trainers_total: object
+    """The work in one training: measures where gradients are clipped, otherwise before the optimizer's step."""
 
     def __init__(
         self,
-        target: EventTarget,
+        run: RunInfo,
+        summary_writer: object,
+        logging_dir: str | Path | None,
         tracking: tuple[Sequence[str] | None, str | None, str | None],
         limits: tuple[float, float],
-        strict: bool,
     ) -> None:
-        self._target = target
+        self._target = EventTarget(run, summary_writer, logging_dir)
         self._tracking = tracking
         self._limits = limits
-        self._strict = strict
-        self._forget()
-
-    def begin(self, run: RunInfo) -> None:
-        """A training begins."""
-        self._forget()
-        self._target.begin()
-
-    def end(self, run: RunInfo) -> None:
-        """The training is over, however it ended."""
-        self._target.end()
-        self._forget()
+        self._fence = run.fence
+        self._due = self._told = False
+        self._num_readings = 0
+        self._norms: Norms | None = None
+        self._gradients: GradientNorms | None = None
+        self._health: GradientHealth | None = None
+        self._max_norm: float | None = None
+        self._trainers_total: object = None
+        link = link_of(run)
+        self._linked = link is not None and link.around_clipping(self.clipping)  # the trainer's clipping goes that way
 
     def clipping(
         self, call: Callable[..., object], arguments: tuple[object, ...], keywords: dict[str, object]
@@ -159,7 +135,7 @@ class _Watcher:
         elif self._due and moment.event == "pre_optimizer_step":
             if self._norms is None and self._trainers_total is None:
                 self._norms = self._measure()
-                if self.linked:  # but the trainer has not clipped
+                if self._linked:  # but the trainer has not clipped
                     self._max_norm = math.inf
                 else:
                     self._say_what_is_measured(moment)
@@ -178,7 +154,7 @@ class _Watcher:
     def _look_at(self, model: torch.nn.Module, moment: Moment) -> None:
         spread_by = sharded_by(model, moment.args)
         if spread_by is not None:
-            self._due = self.linked
+            self._due = self._linked
             if not self._told:
                 self._told = True
                 logger.warning(
@@ -218,20 +194,6 @@ class _Watcher:
         if findings or self._num_readings % _FLOW_EVERY == 0:
             page.text("grad_flow", _flow(norms.layers), moment.step)
         self._num_readings += 1
-
-    def _forget(self) -> None:
-        self.linked = self._due = self._told = False
-        self._fence = FailureGuard(self._strict)
-        self._num_readings = 0
-        self._norms = self._gradients = self._health = self._max_norm = self._trainers_total = None
-
-    def __getstate__(self) -> dict[str, object]:
-        names = ("_target", "_tracking", "_limits", "_strict")
-        return {name: self.__dict__[name] for name in names}
-
-    def __setstate__(self, kept: dict[str, object]) -> None:
-        self.__dict__.update(kept)
-        self._forget()
 
 
 def _scalars(norms: Norms, max_norm: float | None) -> dict[str, float]:

@@ -14,7 +14,7 @@ from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import arguments
 from forgather_mem.callbacks.training.output_paths import event_folder
 from forgather_mem.formats.json_array import JsonArrayFile, plain
-from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample, Work
 from forgather_mem.telemetry.redaction import redacted_value
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
@@ -62,33 +62,38 @@ class JsonLogger(RuleCallback):
     ) -> None:
         self.logging_dir = logging_dir
         self.experiment_info = experiment_info
-        self._writer = _Writer(logging_dir, experiment_info)
-        super().__init__([Rule(AtEvent(*_EVENTS), [self._writer], "JsonLogger")], enabled=enabled, strict=strict)
+        self._log = _Log(logging_dir, experiment_info)
+        super().__init__([Rule(AtEvent(*_EVENTS), [self._log], "JsonLogger")], enabled=enabled, strict=strict)
 
     @property
     def path(self) -> Path | None:
         """The file of this training, or of the last one; None before the first record."""
-        return self._writer.path
+        return self._log.path
+
+
+class _Log:
+    """The settings, and where the last file is."""
+
+    def __init__(self, logging_dir: str | Path | None, info: Mapping[str, object]) -> None:
+        self.logging_dir = logging_dir
+        self.info = {name: redacted_value(value, name) for name, value in info.items()}
+        self.path: Path | None = None
+
+    def begin(self, run: RunInfo) -> Work:
+        return _Writer(self, run)
 
 
 class _Writer:
-    """The work: one file for each training."""
+    """The work in one training, or in an evaluation outside one."""
 
-    def __init__(self, logging_dir: str | Path | None, info: Mapping[str, object]) -> None:
-        self._logging_dir = logging_dir
-        self._info = {name: redacted_value(value, name) for name, value in info.items()}
-        self._short_info = _short(self._info)
+    def __init__(self, log: _Log, run: RunInfo) -> None:
+        self._log = log
+        self._short_info = _short(log.info)
         self._file: JsonArrayFile | None = None
-        self._began_s = 0.0
-        self.path: Path | None = None
-
-    def begin(self, run: RunInfo) -> None:
-        """A training begins, or an evaluation outside one."""
-        self.end(run)
         self._began_s = time.time()
+        run.at_close(self._close)
 
-    def end(self, run: RunInfo) -> None:
-        """The training is over, however it ended."""
+    def _close(self) -> None:
         if self._file is not None and (problem := self._file.problem()):
             logger.warning("JsonLogger: %s", problem)
         self._file = None
@@ -96,8 +101,8 @@ class _Writer:
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if moment.is_main:
             if self._file is None:
-                self.path = self._place(moment)
-                self._file = JsonArrayFile(self.path)
+                self._log.path = self._place(moment)
+                self._file = JsonArrayFile(self._log.path)
             self._file.append(self._record(moment))
         return NOTHING
 
@@ -110,7 +115,7 @@ class _Writer:
             "global_step": moment.step,
             "epoch": moment.epoch,
             "metrics": dict(metrics or {}),
-            "meta": self._info if begins else self._short_info,
+            "meta": self._log.info if begins else self._short_info,
         }
         if begins:
             config = getattr(moment.objects.get("model"), "config", None)
@@ -120,14 +125,14 @@ class _Writer:
 
     def _place(self, moment: Moment) -> Path:
         known: Path | None = getattr(moment.state, _PATH_ATTRIBUTE, None)
-        if known is not None and self._logging_dir is None:
+        if known is not None and self._log.logging_dir is None:
             return known
         path = self._find(moment)
         setattr(moment.state, _PATH_ATTRIBUTE, path)
         return path
 
     def _find(self, moment: Moment) -> Path:
-        folder, output_dir = event_folder(moment, self._logging_dir, self._began_s), moment.run.output_dir
+        folder, output_dir = event_folder(moment, self._log.logging_dir, self._began_s), moment.run.output_dir
         if "://" in folder:
             path = (output_dir or Path()) / FILE_NAME
             logger.warning("JsonLogger: %s is remote; the log is written to %s", folder, path)
@@ -138,9 +143,6 @@ class _Writer:
             earlier = [log for log in (output_dir / "runs").rglob(FILE_NAME) if log.is_file()]
             return max(earlier, key=lambda log: log.stat().st_mtime, default=path)
         return path
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_file": None}
 
 
 def _short(info: Mapping[str, object]) -> Mapping[str, object]:

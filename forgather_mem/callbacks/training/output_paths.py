@@ -8,7 +8,7 @@ from pathlib import Path
 
 from forgather_mem.sinks.event_folder import find_event_folder
 from forgather_mem.sinks.event_page import EventPage
-from forgather_mem.telemetry.records import Moment
+from forgather_mem.telemetry.records import Moment, RunInfo
 
 # Stored on the trainer's state, like the run: one folder for all callbacks of a training, and for an evaluation after
 # it.
@@ -42,29 +42,24 @@ def _find(moment: Moment, began_s: float) -> str:
 
 
 class EventTarget:
-    """The output of one callback: the user's writer, or a page of its own for each training.
+    """The output of one callback in one training: the user's writer, or a page of its own.
 
     Args:
+        run: The training, at whose end what is ours is closed, and what is not is flushed.
         summary_writer: The user's, or None.
         logging_dir: The folder for a page of our own, if the user names one.
     """
 
-    def __init__(self, summary_writer: object, logging_dir: str | Path | None) -> None:
+    def __init__(self, run: RunInfo, summary_writer: object, logging_dir: str | Path | None) -> None:
         self._summary_writer = summary_writer
         self._logging_dir = logging_dir
-        self._began_s = 0.0
-        self._page: EventPage | None = None
-
-    def begin(self) -> None:
-        """A training begins."""
-        self.end()
         self._began_s = time.time()
+        self._page: EventPage | None = None
+        run.at_close(self._close)
 
-    def end(self) -> None:
-        """The training is over: close what is ours, flush what is not."""
+    def _close(self) -> None:
         if self._page is not None:
             self._page.close()
-        self._page = None
 
     def page(self, moment: Moment) -> EventPage:
         """The page of this training."""
@@ -73,6 +68,3 @@ class EventTarget:
             folder = event_folder(moment, self._logging_dir, self._began_s) if ours else ""
             self._page = EventPage(self._summary_writer, folder)
         return self._page
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_page": None}

@@ -12,7 +12,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_callback import ProgressCallback as TransformersBar
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.callbacks.trainer.link import Link, fellow_callbacks
+from forgather_mem.callbacks.trainer.link import Link, fellow_callbacks, link_of
 from forgather_mem.callbacks.training.facts import num_items
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
@@ -66,11 +66,8 @@ class ProgressCallback(RuleCallback):
             )
         self.use_tqdm = use_tqdm
         self.output_stream = output_stream
-        self._bars = _Bars(use_tqdm, output_stream)
-        super().__init__([Rule(AtEvent(*_EVENTS), [self._bars], "ProgressCallback")], enabled=enabled, strict=strict)
-
-    def _use_link(self, link: Link) -> None:
-        self._bars.silent = not _replaces_bars(link)
+        bars = _Bars(use_tqdm, output_stream)
+        super().__init__([Rule(AtEvent(*_EVENTS), [bars], "ProgressCallback")], enabled=enabled, strict=strict)
 
 
 class _Bars:
@@ -94,7 +91,8 @@ class _Bars:
 
     def begin(self, run: RunInfo) -> None:
         """A training begins, or an event outside one."""
-        self.silent = None
+        link = link_of(run)
+        self.silent = None if link is None else not _replaces_bars(link)
 
     def end(self, run: RunInfo) -> None:
         """The training is over, however it ended; the bar of an evaluation outside one stays until that has ended."""

@@ -11,10 +11,9 @@ from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import arguments, markdown, settings, training_facts
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.errors import ours
-from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.redaction import redacted_value
-from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
 Derive = Callable[[float, Mapping[str, object]], float | None]
@@ -95,32 +94,33 @@ class TBLogger(RuleCallback):
         self.logging_dir = logging_dir
         self.experiment_info = experiment_info
         self.scalars = tuple(map(_checked, scalars if scalars is not None else DEFAULT_SCALARS))
-        writer = _Writer(self, takes_all=scalars is None, strict=strict)
+        info = {name: redacted_value(value, name) for name, value in experiment_info.items()}
+        written: dict[str, tuple[int, str]] = {}  # also by an event outside a training, which is a run of its own
+        writer = EachRun(_Writer, summary_writer, logging_dir, info, self.scalars, scalars is None, written)
         when = AtEvent("train_begin", "log", "evaluate", "train_end")
         super().__init__([Rule(when, [writer], "TBLogger")], enabled=enabled, strict=strict)
 
 
 class _Writer:
-    """The work: one page for each training."""
+    """The work in one training, or in an event outside one: it has one page."""
 
-    def __init__(self, logger: TBLogger, *, takes_all: bool, strict: bool) -> None:
-        self._target = EventTarget(logger.summary_writer, logger.logging_dir)
-        self._info = {name: redacted_value(value, name) for name, value in logger.experiment_info.items()}
-        self._scalars = logger.scalars
-        self._keys = {key for key, _, _ in logger.scalars}
+    def __init__(
+        self,
+        run: RunInfo,
+        summary_writer: object,
+        logging_dir: str | Path | None,
+        info: Mapping[str, object],
+        scalars: Sequence[tuple[str, str, Derive | None]],
+        takes_all: bool,
+        written: dict[str, tuple[int, str]],
+    ) -> None:
+        self._target = EventTarget(run, summary_writer, logging_dir)
+        self._info = info
+        self._scalars = scalars
+        self._keys = {key for key, _, _ in scalars}
         self._takes_all = takes_all
-        self._strict = strict
-        self._fence = FailureGuard(self._strict)
-        self._written: dict[str, tuple[int, str]] = {}
-
-    def begin(self, run: RunInfo) -> None:
-        """A training begins, or an evaluation outside one."""
-        self._fence = FailureGuard(self._strict)
-        self._target.begin()
-
-    def end(self, run: RunInfo) -> None:
-        """The training is over, however it ended."""
-        self._target.end()
+        self._fence = run.fence
+        self._written = written
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not moment.is_main:
@@ -171,9 +171,6 @@ class _Writer:
         new = {tag: number for tag, number in values.items() if self._written.get(tag) != (moment.step, repr(number))}
         self._written.update({tag: (moment.step, repr(number)) for tag, number in new.items()})
         return new
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_written": {}}
 
 
 def _checked(scalar: Sequence[Any]) -> tuple[str, str, Derive | None]:

@@ -18,7 +18,7 @@ from forgather_mem.callbacks.training.sharding import sharded_by
 from forgather_mem.errors import did_you_mean
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
-from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
 from forgather_mem.units import GIB, format_bytes, format_duration
 
@@ -72,11 +72,11 @@ class TextgenCallback(RuleCallback):
         self.prompts = _checked_prompts(prompts)
         self.generation_steps = generation_steps
         self.generation_config = _checked_config(generation_config, max_new_tokens)
-        writer = _Writer(
-            EventTarget(summary_writer, logging_dir), self.prompts, self.generation_config, tokenizer, reset_peaks
+        writer = EachRun(
+            _Writer, summary_writer, logging_dir, self.prompts, self.generation_config, tokenizer, reset_peaks
         )
         when = AtEvent("evaluate") if generation_steps is None else Every(steps=generation_steps)
-        begins = Rule(AtEvent("train_begin"), [_Check(writer, by_steps=generation_steps is not None)])
+        begins = Rule(AtEvent("train_begin"), [EachRun(_Check, writer, generation_steps is not None)])
         super().__init__([begins, Rule(when, [writer], "TextgenCallback")], enabled=enabled, strict=strict)
 
 
@@ -85,27 +85,20 @@ class _Writer:
 
     def __init__(
         self,
-        target: EventTarget,
+        run: RunInfo,
+        summary_writer: object,
+        logging_dir: str | Path | None,
         prompts: Sequence[str],
         config: GenerationConfig | dict[str, object],
         tokenizer: object,
         reset_peaks: bool,
     ) -> None:
-        self._target = target
+        self._target = EventTarget(run, summary_writer, logging_dir)
         self._prompts = prompts
         self._config = config
         self._tokenizer = tokenizer
         self._reset_peaks = reset_peaks
-        self.off = False
-
-    def begin(self, run: RunInfo) -> None:
-        """A training begins."""
         self.off = run.rank != 0
-        self._target.begin()
-
-    def end(self, run: RunInfo) -> None:
-        """The training is over, however it ended."""
-        self._target.end()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not self.off and self.missing(moment) is None:
@@ -148,8 +141,8 @@ class _Writer:
 class _Check:
     """The work at the start of a training: reports what is missing."""
 
-    def __init__(self, writer: _Writer, *, by_steps: bool) -> None:
-        self._writer = writer
+    def __init__(self, run: RunInfo, writer: EachRun, by_steps: bool) -> None:
+        self._writer: Any = run.begun(writer)
         self._by_steps = by_steps
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:

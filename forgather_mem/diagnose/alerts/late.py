@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from forgather_mem.diagnose.alerts.checkpoint import checkpoint_ahead, save_plan
 from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth, Keeping
@@ -19,38 +19,22 @@ EVENTS = ("prediction_step", "evaluate", "predict")  # besides the ends of steps
 
 
 class LateFailures:
-    """A work, called at the ends of steps and at `EVENTS`: state of one training, created in `begin`.
+    """A work of one training, called at the ends of steps and at `EVENTS`.
 
     Each kind is told once in a training. Reading costs nothing but a comparison after the first step and outside the
     first batches of an evaluation; what it asks of the trainer's objects is only read.
-
-    Attributes:
-        trainer: Returns the trainer, if linked.
     """
 
     reading = ("late failures",)  # of two in a training the first tells
     lasts = True  # in evaluations after the training, too
 
-    def __init__(self) -> None:
-        self.trainer: Callable[[], object] = _nothing
-        self._forget()
-
-    def _forget(self) -> None:
+    def __init__(self, run: RunInfo) -> None:
+        self._run = run
         self._told: set[str] = set()
         self._evaluation: EvaluationGrowth | None = None
         self._has_looked = False  # at what a checkpoint takes
         self._files = SavedFiles()
-
-    def begin(self, run: RunInfo) -> None:
-        self.give_back()
-        self._forget()
-
-    def end(self, run: RunInfo) -> None:
-        self.give_back()
-
-    def give_back(self) -> None:
-        """As before `begin`, whatever has failed since. Idempotent."""
-        self._files.give_back()
+        run.at_close(self._files.give_back)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         found: Foretold | None = None
@@ -69,29 +53,25 @@ class LateFailures:
         if "evaluation" in self._told:
             return None
         if self._evaluation is None:
-            self._evaluation = EvaluationGrowth(keeping_of(moment, self.trainer()))
+            self._evaluation = EvaluationGrowth(keeping_of(moment, self._run.trainer()))
         return self._evaluation.batch_done(lambda: num_batches_of(moment))
 
     def _before_checkpoints(self, moment: Moment) -> Foretold | None:
         """After the first step, when the optimizer has its state; of the ranks the one that writes."""
         self._has_looked = True
-        if self.trainer() is None and save_plan(moment) is None:
+        if self._run.trainer() is None and save_plan(moment) is None:
             run = moment.run
             self._files.begin(lambda: run.step)
             run.watch_batches(lambda *_: self._batch_begins(run))
-        return None if moment.run.rank else checkpoint_ahead(moment, stay=not _may_move_checkpoints(self.trainer()))
+        return (
+            None if moment.run.rank else checkpoint_ahead(moment, stay=not _may_move_checkpoints(self._run.trainer()))
+        )
 
     def _batch_begins(self, run: RunInfo) -> None:
         found = self._files.look()
         if found is not None:
             self._files.give_back()
             tell(run, run.step, found)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"_told": ()}
-
-    def __setstate__(self, kept: Mapping[str, object]) -> None:
-        self.__init__()  # type: ignore[misc]  # as new: what it knew belongs to a training
 
 
 def keeping_of(moment: Moment, trainer: object) -> Keeping:
@@ -196,7 +176,3 @@ def _of_running_loader(batches_begun: object) -> int | None:
 
 def _number(value: object) -> int | None:
     return value if isinstance(value, int) else None  # Lightning: infinite for what has no length
-
-
-def _nothing() -> None:
-    return None

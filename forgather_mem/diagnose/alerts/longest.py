@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import _thread
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -15,10 +15,11 @@ from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import StepUse
 from forgather_mem.diagnose.oom.shapes.fit import PhaseFit, fit_phase
 from forgather_mem.diagnose.oom.shapes.sample_lengths import batches_of, cuts, lengths_of
+from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
 from forgather_mem.system.allocator import current_allocator, gauge_now
 from forgather_mem.system.headroom import Room, device_room, host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes, unused_heap_bytes
-from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Begins, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes
 
 _PADS = (1, 8, 16, 32, 64, 128)
@@ -62,55 +63,39 @@ _WHEN = LongestLimits()
 
 
 class LongestBatch:
-    """A work, called at the end of each step.
+    """A work of one training, called at the end of each step.
 
     Looks after 16, 32, 64, ... steps of the first epoch, as soon as the shapes of the batches so far are those that the
     lengths of their samples give. The order is read from the sampler that is running, which goes on as without us.
 
     Args:
-        uses: Returns what the steps so far have used; None outside a training.
+        watch: The `OutOfMemoryWatch` that knows what the steps so far have used.
     """
 
     reading = ("longest batch",)
 
-    def __init__(self, uses: Callable[[], BatchUses | None]) -> None:
-        self._uses = uses
-        self._run: RunInfo | None = None
-        self._forget()
-
-    def _forget(self) -> None:
-        self._next, self._begun, self._begun_s = _WHEN.first_step, 0, 0.0
+    def __init__(self, run: RunInfo, watch: Begins) -> None:
+        begun = run.begun(watch)
+        assert isinstance(begun, OutOfMemoryWatch), "else it could not begin"
+        self._uses = begun.uses
+        self._run = run
+        self._next, self._begun, self._begun_s = _WHEN.first_step, run.step, time.monotonic()
         self._peaks: dict[int, int] = {}  # of steps: the most that was in use at once, beyond what was between them
         self._sampling: LivePeak | None = None
         self._device_peak = 0
         self._shapes: list[_Shape | None] | None = None  # of steps; None where it is not known
         self._fit: PhaseFit | None = None
-
-    def begin(self, run: RunInfo) -> None:
-        self.give_back()
-        self._forget()
-        self._begun, self._begun_s = run.step, time.monotonic()
+        run.at_close(self._stop)
         run.watch_batches(self._batch_begins)
-        self._run = run
 
-    def end(self, run: RunInfo) -> None:
-        self.give_back()
-
-    def give_back(self) -> None:
-        """As before `begin`, whatever has failed since. Idempotent."""
+    def _stop(self) -> None:
         sampling, self._sampling = self._sampling, None
         if sampling is not None:
             sampling.stop()
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"_uses": self._uses}
-
-    def __setstate__(self, kept: Mapping[str, Any]) -> None:
-        self.__init__(kept["_uses"])  # type: ignore[misc]  # as new
-
     def _batch_begins(self, arguments: object, keywords: object) -> None:
         run = self._run
-        if not self._shapes or run is None or self._sampling is not None:
+        if not self._shapes or self._sampling is not None:
             return
         if run.step - self._begun + 1 not in _SAMPLED_STEPS:
             return
@@ -119,8 +104,8 @@ class LongestBatch:
             self._sampling = sampling if sampling.start() else None
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        uses = self._uses()
-        if self._next == 0 or uses is None or moment.event != "step_end":
+        uses = self._uses
+        if self._next == 0 or moment.event != "step_end":
             return NOTHING
         if self._shapes is None and moment.step - self._begun >= _SAMPLED_STEPS.start - 1:
             varies = len({use.length for use in uses.uses}) > 1

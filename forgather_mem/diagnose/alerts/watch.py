@@ -54,7 +54,7 @@ class Alert:
 
 
 class AlertWatch:
-    """The work of `MemoryAlert`: state of one training, created in `begin` and dropped in `end`.
+    """The work of `MemoryAlert`, in one training.
 
     Args:
         limits: The limits on samples.
@@ -65,6 +65,7 @@ class AlertWatch:
 
     def __init__(
         self,
+        run: RunInfo,
         limits: Sequence[Limit],
         full_within_steps: int | None,
         call: Callable[[Alert], object] | None,
@@ -76,17 +77,12 @@ class AlertWatch:
         self._call = call
         self._save, self._stop = save, stop
         self._walls: list[Wall] = []
-        self._crossings: list[Crossing] = []
+        run.at_close(self._close)
         self._devices: set[int] = set()  # those besides the current one
         self._find = TimeBudget(_FIND_DEVICES_EVERY_S)
         self._calls = 0
-
-    def begin(self, run: RunInfo) -> None:
-        self.end(run)
         self._crossings = [Crossing(limit) for limit in self._limits]
         self._read: set[str] = set()
-        self._devices, self._find = set(), TimeBudget(_FIND_DEVICES_EVERY_S)
-        self._calls = 0
         self._rank, self._world_size = run.rank, run.world_size
         self._key = run.store_key("alert")
         self._agreement = RankAgreement(self._key, "0", rank=run.rank, world_size=run.world_size)
@@ -110,16 +106,13 @@ class AlertWatch:
         return NOTHING
 
     def end(self, run: RunInfo) -> None:
-        self.give_back()
         for limit in self._limits if self._calls else ():
             if limit.name not in self._read and not limit.name.startswith("device/"):
                 logger.warning(
                     "MemoryAlert: %r was never measured in this training, so it could not raise an alert", limit.name
                 )
-        self._calls = 0
 
-    def give_back(self) -> None:
-        """As before `begin`, whatever has failed since. Idempotent."""
+    def _close(self) -> None:
         while self._walls:
             self._walls.pop().close()
 
@@ -188,15 +181,6 @@ class AlertWatch:
     def _wish(self) -> str:
         return f"{self._key}/wish/{self._done}"
 
-    def __getstate__(self) -> dict[str, object]:
-        kept = ("_limits", "_within", "_call", "_save", "_stop")
-        return {name: value for name, value in self.__dict__.items() if name in kept} | {
-            "_walls": [],
-            "_crossings": [],
-            "_devices": set(),
-            "_calls": 0,
-        }
-
 
 class ForetoldRelay:
     """A sink that passes what was foretold on to the trackers of this process, and to the user's function."""
@@ -253,7 +237,7 @@ def _shown(name: str, value: float) -> str:
 
 def _pass_on(run: RunInfo | None, alert: Alert, call: Callable[[Alert], object] | None) -> None:
     """To a tracker and to the user's function, each on its own."""
-    fence = getattr(run, "fence", None) or FailureGuard()
+    fence = FailureGuard() if run is None else run.fence
     fence.call("MemoryAlert to a tracker", _to_trackers, "forgather-mem: memory", alert.text)
     fence.call("MemoryAlert's call", call, alert)
 

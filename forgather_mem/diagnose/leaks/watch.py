@@ -15,7 +15,7 @@ from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_
 from forgather_mem.diagnose.leaks.live import LiveAlarm
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, native_bytes, objects_bytes
 from forgather_mem.growth.trend import Series, Trend
-from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -24,18 +24,14 @@ if TYPE_CHECKING:
     from forgather_mem.diagnose.leaks.suspects import Suspect
     from forgather_mem.telemetry.report import LeakReport
 
-NOTHING: Mapping[str, float] = {}
-
 
 class LeakWatch:
-    """The work of `LeakDetector`: state of one training, created in `begin` and dropped in `end`."""
+    """The work of `LeakDetector`, in one training."""
 
-    def __init__(self, look_closer: bool = True) -> None:
+    def __init__(self, run: RunInfo, look_closer: bool = True) -> None:
         self._look_closer = look_closer
-        self._sizes: LeakSizes | None = None
         self._look: CloserLook | None = None
-
-    def begin(self, run: RunInfo) -> None:
+        run.at_close(self._close)
         self._sizes = LeakSizes()
         self._series: dict[str, Series] = {}
         self._totals: dict[str, Series] = {}
@@ -44,7 +40,6 @@ class LeakWatch:
         self._past_workers: Trend | None = None
         self._first_step = run.step
         self._began_s = time.perf_counter()
-        self._look = None
         self._at_look: dict[str, float] = {}
         self._code = (0.0, 0.0)  # native and Python's bytes of the code that was loaded to look
         self._suspects: list[Suspect] = []
@@ -52,19 +47,17 @@ class LeakWatch:
         self._window_step: int | None = None
         self._looks = 0
         self._loader: weakref.ref[object] | None = None
-        self._run: RunInfo | None = run
+        self._run = run
         self._read_at = run.step
 
     def is_urgent(self) -> bool:
         """Whether this reading is not to be left out: it is time for one, or something may grow."""
-        if self._run is None or self._look is not None or self._live.suspects:
+        if self._look is not None or self._live.suspects:
             return True
         step = self._run.step
         return step - self._read_at >= LEAK.widest_gap_frac * (step - self._first_step)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if self._sizes is None:
-            return NOTHING
         if self._loader is None and (loader := moment.objects.get("train_dataloader")) is not None:
             self._loader = weakref.ref(loader)
         self._read_at = moment.step
@@ -83,17 +76,13 @@ class LeakWatch:
         return NOTHING
 
     def end(self, run: RunInfo) -> None:
-        sizes, self._sizes = self._sizes, None
-        self._run = None
-        if sizes is None:
-            return
-        sizes.close()
+        self._sizes.close()
         if self._look is not None:
             self._end_look(run)
         if not self._counted:
             _count_again(self._suspects)
         leak = self._verdict(run)
-        copied = sizes.copied.found()
+        copied = self._sizes.copied.found()
         if copied is not None:
             from forgather_mem.diagnose.leaks.verdict import with_copied
             from forgather_mem.diagnose.leaks.worker_code import copied_suspect, loader_of
@@ -105,20 +94,15 @@ class LeakWatch:
             _print(run, f"taken back: {said}.")
         leak = replace(leak, taken_back=tuple(self._live.taken_back))
         _emit(run, leak)
-        self._suspects = []
 
-    def give_back(self) -> None:
-        """As before `begin`, whatever has failed since. Idempotent."""
+    def _close(self) -> None:
         look, self._look = self._look, None
         if look is not None:
             look.drop()
-        sizes, self._sizes = self._sizes, None
-        if sizes is not None:
-            sizes.close()
+        self._sizes.close()
 
     def _keep(self, step: int, values: Mapping[str, float]) -> None:
         """Add what was read to the series."""
-        assert self._sizes is not None
         if self._sizes.workers_changed:  # they are other processes, so their series ends here
             ended = self._series.pop("workers", Series()).judge(floor_of("workers"))
             if ended.kind == "leak":
@@ -153,7 +137,7 @@ class LeakWatch:
 
     def _can_be_held(self, growing: Mapping[str, Trend]) -> bool:
         """Whether it is this process that holds it, or the loaders whose workers are ever more."""
-        return set(growing) != {"workers"} or (self._sizes is not None and self._sizes.has_more_workers)
+        return set(growing) != {"workers"} or self._sizes.has_more_workers
 
     def _warn(self, run: RunInfo, step: int) -> None:
         """Print what grows, if it is due, with who holds it as far as that is known."""
@@ -172,7 +156,6 @@ class LeakWatch:
 
     def _look_closely(self, step: int) -> None:
         """Take the first look; the numbers that it keeps, and its code, are excluded from the sizes."""
-        assert self._sizes is not None
         native, objects = native_bytes(), objects_bytes()
         from forgather_mem.diagnose.leaks.heap_diff import LOOK, CloserLook
 
@@ -210,8 +193,7 @@ class LeakWatch:
         finally:
             self._look = None
             look.drop()
-        if self._sizes is not None:
-            self._sizes.leave_out(*self._code)
+        self._sizes.leave_out(*self._code)
         self._window_step = None
         if not self._suspects:
             return
@@ -250,9 +232,6 @@ class LeakWatch:
 
     def _known_loader(self) -> object:
         return self._loader() if self._loader is not None else None
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"_look_closer": self._look_closer, "_sizes": None, "_look": None}
 
 
 def _emit(run: RunInfo, leak: LeakReport) -> None:

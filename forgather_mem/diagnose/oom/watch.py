@@ -17,7 +17,7 @@ from forgather_mem.system.memory_limit import near_a_kill
 from forgather_mem.system.own_limits import Reserve
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
-from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
 from forgather_mem.units import MIB
 
 if TYPE_CHECKING:
@@ -27,64 +27,46 @@ if TYPE_CHECKING:
     from forgather_mem.heap.failed_lines import FailedOperation
     from forgather_mem.telemetry.report import Change, LeakReport, OomReport
 
-NOTHING: Mapping[str, float] = {}
 _RESERVE_BYTES = 8 * MIB
 _RESERVED_FRAC = 1 / 4  # at most, of what the first steps leave below a limit of this process
 _TELLING_STEPS = 2  # in which the lines that call the model are those of the training
 
 
 class OutOfMemoryWatch:
-    """The work of `OOMReporter`: state of one training, created in `begin` and dropped in `end`.
+    """The work of `OOMReporter`, in one training.
 
     Args:
         snapshot: Record the device's allocations, and write them to a file when memory runs out.
 
     Attributes:
-        trainer: Returns the trainer, if linked.
+        uses: Memory use of the steps so far.
     """
 
-    def __init__(self, snapshot: Snapshot | None = None) -> None:
-        self.reading = (type(self), snapshot)  # two equal ones in a training are read once
-        self.snapshot = snapshot
-        self.trainer: Callable[[], object] = _nothing
-        self._forget()
-
-    def _forget(self) -> None:
+    def __init__(self, run: RunInfo, snapshot: bool = False) -> None:
+        self._snapshot = Snapshot() if snapshot else None
         self.wants_begin = True  # wants the phases of every step
-        self._run: RunInfo | None = None
-        self._uses: BatchUses | None = None
+        self._run = run
+        self.uses = BatchUses()
         self._batch_of = BatchFinder()
         self._reserve = Reserve(_RESERVE_BYTES)
         self._model = self._optimizer = _nothing
         self._settings: RunSettings | None = None
         self._story: Story | None = None
-        self._predictions = self._first_step = 0
+        self._predictions, self._first_step = 0, run.step
         self._passes: set[str | None] = set()  # the lines of the user's that called the model in the first steps
-        self._before_bytes: int | None = None
-        self._began_bytes: int | None = None
         self._snapshot_path: str | None = None
-
-    def begin(self, run: RunInfo) -> None:
-        self.give_back()
-        if self._uses is not None:  # of a run that has not ended
-            self._uses.close()
-        self._forget()
-        self._run = run
-        self._uses = BatchUses()
+        run.at_close(self._give_back)
         self._reserve.take()
-        self._first_step = run.step
         self._before_bytes = own_memory().anonymous_bytes
-        self._began_bytes = self._uses.read()
+        self._began_bytes = self.uses.read()
         run.watch_phases(self)
         run.watch_batches(self._see)
         run.watch_failure(self._failed)
         run.at_close(self._tell)
-        if self.snapshot is not None:
-            self.snapshot.start()
+        if self._snapshot is not None:
+            self._snapshot.start()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if self._uses is None:
-            return NOTHING
         if moment.event == "prediction_step":
             # Of a loop of the user's own it is not known that each call of the model is a batch
             self._predictions += moment.objects.keys().isdisjoint(("batches_begun", "num_batches"))
@@ -94,19 +76,19 @@ class OutOfMemoryWatch:
         elif self._optimizer is _nothing and (optimizer := moment.objects.get("optimizer")) is not None:
             self._optimizer = _weakly(optimizer)  # of an observed loop it is known when it has stepped
         if moment.event == "step_end":
-            self._uses.step_ended(moment.step, sample.values)
+            self.uses.step_ended(moment.step, sample.values)
             if moment.step - self._first_step == _TELLING_STEPS:
-                self._settle_reserve(self._uses)
-            self.wants_begin = self._uses.reading
+                self._settle_reserve()
+            self.wants_begin = self.uses.reading
         return NOTHING
 
     def is_urgent(self) -> bool:
         return self.wants_begin
 
-    def _settle_reserve(self, uses: BatchUses) -> None:
+    def _settle_reserve(self) -> None:
         """Resize the reserve, now that the memory of a step is known: to a part of what is left below this process's
         limit."""
-        left_bytes = uses.left_at_peak_bytes()
+        left_bytes = self.uses.left_at_peak_bytes()
         if left_bytes is not None:
             self._reserve.take(_RESERVED_FRAC * left_bytes)
 
@@ -116,40 +98,31 @@ class OutOfMemoryWatch:
 
     def phase_end(self, phase: str) -> None:
         # A phase left by an exception has not finished
-        if self._uses is not None and self._run is not None and self._run.failed_phase is None:
-            self._uses.phase_ended(phase)
+        if self._run.failed_phase is None:
+            self.uses.phase_ended(phase)
 
-    def uses(self) -> BatchUses | None:
-        """Memory use of the steps so far; None outside a training."""
-        return self._uses
-
-    def end(self, run: RunInfo) -> None:
-        self.give_back()
-
-    def give_back(self) -> None:
-        """As before `begin`, whatever has failed since. Idempotent."""
+    def _give_back(self) -> None:
         self._reserve.release()
-        if self.snapshot is not None:
-            self.snapshot.stop()
+        if self._snapshot is not None:
+            self._snapshot.stop()
 
     def _look_at(self, moment: Moment) -> None:
         model, optimizer = moment.objects.get("model"), moment.objects.get("optimizer")
         self._model, self._optimizer = _weakly(model), _weakly(optimizer)
-        self._settings = settings_of(moment.args, model, self.trainer(), optimizer)
+        self._settings = settings_of(moment.args, model, self._run.trainer(), optimizer)
 
     def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
-        if self._uses is not None:
-            if self._run is not None and self._run.step - self._first_step < _TELLING_STEPS:
-                self._passes.add(calling_line())
-            self._uses.see(self._batch_of(arguments, keywords), self._run.step if self._run is not None else 0)
-            self.wants_begin = self._uses.reading
+        if self._run.step - self._first_step < _TELLING_STEPS:
+            self._passes.add(calling_line())
+        self.uses.see(self._batch_of(arguments, keywords), self._run.step)
+        self.wants_begin = self.uses.reading
 
     def _failed(self, error: BaseException) -> None:
         """An error ends the training: record everything that can be known while its frames are alive."""
         reserve_bytes = self._reserve.size_bytes
         self._reserve.release()
-        run, uses, found = self._run, self._uses, recognise(error)
-        if run is None or uses is None or found is None:
+        run, uses, found = self._run, self.uses, recognise(error)
+        if found is None:
             return
         told = run.failed_phase or run.phase
         limit = near_a_kill()
@@ -215,8 +188,8 @@ class OutOfMemoryWatch:
             steps_done=step - self._first_step,
             in_training=True,
         )
-        if self.snapshot is not None and found.where == "device" and run.folder is not None:
-            self._snapshot_path = self.snapshot.write(run.folder, run.rank)
+        if self._snapshot is not None and found.where == "device" and run.folder is not None:
+            self._snapshot_path = self._snapshot.write(run.folder, run.rank)
 
     def _without_passes(self, operation: FailedOperation | None) -> FailedOperation | None:
         """The operation without its unused graph, if this run has gone back through passes of that line: the source may
@@ -228,49 +201,47 @@ class OutOfMemoryWatch:
 
     def _users(self) -> list[object]:
         """The trainer and the user's callbacks."""
-        trainer = self.trainer()
+        trainer = self._run.trainer()
         callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
         return [trainer, *(callback for callback in callbacks if not is_our_class(type(callback)))]
 
     def _counts_predictions(self) -> bool:
         """A custom loop may not report its prediction steps."""
-        return self._predictions > 0 or self.trainer() is not None
+        return self._predictions > 0 or self._run.trainer() is not None
 
     def _trainers_step(self) -> int:
         """A callback called before ours, or the trainer itself, may have failed after a step that has not been reported
         yet."""
-        step = getattr(getattr(self.trainer(), "state", None), "global_step", None)
+        step = getattr(getattr(self._run.trainer(), "state", None), "global_step", None)
         return step if isinstance(step, int) else 0
 
     def _tell(self) -> None:
         """Called after all works have ended, so that the verdict about leaks exists."""
-        run, uses, story = self._run, self._uses, self._story
-        if run is not None and uses is not None:
-            if uses.largest is not None:
-                shape = {"batch.rows": uses.largest.rows, "batch.length": uses.largest.length or None}
-                settings = {name: str(size) for name, size in shape.items() if size is not None}
-                run.emit(Finding(kind="settings", step=run.step, text="settings", data=settings))
-            if story is not None:
-                from forgather_mem.diagnose.oom.story import sentence
-                from forgather_mem.telemetry.report_schema import to_dict
+        run, uses, story = self._run, self.uses, self._story
+        if uses.largest is not None:
+            shape = {"batch.rows": uses.largest.rows, "batch.length": uses.largest.length or None}
+            settings = {name: str(size) for name, size in shape.items() if size is not None}
+            run.emit(Finding(kind="settings", step=run.step, text="settings", data=settings))
+        if story is not None:
+            from forgather_mem.diagnose.oom.story import sentence
+            from forgather_mem.telemetry.report_schema import to_dict
 
-                run.reach(self._first_step + story.steps_done)
-                oom, advice = self._explained(story, run.told.leak, uses)
-                # One of two reporters, a template's and the user's, may have written it already
-                written = None if run.told.oom is None else run.told.oom.snapshot
-                oom = replace(oom, snapshot=self._snapshot_path or written)
-                run.emit(Finding(kind="oom", step=story.step, text=sentence(story), data=to_dict(oom)))
-                run.emit(_advice(story.step, advice))
-            elif self._settings is not None and run.told.leak.verdict != "leak":
-                from forgather_mem.diagnose.oom.batch_headroom import room_left
+            run.reach(self._first_step + story.steps_done)
+            oom, advice = self._explained(story, run.told.leak, uses)
+            # One of two reporters, a template's and the user's, may have written it already
+            written = None if run.told.oom is None else run.told.oom.snapshot
+            oom = replace(oom, snapshot=self._snapshot_path or written)
+            run.emit(Finding(kind="oom", step=story.step, text=sentence(story), data=to_dict(oom)))
+            run.emit(_advice(story.step, advice))
+        elif self._settings is not None and run.told.leak.verdict != "leak":
+            from forgather_mem.diagnose.oom.batch_headroom import room_left
 
-                rss_peak = _whole(run.latest("host/rss_peak_bytes"))
-                model, optimizer = self._model(), self._optimizer()
-                left = room_left(uses, self._settings, self._began_bytes, model, optimizer, rss_peak)
-                if left is not None:
-                    run.emit(_advice(run.step, [left]))
-            uses.close()
-        self._forget()
+            rss_peak = _whole(run.latest("host/rss_peak_bytes"))
+            model, optimizer = self._model(), self._optimizer()
+            left = room_left(uses, self._settings, self._began_bytes, model, optimizer, rss_peak)
+            if left is not None:
+                run.emit(_advice(run.step, [left]))
+        uses.close()
 
     def _explained(self, story: Story, leak: LeakReport, uses: BatchUses) -> tuple[OomReport, Sequence[Change]]:
         if story.untold is not None:
@@ -280,12 +251,6 @@ class OutOfMemoryWatch:
         from forgather_mem.diagnose.oom.explanation import explained
 
         return explained(story, leak, self._settings, uses.uses)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"snapshot": self.snapshot}
-
-    def __setstate__(self, kept: dict[str, Any]) -> None:
-        self.__dict__.update(vars(OutOfMemoryWatch(kept["snapshot"])))
 
 
 def _advice(step: int, changes: Sequence[Change]) -> Finding:

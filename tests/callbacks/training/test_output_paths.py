@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,10 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from forgather_mem.callbacks.training.output_paths import EventTarget, event_folder
+from forgather_mem.engine.run import Run
+from forgather_mem.engine.summary import RunFacts
 from forgather_mem.telemetry.records import Moment
+from tests.engine.test_closing import open_files
 from tests.events import scalars
 
 
@@ -52,40 +54,25 @@ def test_a_home_folder_and_a_remote_address_are_understood(tmp_path: Path, monke
 
 
 def test_each_training_has_a_page_of_its_own_which_is_closed_at_its_end(tmp_path: Path) -> None:
-    target = EventTarget(None, tmp_path)
     pages = []
     for value in (1.0, 2.0):
-        target.begin()
+        run = Run(RunFacts())
+        target = EventTarget(run, None, tmp_path)
         pages.append(target.page(moment(tmp_path)))
         assert target.page(moment(tmp_path)) is pages[-1]
         pages[-1].scalars({"mine/value": value}, 1)
-        target.end()
-    target.end()
+        run.close()
     assert pages[0] is not pages[1]
+    assert open_files(tmp_path) == set()
     assert [value for _, value in scalars(tmp_path)["mine/value"]] == [1.0, 2.0]
     assert len(list(tmp_path.rglob("*tfevents*"))) == 2
 
 
 def test_a_writer_of_the_user_is_written_to_and_stays_open(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path / "theirs")) as writer:
-        target = EventTarget(writer, None)
-        target.begin()
-        target.page(moment(tmp_path)).scalars({"mine/value": 1.0}, 1)
-        target.end()
+        run = Run(RunFacts())
+        EventTarget(run, writer, None).page(moment(tmp_path)).scalars({"mine/value": 1.0}, 1)
+        run.close()
         writer.add_scalar("mine/value", 2.0, 2)
     assert list(scalars(tmp_path)["mine/value"]) == [(1, 1.0), (2, 2.0)]
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_copy_has_no_page_of_the_original(tmp_path: Path) -> None:
-    target = EventTarget(None, tmp_path)
-    target.begin()
-    target.page(moment(tmp_path)).scalars({"mine/value": 1.0}, 1)
-    copy = pickle.loads(pickle.dumps(target))
-    copy.end()  # the original's page is not the copy's to close
-    target.page(moment(tmp_path)).scalars({"mine/value": 2.0}, 2)
-    copy.page(moment(tmp_path / "copy")).scalars({"mine/value": 3.0}, 3)
-    for one in (target, copy):
-        one.end()
-    assert len(list(tmp_path.rglob("*tfevents*"))) == 2
-    assert list(scalars(tmp_path)["mine/value"]) == [(1, 1.0), (2, 2.0), (3, 3.0)]

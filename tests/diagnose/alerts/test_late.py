@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +15,7 @@ from transformers import Trainer, TrainerCallback
 from forgather_mem.callbacks import MemoryAlert, MemoryCallback, OOMReporter
 from forgather_mem.callbacks.memory_alert import Alert
 from forgather_mem.diagnose.alerts.foretold import free_disk_bytes
-from forgather_mem.diagnose.alerts.late import LateFailures, keeping_of, num_batches_of
+from forgather_mem.diagnose.alerts.late import keeping_of, num_batches_of
 from forgather_mem.sinks import JsonlSink
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.telemetry.records import Moment
@@ -213,9 +211,3 @@ def test_of_batches_that_are_not_joined_only_equally_long_ones_are_known(
     settle = keeping_of(moment, SimpleNamespace(compute_metrics=len)).settle
     assert settle is not None
     assert settle(0.0, 1).is_known == known
-
-
-def test_a_copy_is_as_new() -> None:
-    late = LateFailures()
-    late.trainer = sys.exc_info  # whatever belongs to a training
-    assert pickle.loads(pickle.dumps(late)).trainer() is None

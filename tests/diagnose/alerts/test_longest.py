@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import pickle
 import random
 import resource
 import threading
@@ -21,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 
 from forgather_mem.callbacks import MemoryAlert, OOMReporter
 from forgather_mem.callbacks.memory_alert import Alert
-from forgather_mem.diagnose.alerts.longest import LivePeak, LongestBatch
+from forgather_mem.diagnose.alerts.longest import LivePeak
 from forgather_mem.loops.observed import ObservedLoop
 from forgather_mem.loops.state import default_arguments
 from forgather_mem.system.native_heap import allocated_natively_bytes
@@ -119,10 +118,6 @@ def test_a_stream_has_no_batches_ahead_and_that_is_no_failure(tmp_path: Path) ->
     Trainer(watched.model, arguments, data_collator=padded, train_dataset=Stream(), callbacks=[reporter]).train()
     assert reporter.summary.steps == STEPS_SEEN
     assert reporter.summary.switched_off == []
-
-
-def test_a_copy_is_as_new() -> None:
-    assert isinstance(pickle.loads(pickle.dumps(LongestBatch(dict))), LongestBatch)
 
 
 CHANCE = random.Random(3)
