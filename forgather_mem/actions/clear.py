@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from forgather_mem.system.allocator import current_allocator, gauge, reserved_bytes
 from forgather_mem.telemetry.records import Moment, Sample
 
 
+@dataclass(frozen=True)
 class ClearCache:
     """Empties the cache of the device's allocator (CUDA, ROCm, XPU, MPS, ...).
 
@@ -23,10 +26,8 @@ class ClearCache:
             included. This also happens without an accelerator.
     """
 
-    books = "clear"
-
-    def __init__(self, garbage_collection: bool = False) -> None:
-        self.garbage_collection = garbage_collection
+    books: ClassVar = "clear"
+    garbage_collection: bool = False
 
     @property
     def available(self) -> bool:

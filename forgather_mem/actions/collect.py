@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Moment, Sample
 
 
+@dataclass(frozen=True)
 class Collect:
     """Runs `gc.collect(generation)`.
 
@@ -24,11 +27,11 @@ class Collect:
         ValueError: for a generation that does not exist.
     """
 
-    books = "collect"
+    books: ClassVar = "collect"
+    generation: int = 2
 
-    def __init__(self, generation: int = 2) -> None:
-        check_generation("Collect", generation)
-        self.generation = generation
+    def __post_init__(self) -> None:
+        check_generation("Collect", self.generation)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         return collect(self.generation)

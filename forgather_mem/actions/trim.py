@@ -6,13 +6,17 @@ import ctypes
 import functools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 from forgather_mem.system.allocator import empty_host_cache
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.time_budget import TimeBudget
 from forgather_mem.telemetry.records import RunInfo, Work
+from forgather_mem.telemetry.triggers import check_share
 
 
+@dataclass(frozen=True)
 class TrimHost:
     """Calls `malloc_trim(0)`, and empties torch's cache of pinned host memory if there is one.
 
@@ -28,12 +32,11 @@ class TrimHost:
         ValueError: for a budget that is not positive.
     """
 
-    books = "trim"
+    books: ClassVar = "trim"
+    budget_frac: float = 0.02
 
-    def __init__(self, budget_frac: float = 0.02) -> None:
-        if not 0 < budget_frac <= 1:
-            raise ValueError(f"TrimHost(budget_frac={budget_frac}): give a share above 0 and at most 1")
-        self.budget_frac = budget_frac
+    def __post_init__(self) -> None:
+        check_share("TrimHost", budget_frac=self.budget_frac)
 
     @property
     def available(self) -> bool:

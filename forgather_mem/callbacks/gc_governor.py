@@ -15,7 +15,7 @@ from forgather_mem.errors import check_flags
 from forgather_mem.system.rank_store import RankAgreement
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import EachRun, Rule
-from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
+from forgather_mem.telemetry.triggers import AtEvent, Every, check_period, check_seconds
 from forgather_mem.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -71,8 +71,7 @@ class ScheduledGarbageCollector(RuleCallback):
         check_period(name, "every_steps", "step", every_steps, needed=True)
         check_period(name, "boundary_steps", "step", boundary_steps, needed=True)
         check_generation(name, generation)
-        if isinstance(boundary_s, bool) or not isinstance(boundary_s, int | float) or not boundary_s > 0:
-            raise ValueError(f"{name}(boundary_s={boundary_s!r}): give seconds above 0")
+        check_seconds(name, boundary_s=boundary_s)
         check_flags(name, freeze=freeze, verbose=verbose)
         self.every_steps = every_steps
         self.generation = generation

@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -47,8 +47,7 @@ class CleanupProbe:
     its module by name before the training.
     """
 
-    def __init__(self) -> None:
-        self.reading: Hashable = (type(self),)
+    reading = ("clean-up calls",)
 
     def begin(self, run: RunInfo) -> Work:
         return _Cleanups(run)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import KW_ONLY, dataclass
 
 from forgather_mem.system.allocator import (
     Allocator,
@@ -20,12 +21,14 @@ from forgather_mem.system.headroom import room_of
 from forgather_mem.system.nvml import other_processes_bytes
 from forgather_mem.system.peak_windows import peaks_of
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.records import NOTHING, RISEN, Moment, RunInfo, Sample, Work
+from forgather_mem.telemetry.records import NOTHING, RISEN, Moment, RunInfo, Sample, Work, itself
+from forgather_mem.telemetry.triggers import check_share
 
 HEADROOM_EVERY_S = 1.0
 OTHERS_EVERY_S = 1.0  # how often other devices are looked for
 
 
+@dataclass(frozen=True)
 class DeviceProbe:
     """The device allocator's numbers from one nested reading, and what the driver says is left.
 
@@ -47,21 +50,15 @@ class DeviceProbe:
         ValueError: for a budget that is not positive.
     """
 
-    def __init__(
-        self,
-        reset_peaks: bool = False,
-        *,
-        headroom: bool = True,
-        others: bool = False,
-        budget_frac: float = BUDGET_FRAC,
-    ) -> None:
-        if not 0 < budget_frac <= 1:
-            raise ValueError(f"DeviceProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")
-        self.reset_peaks = reset_peaks
-        self.headroom = headroom
-        self.others = others
-        self.budget_frac = budget_frac
-        self.reading: Hashable = (type(self), reset_peaks, headroom, others, budget_frac)
+    reset_peaks: bool = False
+    _: KW_ONLY
+    headroom: bool = True
+    others: bool = False
+    budget_frac: float = BUDGET_FRAC
+    reading = property(itself)
+
+    def __post_init__(self) -> None:
+        check_share("DeviceProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         return _Devices(self, run)

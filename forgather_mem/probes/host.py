@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from forgather_mem.errors import missing
@@ -14,7 +15,8 @@ from forgather_mem.system.installed import installed
 from forgather_mem.system.peak_windows import PeakWindows, host_peaks
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, read_once, resident_bytes
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget, backed_off
-from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample, Work
+from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample, Work, itself
+from forgather_mem.telemetry.triggers import check_seconds, check_share
 from forgather_mem.units import format_bytes, format_duration
 
 resource = installed("resource")
@@ -23,6 +25,7 @@ PSS_MOST_S = 0.05
 _PSS_S_PER_BYTE = 1e-11  # at least: 40 ms at 4.3 GB; measured at every reading
 
 
+@dataclass(frozen=True)
 class HostProbe:
     """Resident memory, its peak and the applicable limit; less often PSS, shared memory, swap, faults, pressure.
 
@@ -46,27 +49,18 @@ class HostProbe:
         ValueError: for a period or budget that is not positive.
     """
 
-    def __init__(
-        self,
-        slow_every_s: float = 10.0,
-        *,
-        limits: bool = True,
-        pss: bool = True,
-        budget_frac: float = BUDGET_FRAC,
-        proc_root: str = "/proc",
-        cgroup_root: str = "/sys/fs/cgroup",
-    ) -> None:
-        if not slow_every_s > 0:
-            raise ValueError(f"HostProbe(slow_every_s={slow_every_s}): give seconds above 0")
-        if not 0 < budget_frac <= 1:
-            raise ValueError(f"HostProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")
-        self.slow_every_s = slow_every_s
-        self.limits = limits
-        self.pss = pss
-        self.budget_frac = budget_frac
-        self.proc_root = proc_root
-        self.cgroup_root = cgroup_root
-        self.reading: Hashable = (type(self), slow_every_s, limits, pss, budget_frac, proc_root, cgroup_root)
+    slow_every_s: float = 10.0
+    _: KW_ONLY
+    limits: bool = True
+    pss: bool = True
+    budget_frac: float = BUDGET_FRAC
+    proc_root: str = "/proc"
+    cgroup_root: str = "/sys/fs/cgroup"
+    reading = property(itself)
+
+    def __post_init__(self) -> None:
+        check_seconds("HostProbe", slow_every_s=self.slow_every_s)
+        check_share("HostProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         peaks = host_peaks()

@@ -6,15 +6,16 @@ import contextlib
 import sys
 import time
 import weakref
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.system.process_start import process_age_s
 from forgather_mem.system.time_budget import backed_off
-from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, RunInfo, Sample, Work
+from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, RunInfo, Sample, Work, itself
+from forgather_mem.telemetry.triggers import check_share
 from forgather_mem.units import format_duration, format_share
 
 # Short runs need phases too: this many steps are measured whatever they cost, 0.1 ms each.
@@ -26,6 +27,7 @@ _LEFT = "tensors/activations_bytes"
 _MOST_COUNTING_S = 2e-4
 
 
+@dataclass(frozen=True)
 class PhaseProbe:
     """Peaks per phase from the kernel's and the allocator's own high-water marks: exact, without a thread.
 
@@ -55,21 +57,15 @@ class PhaseProbe:
         ValueError: for a budget that is not positive.
     """
 
-    def __init__(
-        self,
-        host_mark: bool = False,
-        device: bool = True,
-        *,
-        reset_peaks: bool = True,
-        budget_frac: float = OWN_BUDGET_FRAC,
-    ) -> None:
-        if not 0 < budget_frac <= 1:
-            raise ValueError(f"PhaseProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")
-        self.host_mark = host_mark
-        self.device = device
-        self.reset_peaks = reset_peaks
-        self.budget_frac = budget_frac
-        self.reading: Hashable = (type(self), host_mark, device, reset_peaks, budget_frac)
+    host_mark: bool = False
+    device: bool = True
+    _: KW_ONLY
+    reset_peaks: bool = True
+    budget_frac: float = OWN_BUDGET_FRAC
+    reading = property(itself)
+
+    def __post_init__(self) -> None:
+        check_share("PhaseProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         return _Phases(self, run)

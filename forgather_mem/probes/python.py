@@ -8,16 +8,20 @@ import gc
 import operator
 import time
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from itertools import accumulate, repeat, starmap, tee
+from typing import ClassVar
 
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
+from forgather_mem.telemetry.triggers import check_seconds, check_share
 
 FULL_GENERATION = 2
 _COUNTING_S = 0.04  # with the 400 000 objects of a process that has imported torch and transformers
 
 
+@dataclass(frozen=True)
 class PythonProbe:
     """Collections and pauses of all causes, timed inside the collector; less often, the number of tracked objects.
 
@@ -34,14 +38,14 @@ class PythonProbe:
         ValueError: for a period or budget that is not positive.
     """
 
-    def __init__(self, tracked_every_s: float = 10.0, *, budget_frac: float = BUDGET_FRAC) -> None:
-        if not tracked_every_s > 0:
-            raise ValueError(f"PythonProbe(tracked_every_s={tracked_every_s}): give seconds above 0")
-        if not 0 < budget_frac <= 1:
-            raise ValueError(f"PythonProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")
-        self.tracked_every_s = tracked_every_s
-        self.budget_frac = budget_frac
-        self.reading: Hashable = (type(self),)  # however often it counts objects: pauses of two would add up
+    tracked_every_s: float = 10.0
+    _: KW_ONLY
+    budget_frac: float = BUDGET_FRAC
+    reading: ClassVar = ("collector",)  # however often it counts objects: pauses of two would add up
+
+    def __post_init__(self) -> None:
+        check_seconds("PythonProbe", tracked_every_s=self.tracked_every_s)
+        check_share("PythonProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         return _Collector(self, run)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.errors import ours
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work, itself
+from forgather_mem.telemetry.triggers import check_share
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,7 @@ _SPARSE_PARTS = {
 }
 
 
+@dataclass(frozen=True)
 class TensorProbe:
     """Bytes of the model's parameters, gradients and buffers and of the optimizer's state.
 
@@ -43,11 +45,12 @@ class TensorProbe:
         ValueError: for a budget that is not positive.
     """
 
-    def __init__(self, *, budget_frac: float = BUDGET_FRAC) -> None:
-        if not 0 < budget_frac <= 1:
-            raise ValueError(f"TensorProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")
-        self.budget_frac = budget_frac
-        self.reading: Hashable = (type(self), budget_frac)
+    _: KW_ONLY
+    budget_frac: float = BUDGET_FRAC
+    reading = property(itself)
+
+    def __post_init__(self) -> None:
+        check_share("TensorProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         paces: dict[str, TimeBudget] = {}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from forgather_mem.errors import missing, ours
 from forgather_mem.system.procfs import anonymous_bytes, child_pids, kib_fields
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work, itself
+from forgather_mem.telemetry.triggers import check_seconds, check_share
 
 # Fields of /proc/<pid>/stat after the name (proc_pid_stat(5) counts from 1, including PID and name).
 _START_TIME, _START_STACK = 22 - 3, 28 - 3
@@ -28,6 +29,7 @@ def is_data_worker(process: Path) -> bool:
         return False
 
 
+@dataclass(frozen=True)
 class WorkerProbe:
     """Data workers of this process, and its other children, without counting shared pages twice.
 
@@ -57,23 +59,16 @@ class WorkerProbe:
         ValueError: for a period or budget that is not positive.
     """
 
-    def __init__(
-        self,
-        every_s: float = 5.0,
-        *,
-        budget_frac: float = BUDGET_FRAC,
-        zeros: bool = True,
-        proc_root: str = "/proc",
-    ) -> None:
-        if not every_s > 0:
-            raise ValueError(f"WorkerProbe(every_s={every_s}): give seconds above 0")
-        if not 0 < budget_frac <= 1:
-            raise ValueError(f"WorkerProbe(budget_frac={budget_frac}): give a share above 0 and at most 1")
-        self.every_s = every_s
-        self.budget_frac = budget_frac
-        self.zeros = zeros
-        self.proc_root = proc_root
-        self.reading: Hashable = (type(self), every_s, budget_frac, zeros, proc_root)
+    every_s: float = 5.0
+    _: KW_ONLY
+    budget_frac: float = BUDGET_FRAC
+    zeros: bool = True
+    proc_root: str = "/proc"
+    reading = property(itself)
+
+    def __post_init__(self) -> None:
+        check_seconds("WorkerProbe", every_s=self.every_s)
+        check_share("WorkerProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         return _Workers(self, run)

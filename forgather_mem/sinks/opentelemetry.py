@@ -18,6 +18,7 @@ from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.metrics import FLOW, metric_of
 from forgather_mem.telemetry.records import RunInfo, Sample
+from forgather_mem.telemetry.triggers import check_seconds
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -62,8 +63,7 @@ class OpenTelemetrySink:
     _known: dict[str, bool]  # of names that have an instrument, whether they are added up
 
     def __init__(self, *, every_s: float = 15.0, readers: Sequence[MetricReader] | None = None) -> None:
-        if not every_s > 0:
-            raise ValueError(f"OpenTelemetrySink(every_s={every_s}): give seconds above 0")
+        check_seconds("OpenTelemetrySink", every_s=every_s)
         _needed("opentelemetry.sdk.metrics")
         if readers is None:
             _needed("opentelemetry.exporter.otlp.proto.http.metric_exporter")

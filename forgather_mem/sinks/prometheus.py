@@ -13,6 +13,7 @@ from forgather_mem.files import replace_file
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.metrics import FLOW, Metric, metric_of
 from forgather_mem.telemetry.records import RunInfo, Sample
+from forgather_mem.telemetry.triggers import check_seconds
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_]")
 
@@ -38,8 +39,7 @@ class PrometheusSink:
             raise ValueError(
                 f"PrometheusSink({str(path)!r}): give a file that ends in .prom, which node exporter reads"
             )
-        if not every_s > 0:
-            raise ValueError(f"PrometheusSink(every_s={every_s}): give seconds above 0")
+        check_seconds("PrometheusSink", every_s=every_s)
         self.path = Path(path)
         self.every_s = every_s
         self._values: dict[str, float] = {}

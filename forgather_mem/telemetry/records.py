@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.guard import FailureGuard
@@ -29,6 +29,7 @@ RISEN = 1.01
 # Fraction of a run's time for our readings; above it the expensive ones are taken less often, as the report says.
 OWN_BUDGET_FRAC = 0.005
 
+S = TypeVar("S")
 JsonData = Mapping[str, Any]
 Objects = Mapping[str, Any]  # the keyword arguments of an event: model, optimizer, logs, ...
 SeesBatch = Callable[[Sequence[Any], Mapping[str, Any]], object]
@@ -138,6 +139,11 @@ class Work(Protocol):
             Finite numbers by name, "family/what_unit": bytes, seconds, fractions or counts. What could not be read is
             left out. An empty mapping for nothing.
         """
+
+
+def itself(settings: S) -> S:
+    """For `reading = property(itself)`: works with equal settings read the same."""
+    return settings
 
 
 class Begins(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeGuard
 
 from forgather_mem.telemetry.records import Begins, RunInfo, Work
-from forgather_mem.telemetry.triggers import Trigger
+from forgather_mem.telemetry.triggers import Trigger, check_share
 
 P = ParamSpec("P")
 
@@ -50,8 +50,8 @@ class Rule:
                 raise ValueError(f"Rule(do=[... {work.__name__} ...]): this is a class; write {work.__name__}()")
             if not _is_work(work):
                 raise ValueError(f"Rule(do=[... {work!r} ...]): a probe or an action is called; this can't be")
-        if self.budget_frac is not None and not 0 < self.budget_frac <= 1:
-            raise ValueError(f"Rule(budget_frac={self.budget_frac}): give a share above 0 and at most 1")
+        if self.budget_frac is not None:
+            check_share("Rule", budget_frac=self.budget_frac)
         if self.budget_frac is not None and getattr(self.when, "steps", None) is None:
             raise ValueError(
                 f"Rule(when={self.when!r}, budget_frac={self.budget_frac}): a budget stretches Every(steps=N)"

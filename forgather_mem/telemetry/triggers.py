@@ -258,6 +258,28 @@ def check_period(owner: str, parameter: str, unit: str, period: int | None, *, n
         raise ValueError(f"{owner}({parameter}={period!r}): a period is 1 {unit} or more")
 
 
+def check_seconds(owner: str, **seconds: float) -> None:
+    """Refuse anything but numbers above 0.
+
+    Raises:
+        ValueError: with the owner, the parameter and the value.
+    """
+    for name, value in seconds.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise ValueError(f"{owner}({name}={value!r}): give seconds above 0")
+
+
+def check_share(owner: str, **shares: float) -> None:
+    """Refuse anything but fractions above 0.
+
+    Raises:
+        ValueError: with the owner, the parameter and the value.
+    """
+    for name, value in shares.items():
+        if not 0 < value <= 1:
+            raise ValueError(f"{owner}({name}={value!r}): give a share above 0 and at most 1")
+
+
 def read_limit(name: str, limit: float | str) -> float:
     """A limit as a number in the sample's own unit.
 
