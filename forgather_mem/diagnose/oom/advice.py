@@ -122,7 +122,7 @@ def _no_help(failure: FailureContext, settings: RunSettings) -> Iterator[str]:
         yield why if settings.is_trainers else why.replace("per_device_train_batch_size", "a smaller training batch")
     elif settings.arguments.get(checkpointing_name(settings)):
         yield f"{checkpointing_name(settings)} (it is on)"
-    elif failure.phase in ("forward", "backward") and not settings.can_checkpoint and not failure.is_graph:
+    elif failure.phase in ("forward", "backward") and not settings.can_checkpoint:
         yield f"{checkpointing_name(settings)} (this model has none)"
     if failure.where == "host":
         yield "empty_cache, expandable_segments (this is the host's memory)"

@@ -104,13 +104,6 @@ class Batches:
         return not is_known and is_sorted and is_enough
 
     @property
-    def widest_sample(self) -> tuple[int, ...] | None:
-        """The largest sizes of a sample in the steps before, in as many dimensions as the one that failed has."""
-        failed = self._failure.sample
-        before = [use.sample for use in self._uses if use.step < self._failure.step and len(use.sample) == len(failed)]
-        return tuple(map(max, zip(*before, strict=True))) if before and failed else None
-
-    @property
     def is_far_longer(self) -> bool:
         """Whether the samples that failed were far longer than any before."""
         seen, failed = self.longest_seen(), self._failure.width

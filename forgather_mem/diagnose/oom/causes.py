@@ -6,7 +6,6 @@ apply.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
 from forgather_mem.diagnose.oom.batches import Batches
@@ -15,14 +14,10 @@ from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED, less_at_once
 from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
-from forgather_mem.units import MIB, by_sides, format_bytes
+from forgather_mem.units import MIB, format_bytes
 
 _MUCH_FRAC = (0.05, 0.1)  # of what is in use, outside a pass and in one: a variable that is worth a word
 _EVALUATIONS = ("evaluate", "generate")
-_MAKING = ("startup", "data", "other")
-_PASSES = ("forward", "backward")
-_MANY_PARTS = 16  # of a list; fewer may be the parts of one batch
-_ITEM_BYTES = (2, 4, 8)
 _LIKE_THE_MODEL_FRAC = 0.05  # as far an entry may be from the size of the weights
 _LOADING = ("startup", "resume", "other")
 
@@ -45,21 +40,9 @@ def graph_in_vain(failure: FailureContext, batches: Batches) -> Iterator[Change]
 def teacher_with_graph(failure: FailureContext, batches: Batches) -> Iterator[Change]:
     """A second model that is not trained runs with gradients enabled, and keeps a graph."""
     teacher = failure.operation.teacher if failure.operation is not None else None
-    if teacher is not None and failure.phase in _PASSES:
+    if teacher is not None and failure.phase in ("forward", "backward"):
         note = f"no optimizer has the parameters of that model, but all its layers keep theirs; {NOT_MEASURED}"
         yield Change(text=f"torch.no_grad() around what {teacher} calls", note=note)
-
-
-def pairs_by_broadcasting(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """Distances of all pairs are computed from their differences, which take a multiple of the memory."""
-    pairs = failure.operation.pairs if failure.operation is not None else None
-    if pairs is None or not failure.requested_bytes or failure.requested_bytes < MIB:
-        return
-    if failure.requested_bytes in {item * math.prod(pairs) for item in _ITEM_BYTES}:
-        text = f"torch.cdist instead of differences of all pairs at {failure.line}"
-        made = f"{format_bytes(failure.requested_bytes)} of {by_sides(pairs)}"
-        note = f"{made} are asked for; the distances take {pairs[2]:,} times less; {NOT_MEASURED}"
-        yield Change(text=text, note=note)
 
 
 def checkpoint_by_copying(failure: FailureContext, batches: Batches) -> Iterator[Change]:
@@ -72,43 +55,6 @@ def checkpoint_by_copying(failure: FailureContext, batches: Batches) -> Iterator
     yield Change(text=f"torch.save to a file at {failure.line}, not a copy", note=note)
 
 
-def copied_to_grow(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """A variable is replaced by a longer copy of itself: for a while both are in memory."""
-    operation = failure.operation
-    if operation is not None and operation.grows is not None and failure.line is not None:
-        wanted = format_bytes(failure.requested_bytes or 0)
-        note = f"{wanted} are asked for there while the shorter one is still in memory; {NOT_MEASURED}"
-        text = f"add to `{operation.grows}` without a copy at {failure.line}: its parts in a list (ConcatDataset)"
-        yield Change(text=text, note=note)
-
-
-def grown_with_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """The requested tensor has as many rows as a list that is older than the batch."""
-    if failure.phase not in _PASSES:
-        return  # what an evaluation has collected is worked on once
-    sizes = failure.operation.sizes if failure.operation is not None else frozenset()
-    wanted = failure.requested_bytes or 0
-    for held in failure.variables:
-        if held.collects and held.lasts and held.num_items >= _MANY_PARTS:
-            # The tensor may be of the step before
-            rows = {held.num_rows, held.num_rows - held.num_rows // held.num_items} - {0}
-            if sizes & rows and any(wanted % number == 0 for number in rows):
-                text = f"keep less in {held.name}: at most {held.num_items // 2:,} of its {held.num_items:,} parts"
-                yield Change(text=text, note=f"each step works on all of them, {format_bytes(wanted)} at once now")
-
-
-def joined_beside_its_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """The parts of a data set are joined into one tensor while the list still holds them."""
-    operation, wanted = failure.operation, failure.requested_bytes or 0
-    if operation is None or operation.joins is None or failure.phase not in _MAKING:
-        return
-    held = next((held for held in failure.variables if held.name.startswith(f"`{operation.joins}`")), None)
-    if held is not None and held.num_items > 1 and is_much(held.num_bytes, failure) and held.num_bytes >= wanted:
-        text = f"fill one tensor made before the loop instead of joining the list `{operation.joins}`"
-        note = f"the list has {format_bytes(held.num_bytes)}, and what is joined takes them again; {NOT_MEASURED}"
-        yield Change(text=text, note=note)
-
-
 def kept_in_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change]:
     """A list grows from batch to batch, and holds more than the failed request."""
     in_callback = failure.callback is not None
@@ -116,14 +62,6 @@ def kept_in_a_list(failure: FailureContext, batches: Batches) -> Iterator[Change
     if grows and (not batches.known or batches.is_as_ever):
         wanted = (failure.requested_bytes or 0) if in_callback or failure.rows is not None else 0
         yield from (_less_in(held, failure) for held in large_variables(failure) if held.num_bytes >= wanted)
-
-
-def replaced_only_later(failure: FailureContext, batches: Batches) -> Iterator[Change]:
-    """A variable is assigned a new value, and holds the old one until the new one is complete."""
-    for held in failure.variables:
-        if held.replaced_at is not None and held.num_bytes >= max(MIB, failure.requested_bytes or 0):
-            text = f"delete {held.name} before {held.replaced_at}: {format_bytes(held.num_bytes)}"
-            yield Change(text=text, note="that line makes its next value while it is still in memory")
 
 
 def too_much_at_once(failure: FailureContext, batches: Batches) -> Iterator[Change]:
@@ -138,13 +76,8 @@ def too_much_at_once(failure: FailureContext, batches: Batches) -> Iterator[Chan
 RULES: tuple[tuple[Callable[[FailureContext, Batches], Iterator[Change]], bool], ...] = (
     (graph_in_vain, True),
     (teacher_with_graph, True),
-    (pairs_by_broadcasting, True),
     (checkpoint_by_copying, True),
-    (copied_to_grow, True),
-    (grown_with_a_list, True),
-    (joined_beside_its_list, True),
     (kept_in_a_list, False),
-    (replaced_only_later, False),
     (too_much_at_once, True),
 )
 

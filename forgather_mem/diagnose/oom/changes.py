@@ -12,7 +12,6 @@ from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
 from forgather_mem.diagnose.oom.own_lines import NOT_MEASURED, less_at_once
 from forgather_mem.diagnose.oom.shapes.fit import binding, largest_that_fits
 from forgather_mem.diagnose.oom.shapes.pass_peak import UNSEEN_DATA, BatchShape, compares_rows
-from forgather_mem.diagnose.oom.shapes.sample_changes import smaller_in_size, smaller_samples
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
 
@@ -27,15 +26,10 @@ LENGTHS = ("max_length", "max_seq_length")
 
 def step_changes(failure: FailureContext, settings: RunSettings, batches: Batches) -> list[Change]:
     """Changes for a batch that did not fit, best first."""
-    if failure.is_graph:
-        return _of_a_graph()
     rows = int(settings.arguments.get("per_device_train_batch_size") or failure.rows or 1)
     smaller = _smaller_batch(failure, settings, batches, rows)
     shorter = list(_shorter(failure, settings, batches, rows))
     checkpointing = list(_checkpointing(settings))
-    resized = smaller_in_size(failure, batches)
-    if resized is not None:  # what is new about this batch is the size of its samples
-        return [resized, *_present(smaller), *checkpointing]
     if batches.rises and shorter:  # longer ones than this will come, nobody knows how long
         return [*shorter, *_present(smaller), *checkpointing]
     cut = bool(shorter) and (batches.is_far_longer or shorter[0].predicted_bytes is not None)
@@ -45,21 +39,13 @@ def step_changes(failure: FailureContext, settings: RunSettings, batches: Batche
         return [smaller, *shorter, *checkpointing]
     measured = [change for change in shorter if change.predicted_bytes is not None or _has_fitted(change, batches)]
     guessed = [change for change in shorter if change not in measured]
-    if rows == 1:
-        guessed += smaller_samples(failure, settings, alone=not [*measured, *checkpointing, *guessed])
+    if failure.rows is None and not settings.is_trainers:
+        note = f"the same step in smaller parts; with a batch of 1, smaller samples; {NOT_MEASURED}"
+        guessed.append(Change(text="smaller batches, and gradients of more of them in each step", note=note))
+    elif rows == 1 and not [*measured, *checkpointing, *guessed]:
+        text = "one sample in parts, as tiles of an image or a part of a graph, or smaller samples"
+        guessed.append(Change(text=text, note=f"its batch is 1 already; {NOT_MEASURED}"))
     return [*measured, *checkpointing, *guessed]
-
-
-def _of_a_graph() -> list[Change]:
-    """Changes where each step trains on one graph, so that there is no batch to make smaller."""
-    text = "activation checkpointing of each layer: torch.utils.checkpoint.checkpoint(layer, ..., use_reentrant=False)"
-    sampled = "parts of the graph: neighbours sampled for some of its nodes at a time"
-    return [
-        Change(
-            text=text, note=f"one graph is no batch that could be smaller; slower, the same numbers; {NOT_MEASURED}"
-        ),
-        Change(text=sampled, note=f"{CHANGES_TRAINING} (fewer neighbours in a step); {NOT_MEASURED}"),
-    ]
 
 
 def _has_fitted(shorter: Change, batches: Batches) -> bool:

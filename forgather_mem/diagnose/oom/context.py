@@ -6,12 +6,10 @@ import math
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from forgather_mem.diagnose.oom.shapes.batch_shapes import GRAPH
 from forgather_mem.diagnose.oom.shapes.optimizer_sizes import Trained, family_of, family_of_class, states_of
 from forgather_mem.engine.settings import ALLOCATOR_VARIABLES, ARGUMENTS
 from forgather_mem.probes.tensors import shard_of
@@ -38,7 +36,6 @@ class RunSettings:
         trained_bytes: Their size.
         largest_trained: Number of parameters in the largest tensor.
         adafactor_bytes: Size of Adafactor's state for these tensors.
-        tables: Rows and bytes of each trained embedding with a dense gradient that no other module has.
         state_bytes: Size of each kind of optimizer's state for these tensors, by `optimizer_sizes.FAMILY`.
         optimizer_bytes: Size of the state that the optimizer in use will have, by its class; None if that is not known.
         allocator_conf: The value of the first of `ALLOCATOR_VARIABLES` that is set.
@@ -56,7 +53,6 @@ class RunSettings:
     optimizer_bytes: int | None = None
     allocator_conf: str = ""
     state_bytes: Mapping[str, int] = field(default_factory=dict)
-    tables: Sequence[Sequence[int]] = field(default_factory=list)
 
     @property
     def optim(self) -> str:
@@ -174,12 +170,6 @@ class FailureContext:
         return width_of(self.length, self.sample)
 
     @property
-    def is_graph(self) -> bool:
-        """Whether the batch is a single graph, not several that a loader has joined."""
-        loader_rows = self.operation.loader_rows if self.operation is not None else None
-        return self.length_of == GRAPH and (loader_rows or 1) == 1
-
-    @property
     def capacity_bytes(self) -> int | None:
         """Total capacity, in the same measure as `StepUse.phases`."""
         return None if self.used_bytes is None or self.free_bytes is None else self.used_bytes + self.free_bytes
@@ -215,7 +205,6 @@ def settings_of(args: object, model: object = None, trainer: object = None, opti
         largest_trained=max((tensor.numbers for tensor in trained), default=None),
         adafactor_bytes=states.get("adafactor"),
         state_bytes=states,
-        tables=list(_tables(model)),
         optimizer_bytes=states.get(family_of_class(optimizer) or ""),
         allocator_conf=next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), ""),
     )
@@ -243,16 +232,6 @@ def _trained(model: object) -> Iterator[Trained]:
             if parameter.requires_grad and id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield Trained(_shape_here(parameter), parameter.element_size(), is_embedding)
-
-
-def _tables(model: object) -> Iterator[list[int]]:
-    modules = list(model.modules()) if hasattr(model, "modules") else []
-    owners = Counter(id(parameter) for module in modules for parameter in module.parameters(recurse=False))
-    for module in modules:
-        weight = getattr(module, "weight", None)
-        is_dense = getattr(module, "sparse", None) is False and getattr(weight, "requires_grad", False)
-        if weight is not None and is_dense and owners[id(weight)] == 1:
-            yield [len(weight), weight.numel() * weight.element_size()]
 
 
 def _shape_here(parameter: Any) -> tuple[int, ...]:

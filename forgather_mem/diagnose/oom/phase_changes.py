@@ -42,7 +42,6 @@ _LOADS_THE_OPTIMIZER = frozenset({"_load_optimizer_and_scheduler"})
 # How much more than at its failure a generation takes until its end: an estimate, since this is never observed.
 _UNSEEN_OF_GENERATION = 4
 _OF_WHOLE = 1.05
-_FEW_ROWS, _MOST_OF_MODEL_FRAC = 10, 1.0  # of embeddings: rows for each one looked up, their part of the weights
 _TOLD_APART = "lists, copies of weights, caches (a leak report names them)"
 # What a training computes with, instead of what numpy makes by itself.
 _NARROW = {"float64": "float32", "complex128": "complex64", "int64": "int32"}
@@ -81,7 +80,6 @@ def optimizer_changes(failure: FailureContext, settings: RunSettings, batches: B
         note = f"{batches.num_steps:,} steps of this optimizer have gone well; {NOT_MEASURED}"
         grown = [] if any(large_variables(failure)) else [Change(text=text, note=note)]
         return [*changes, *grown]
-    changes += [*_sparse(failure, settings)]
     changes += sorted(_other_optimizers(failure, settings), key=lambda change: not is_enough(change, failure))
     half = Change(
         text=f"the weights in bfloat16: from_pretrained(..., {dtype_argument()}=torch.bfloat16)",
@@ -96,23 +94,6 @@ def _has_its_state(failure: FailureContext, settings: RunSettings, batches: Batc
     state, whole = failure.parts.get("optimizer", 0), settings.optimizer_bytes
     is_made = "_init_group" in failure.frames  # of parameters that were frozen until now
     return bool(batches.num_steps and whole) and not is_made and 0 < state <= _OF_WHOLE * (whole or 0)
-
-
-def _sparse(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:
-    """Embeddings with far more rows than a batch looks up: their gradient is nearly all zeros."""
-    sizes = failure.operation.sizes if failure.operation is not None else frozenset()
-    # Of a batch that nobody saw: the largest dimension among the variables of the failed function
-    looked_up = (failure.rows or max(sizes, default=0)) * (failure.length or 1)
-    if settings.is_trainers or not looked_up or not settings.trained_bytes:
-        return
-    tables = [table for table in settings.tables if table[0] >= _FEW_ROWS * looked_up]
-    size = sum(num_bytes for _, num_bytes in tables)
-    if size >= _MOST_OF_MODEL_FRAC * settings.trained_bytes:
-        rows = f"a batch looks up about {looked_up:,} of {max(rows for rows, _ in tables):,} rows"
-        note = f"{CHANGES_TRAINING} (only rows of the batch are updated); {rows}, and their gradient of all, "
-        note += f"{format_bytes(size)}, goes; {NOT_MEASURED}"
-        text = "torch.nn.Embedding(..., sparse=True) with torch.optim.SparseAdam"
-        yield Change(text=text, in_script={"sparse": True}, note=note)
 
 
 def _same_training(failure: FailureContext, settings: RunSettings) -> Iterator[Change]:

@@ -68,18 +68,6 @@ def test_a_graph_in_vain_is_not_to_be_made(phase: str) -> None:
     assert advise(failure, OWN_LOOP, AS_EVER).changes[0].text == "torch.no_grad() around what train.py:46 calls"
 
 
-def test_a_picture_that_is_trained_itself_is_to_be_smaller() -> None:
-    operation = FailedOperation(function="main", operands=(("picture", (1, 3, 400, 400)),))
-    failure = replace(
-        PAIRS, rows=None, operation=operation, used_bytes=300 * MIB, free_bytes=0, requested_bytes=0,
-        parts={"activations": 200 * MIB},
-    )  # fmt: skip
-    # 194 MiB are left to it with 2 % free, and half of what it takes had come
-    side = int(400 * (194 / 400) ** 0.5)
-    text = f"smaller samples: `picture` (1 x 3 x 400 x 400) of at most {side} x {side}"
-    assert [change.text for change in advise(failure, OWN_LOOP).changes] == [text]
-
-
 def test_a_table_that_no_loader_makes_is_made_in_parts() -> None:
     failure = replace(PAIRS, phase="data", rows=None, array_type="float64", used_bytes=300 * MIB, free_bytes=80 * MIB)
     double = FailedOperation(function="load", at_once=2)

@@ -190,7 +190,7 @@ def test_an_evaluation_of_a_whole_graph_is_about_its_edges_and_not_about_a_batch
     whole = failed("evaluate", where="host", rows=2, length=120_000, line="gnn.py:38", operation=edges)
     whole = replace(whole, requested_bytes=88 * MIB)
     own_loop = RunSettings(is_trainers=False)
-    text = "make less at once at gnn.py:38 (chunks of 60,000 rows of `source`): 88.0 MiB are asked for there"
+    text = "make less at once at gnn.py:38: 88.0 MiB are asked for there"
     assert advise(whole, own_loop).changes[0].text == text
     rows = replace(whole, operation=replace(edges, operands=(("x", (2, 192)),)))
     assert "per_device_eval_batch_size" in advise(rows, own_loop).changes[0].set

@@ -1,4 +1,4 @@
-"""Causes beside the batch: what has grown since the first step, tables, all pairs, a second model, one graph."""
+"""Causes beside the batch: what has grown since the first step, a second model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
-from forgather_mem.diagnose.oom.shapes.batch_shapes import GRAPH
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.units import MIB
@@ -59,34 +58,9 @@ def test_of_a_list_that_is_not_full_it_is_told_what_the_full_one_takes() -> None
     )
 
 
-def test_a_table_of_which_a_batch_looks_up_few_rows_gets_a_sparse_gradient() -> None:
-    tables = replace(ADAM, tables=[[100_000, 32 * MIB]])
-    first = told(replace(OPTIMIZER, step=1), tables)[0]
-    assert first == "torch.nn.Embedding(..., sparse=True) with torch.optim.SparseAdam"
-    for settings in (replace(tables, tables=[[300, 32 * MIB]]), replace(tables, tables=[[100_000, 3 * MIB]])):
-        assert first not in told(replace(OPTIMIZER, step=1), settings)
-
-
-def test_differences_of_all_pairs_are_not_made_for_distances() -> None:
-    pairs = FailedOperation(function="loss", pairs=(768, 512, 128))
-    failure = replace(OPTIMIZER, phase="forward", operation=pairs, line="train.py:31")
-    assert told(replace(failure, requested_bytes=4 * 768 * 512 * 128)) == [
-        "torch.cdist instead of differences of all pairs at train.py:31"
-    ]
-    assert not any("cdist" in text for text in told(failure)), "what was asked for is something else"
-
-
 def test_a_second_model_that_keeps_its_graph_comes_before_the_batch() -> None:
     operation = FailedOperation(function="compute_loss", teacher="train.py:33")
     assert told(replace(OPTIMIZER, phase="forward", operation=operation)) == [
         "torch.no_grad() around what train.py:33 calls"
     ]
     assert not any("no_grad" in text for text in told(replace(OPTIMIZER, operation=operation)))
-
-
-def test_one_graph_has_no_batch() -> None:
-    graph = replace(OPTIMIZER, phase="backward", rows=1, sample=(20_000, 32), length_of=GRAPH)
-    texts = told(graph)
-    assert [text.split(":")[0] for text in texts] == ["activation checkpointing of each layer", "parts of the graph"]
-    of_many = replace(graph, operation=FailedOperation(function="main", loader_rows=16))
-    assert texts[0] not in told(of_many)
