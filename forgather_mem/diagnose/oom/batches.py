@@ -7,7 +7,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
+from forgather_mem.diagnose.oom.context import RunSettings, StepUse
+from forgather_mem.diagnose.oom.failure import Failure
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.diagnose.oom.shapes.fit import Estimate, PhaseFit, binding, fits_of, records
 from forgather_mem.diagnose.oom.shapes.pass_peak import BatchShape, PassPeak
 from forgather_mem.telemetry.events import STEP_PHASES
@@ -22,9 +24,7 @@ _FEWEST_RISING, _FEWEST_LENGTHS = 8, 4  # batches that become longer and longer,
 _STILL_OF_REQUEST = {"forward": 1.0, "backward": 0.25}
 
 
-def in_samples(
-    failure: FailureContext, settings: RunSettings, uses: Sequence[StepUse]
-) -> tuple[FailureContext, Sequence[StepUse]]:
+def in_samples(failure: Failure, settings: RunSettings, uses: Sequence[StepUse]) -> tuple[Failure, Sequence[StepUse]]:
     """The failure and the uses with rows as the settings count them, however the model gets them.
 
     A model may get several rows for each sample of a Trainer's or a loader's batch, as one for each answer to a
@@ -38,8 +38,7 @@ def in_samples(
     if not isinstance(most, int) or failure.rows <= most:
         return failure, uses
     length, each = _sample_length(failure.rows, failure.width, most), round(failure.rows / most)
-    failed = replace(failure, rows=most, length=length, sample=(), rows_each=each)
-    return failed, [
+    return replace(failure, batch=Batch(most, length), rows_each=each), [
         replace(use, rows=most, length=_sample_length(use.rows, use.width, most), sample=()) if use.rows > most else use
         for use in uses
     ]
@@ -58,7 +57,7 @@ class Batches:
         known: Whether a prediction rests on a fit.
     """
 
-    def __init__(self, failure: FailureContext, settings: RunSettings, uses: Sequence[StepUse]) -> None:
+    def __init__(self, failure: Failure, settings: RunSettings, uses: Sequence[StepUse]) -> None:
         self._failure = failure
         wanted = _EVALUATION if failure.phase == "evaluate" else STEP_PHASES
         measured = fits_of(uses, retains=failure.where == "host")

@@ -1,4 +1,4 @@
-"""The inputs of advice, as plain data: a run's settings, its steps' memory use, the circumstances of the failure."""
+"""The inputs of advice, as plain data: a run's settings, and its steps' memory use."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from forgather_mem.diagnose.oom.shapes.optimizer_sizes import Trained, family_of, family_of_class, states_of
 from forgather_mem.engine.settings import ALLOCATOR_VARIABLES, ARGUMENTS
 from forgather_mem.probes.tensors import shard_of
-
-if TYPE_CHECKING:
-    from forgather_mem.heap.failed_callback import CallbackFailure
-    from forgather_mem.heap.failed_lines import FailedOperation
-    from forgather_mem.heap.failed_variables import HeldVariable
 
 _CALLS_IT_DTYPE = 4, 56  # of transformers
 
@@ -95,84 +90,6 @@ class StepUse:
     def width(self) -> int | None:
         """Tokens of a sample, or its numbers; None if neither is known."""
         return width_of(self.length, self.sample)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureContext:
-    """Where memory ran out, and what was known then. Unknown values are None.
-
-    Attributes:
-        where: Which memory.
-        phase: One of `events.PHASES`.
-        step: The optimizer step, counted from 1; 0 before the first.
-        used_bytes: In use at that time, in the same measure as `StepUse.phases`.
-        free_bytes: What could still be allocated; together with `used_bytes` this is the total capacity.
-        requested_bytes: The allocation that failed.
-        reserved_unused_bytes: Reserved by the device's allocator but not used by any tensor.
-        kind: The source of the error, as `OutOfMemory.kind`.
-        rows, length, sample: Shape of the current micro-batch, as in `StepUse`.
-        rows_each: How many rows of the model a sample has, as candidates or views; 1 where rows are samples.
-        length_of: The tensor that has this length, if it is not the first one: "labels".
-        times_ahead: How many times as long as the longest sample so far the longest of the data is; None if that is not
-            known.
-        live_bytes: What the step or evaluation had allocated on the host when it failed; None if that is unknown.
-        part_done: The part of a pass that was done, by the layer in which it failed; None if no layer tells.
-        parts: Bytes in use by category, as in `oom.in_use`.
-        frames: Names of the functions in the traceback, outermost first.
-        callback: The callback that failed by itself.
-        line: The innermost line of the user's own code: "train.py:41".
-        in_sample: Whether one sample of a data set was being made.
-        stays_in_batch: Whether what could not be made would have stayed in a batch of a Trainer until its step's end.
-        variables: What the variables of the user's functions held, the largest first.
-        array_type: The type of numbers of an array that could not be made: "float64".
-        predictions: Number of batches that this evaluation had finished.
-        workers_bytes: Total memory of the data workers.
-        heap_free_bytes: Freed host memory that the C library keeps.
-        limits_each: Whether the limit is each process's own.
-        operation: What the user's line that failed was doing.
-        leak: How to fix the leak that has filled memory; None if nothing leaks.
-    """
-
-    where: Literal["host", "device"]
-    phase: str
-    step: int
-    used_bytes: int | None = None
-    free_bytes: int | None = None
-    requested_bytes: int | None = None
-    reserved_unused_bytes: int | None = None
-    kind: str = ""
-    rows: int | None = None
-    length: int | None = None
-    sample: tuple[int, ...] = ()
-    rows_each: int = 1
-    length_of: str = ""
-    times_ahead: float | None = None
-    live_bytes: int | None = None
-    part_done: float | None = None
-    parts: Mapping[str, int] = field(default_factory=dict)
-    frames: Sequence[str] = ()
-    callback: CallbackFailure | None = None
-    line: str | None = None
-    in_sample: bool = False
-    stays_in_batch: bool = False
-    variables: Sequence[HeldVariable] = ()
-    array_type: str | None = None
-    predictions: int | None = None
-    workers_bytes: int | None = None
-    heap_free_bytes: int | None = None
-    limits_each: bool = False
-    operation: FailedOperation | None = None
-    leak: str | None = None
-
-    @property
-    def width(self) -> int | None:
-        """As in `StepUse`."""
-        return width_of(self.length, self.sample)
-
-    @property
-    def capacity_bytes(self) -> int | None:
-        """Total capacity, in the same measure as `StepUse.phases`."""
-        return None if self.used_bytes is None or self.free_bytes is None else self.used_bytes + self.free_bytes
 
 
 def width_of(length: int | None, sample: tuple[int, ...]) -> int | None:

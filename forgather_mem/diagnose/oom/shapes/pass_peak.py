@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forgather_mem.diagnose.oom.context import FailureContext, StepUse
+from forgather_mem.diagnose.oom.context import StepUse
+from forgather_mem.diagnose.oom.failure import Failure
 
 # The peak of a batch's memory: what it saves in the forward pass, and as much again while gradients pass through it. In
 # seven trainings what this predicts for four times the batch was 6 % too low to 7 % too high; with activation
@@ -53,7 +54,7 @@ class PassPeak:
         taken_bytes: What its batch had taken when it failed.
     """
 
-    def __init__(self, failure: FailureContext, uses: Sequence[StepUse]) -> None:
+    def __init__(self, failure: Failure, uses: Sequence[StepUse]) -> None:
         self._failure = failure
         # What rows that are compared with each other take does not go with their number
         is_larger = (failure.rows or 0) > max((use.rows for use in uses), default=0)
@@ -139,7 +140,7 @@ def saved_by_shape(uses: Sequence[StepUse]) -> tuple[float, float] | None:
     return line.intercept, line.slope
 
 
-def compares_rows(failure: FailureContext) -> bool:
+def compares_rows(failure: Failure) -> bool:
     """Whether what failed compares the rows of a batch with each other, as a contrastive loss does.
 
     Then the loss of its parts is another one than that of the whole.
