@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.remedy import Case, joined, jump, written
 from forgather_mem.diagnose.oom.shapes.fit import binding, largest_that_fits
-from forgather_mem.diagnose.oom.shapes.pass_peak import UNSEEN_DATA, BatchShape, compares_rows
+from forgather_mem.diagnose.oom.shapes.pass_peak import PASS, BatchShape, compares_rows
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
 
 LENGTHS = ("max_length", "max_seq_length")
-_SHORTEST = 16  # tokens; shorter samples are not cut
-_WORTH_FRAC = 0.1  # of what was asked for: what another optimizer must save to be named beside a batch
-_HUGE_FRAC = 0.5  # of all memory, for one array of one sample: not a matter of the batch
-# How much more than at its failure a generation takes until its end: an estimate, since this is never observed.
-_UNSEEN_OF_GENERATION = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeThresholds:
+    """Which changes of a batch are named, as set on the sets of benchmarks/results/ooms.md.
+
+    Attributes:
+        shortest: Tokens; shorter samples are not cut.
+        worth_frac: Of what was asked for: what another optimizer must save to be named beside a batch.
+        huge_frac: Of all memory, for one array of one sample: not a matter of the batch.
+        unseen_of_generation: How much more than at its failure a generation takes until its end.
+        guessed_part, guessed_part_unwatched: Of a batch of which nothing is known; an unwatched loop tells even less.
+    """
+
+    shortest: int = 16
+    worth_frac: float = 0.1
+    huge_frac: float = 0.5
+    unseen_of_generation: float = 4.0
+    guessed_part: float = 4.0
+    guessed_part_unwatched: float = 8.0
+
+
+_WHEN = ChangeThresholds()
 
 
 def step_changes(case: Case) -> Iterator[Change]:
@@ -64,7 +82,7 @@ def _with_more(change: Change, shape: BatchShape, case: Case) -> Change:
     now, then = settings.state_of(settings.optim), settings.state_of("adafactor")
     more = _checkpointing(case)
     saved = (now or 0) - (then or 0) if then is not None and settings.optim != "adafactor" else 0
-    if saved > 0 and saved >= _WORTH_FRAC * (failure.requested_bytes or 0) and failure.phase != "data":
+    if saved > 0 and saved >= _WHEN.worth_frac * (failure.requested_bytes or 0) and failure.phase != "data":
         more["optim"] = "adafactor"
     if not more:
         return change
@@ -81,7 +99,7 @@ def _smaller_shape(case: Case, rows: int) -> BatchShape | None:
         return None
     part = 1.0
     if case.batches.fits_in(shapes[-1]) is None:  # unknown by how much it was too large
-        part = 4.0 if case.failure.step else 8.0  # an unwatched loop tells even less
+        part = _WHEN.guessed_part if case.failure.step else _WHEN.guessed_part_unwatched
     fitting = (shape for shape in shapes if shape.rows <= rows / part and (part > 1 or case.batches.fits_in(shape)))
     return next(fitting, shapes[-1])
 
@@ -133,11 +151,13 @@ def _shorter(case: Case, rows: int) -> Change | None:
     """A limit on the tokens of a sample, at the batch size that was requested."""
     failure, _, batches = case
     length, failed = failure.length, batches.failed_shape(rows)
-    if length is None or length < _SHORTEST or failed is None or failure.rows_each > 1:  # else the length of no text
+    if (
+        length is None or length < _WHEN.shortest or failed is None or failure.rows_each > 1
+    ):  # else the length of no text
         return None
     if not batches.known or batches.capacity_bytes is None:
         tokens = length // 2
-        while tokens >= 2 * _SHORTEST and batches.fits_in(replace(failed, length=tokens)) is False:
+        while tokens >= 2 * _WHEN.shortest and batches.fits_in(replace(failed, length=tokens)) is False:
             tokens //= 2
         gone_well = batches.longest_seen(failed.rows) or 0
         if gone_well < length and batches.fits_in(replace(failed, length=gone_well)):
@@ -149,7 +169,7 @@ def _shorter(case: Case, rows: int) -> Change | None:
 
     safe = fit("high")
     estimate = batches.predicted(replace(failed, length=safe))
-    if safe < _SHORTEST // 2 or estimate is None:
+    if safe < _WHEN.shortest // 2 or estimate is None:
         return None
     return replace(_cut(case, failed, safe), predicted_bytes=round(estimate.bytes), interval=(safe, fit("low")))
 
@@ -199,7 +219,7 @@ def is_of_one_sample(case: Case) -> bool:
     wanted, workers = failure.requested_bytes or 0, case.settings.arguments.get("dataloader_num_workers")
     # A worker begins with what this process has, and a limit of each process leaves it as much
     alone = workers and _limits_each(failure) and wanted > (failure.free_bytes or math.inf)
-    return bool(failure.in_sample and failure.line and (alone or _is_more_than(_HUGE_FRAC, failure)))
+    return bool(failure.in_sample and failure.line and (alone or _is_more_than(_WHEN.huge_frac, failure)))
 
 
 def _limits_each(failure: Failure) -> bool:
@@ -234,7 +254,7 @@ def _batch_fits(failure: Failure, part: float) -> bool:
     """Whether a batch of this part of the size can be created."""
     if failure.used_bytes is None or failure.capacity_bytes is None:
         return part <= 1 / 4
-    needed = UNSEEN_DATA * (failure.requested_bytes or 0) * part
+    needed = PASS.unseen_data * (failure.requested_bytes or 0) * part
     return failure.used_bytes + needed <= (1 - KEPT_FREE_FRAC) * failure.capacity_bytes
 
 
@@ -290,7 +310,7 @@ def fewer_sequences(case: Case) -> int:
     few, taken = max(1, rows // 4), failure.parts.get("generation", 0)
     if failure.capacity_bytes is None or failure.used_bytes is None:
         return few
-    needed = _UNSEEN_OF_GENERATION * (taken + (failure.requested_bytes or 0))
+    needed = _WHEN.unseen_of_generation * (taken + (failure.requested_bytes or 0))
     while few > 1 and failure.used_bytes - taken + needed * few / rows > (1 - KEPT_FREE_FRAC) * failure.capacity_bytes:
         few //= 2
     return few

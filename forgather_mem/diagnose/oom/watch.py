@@ -201,7 +201,7 @@ class OutOfMemoryWatch:
     def _add_batch(self, failure: Failure, error: BaseException, uses: BatchUses, step: int) -> None:
         """The batch that failed, and those before it."""
         from forgather_mem.diagnose.oom.place import batch_on_the_way, rows_outside_a_step
-        from forgather_mem.diagnose.oom.shapes.samples_ahead import times_ahead
+        from forgather_mem.diagnose.oom.shapes.sample_lengths import times_ahead
 
         if failure.phase not in STEP_PHASES or failure.phase == "data":  # there it does not exist yet
             failure.batch = rows_outside_a_step(error, failure.phase)
