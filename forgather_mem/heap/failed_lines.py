@@ -6,7 +6,7 @@ import ast
 import inspect
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import TypeGuard
@@ -16,12 +16,8 @@ from forgather_mem.heap.failed_statement import (
     called_name,
     feeds_training,
     goes_back,
-    grown_by_copying,
     holds,
-    joined_later,
-    joined_list,
     loaded_in,
-    names_in,
     scope_of,
     statement_of,
 )
@@ -37,7 +33,6 @@ _SAMPLE = ("__getitem__", "__getitems__")
 _LINE_IN_TEXT = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.M)
 _MOST_OPERANDS = 2
 _LOADERS = ("torch/utils/data/", "transformers/trainer.py", "lightning/", "accelerate/data_loader.py")
-_TO_DISTANCES = frozenset({"pow", "square", "abs", "norm"})
 _STATEMENTS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr
 
 
@@ -56,11 +51,7 @@ class FailedOperation:
         in_pass: Whether the line is in a module's forward pass.
         evaluates: Whether a module in evaluation mode was running, and no function of the user's goes back after it.
         feeds_training: Whether what was being made is what is trained with.
-        grows: The variable that the line replaces by a longer copy of it.
-        joins: The list of whose parts the line, or one after it in the function, makes one tensor or array.
         of_graph: Whether the line names a tensor that a backward pass goes through.
-        sizes: Of all dimensions of the tensors and arrays among the variables of its function.
-        pairs: The sizes of all differences of pairs that its function makes, as `pairs_made` gives them.
         teacher: The line that calls a second model which nobody trains, with gradients on.
         copied_bytes: Size of the tensors that `copy.deepcopy` was to copy; None if it was not running.
         copied: Which of "model" and "optimizer" they are.
@@ -75,11 +66,7 @@ class FailedOperation:
     in_pass: bool = False
     evaluates: bool = False
     feeds_training: bool = False
-    grows: str | None = None
-    joins: str | None = None
     of_graph: bool = False
-    sizes: frozenset[int] = frozenset()
-    pairs: tuple[int, int, int] | None = None
     teacher: str | None = None
     copied_bytes: int | None = None
     copied: tuple[str, ...] = ()
@@ -120,11 +107,7 @@ def failed_operation(
         in_pass=any(True for _ in in_modules(before)),
         evaluates=_evaluates(failed),
         feeds_training=feeds_training(frame, number) or any(_is_loop_head(*here) for here in users),
-        grows=grown_by_copying(statement),
-        joins=joined_list(statement) or joined_later(frame, number),
         of_graph=_is_of_graph(frame, statement),
-        sizes=_sizes(frame),
-        pairs=pairs_made(frame, number),
         teacher=vain_teacher(failed, model, optimizer),
         copied_bytes=copied_bytes,
         copied=copied,
@@ -220,14 +203,8 @@ def _operands(frame: FrameType, statement: ast.stmt | None) -> list[tuple[str, t
     named = loaded_in(statement) if statement is not None else set()
     variables = frame_variables(frame)
     values = [(name, value) for name, value in variables.items() if name in named or _is_trained(value)]
-    values += [(name, _attribute(variables, *name.split("."))) for name in names_in(statement) if "." in name]
     shapes = [(name, tuple(shape)) for name, value in values if _is_shape(shape := getattr(value, "shape", None))]
     return sorted(shapes, key=lambda shape: -math.prod(shape[1]))[:_MOST_OPERANDS]
-
-
-def _sizes(frame: FrameType) -> frozenset[int]:
-    shapes = [getattr(value, "shape", None) for value in frame_variables(frame).values()]
-    return frozenset(size for shape in shapes if _is_shape(shape) for size in shape)
 
 
 def _is_shape(value: object) -> TypeGuard[tuple[int, ...]]:
@@ -256,15 +233,6 @@ def _at_once(statement: ast.stmt | None) -> int:
     return 2 if len(operations) > 1 else 1
 
 
-def _attribute(variables: Mapping[str, object], name: str, attribute: str) -> object:
-    """An attribute that the object itself has, or a module's tensor; no property is computed."""
-    mine = getattr(variables.get(name), "__dict__", None)
-    for holder in (mine, *((mine.get("_parameters"), mine.get("_buffers")) if isinstance(mine, dict) else ())):
-        if isinstance(holder, dict) and attribute in holder:
-            return holder[attribute]
-    return None
-
-
 def _evaluates(failed: Sequence[tuple[FrameType, int]]) -> bool:
     callers, inside = split_at_pass(failed)
     outermost = next(in_modules(frame for frame, _ in inside), None)
@@ -274,42 +242,3 @@ def _evaluates(failed: Sequence[tuple[FrameType, int]]) -> bool:
 
 def _is_loop_head(frame: FrameType, number: int) -> bool:
     return isinstance(statement_of(frame, number), ast.For | ast.AsyncFor) and feeds_training(frame, number)
-
-
-def pairs_made(frame: FrameType, number: int) -> tuple[int, int, int] | None:
-    """The sizes of `left[:, None] - right[None]` in the function, of (rows, numbers) each; None without such.
-
-    Only where distances are computed from it, which `torch.cdist` does without the differences.
-    """
-    scope = scope_of(frame, number)
-    parts = list(without_inner(scope)) if scope is not None else []
-    makes = {getattr(part, "attr", None) for part in parts} & _TO_DISTANCES
-    if not makes and not any(isinstance(part, ast.Pow) for part in parts):
-        return None
-    variables = frame_variables(frame)
-    for part in parts:
-        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) and part.lineno <= number:
-            sides = [_broadcast(side, variables) for side in (part.left, part.right)]
-            left, right = sides
-            if left is not None and right is not None and left[1] == right[1] not in (left[0], right[0]):
-                return left[0], right[0], left[1]
-    return None
-
-
-def _broadcast(node: ast.expr, variables: Mapping[str, object]) -> tuple[int, int] | None:
-    """The shape of the variable that this gives one more dimension."""
-    adds = any(_is_unsqueeze(part) for part in ast.walk(node)) or any(_is_none_index(part) for part in ast.walk(node))
-    shapes = (getattr(variables.get(name), "shape", None) for name in _names(node, ast.Load))
-    shape = next((tuple(shape) for shape in shapes if shape is not None), ())
-    return (shape[0], shape[1]) if adds and len(shape) == 2 else None
-
-
-def _is_unsqueeze(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "unsqueeze"
-
-
-def _is_none_index(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Subscript):
-        return False
-    parts = getattr(node.slice, "elts", [node.slice])
-    return any(isinstance(part, ast.Constant) and part.value is None for part in parts)

@@ -9,7 +9,6 @@ from forgather_mem.source.syntax import calls_in, functions_in, tree_of, without
 
 _BACKWARD = ("backward", "grad")  # how the names of what goes back end
 _NO_PASS = frozenset({"zero_grad", "no_grad", "before_zero_grad"})
-_JOINS = frozenset({"cat", "concat", "concatenate", "stack", "vstack", "hstack", "append"})
 _LOOPS = ast.For | ast.AsyncFor | ast.While
 _FILLS = frozenset({"append", "extend", "add", "insert", "update"})
 
@@ -84,51 +83,6 @@ def feeds_training(frame: FrameType, number: int) -> bool:
             if any(made & loaded_in(value) for value in given):
                 return True
     return False
-
-
-def grown_by_copying(statement: ast.stmt | None) -> str | None:
-    """The variable that the statement replaces by a copy of itself with more at its end.
-
-    >>> grown_by_copying(ast.parse("images = torch.cat([images, new_images])").body[0])
-    'images'
-    """
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
-        return None
-    if called_name(statement.value) not in _JOINS:
-        return None
-    parts = [part for value in statement.value.args for part in getattr(value, "elts", [value])]
-    given = {ast.unparse(part) for part in parts}
-    return next((name for target in statement.targets if (name := ast.unparse(target)) in given), None)
-
-
-def joined_list(statement: ast.stmt | None) -> str | None:
-    """The list whose parts the statement makes one tensor or array of.
-
-    >>> joined_list(ast.parse("return torch.stack(parts), labels").body[0])
-    'parts'
-    """
-    calls = (part for part in (ast.walk(statement) if statement else ()) if isinstance(part, ast.Call) and part.args)
-    first = (call.args[0] for call in calls if called_name(call) in _JOINS)
-    return next((ast.unparse(part) for part in first if isinstance(part, ast.Name | ast.Attribute)), None)
-
-
-def joined_later(frame: FrameType, number: int) -> str | None:
-    """The first list that the function joins after this line."""
-    scope = scope_of(frame, number)
-    parts = [part for part in (without_inner(scope) if scope is not None else ()) if isinstance(part, ast.stmt)]
-    later = sorted((part for part in parts if part.lineno > number), key=lambda part: part.lineno)
-    return next((name for part in later if (name := joined_list(part)) is not None), None)
-
-
-def replaces(statement: ast.stmt | None, name: str) -> bool:
-    """Whether the statement assigns this variable a value that does not use the present one.
-
-    >>> replaces(ast.parse("data = load(0)").body[0], "data"), replaces(ast.parse("data = data[1:]").body[0], "data")
-    (True, False)
-    """
-    if not isinstance(statement, ast.Assign):
-        return False
-    return name in _stored(statement) and name not in loaded_in(statement)
 
 
 def in_same_loop(frame: FrameType, first: int, second: int) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
-from forgather_mem.heap.failed_statement import in_same_loop, replaces, statement_of
 from forgather_mem.heap.object_size import array_bytes
 from forgather_mem.probes.tensors import StorageKey, storages_in
 from forgather_mem.source.frame_variables import frame_variables
@@ -36,9 +35,7 @@ class HeldVariable:
         num_bytes: Of the tensors and arrays in it; at least so many, if there are very many.
         collects: Whether it is a list or another container, not one tensor or array.
         most_items: Of a deque, its `maxlen`.
-        num_items, num_rows: Of a list: its length, and the rows of its tensors together; 0 if it is none of such.
-        lasts: Whether it is older than the batch: an attribute, or made outside of the loop that was running.
-        replaced_at: The line that was to assign another value to the variable, without using this one.
+        num_items: Of a list its length; 0 if it is none.
         returned_by: The method of the user's whose results it is, which a library keeps.
     """
 
@@ -47,10 +44,7 @@ class HeldVariable:
     num_bytes: int
     collects: bool
     num_items: int = 0
-    num_rows: int = 0
     most_items: int | None = None
-    lasts: bool = True
-    replaced_at: str | None = None
     returned_by: str | None = None
 
 
@@ -130,19 +124,8 @@ def _held(name: str, value: object, frame: FrameType, known: set[StorageKey]) ->
         num_bytes=num_bytes,
         collects=type(value) in _CONTAINERS,
         num_items=len(value) if isinstance(value, list | deque) else 0,
-        num_rows=_rows(value),
         most_items=value.maxlen if isinstance(value, deque) else None,
-        lasts=bool(num_bytes) and not in_same_loop(frame, made_at, number),
-        replaced_at=line_name(file, number) if num_bytes and replaces(statement_of(frame, number), name) else None,
     )
-
-
-def _rows(value: object) -> int:
-    """The rows of all tensors in a list together; 0 for any other value."""
-    parts = list(value) if isinstance(value, list | deque) else []
-    shapes = [getattr(part, "shape", None) for part in parts[:_MOST_PARTS]]
-    rows = [shape[0] for shape in shapes if isinstance(shape, tuple) and shape and isinstance(shape[0], int)]
-    return sum(rows) if len(rows) == len(parts) else 0
 
 
 def _attributes(thing: object, known: set[StorageKey]) -> list[HeldVariable]:
@@ -154,7 +137,6 @@ def _attributes(thing: object, known: set[StorageKey]) -> list[HeldVariable]:
             num_bytes=_new_bytes(value, known),
             collects=type(value) in _CONTAINERS,
             num_items=len(value) if isinstance(value, list | deque) else 0,
-            num_rows=_rows(value),
             most_items=value.maxlen if isinstance(value, deque) else None,
         )
         for name, value in (list(attributes.items()) if isinstance(attributes, dict) else ())

@@ -80,11 +80,11 @@ def _explained(
         from forgather_mem.diagnose.oom.story import oom_of, untold
 
         return oom_of(untold(found, limit)), ()
-    from forgather_mem.diagnose.oom.explanation import explained, story_outside
+    from forgather_mem.diagnose.oom.explanation import explained, failure_outside
 
-    story = story_outside(error, found, rank, reserve_bytes)
+    failure = failure_outside(error, found, rank, reserve_bytes)
     drop_frames(error)  # the frames are no longer needed, and writing needs some of their memory
-    return explained(story)
+    return explained(failure)
 
 
 def _told_by(path: str) -> object:

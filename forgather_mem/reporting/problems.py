@@ -243,10 +243,16 @@ def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
 
 
 def _advice_lines(report: RunReport, oom: OomReport, width: int) -> Iterator[str]:
-    if report.advice:
-        yield f"WOULD HAVE FIT  ({oom.fit})"[:width] if oom.fit else "WOULD HAVE FIT"
-    for number, advice in enumerate(report.advice[:_MAX_ADVICE], 1):
+    """Under one heading what fits by its prediction, under another what has none."""
+    heading = ""
+    in_order = sorted(report.advice[:_MAX_ADVICE], key=lambda advice: advice.predicted_bytes is None)
+    for number, advice in enumerate(in_order, 1):
         predicted = advice.predicted_bytes
+        basis = oom.fit if predicted is not None or (oom.fit or "").startswith("not") else "not measured"
+        title = "MAY HELP" if predicted is None else "WOULD HAVE FIT"
+        if title != heading:
+            heading = title
+            yield f"{title}  ({basis})"[:width] if basis else title
         notes = ["" if predicted is None else f"about {_roughly(predicted)}", advice.note or ""]
         text, note = advice.text, "; ".join(filter(None, notes))
         room = width - len(note) - len(f"  {number}  ") - 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -16,7 +15,6 @@ from forgather_mem.heap.failed_lines import (
     has_passed,
     is_closure,
     may_train,
-    pairs_made,
     stays_in_batch,
     user_line,
 )
@@ -190,37 +188,3 @@ def test_the_batch_size_of_the_only_loader_is_known() -> None:
 
     assert failed_at(lambda: loop(4)).loader_rows == 4
     assert failed_at(lambda: loop(4, 8)).loader_rows is None
-
-
-def made(frame: FrameType | None) -> tuple[int, int, int] | None:
-    assert frame is not None
-    return pairs_made(frame, frame.f_lineno)
-
-
-def test_distances_by_way_of_differences_are_known() -> None:
-    left, right = torch.ones(6, 3), torch.ones(5, 3)
-    distances = (left[:, None, :] - right[None]).square().sum(-1)
-    assert made(inspect.currentframe()) == (6, 5, 3)
-    assert distances.shape == (6, 5)
-
-
-def test_so_are_those_with_a_name_of_their_own() -> None:
-    rows = torch.ones(6, 3)
-    differences = rows.unsqueeze(1) - rows.unsqueeze(0)
-    distances = (differences**2).sum(-1)
-    assert made(inspect.currentframe()) == (6, 6, 3)
-    assert distances.shape == (6, 6)
-
-
-def test_differences_of_distances_are_something_else() -> None:
-    distances = torch.ones(6, 6).square()
-    margins = distances.unsqueeze(2) - distances.unsqueeze(1)
-    assert made(inspect.currentframe()) is None
-    assert margins.shape == (6, 6, 6)
-
-
-def test_differences_that_become_no_distances_are_something_else() -> None:
-    left, right = torch.ones(6, 3), torch.ones(5, 3)
-    order = (left[:, None] - right[None]).sum(-1)
-    assert made(inspect.currentframe()) is None
-    assert order.shape == (6, 5)

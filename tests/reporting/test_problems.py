@@ -12,6 +12,7 @@ from tests.reporting.report_fixtures import (
     killed,
     killed_by,
     leaking,
+    out_of_memory,
     report_of,
     text_of,
 )
@@ -129,3 +130,14 @@ def test_the_machines_memory_is_not_called_a_containers_limit() -> None:
     report = killed()
     report["host"]["limit_kind"] = "host"
     assert "the machine's memory, 64.0 GiB, was reached" in text_of(report)
+
+
+def test_what_nobody_has_measured_does_not_stand_under_what_would_have_fit() -> None:
+    report = out_of_memory()
+    report["advice"] = [dict(change, predicted_bytes=None) for change in report["advice"]]
+    text = text_of(report)
+    assert "WOULD HAVE FIT" not in text
+    assert "MAY HELP  (not measured)\n  1  per_device_train_batch_size=4" in text
+    report["advice"][1]["predicted_bytes"] = gib(78)
+    headings = [line.split("  ")[0] for line in text_of(report).splitlines() if line.startswith(("WOULD", "MAY"))]
+    assert headings == ["WOULD HAVE FIT", "MAY HELP"]

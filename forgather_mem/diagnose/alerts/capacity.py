@@ -12,9 +12,14 @@ from forgather_mem.system.allocator import Allocator, current_allocator, gauge
 from forgather_mem.system.headroom import HostRooms, Room, room_of
 from forgather_mem.units import format_bytes
 
-_FORECAST_EVERY = 4  # readings
-_ROOM_EVERY = 16
-_ROOMS_KEPT = 16  # of which the first and the last are compared
+
+class _Every:
+    """Readings to a forecast, and to asking for the room; rooms that are kept, to compare the first and the last."""
+
+    forecast = 4
+    room = 16
+    rooms_kept = 16
+
 
 _UsedAndFree = tuple[float, int]
 
@@ -39,7 +44,7 @@ class Wall:
         self._capacity = 0.0
         self._room: Room | None = None
         self._told_step: int | None = None
-        self._seen: deque[_UsedAndFree] = deque(maxlen=_ROOMS_KEPT)
+        self._seen: deque[_UsedAndFree] = deque(maxlen=_Every.rooms_kept)
         if where == "host":
             try:
                 self._measure, self._rooms = HostMeasure(), HostRooms()
@@ -53,7 +58,7 @@ class Wall:
         if used is None:
             return None
         self._filling.add(step, used)
-        if self._calls % _FORECAST_EVERY:
+        if self._calls % _Every.forecast:
             return None
         found = self._filling.forecast(self._capacity)
         if found is not None:  # with the current headroom: others use it too
@@ -76,7 +81,7 @@ class Wall:
         """Bytes in use now; the capacity is read less often."""
         if not self.where:
             return None
-        if self._room is None or not self._calls % _ROOM_EVERY:
+        if self._room is None or not self._calls % _Every.room:
             self._ask()
         if self._room is None:
             return None

@@ -5,26 +5,51 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
+from forgather_mem.diagnose.oom.context import RunSettings, StepUse
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.diagnose.oom.shapes.fit import Estimate, PhaseFit, binding, fits_of, records
 from forgather_mem.diagnose.oom.shapes.pass_peak import BatchShape, PassPeak
 from forgather_mem.telemetry.events import STEP_PHASES
 
-_MOST_PARTS = 4096
-KEPT_FREE_FRAC = 0.02
+if TYPE_CHECKING:
+    from forgather_mem.diagnose.oom.failure import Failure
+
+KEPT_FREE_FRAC = 0.02  # of the capacity, beside what is predicted
 _EVALUATION = frozenset({"evaluate"})
-_ENOUGH_SHAPES = 4
-_FAR = 4.0  # times as long as any sample before
-_NEARLY = 1.15
-_FEWEST_RISING, _FEWEST_LENGTHS = 8, 4  # batches that become longer and longer, and how many lengths they have
-_STILL_OF_REQUEST = {"forward": 1.0, "backward": 0.25}
 
 
-def in_samples(
-    failure: FailureContext, settings: RunSettings, uses: Sequence[StepUse]
-) -> tuple[FailureContext, Sequence[StepUse]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchThresholds:
+    """What is believed of the batches before. Set on the scripts of tests/ooms, and what they were tuned with.
+
+    Attributes:
+        most_parts: Of a step.
+        enough_shapes: Of batches, from which having no line means that there is no trend.
+        far_times: As long as any sample before: far longer.
+        nearly_times: An estimate from earlier batches may be so much too high.
+        fewest_rising, fewest_lengths: Batches that become longer and longer, and how many lengths they have.
+        still_of_request, still_of_request_backward: What a pass will still ask for, in units of what it asked for last:
+            the backward pass makes a gradient as large, or more of the same.
+    """
+
+    most_parts: int = 4096
+    enough_shapes: int = 4
+    far_times: float = 4.0
+    nearly_times: float = 1.15
+    fewest_rising: int = 8
+    fewest_lengths: int = 4
+    still_of_request: float = 1.0
+    still_of_request_backward: float = 0.25
+
+
+_WHEN = BatchThresholds()
+_STILL_OF_REQUEST = {"forward": _WHEN.still_of_request, "backward": _WHEN.still_of_request_backward}
+
+
+def in_samples(failure: Failure, settings: RunSettings, uses: Sequence[StepUse]) -> tuple[Failure, Sequence[StepUse]]:
     """The failure and the uses with rows as the settings count them, however the model gets them.
 
     A model may get several rows for each sample of a Trainer's or a loader's batch, as one for each answer to a
@@ -38,8 +63,7 @@ def in_samples(
     if not isinstance(most, int) or failure.rows <= most:
         return failure, uses
     length, each = _sample_length(failure.rows, failure.width, most), round(failure.rows / most)
-    failed = replace(failure, rows=most, length=length, sample=(), rows_each=each)
-    return failed, [
+    return replace(failure, batch=Batch(most, length), rows_each=each), [
         replace(use, rows=most, length=_sample_length(use.rows, use.width, most), sample=()) if use.rows > most else use
         for use in uses
     ]
@@ -58,7 +82,7 @@ class Batches:
         known: Whether a prediction rests on a fit.
     """
 
-    def __init__(self, failure: FailureContext, settings: RunSettings, uses: Sequence[StepUse]) -> None:
+    def __init__(self, failure: Failure, settings: RunSettings, uses: Sequence[StepUse]) -> None:
         self._failure = failure
         wanted = _EVALUATION if failure.phase == "evaluate" else STEP_PHASES
         measured = fits_of(uses, retains=failure.where == "host")
@@ -100,21 +124,16 @@ class Batches:
         is_sorted = all(one <= other for one, other in itertools.pairwise(widths))
         times = self._failure.times_ahead
         is_known = times is not None and (times <= 1 or self.longest != self._failure.width)
-        is_enough = len(widths) >= _FEWEST_RISING and len(set(widths)) >= _FEWEST_LENGTHS  # a few are so by chance
+        is_enough = (
+            len(widths) >= _WHEN.fewest_rising and len(set(widths)) >= _WHEN.fewest_lengths
+        )  # a few are so by chance
         return not is_known and is_sorted and is_enough
-
-    @property
-    def widest_sample(self) -> tuple[int, ...] | None:
-        """The largest sizes of a sample in the steps before, in as many dimensions as the one that failed has."""
-        failed = self._failure.sample
-        before = [use.sample for use in self._uses if use.step < self._failure.step and len(use.sample) == len(failed)]
-        return tuple(map(max, zip(*before, strict=True))) if before and failed else None
 
     @property
     def is_far_longer(self) -> bool:
         """Whether the samples that failed were far longer than any before."""
         seen, failed = self.longest_seen(), self._failure.width
-        return seen is not None and failed is not None and failed > _FAR * seen
+        return seen is not None and failed is not None and failed > _WHEN.far_times * seen
 
     @property
     def is_as_ever(self) -> bool:
@@ -166,12 +185,12 @@ class Batches:
     def nearly_fits(self, shape: BatchShape) -> bool:
         """Whether it may fit, given that an estimate from earlier batches may be slightly too high."""
         least = self._least(shape) if self._peak.of_saved(shape) is not None else None
-        return least is not None and least <= _NEARLY * (self.capacity_bytes or 0)
+        return least is not None and least <= _WHEN.nearly_times * (self.capacity_bytes or 0)
 
     def smaller(self, rows: int) -> Iterator[BatchShape]:
         """The same step in smaller micro-batches, the largest first."""
         length, whole = self.longest, rows * self._accumulation
-        for accumulation in range(self._accumulation + 1, min(whole, _MOST_PARTS) + 1):
+        for accumulation in range(self._accumulation + 1, min(whole, _WHEN.most_parts) + 1):
             step = whole // accumulation
             if whole % accumulation == 0 and (rows % step == 0 or rows & (rows - 1)):
                 yield BatchShape(step, length, accumulation)
@@ -181,7 +200,7 @@ class Batches:
         if not self.known:
             shapes = f"{self.num_shapes} batch shape{'s' * (self.num_shapes != 1)}"
             steps = f"{self.num_steps:,} step{'s' * (self.num_steps != 1)}"
-            trend = " show no trend" if self.num_shapes >= _ENOUGH_SHAPES else ""
+            trend = " show no trend" if self.num_shapes >= _WHEN.enough_shapes else ""
             return f"not measured: {shapes} in {steps}{trend}" if self.num_steps else "not measured"
         fit = next(fit for name, fit in self.fits.items() if name != "optimizer")
         line = "curve" if any(fit.per_square_bytes for fit in self.fits.values()) else "line"
@@ -206,7 +225,6 @@ class Batches:
             return 0.0
         bound = binding(self.fits, failed.rows, failed.length)
         assert bound is not None
-        # The backward pass makes a gradient as large as what the forward pass could not even have, or more of the same
         still = _STILL_OF_REQUEST.get(self._failure.phase, 0.0)
         wanted = (1 + still) * (self._failure.requested_bytes or 0)
         return max(0.0, self._failure.used_bytes + wanted - bound[1].bytes)

@@ -1,4 +1,4 @@
-"""The inputs of advice, as plain data: a run's settings, its steps' memory use, the circumstances of the failure."""
+"""The inputs of advice, as plain data: a run's settings, and its steps' memory use."""
 
 from __future__ import annotations
 
@@ -6,20 +6,13 @@ import math
 import os
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from forgather_mem.diagnose.oom.shapes.batch_shapes import GRAPH
 from forgather_mem.diagnose.oom.shapes.optimizer_sizes import Trained, family_of, family_of_class, states_of
 from forgather_mem.engine.settings import ALLOCATOR_VARIABLES, ARGUMENTS
 from forgather_mem.probes.tensors import shard_of
-
-if TYPE_CHECKING:
-    from forgather_mem.heap.failed_callback import CallbackFailure
-    from forgather_mem.heap.failed_lines import FailedOperation
-    from forgather_mem.heap.failed_variables import HeldVariable
 
 _CALLS_IT_DTYPE = 4, 56  # of transformers
 
@@ -38,7 +31,6 @@ class RunSettings:
         trained_bytes: Their size.
         largest_trained: Number of parameters in the largest tensor.
         adafactor_bytes: Size of Adafactor's state for these tensors.
-        tables: Rows and bytes of each trained embedding with a dense gradient that no other module has.
         state_bytes: Size of each kind of optimizer's state for these tensors, by `optimizer_sizes.FAMILY`.
         optimizer_bytes: Size of the state that the optimizer in use will have, by its class; None if that is not known.
         allocator_conf: The value of the first of `ALLOCATOR_VARIABLES` that is set.
@@ -56,7 +48,6 @@ class RunSettings:
     optimizer_bytes: int | None = None
     allocator_conf: str = ""
     state_bytes: Mapping[str, int] = field(default_factory=dict)
-    tables: Sequence[Sequence[int]] = field(default_factory=list)
 
     @property
     def optim(self) -> str:
@@ -101,90 +92,6 @@ class StepUse:
         return width_of(self.length, self.sample)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureContext:
-    """Where memory ran out, and what was known then. Unknown values are None.
-
-    Attributes:
-        where: Which memory.
-        phase: One of `events.PHASES`.
-        step: The optimizer step, counted from 1; 0 before the first.
-        used_bytes: In use at that time, in the same measure as `StepUse.phases`.
-        free_bytes: What could still be allocated; together with `used_bytes` this is the total capacity.
-        requested_bytes: The allocation that failed.
-        reserved_unused_bytes: Reserved by the device's allocator but not used by any tensor.
-        kind: The source of the error, as `OutOfMemory.kind`.
-        rows, length, sample: Shape of the current micro-batch, as in `StepUse`.
-        rows_each: How many rows of the model a sample has, as candidates or views; 1 where rows are samples.
-        length_of: The tensor that has this length, if it is not the first one: "labels".
-        times_ahead: How many times as long as the longest sample so far the longest of the data is; None if that is not
-            known.
-        live_bytes: What the step or evaluation had allocated on the host when it failed; None if that is unknown.
-        part_done: The part of a pass that was done, by the layer in which it failed; None if no layer tells.
-        parts: Bytes in use by category, as in `oom.in_use`.
-        frames: Names of the functions in the traceback, outermost first.
-        callback: The callback that failed by itself.
-        line: The innermost line of the user's own code: "train.py:41".
-        in_sample: Whether one sample of a data set was being made.
-        stays_in_batch: Whether what could not be made would have stayed in a batch of a Trainer until its step's end.
-        variables: What the variables of the user's functions held, the largest first.
-        array_type: The type of numbers of an array that could not be made: "float64".
-        predictions: Number of batches that this evaluation had finished.
-        workers_bytes: Total memory of the data workers.
-        heap_free_bytes: Freed host memory that the C library keeps.
-        limits_each: Whether the limit is each process's own.
-        operation: What the user's line that failed was doing.
-        leak: How to fix the leak that has filled memory; None if nothing leaks.
-    """
-
-    where: Literal["host", "device"]
-    phase: str
-    step: int
-    used_bytes: int | None = None
-    free_bytes: int | None = None
-    requested_bytes: int | None = None
-    reserved_unused_bytes: int | None = None
-    kind: str = ""
-    rows: int | None = None
-    length: int | None = None
-    sample: tuple[int, ...] = ()
-    rows_each: int = 1
-    length_of: str = ""
-    times_ahead: float | None = None
-    live_bytes: int | None = None
-    part_done: float | None = None
-    parts: Mapping[str, int] = field(default_factory=dict)
-    frames: Sequence[str] = ()
-    callback: CallbackFailure | None = None
-    line: str | None = None
-    in_sample: bool = False
-    stays_in_batch: bool = False
-    variables: Sequence[HeldVariable] = ()
-    array_type: str | None = None
-    predictions: int | None = None
-    workers_bytes: int | None = None
-    heap_free_bytes: int | None = None
-    limits_each: bool = False
-    operation: FailedOperation | None = None
-    leak: str | None = None
-
-    @property
-    def width(self) -> int | None:
-        """As in `StepUse`."""
-        return width_of(self.length, self.sample)
-
-    @property
-    def is_graph(self) -> bool:
-        """Whether the batch is a single graph, not several that a loader has joined."""
-        loader_rows = self.operation.loader_rows if self.operation is not None else None
-        return self.length_of == GRAPH and (loader_rows or 1) == 1
-
-    @property
-    def capacity_bytes(self) -> int | None:
-        """Total capacity, in the same measure as `StepUse.phases`."""
-        return None if self.used_bytes is None or self.free_bytes is None else self.used_bytes + self.free_bytes
-
-
 def width_of(length: int | None, sample: tuple[int, ...]) -> int | None:
     """
     >>> width_of(512, ()), width_of(None, (3, 8, 8)), width_of(None, ())
@@ -215,7 +122,6 @@ def settings_of(args: object, model: object = None, trainer: object = None, opti
         largest_trained=max((tensor.numbers for tensor in trained), default=None),
         adafactor_bytes=states.get("adafactor"),
         state_bytes=states,
-        tables=list(_tables(model)),
         optimizer_bytes=states.get(family_of_class(optimizer) or ""),
         allocator_conf=next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), ""),
     )
@@ -243,16 +149,6 @@ def _trained(model: object) -> Iterator[Trained]:
             if parameter.requires_grad and id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield Trained(_shape_here(parameter), parameter.element_size(), is_embedding)
-
-
-def _tables(model: object) -> Iterator[list[int]]:
-    modules = list(model.modules()) if hasattr(model, "modules") else []
-    owners = Counter(id(parameter) for module in modules for parameter in module.parameters(recurse=False))
-    for module in modules:
-        weight = getattr(module, "weight", None)
-        is_dense = getattr(module, "sparse", None) is False and getattr(weight, "requires_grad", False)
-        if weight is not None and is_dense and owners[id(weight)] == 1:
-            yield [len(weight), weight.numel() * weight.element_size()]
 
 
 def _shape_here(parameter: Any) -> tuple[int, ...]:

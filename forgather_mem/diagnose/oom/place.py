@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from forgather_mem.diagnose.oom.failure import Failure
+from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch, batch_of
-from forgather_mem.heap.failed_callback import CallbackFailure, failed_callback
+from forgather_mem.heap.failed_callback import failed_callback
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.heap.failed_lines import (
     FailedOperation,
@@ -24,7 +25,7 @@ from forgather_mem.heap.failed_lines import (
     stays_in_batch,
     user_line,
 )
-from forgather_mem.heap.failed_variables import HeldVariable, held_variables
+from forgather_mem.heap.failed_variables import held_variables
 from forgather_mem.source.frame_variables import frame_variables, is_function
 from forgather_mem.source.source_lines import is_user_file
 
@@ -92,7 +93,7 @@ _ELSE = (
 # Compiled code no longer shows the layers that it was made from.
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
 _BACKWARD = ("backward", "manual_backward")
-# In `SourceLocation.functions`, stands for the `__init__` of a module.
+# In `Failure.functions`, stands for the `__init__` of a module.
 MODULE_IS_MADE = "Module.__init__"
 # The phase of what a callback does for itself in its event: the first name that is in the event's.
 _EVENTS = (
@@ -109,75 +110,43 @@ _TRAINERS = ("transformers/trainer.py", "/loops/evaluation_loop.py", "/loops/pre
 _PASSES_OF_CALLBACKS = ("forward", "backward", "evaluate", "generate")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where an error occurred; plain text.
-
-    Attributes:
-        phase: One of `events.PHASES`; None if the functions don't show it.
-        layer: The innermost module whose forward pass was running, by its name in `named_modules`; for the outermost
-            one, its class. None outside modules, and where compiled code hides it.
-        functions: The names of the functions, outermost first.
-        callback: The callback in whose event it was raised, if no pass or evaluation ran in that.
-        line: The innermost line of the user's own code: "train.py:41".
-        in_sample: Whether one sample of a data set was being made.
-        stays_in_batch: Whether what a Trainer's collator could not make would be in memory until the end of its step.
-        after_backward: Whether a function of the user's was behind a line that calls `backward`.
-        variables: What the variables of the user's functions and the callbacks hold, the largest first.
-        operation: What the user's line that failed was doing.
-    """
-
-    phase: str | None
-    layer: str | None
-    functions: tuple[str, ...]
-    callback: CallbackFailure | None = None
-    line: str | None = None
-    in_sample: bool = False
-    stays_in_batch: bool = False
-    after_backward: bool = False
-    variables: tuple[HeldVariable, ...] = ()
-    operation: FailedOperation | None = None
-
-    @property
-    def is_unused_pass(self) -> bool:
-        """Whether the failure was in, or after, a forward pass that no backward pass follows."""
-        return self.phase in (None, "forward") and self.operation is not None and self.operation.graph is not None
-
-
-def failure_place(
-    error: BaseException, model: object = None, optimizer: object = None, others: Iterable[object] = ()
-) -> Place:
-    """Where this error occurred, as far as its tracebacks show. No reference to the error is kept.
+def failure_at(
+    error: BaseException,
+    found: OutOfMemory,
+    model: object = None,
+    optimizer: object = None,
+    others: Iterable[object] = (),
+) -> Failure:
+    """Where this error occurred, as far as its tracebacks show: phase to operation of the record.
 
     Args:
         error: The error, with its traceback.
+        found: What it says.
         model: The model being trained, used to name layers; default: the outermost module in the traceback.
         optimizer: The optimizer, used to name what a callback copies, and what no variable of the user's holds alone.
         others: The trainer and its callbacks: what their attributes hold is told with the variables.
     """
     failed = list(_lines(error))
     frames = [frame for frame, _ in failed]
-    functions = tuple(map(_function, frames))
     line, in_sample = user_line(failed, error)
     operation = failed_operation(failed, model, optimizer)
-    found = failed_callback(frames, model, optimizer)
-    if found is not None and any(_file(frame).endswith(_TRAINERS) for frame in frames[found[1] :]):
-        found = None  # it has the trainer evaluate or train
-    callback, first = found if found is not None else (None, 0)
+    called = failed_callback(frames, model, optimizer)
+    if called is not None and any(_file(frame).endswith(_TRAINERS) for frame in frames[called[1] :]):
+        called = None  # it has the trainer evaluate or train
+    callback, first = called if called is not None else (None, 0)
     phase, layer = _phase(frames[first:]), _layer(frames, model)
     if callback is not None:
         layer = layer if phase in _PASSES_OF_CALLBACKS else None
         phase = _phase_of_callback(callback.callback, phase)
         if phase is None and getattr(model, "training", True) is False:
             phase = "evaluate"  # it has turned that off itself
-    elif phase is None and operation is not None and "optimizer" in operation.copied:
-        phase = "save"  # what a checkpoint is made of
-    elif phase in (None, "forward", "data") and operation is not None:
+    elif operation is not None:
         phase = _phase_of_line(operation, phase)
-    return Place(
-        phase=phase,
+    return Failure(
+        found=found,
+        phase=phase or "",
         layer=layer,
-        functions=functions,
+        functions=tuple(map(_function, frames)),
         callback=callback,
         line=line,
         in_sample=in_sample,
@@ -272,9 +241,11 @@ def _phase_of_callback(event: str, inside: str | None) -> str | None:
 
 
 def _phase_of_line(operation: FailedOperation, phase: str | None) -> str | None:
-    """The phase of the user's line: "data" where it creates what is trained with, "evaluate" for an unused forward
-    pass."""
-    if operation.feeds_training:
+    """The phase of the user's line: "save" where it copies what a checkpoint is made of, "data" where it creates what
+    is trained with, "evaluate" for an unused forward pass."""
+    if phase is None and "optimizer" in operation.copied:
+        return "save"
+    if phase in (None, "forward", "data") and operation.feeds_training:
         return "data"
     return "evaluate" if operation.evaluates and phase == "forward" else phase
 

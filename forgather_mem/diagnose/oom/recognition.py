@@ -20,6 +20,7 @@ from forgather_mem.diagnose.oom.messages import (
     TYPES,
     MessageShape,
     Where,
+    array_type,
 )  # fmt: skip
 from forgather_mem.errors import ours
 from forgather_mem.heap.failed_frames import chain
@@ -28,8 +29,16 @@ from forgather_mem.telemetry.redaction import redacted
 from forgather_mem.units import MIB, format_bytes, parse_bytes
 
 MAX_MESSAGE_CHARS = 20_000
-_FULL_FRAC, _FULL_BYTES = 0.02, 256 * MIB
-_ROUNDED_FRAC = 0.99  # the message's sizes have three or four digits
+
+
+class _Full:
+    """When a device is full, and by how much the sizes in a message, of three or four digits, are rounded."""
+
+    free_frac = 0.02
+    free_bytes = 256 * MIB
+    rounded_frac = 0.99
+
+
 _PINS = re.compile(r"\bpin_memory\(|\bpin_memory ?= ?True|\bcudaHost(?:Alloc|Register)\b")
 
 
@@ -65,6 +74,11 @@ class OutOfMemory:
     allocated_bytes: int | None = None
     reserved_unused_bytes: int | None = None
     private_pools_bytes: int | None = None
+
+    @property
+    def array_type(self) -> str | None:
+        """The type of numbers of an array that could not be made: "float64"."""
+        return array_type(self.message)
 
     def __str__(self) -> str:
         place = (
@@ -207,7 +221,7 @@ def _process_bytes(numbers: dict[str, int | None], text: str) -> int | None:
         return numbers["process_bytes"]
     reserved = numbers["allocated_bytes"] + (_unused(numbers) or 0)
     sizes = [_bytes(*found) for found in PROCESSES.findall(text)]
-    able = [size for size in sizes if size >= _ROUNDED_FRAC * reserved]
+    able = [size for size in sizes if size >= _Full.rounded_frac * reserved]
     return able[0] if len(able) == 1 else None
 
 
@@ -242,4 +256,4 @@ def _device_is_full() -> bool | None:
     """Whether any of this process's devices is; None if it is not known."""
     memories = [driver_memory(allocator) for allocator in used_allocators()]
     known = [memory for memory in memories if memory is not None]
-    return any(free < max(_FULL_FRAC * total, _FULL_BYTES) for free, total in known) if known else None
+    return any(free < max(_Full.free_frac * total, _Full.free_bytes) for free, total in known) if known else None

@@ -22,8 +22,8 @@ from forgather_mem.units import MIB
 
 if TYPE_CHECKING:
     # What explains a failure is loaded when one happens, once the reserve is released: it takes more than a MiB.
-    from forgather_mem.diagnose.oom.place import Place
-    from forgather_mem.diagnose.oom.story import Story
+    from forgather_mem.diagnose.oom.failure import Failure
+    from forgather_mem.diagnose.oom.recognition import OutOfMemory
     from forgather_mem.heap.failed_lines import FailedOperation
     from forgather_mem.telemetry.report import Change, LeakReport, OomReport
 
@@ -51,7 +51,7 @@ class OutOfMemoryWatch:
         self._reserve = Reserve(_RESERVE_BYTES)
         self._model = self._optimizer = _nothing
         self._settings: RunSettings | None = None
-        self._story: Story | None = None
+        self._failure: Failure | None = None
         self._predictions, self._first_step = 0, run.step
         self._passes: set[str | None] = set()  # the lines of the user's that called the model in the first steps
         self._snapshot_path: str | None = None
@@ -121,7 +121,7 @@ class OutOfMemoryWatch:
         """An error ends the training: record everything that can be known while its frames are alive."""
         reserve_bytes = self._reserve.size_bytes
         self._reserve.release()
-        run, uses, found = self._run, self.uses, recognise(error)
+        run, found = self._run, recognise(error)
         if found is None:
             return
         told = run.failed_phase or run.phase
@@ -129,24 +129,34 @@ class OutOfMemoryWatch:
         if limit is not None:
             from forgather_mem.diagnose.oom.story import untold
 
-            step, done = run.step + bool(run.in_step), run.step - self._first_step
-            self._story = replace(untold(found, limit), phase=told, step=step, rank=run.rank, steps_done=done)
+            self._failure = untold(found, limit)
+            self._failure.phase, self._failure.rank = told, run.rank
+            self._failure.step, self._failure.steps_done = run.step + bool(run.in_step), run.step - self._first_step
             return
-        from forgather_mem.diagnose.oom.memory_in_use import memory_then
-        from forgather_mem.diagnose.oom.place import batch_on_the_way, failure_place, rows_outside_a_step
-        from forgather_mem.diagnose.oom.shapes.layers import part_done
-        from forgather_mem.diagnose.oom.shapes.samples_ahead import times_ahead
-        from forgather_mem.diagnose.oom.story import Story
+        self._failure = self._looked_into(error, found, told, reserve_bytes)
+        if self._snapshot is not None and found.where == "device" and run.folder is not None:
+            self._snapshot_path = self._snapshot.write(run.folder, run.rank)
 
-        live_bytes = uses.live_bytes()
-        model = self._model()
-        place = failure_place(error, model, self._optimizer(), self._users())
-        operation = self._without_passes(place.operation)
-        phase = _phase_of(replace(place, operation=operation), told)
-        inside = phase in STEP_PHASES
+    def _looked_into(self, error: BaseException, found: OutOfMemory, told: str, reserve_bytes: int) -> Failure:
+        """What the error, its traceback and the run so far tell."""
+        from forgather_mem.diagnose.oom.memory_in_use import memory_then
+        from forgather_mem.diagnose.oom.place import failure_at
+        from forgather_mem.diagnose.oom.shapes.layers import part_done
+
+        run, uses = self._run, self.uses
+        live_bytes, model = uses.live_bytes(), self._model()
+        failure = failure_at(error, found, model, self._optimizer(), self._users())
+        failure.operation = self._without_passes(failure.operation)
+        phase = failure.phase = _phase_of(failure, told)
+        failure.in_training, failure.live_bytes, failure.rank = True, live_bytes, run.rank
+        failure.part_done = part_done(model, failure.layer)
+        failure.is_first = phase not in uses.ended
+        if phase == "evaluate" and self._counts_predictions():
+            failure.predictions = self._predictions
         step = max(run.step, self._trainers_step())
-        in_step = inside if run.in_step is None else run.in_step and told not in OPAQUE_PHASES
-        memory = memory_then(
+        in_step = phase in STEP_PHASES if run.in_step is None else run.in_step and told not in OPAQUE_PHASES
+        failure.step, failure.steps_done = step + (in_step and step == run.step), step - self._first_step
+        failure.memory = memory_then(
             found,
             phase,
             model,
@@ -156,40 +166,24 @@ class OutOfMemoryWatch:
             workers_bytes=_whole(run.latest("workers/pss_bytes")),
             reserve_bytes=reserve_bytes,
         )
-        # In the data phase it does not exist yet
-        batch = (
-            (uses.batch or batch_on_the_way(error)) if inside and phase != "data" else rows_outside_a_step(error, phase)
-        )
-        failed_use = uses.failed_use(step + 1) if phase == "backward" else None
+        self._add_batch(failure, error, uses, step)
+        return failure
+
+    def _add_batch(self, failure: Failure, error: BaseException, uses: BatchUses, step: int) -> None:
+        """The batch that failed, and those before it."""
+        from forgather_mem.diagnose.oom.place import batch_on_the_way, rows_outside_a_step
+        from forgather_mem.diagnose.oom.shapes.sample_lengths import times_ahead
+
+        if failure.phase not in STEP_PHASES or failure.phase == "data":  # there it does not exist yet
+            failure.batch = rows_outside_a_step(error, failure.phase)
+        else:
+            failure.batch = uses.batch or batch_on_the_way(error)
+            failure.times_ahead = times_ahead(failure.batch) if failure.batch is not None else None
+        failed_use = uses.failed_use(step + 1) if failure.phase == "backward" else None
         if failed_use is not None:
             uses.uses.append(failed_use)
-        self._story = Story(
-            found=found,
-            phase=phase,
-            step=step + (in_step and step == run.step),
-            rank=run.rank,
-            layer=place.layer,
-            functions=place.functions,
-            callback=place.callback,
-            line=place.line,
-            in_sample=place.in_sample,
-            stays_in_batch=place.stays_in_batch,
-            variables=place.variables,
-            operation=operation,
-            memory=memory,
-            batch=batch,
-            times_ahead=times_ahead(batch) if inside and batch is not None else None,
-            live_bytes=live_bytes,
-            part_done=part_done(model, place.layer),
-            largest=uses.largest,
-            largest_bytes=uses.peak_of(uses.largest) if uses.largest is not None else None,
-            is_first=phase not in uses.ended,
-            predictions=self._predictions if phase == "evaluate" and self._counts_predictions() else None,
-            steps_done=step - self._first_step,
-            in_training=True,
-        )
-        if self._snapshot is not None and found.where == "device" and run.folder is not None:
-            self._snapshot_path = self._snapshot.write(run.folder, run.rank)
+        failure.largest = uses.largest
+        failure.largest_bytes = uses.peak_of(uses.largest) if uses.largest is not None else None
 
     def _without_passes(self, operation: FailedOperation | None) -> FailedOperation | None:
         """The operation without its unused graph, if this run has gone back through passes of that line: the source may
@@ -217,22 +211,22 @@ class OutOfMemoryWatch:
 
     def _tell(self) -> None:
         """Called after all works have ended, so that the verdict about leaks exists."""
-        run, uses, story = self._run, self.uses, self._story
+        run, uses, failure = self._run, self.uses, self._failure
         if uses.largest is not None:
             shape = {"batch.rows": uses.largest.rows, "batch.length": uses.largest.length or None}
             settings = {name: str(size) for name, size in shape.items() if size is not None}
             run.emit(Finding(kind="settings", step=run.step, text="settings", data=settings))
-        if story is not None:
+        if failure is not None:
             from forgather_mem.diagnose.oom.story import sentence
             from forgather_mem.telemetry.report_schema import to_dict
 
-            run.reach(self._first_step + story.steps_done)
-            oom, advice = self._explained(story, run.told.leak, uses)
+            run.reach(self._first_step + failure.steps_done)
+            oom, advice = self._explained(failure, run.told.leak, uses)
             # One of two reporters, a template's and the user's, may have written it already
             written = None if run.told.oom is None else run.told.oom.snapshot
             oom = replace(oom, snapshot=self._snapshot_path or written)
-            run.emit(Finding(kind="oom", step=story.step, text=sentence(story), data=to_dict(oom)))
-            run.emit(_advice(story.step, advice))
+            run.emit(Finding(kind="oom", step=failure.step, text=sentence(failure), data=to_dict(oom)))
+            run.emit(_advice(failure.step, advice))
         elif self._settings is not None and run.told.leak.verdict != "leak":
             from forgather_mem.diagnose.oom.batch_headroom import room_left
 
@@ -243,14 +237,14 @@ class OutOfMemoryWatch:
                 run.emit(_advice(run.step, [left]))
         uses.close()
 
-    def _explained(self, story: Story, leak: LeakReport, uses: BatchUses) -> tuple[OomReport, Sequence[Change]]:
-        if story.untold is not None:
+    def _explained(self, failure: Failure, leak: LeakReport, uses: BatchUses) -> tuple[OomReport, Sequence[Change]]:
+        if failure.untold is not None:
             from forgather_mem.diagnose.oom.story import oom_of
 
-            return oom_of(story), ()
+            return oom_of(failure), ()
         from forgather_mem.diagnose.oom.explanation import explained
 
-        return explained(story, leak, self._settings, uses.uses)
+        return explained(failure, leak, self._settings, uses.uses)
 
 
 def _advice(step: int, changes: Sequence[Change]) -> Finding:
@@ -259,22 +253,22 @@ def _advice(step: int, changes: Sequence[Change]) -> Finding:
     return Finding(kind="advice", step=step, text="", data={"advice": [to_dict(change) for change in changes]})
 
 
-def _phase_of(place: Place, told: str) -> str:
+def _phase_of(failure: Failure, told: str) -> str:
     """The reported phase is coarse between steps and at startup; the traceback is more precise there.
 
     But it does not show where accelerate's `backward` calls an engine's optimizer step. That the user's own loop
     evaluates is a guess, since it may generate; so is that a backward pass follows, since the loss comes before it.
     """
-    if place.phase == "generate" or (place.callback is not None and place.phase is not None):
-        return place.phase
-    if place.phase == "data" and place.operation is not None and place.operation.feeds_training:
-        return place.phase
-    if told == "backward" and place.phase is None and not place.after_backward:
+    if failure.phase == "generate" or (failure.callback is not None and failure.phase):
+        return failure.phase
+    if failure.phase == "data" and failure.operation is not None and failure.operation.feeds_training:
+        return failure.phase
+    if told == "backward" and not failure.phase and not failure.after_backward:
         return "forward"
-    if told in ("forward", "backward") and place.is_unused_pass:
+    if told in ("forward", "backward") and failure.is_unused_pass:
         return "evaluate"
-    in_engine = (told, place.phase) == ("optimizer", "backward")
-    return told if told in OPAQUE_PHASES or place.phase is None or in_engine else place.phase
+    in_engine = (told, failure.phase) == ("optimizer", "backward")
+    return told if told in OPAQUE_PHASES or not failure.phase or in_engine else failure.phase
 
 
 def _weakly(value: Any) -> Callable[[], Any]:

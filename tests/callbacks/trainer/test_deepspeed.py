@@ -94,7 +94,8 @@ def test_running_out_of_memory_in_the_engines_step_is_told_as_the_optimizers(tmp
 
 
 def test_by_its_files_alone_an_engines_step_inside_a_backward_pass_is_the_optimizers(tmp_path: Path) -> None:
-    from forgather_mem.diagnose.oom.place import failure_place
+    from forgather_mem.diagnose.oom.place import failure_at
+    from tests.diagnose.oom.failures import FOUND
 
     names: dict[str, Any] = {}
     for file, text in (
@@ -104,7 +105,7 @@ def test_by_its_files_alone_an_engines_step_inside_a_backward_pass_is_the_optimi
         exec(compile(text, str(tmp_path / file), "exec"), names)
     with pytest.raises(MemoryError) as error:
         names["backward"]()
-    assert failure_place(error.value).phase == "optimizer"
+    assert failure_at(error.value, FOUND).phase == "optimizer"
 
 
 def partitioned(model: nn.Module, parts: int) -> nn.Module:

@@ -7,8 +7,6 @@ import dataclasses
 import itertools
 import random
 import resource
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,17 +18,14 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 
 from forgather_mem.callbacks import MemoryAlert, OOMReporter
 from forgather_mem.callbacks.memory_alert import Alert
-from forgather_mem.diagnose.alerts.longest import LivePeak
 from forgather_mem.loops.observed import ObservedLoop
 from forgather_mem.loops.state import default_arguments
-from forgather_mem.system.native_heap import allocated_natively_bytes
 from tests.memory import load_blas
 from tests.training import fingerprint
 
 LONG = 1200
 STEPS_SEEN = 20
 MIB = 2**20
-SIZE = 64 << 20
 
 
 def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
@@ -120,15 +115,6 @@ def test_a_stream_has_no_batches_ahead_and_that_is_no_failure(tmp_path: Path) ->
     assert reporter.summary.switched_off == []
 
 
-CHANCE = random.Random(3)
-LENGTHS = [LONG if row == 100 else CHANCE.randrange(20, 100) for row in range(240)]
-
-
-def made_as_asked(rows: list[int]) -> dict[str, torch.Tensor]:
-    """Of what is kept nowhere, and might be cut; in no time, since all 60 are made within the 0.1 s that it waits."""
-    return padded([{"input_ids": ([1] * LENGTHS[row])[: 2 * LONG]} for row in rows])
-
-
 def to_its_end(loader: DataLoader[Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     for batch in loader:
         model(**batch).loss.backward()
@@ -156,7 +142,7 @@ def test_a_plain_loop_is_told_where_nothing_says_that_it_may_stop_before(
     monkeypatch.chdir(tmp_path)
     alerts: list[Alert] = []
     trainer = trainer_of(tmp_path, [])
-    loader = DataLoader(range(240), batch_size=4, collate_fn=made_as_asked)  # type: ignore[arg-type]
+    loader: Any = DataLoader(trainer.train_dataset, batch_size=4, collate_fn=padded)  # type: ignore[arg-type]
     model = trainer.model
     assert isinstance(model, torch.nn.Module)
     leave(60 * MIB)
@@ -166,26 +152,3 @@ def test_a_plain_loop_is_told_where_nothing_says_that_it_may_stop_before(
         loop(loader, model, torch.optim.AdamW(model.parameters()))
     watching.close()
     assert [alert.full_at_step for alert in alerts] == steps
-
-
-@pytest.mark.fresh
-def test_it_sees_what_is_freed_before_it_stops() -> None:
-    before = allocated_natively_bytes()
-    peak = LivePeak()
-    assert before is not None
-    assert peak.start()
-    tensor = torch.ones(SIZE // 4)
-    time.sleep(0.1)
-    del tensor
-    found = peak.stop()
-    assert found is not None
-    assert found - before == pytest.approx(SIZE, rel=0.05)
-
-
-@pytest.mark.fresh
-def test_its_thread_ends_with_it() -> None:
-    peak = LivePeak()
-    assert peak.start()
-    peak.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("forgather-mem: peak")]
-    peak.stop()

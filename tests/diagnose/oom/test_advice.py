@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import os
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from forgather_mem.diagnose.oom.advice import Advice, advise
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse, settings_of
+from forgather_mem.diagnose.oom.context import RunSettings, StepUse, settings_of
 from forgather_mem.diagnose.oom.explanation import explained
+from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
 from forgather_mem.diagnose.oom.shapes.larger_batch import room
-from forgather_mem.diagnose.oom.story import Story
 from forgather_mem.telemetry.report import Change, OomReport
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import GIB, MIB
+from tests.diagnose.oom.failures import failure_of, replace
 from tests.diagnose.oom.oom_messages import LIBRARY_MESSAGES
 
 MODEL_BYTES = 2 * GIB
@@ -51,9 +52,7 @@ class Machine:
             "optimizer": int(2 * model + state),
         }
 
-    def run(
-        self, lengths: list[int], arguments: dict[str, Any], **script: Any
-    ) -> tuple[list[StepUse], FailureContext | None]:
+    def run(self, lengths: list[int], arguments: dict[str, Any], **script: Any) -> tuple[list[StepUse], Failure | None]:
         """Steps until memory runs out, or all of them."""
         rng = random.Random(1)
         uses: list[StepUse] = []
@@ -67,9 +66,7 @@ class Machine:
             uses.append(StepUse(step=step, rows=rows, length=length, phases=phases))
         return uses, None
 
-    def _failure(
-        self, phase: str, step: int, rows: int, length: int, size: int, arguments: dict[str, Any]
-    ) -> FailureContext:
+    def _failure(self, phase: str, step: int, rows: int, length: int, size: int, arguments: dict[str, Any]) -> Failure:
         free = int(0.01 * self.capacity_bytes)
         parts = {"parameters": int(self.model_bytes)}
         if step > 1:
@@ -79,7 +76,7 @@ class Machine:
         used = int(self.capacity_bytes) - free
         if phase != "optimizer":
             parts["activations"] = max(0, used - sum(parts.values()))
-        return FailureContext(
+        return failure_of(
             where="device",
             phase=phase,
             step=step,
@@ -175,7 +172,7 @@ def test_the_first_change_applied_as_it_is_lets_more_than_nine_in_ten_runs_finis
 
 
 def test_without_data_nothing_is_predicted_and_it_says_so() -> None:
-    advice = advise(FailureContext(where="device", phase="forward", step=1, rows=8, length=512), settings())
+    advice = advise(failure_of(where="device", phase="forward", step=1, rows=8, length=512), settings())
     assert advice.fit == "not measured"
     assert texts(advice)[0] == "per_device_train_batch_size=2, gradient_accumulation_steps=4"
     assert [change.predicted_bytes for change in advice.changes] == [None] * len(advice.changes)
@@ -191,7 +188,7 @@ def test_at_batch_1_it_is_the_length_that_was_measured_or_checkpointing() -> Non
 
 
 def test_what_is_on_already_and_what_the_model_has_not_are_no_help() -> None:
-    failure = FailureContext(where="host", phase="backward", step=1, rows=4)
+    failure = failure_of(where="host", phase="backward", step=1, rows=4)
     on = advise(failure, settings(gradient_checkpointing=True))
     assert on.no_help is not None
     assert on.no_help.startswith(
@@ -205,11 +202,11 @@ def test_what_is_on_already_and_what_the_model_has_not_are_no_help() -> None:
 # ---- by what failed ----
 
 
-def failed(phase: str, where: Any = "host", **known: Any) -> FailureContext:
-    return FailureContext(where=where, phase=phase, step=5, used_bytes=9 * GIB, free_bytes=GIB, **known)
+def failed(phase: str, where: Any = "host", **known: Any) -> Failure:
+    return failure_of(where=where, phase=phase, step=5, used_bytes=9 * GIB, free_bytes=GIB, **known)
 
 
-def first(failure: FailureContext, chosen: RunSettings) -> dict[str, Any]:
+def first(failure: Failure, chosen: RunSettings) -> dict[str, Any]:
     change = advise(failure, chosen).changes[0]
     return {**change.set, **change.in_script}
 
@@ -289,7 +286,9 @@ def told(name: str, phase: str = "forward", unused_bytes: int = 0, **arguments: 
     if unused_bytes:
         parts = {"used_bytes": 20 * GIB, "free_bytes": 4 * GIB, "reserved_unused_bytes": unused_bytes}
         memory = type(memory)(**parts, limit_bytes=24 * GIB, limit="GPU 0")  # type: ignore[arg-type]
-    oom, changes = explained(Story(found=found, phase=phase, memory=memory), settings=RunSettings(arguments=arguments))
+    oom, changes = explained(
+        Failure(found=found, phase=phase, memory=memory), settings=RunSettings(arguments=arguments)
+    )
     return oom, list(changes)
 
 
@@ -350,7 +349,7 @@ def test_the_allocators_settings_are_read_from_each_of_their_variables(monkeypat
     memory = memory_then(found, "forward")
     memory = type(memory)(used_bytes=20 * GIB, free_bytes=4 * GIB, reserved_unused_bytes=3 * GIB)
     _, changes = explained(
-        Story(found=found, phase="forward", memory=memory), settings=RunSettings(allocator_conf=conf)
+        Failure(found=found, phase="forward", memory=memory), settings=RunSettings(allocator_conf=conf)
     )
     value = "max_split_size_mb:128,expandable_segments:True"
     assert any(change.in_script == {"PYTORCH_HIP_ALLOC_CONF": value} for change in changes)

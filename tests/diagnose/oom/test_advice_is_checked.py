@@ -1,20 +1,22 @@
-"""What stands under WOULD HAVE FIT: judged by shapes and sizes, never above the limit, never below what is in use."""
+"""What stands under WOULD HAVE FIT: it has a prediction, never above the limit, never below what is in use."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from forgather_mem.diagnose.oom.advice import advise
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
+from forgather_mem.diagnose.oom.context import RunSettings, StepUse
+from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.units import GIB, MIB
+from tests.diagnose.oom.failures import failure_of
 from tests.diagnose.oom.test_advice import settings
 
 LIMIT = 1098 * MIB
 
 
-def in_the_optimizer(**known: Any) -> FailureContext:
+def in_the_optimizer(**known: Any) -> Failure:
     parts = {"parameters": 400 * MIB, "gradients": 400 * MIB}
-    return FailureContext(
+    return failure_of(
         where="host", phase="optimizer", step=1, used_bytes=LIMIT - 40 * MIB, free_bytes=40 * MIB,
         requested_bytes=400 * MIB, parts=parts, **known,
     )  # fmt: skip
@@ -38,7 +40,7 @@ def test_a_prediction_is_never_below_what_a_smaller_batch_took() -> None:
     """Readings above the line, as of one long sample among many short ones."""
     uses = [StepUse(step=n, rows=8, length=100 + n, phases={"forward": (1000 + n) * MIB}) for n in range(1, 40)]
     high = StepUse(step=40, rows=8, length=120, phases={"forward": 3000 * MIB})
-    failure = FailureContext(
+    failure = failure_of(
         where="device", phase="forward", step=41, rows=8, length=4000, used_bytes=4600 * MIB, free_bytes=100 * MIB,
         requested_bytes=200 * MIB, parts={"activations": 3900 * MIB},
     )  # fmt: skip
@@ -53,7 +55,7 @@ def test_one_long_sample_that_needs_it_all_in_backward_is_not_told_to_go_alone()
     for step in range(1, 40):
         size = int(held + 8 * (200 + 5 * step) * token)
         uses.append(StepUse(step=step, rows=8, length=200 + 5 * step, phases={"forward": size, "backward": size}))
-    failure = FailureContext(
+    failure = failure_of(
         where="device", phase="forward", step=40, rows=8, length=6000, used_bytes=7 * GIB, free_bytes=GIB,
         requested_bytes=6 * GIB, parts={"activations": int(6.7 * GIB)},
     )  # fmt: skip

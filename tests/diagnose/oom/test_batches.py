@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
 from forgather_mem.diagnose.oom.batches import Batches, in_samples
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, StepUse
+from forgather_mem.diagnose.oom.context import RunSettings, StepUse
 from forgather_mem.diagnose.oom.shapes.optimizer_sizes import family_of
 from forgather_mem.diagnose.oom.shapes.pass_peak import BatchShape
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.units import GIB, KIB
+from tests.diagnose.oom.failures import failure_of, replace
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch_8bit", "adamw_torch_4bit", "adamw_bnb_8bit"])
 def test_what_is_still_to_come_is_the_state_of_the_configured_optimizer(optim: str) -> None:
     states = {"torch_8bit": 2 * GIB, "torch_4bit": GIB, "bnb_8bit": 3 * GIB, "adamw": 8 * GIB}
     settings = RunSettings(arguments={"optim": optim}, trained_bytes=4 * GIB, state_bytes=states)
-    failure = FailureContext(where="device", phase="forward", step=1, rows=8)
+    failure = failure_of(where="device", phase="forward", step=1, rows=8)
     assert Batches(failure, settings, ())._optimizer_bytes == states[family_of(optim) or ""]
 
 
-FAILURE = FailureContext(
+FAILURE = failure_of(
     where="device",
     phase="forward",
     step=40,
@@ -33,6 +33,7 @@ FAILURE = FailureContext(
     free_bytes=GIB // 2,
     requested_bytes=GIB,
 )
+
 SETTINGS = RunSettings(arguments={"per_device_train_batch_size": 8})
 
 

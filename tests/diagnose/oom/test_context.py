@@ -15,8 +15,9 @@ import torch
 from transformers.training_args import OptimizerNames
 
 from forgather_mem.diagnose.oom.advice import advise
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, dtype_argument, settings_of, takes_optimizer
+from forgather_mem.diagnose.oom.context import RunSettings, dtype_argument, settings_of, takes_optimizer
 from forgather_mem.engine.settings import ALLOCATOR_VARIABLES
+from tests.diagnose.oom.failures import failure_of
 from tests.diagnose.oom.test_advice import failed, settings, texts
 
 
@@ -66,9 +67,9 @@ def test_what_is_not_known_is_none() -> None:
     settings = settings_of(None)
     assert (settings.trained_numbers, settings.trained_bytes, settings.largest_trained) == (None, None, None)
     assert (settings.optim, settings.state_of("adamw_torch"), settings.state_of("no such")) == ("", None, None)
-    failure = FailureContext(where="host", phase="forward", step=1, used_bytes=5)
+    failure = failure_of(where="host", phase="forward", step=1, used_bytes=5)
     assert failure.capacity_bytes is None
-    assert FailureContext(where="host", phase="forward", step=1, used_bytes=5, free_bytes=7).capacity_bytes == 12
+    assert failure_of(where="host", phase="forward", step=1, used_bytes=5, free_bytes=7).capacity_bytes == 12
 
 
 def test_the_first_variable_of_the_allocator_that_is_set_counts(monkeypatch: pytest.MonkeyPatch) -> None:

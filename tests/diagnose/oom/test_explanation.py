@@ -9,17 +9,17 @@ import torch
 
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
-from forgather_mem.diagnose.oom.explanation import explained, story_outside
+from forgather_mem.diagnose.oom.explanation import explained, failure_outside
+from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
-from forgather_mem.diagnose.oom.story import Story
 from forgather_mem.telemetry.report import LeakReport
 from forgather_mem.units import GIB, MIB
 
 FOUND = OutOfMemory(kind="CPU allocator", where="host", error_type="RuntimeError", message="", requested_bytes=GIB)
 MEMORY = MemoryThen(used_bytes=8 * GIB, free_bytes=GIB // 2, limit_bytes=9 * GIB, in_use={"activations": 8 * GIB})
-STORY = Story(found=FOUND, phase="forward", step=200, memory=MEMORY, batch=Batch(8, 512), in_training=True)
+STORY = Failure(found=FOUND, phase="forward", step=200, memory=MEMORY, batch=Batch(8, 512), in_training=True)
 SETTINGS = RunSettings(arguments={"per_device_train_batch_size": 8}, can_checkpoint=True)
 
 
@@ -28,10 +28,10 @@ class TooLarge(torch.nn.Module):
         return torch.empty(2**50)
 
 
-def story_of(error: BaseException, rank: int = 0) -> Story:
+def story_of(error: BaseException, rank: int = 0) -> Failure:
     found = recognise(error)
     assert found is not None
-    return story_outside(error, found, rank)
+    return failure_outside(error, found, rank)
 
 
 def test_of_a_plain_script_the_place_the_batch_and_the_model_are_known() -> None:

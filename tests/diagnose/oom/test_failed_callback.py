@@ -13,11 +13,12 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from forgather_mem.callbacks import OOMReporter
 from forgather_mem.diagnose.oom.advice import advise
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
+from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.reporting.build import Report
 from forgather_mem.system.procfs import KernelFile, kib_fields
 from forgather_mem.units import MIB
+from tests.diagnose.oom.failures import failure_of
 
 NUMBERS = 16 * MIB
 FLOAT = 4
@@ -138,5 +139,5 @@ def test_a_librarys_callback_is_left_out_not_rewritten() -> None:
         copied_bytes=MIB,
         is_users=False,
     )
-    (change,) = advise(FailureContext(where="host", phase="startup", step=0, callback=copies), RunSettings()).changes
+    (change,) = advise(failure_of(where="host", phase="startup", step=0, callback=copies), RunSettings()).changes
     assert change.text == "the training without StochasticWeightAveraging"

@@ -11,15 +11,16 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.place import (
-    Place,
     batch_on_the_way,
-    failure_place,
+    failure_at,
     is_before_any_training,
     rows_outside_a_step,
     trained_by,
 )
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
+from tests.diagnose.oom.failures import FOUND
 
 
 def full(*_: Any, **__: Any) -> Any:
@@ -52,8 +53,8 @@ def caught(work: Callable[[], object]) -> BaseException:
     return error.value
 
 
-def place(work: Callable[[], object], model: Any = None) -> Place:
-    return failure_place(caught(work), model)
+def place(work: Callable[[], object], model: Any = None) -> Failure:
+    return failure_at(caught(work), FOUND, model)
 
 
 def test_each_phase_is_known_by_the_functions_on_the_way() -> None:
@@ -69,7 +70,7 @@ def test_each_phase_is_known_by_the_functions_on_the_way() -> None:
         "optimizer": place(lambda: FullOptimizer(parameters).step()),
         "save": place(lambda: torch.save({"a": 1}, FullFile())),
         "resume": place(lambda: torch.load(FullFile())),
-        None: place(full),
+        "": place(full),
     }
     assert {phase: one.phase for phase, one in found.items()} == {phase: phase for phase in found}
     assert found["data"].functions[-1] == "full"
@@ -130,7 +131,7 @@ def test_an_error_that_was_raised_anew_keeps_its_place() -> None:
 
     with pytest.raises(RuntimeError) as error:
         wrapped()
-    assert failure_place(error.value).phase == "forward"
+    assert failure_at(error.value, FOUND).phase == "forward"
 
 
 def test_a_copy_of_the_optimizers_state_is_what_a_checkpoint_is_made_of() -> None:
@@ -142,12 +143,12 @@ def test_a_copy_of_the_optimizers_state_is_what_a_checkpoint_is_made_of() -> Non
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "last": FullCopy()}
-    found = failure_place(caught(lambda: copy.deepcopy(state)), model, optimizer)
+    found = failure_at(caught(lambda: copy.deepcopy(state)), FOUND, model, optimizer)
     assert found.operation is not None
     assert (found.phase, found.operation.copied) == ("save", ("model", "optimizer"))
     assert found.operation.copied_bytes == 3 * 4 * (16 + 4) + 2 * 4
-    only_model = failure_place(caught(lambda: copy.deepcopy([model, FullCopy()])), model, optimizer)
-    assert only_model.phase is None
+    only_model = failure_at(caught(lambda: copy.deepcopy([model, FullCopy()])), FOUND, model, optimizer)
+    assert only_model.phase == ""
 
 
 def test_model_optimizer_and_batch_of_a_plain_script_are_found() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from forgather_mem.diagnose.leaks.suspects import Suspect
+from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
-from forgather_mem.diagnose.oom.story import Story, oom_of
+from forgather_mem.diagnose.oom.story import oom_of
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import GIB, MIB
@@ -33,7 +34,7 @@ MEMORY = MemoryThen(
 
 def told(leak: LeakReport = NOT_JUDGED, **facts: Any) -> dict[str, Any]:
     story: dict[str, Any] = {"found": HOST, "phase": "forward", "step": 200, "memory": MEMORY, "in_training": True}
-    return to_dict(oom_of(Story(**{**story, **facts}), leak))
+    return to_dict(oom_of(Failure(**{**story, **facts}), leak))
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeGuard
 
-_MAX_DEPTH = 3
 _COLOURS = (1, 3, 4)  # in a picture that stands alone, (colours, height, width)
-_SMALLEST_SIDE = 8
-_FAR_MORE = 16  # numbers for each token: the tokens are labels
-_FEWEST_EDGES = 64
 GRAPH = "a graph"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchForms:
+    """By which a batch is told from others of its form, in the trainings of tests/ooms and benchmarks/any_training.py.
+
+    Attributes:
+        max_depth: Of the containers that are looked into.
+        smallest_side: Of a picture.
+        numbers_a_token: So many mean that the tokens are labels.
+        fewest_edges: Of a graph.
+    """
+
+    max_depth: int = 3
+    smallest_side: int = 8
+    numbers_a_token: int = 16
+    fewest_edges: int = 64
+
+
+_FORMS = BatchForms()
 
 
 class TensorLike(Protocol):
@@ -113,7 +130,7 @@ def _signal(found: Sequence[tuple[object, TensorLike]], tokens: Sequence[tuple[o
     if not tokens or not found[0][1].is_floating_point() or len(found[0][1].shape) not in (2, 3):
         return None
     rows, *sample = found[0][1].shape
-    few = all(shape[0] == rows and _FAR_MORE * shape[1] <= math.prod(sample) for _, shape in tokens)
+    few = all(shape[0] == rows and _FORMS.numbers_a_token * shape[1] <= math.prod(sample) for _, shape in tokens)
     return Batch(rows, None, tuple(sample)) if few else None
 
 
@@ -125,7 +142,7 @@ def _graph(found: Sequence[tuple[object, TensorLike]], tokens: Sequence[tuple[ob
     Batch(rows=1, length=None, sample=(20, 32), of='a graph')
     """
     nodes = [tuple(other.shape) for _, other in found if other.is_floating_point() and len(other.shape) == 2]
-    edges = [shape for _, shape in tokens if shape[0] == 2 and shape[1] >= _FEWEST_EDGES]
+    edges = [shape for _, shape in tokens if shape[0] == 2 and shape[1] >= _FORMS.fewest_edges]
     if len(edges) != 1 or len(tokens) != 1 or not nodes or nodes[0][0] <= 2:
         return None
     return Batch(1, None, nodes[0], of=GRAPH)
@@ -170,7 +187,7 @@ def _tensors(items: Iterable[tuple[object, object]], depth: int) -> Iterator[tup
     for name, value in items:
         if _is_tensor(value):
             yield name, value
-        elif depth < _MAX_DEPTH and isinstance(value, Mapping | list | tuple):
+        elif depth < _FORMS.max_depth and isinstance(value, Mapping | list | tuple):
             yield from _tensors(value.items() if isinstance(value, Mapping) else enumerate(value), depth + 1)
 
 
@@ -180,7 +197,7 @@ def _lists(values: Iterable[object], depth: int) -> Iterator[Sequence[TensorLike
         if isinstance(value, list | tuple) and value and all(map(_is_tensor, value)):
             if _are_samples([tuple(one.shape) for one in value]):
                 yield value
-        elif depth < _MAX_DEPTH and isinstance(value, Mapping | list | tuple):
+        elif depth < _FORMS.max_depth and isinstance(value, Mapping | list | tuple):
             yield from _lists(value.values() if isinstance(value, Mapping) else value, depth + 1)
 
 
@@ -188,7 +205,7 @@ def _are_samples(shapes: Sequence[tuple[int, ...]]) -> bool:
     """Whether tensors of these shapes are samples, not parts of one batch, which have the same rows."""
     if len({len(shape) for shape in shapes}) != 1 or not shapes[0]:
         return False
-    if all(len(shape) == 3 and shape[0] in _COLOURS and min(shape[1:]) >= _SMALLEST_SIDE for shape in shapes):
+    if all(len(shape) == 3 and shape[0] in _COLOURS and min(shape[1:]) >= _FORMS.smallest_side for shape in shapes):
         return True
     rows = {shape[0] for shape in shapes}
     return len({shape[1:] for shape in shapes}) == 1 and any(size % min(rows) for size in rows if min(rows))

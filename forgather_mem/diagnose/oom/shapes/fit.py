@@ -9,15 +9,13 @@ from dataclasses import dataclass
 
 from forgather_mem.diagnose.oom.context import StepUse
 
-FEWEST_POINTS = 5
-FEWEST_SHAPES = 3
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitThresholds:
     """When a line through the steps so far is believed.
 
     Attributes:
+        fewest_points, fewest_shapes: Steps, and shapes of their batches.
         least_variety: The largest batch must have this many times the tokens of the smallest, or a line means nothing.
         quadratic_shapes, quadratic_f: Shapes, and the F value, from which the square is kept: far more than one more
             factor explains by chance.
@@ -26,6 +24,8 @@ class FitThresholds:
         rounds, huber: Of reweighting, and the deviations, in units of the scatter, from which a point counts less.
     """
 
+    fewest_points: int = 5
+    fewest_shapes: int = 3
     least_variety: float = 1.2
     quadratic_shapes: int = 6
     quadratic_f: float = 25.0
@@ -122,17 +122,17 @@ def fits_of(uses: Sequence[StepUse], *, retains: bool) -> dict[str, PhaseFit]:
     for phase in sorted(phases):
         having = [use for use in ordered if phase in use.phases]
         kept = records(having) if retains else having
-        if len(having) > FEWEST_POINTS:
+        if len(having) > _FIT.fewest_points:
             kept = [use for use in kept if use is not ordered[0]]  # in that step the optimizer had no state
         points = [(use.rows, use.width, float(use.phases[phase])) for use in kept]
-        found = fit_phase(phase, points, fewest=FEWEST_SHAPES if retains else FEWEST_POINTS)
+        found = fit_phase(phase, points, fewest=_FIT.fewest_shapes if retains else _FIT.fewest_points)
         if found is not None:
             fits[phase] = found
     return fits
 
 
 def fit_phase(
-    phase: str, points: Sequence[tuple[int, int | None, float]], fewest: int = FEWEST_POINTS
+    phase: str, points: Sequence[tuple[int, int | None, float]], fewest: int = _FIT.fewest_points
 ) -> PhaseFit | None:
     """The line through these (rows, length, bytes); None if they are too few, too similar, or not on a line.
 
@@ -144,7 +144,7 @@ def fit_phase(
     """
     shapes = {(rows, length) for rows, length, _ in points}
     tokens = [_tokens(rows, length) for rows, length, _ in points]
-    if len(points) < fewest or len({_tokens(*shape) for shape in shapes}) < FEWEST_SHAPES:
+    if len(points) < fewest or len({_tokens(*shape) for shape in shapes}) < _FIT.fewest_shapes:
         return None
     if max(tokens) < _FIT.least_variety * min(tokens):
         return None
@@ -154,7 +154,7 @@ def fit_phase(
         return None
     chosen = straight
     lengths = {length for _, length in shapes if length is not None}
-    if len(shapes) >= _FIT.quadratic_shapes and len(points) > 2 * FEWEST_POINTS and len(lengths) > 2:
+    if len(shapes) >= _FIT.quadratic_shapes and len(points) > 2 * _FIT.fewest_points and len(lengths) > 2:
         bent = _solve([_terms(rows, length, 3) for rows, length, _ in points], sizes)
         if bent is not None and bent.factors[2] > 0 <= bent.factors[1] and _much_better(bent, straight):
             chosen = bent
@@ -233,7 +233,10 @@ def records(uses: Sequence[StepUse]) -> list[StepUse]:
 
 
 def _solve(rows: Sequence[Sequence[float]], sizes: Sequence[float]) -> _Solution | None:
-    """Least squares, reweighted so that outliers count little."""
+    """Least squares, reweighted so that outliers count little.
+
+    In lists, since numpy's LAPACK asks for 32 MiB when it is first called, and ends the process if it can't have them.
+    """
     count = len(rows[0])
     scale = tuple(max(abs(row[column]) for row in rows) or 1.0 for column in range(count))
     scaled = [[value / size for value, size in zip(row, scale, strict=True)] for row in rows]

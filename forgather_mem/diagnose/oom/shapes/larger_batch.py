@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC
 from forgather_mem.diagnose.oom.context import RunSettings, StepUse
 from forgather_mem.diagnose.oom.shapes.fit import PhaseFit, binding, fits_of, largest_that_fits
-from forgather_mem.diagnose.oom.shapes.pass_peak import PEAK_OF_SAVED
+from forgather_mem.diagnose.oom.shapes.pass_peak import PASS
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
 
@@ -86,7 +86,7 @@ def room(
         highest = unseen_bytes + max(max(use.phases.values(), default=0) for use in training)
         least = min(likely, between_bytes + max(0, highest - between_bytes) * count / rows)
         if retains and saved_bytes is not None:
-            likely = min(likely, highest + PEAK_OF_SAVED * saved_bytes * (count / rows - 1))
+            likely = min(likely, highest + PASS.of_saved * saved_bytes * (count / rows - 1))
         elif retains:
             # What is in use between two steps has been of batches, too, in part. The bounds of the growth are several
             # times apart: their geometric mean has the smallest worst error

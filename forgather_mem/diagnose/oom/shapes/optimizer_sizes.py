@@ -10,10 +10,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
-_FLOAT = 4
-# Smaller tensors keep states that are not quantized.
-_FEWEST_QUANTIZED = 4096
-_BNB_BLOCK, _TORCH_8_BLOCK, _TORCH_4_BLOCK = 256, 256, 128
+
+class _Libraries:
+    """Constants of bitsandbytes and torchao: blocks in numbers; smaller tensors keep states that are not quantized."""
+
+    float_bytes = 4
+    fewest_quantized = 4096
+    bnb_block = 256
+    torch_8_block = 256
+    torch_4_block = 128
+
+
 # Values of `TrainingArguments.optim`, by what they keep.
 _FAMILIES: Mapping[str, tuple[str, ...]] = {
     "adamw": ("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_apex_fused"),
@@ -90,7 +97,7 @@ def passing_bytes(optim: str, where: Literal["host", "device"], trained_bytes: i
     if family in ("adafactor", "torch_8bit", "torch_4bit"):
         # Float32 copies. The C library can't use all the gaps that these leave between steps
         copies = 3 if where == "device" else 7
-        return copies * _FLOAT * largest
+        return copies * _Libraries.float_bytes * largest
     return 0
 
 
@@ -98,32 +105,32 @@ def _adafactor(tensor: Trained) -> int:
     """A matrix has one float for each row and each column; a vector one for each element."""
     shape = tensor.shape
     if len(shape) < 2:
-        return _FLOAT * (shape[0] if shape else 1)
-    return _FLOAT * math.prod(shape[:-2]) * (shape[-2] + shape[-1])
+        return _Libraries.float_bytes * (shape[0] if shape else 1)
+    return _Libraries.float_bytes * math.prod(shape[:-2]) * (shape[-2] + shape[-1])
 
 
 def _bnb_8bit(tensor: Trained) -> int:
     """Two bytes a number and a scale for each block; embeddings and small tensors keep float32."""
-    if tensor.is_embedding or tensor.numbers < _FEWEST_QUANTIZED:
-        return 2 * _FLOAT * tensor.numbers
-    return 2 * (tensor.numbers + _FLOAT * math.ceil(tensor.numbers / _BNB_BLOCK))
+    if tensor.is_embedding or tensor.numbers < _Libraries.fewest_quantized:
+        return 2 * _Libraries.float_bytes * tensor.numbers
+    return 2 * (tensor.numbers + _Libraries.float_bytes * math.ceil(tensor.numbers / _Libraries.bnb_block))
 
 
 def _torchao(bits: int, block: int) -> Callable[[Trained], int]:
     def of_one(tensor: Trained) -> int:
-        if tensor.numbers < _FEWEST_QUANTIZED or tensor.numbers % block:
+        if tensor.numbers < _Libraries.fewest_quantized or tensor.numbers % block:
             return 2 * tensor.item_bytes * tensor.numbers
-        return 2 * (tensor.numbers * bits // 8 + _FLOAT * tensor.numbers // block)
+        return 2 * (tensor.numbers * bits // 8 + _Libraries.float_bytes * tensor.numbers // block)
 
     return of_one
 
 
 _STATES: Mapping[str, Callable[[Trained], int]] = {
     "adamw": lambda tensor: 2 * tensor.item_bytes * tensor.numbers,
-    "adamw_32bit": lambda tensor: 2 * _FLOAT * tensor.numbers,
+    "adamw_32bit": lambda tensor: 2 * _Libraries.float_bytes * tensor.numbers,
     "bnb_8bit": _bnb_8bit,
-    "torch_8bit": _torchao(8, _TORCH_8_BLOCK),
-    "torch_4bit": _torchao(4, _TORCH_4_BLOCK),
+    "torch_8bit": _torchao(8, _Libraries.torch_8_block),
+    "torch_4bit": _torchao(4, _Libraries.torch_4_block),
     "adafactor": _adafactor,
     "momentum": lambda tensor: tensor.item_bytes * tensor.numbers,
     "none": lambda tensor: 0,

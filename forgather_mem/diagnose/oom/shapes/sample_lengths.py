@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dis
 import inspect
+import math
+import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
+from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.source.frame_variables import frame_variables
 
 _MOST_SAMPLES = 1_000_000
@@ -23,13 +28,18 @@ _HARMLESS = ("torch", "numpy", "transformers.data.data_collator", "transformers.
 _MOST_FUNCTIONS = 64
 
 
-def lengths_of(dataset: Any, column: str = "length") -> Sequence[int] | None:
-    """Tokens of each sample; None where only loading them would tell, or where loading may cut them.
+def lengths_of(dataset: Any, column: str = "length", *, before_cuts: bool = False) -> Sequence[int] | None:
+    """Tokens of each sample, or its numbers; None where only loading them would tell, or where loading may cut them.
 
-    Known are a list of samples, a column of lengths, and a data set class that keeps such a list.
+    Known are a list of samples, a column of lengths, and a data set that keeps such a list.
 
-    >>> list(lengths_of([{"input_ids": [5, 6, 7]}, {"input_ids": [5]}]))
-    [3, 1]
+    Args:
+        dataset: The data set.
+        column: That of the lengths.
+        before_cuts: Also where loading may cut the samples.
+
+    >>> list(lengths_of([{"input_ids": [5, 6, 7]}, {"input_ids": [5]}])), list(lengths_of([([5, 6], 0), ([5], 1)]))
+    ([3, 1], [2, 1])
     """
     try:
         count = len(dataset)
@@ -38,15 +48,35 @@ def lengths_of(dataset: Any, column: str = "length") -> Sequence[int] | None:
     if not 0 < count <= _MOST_SAMPLES:
         return None
     if column in (getattr(dataset, "column_names", None) or ()):
-        return _numbers(dataset[column], count)
-    if isinstance(dataset, list | tuple):
-        return _each(dataset)
-    if cuts(getattr(dataset, "__getitem__", None)):
-        return None
-    for kept in list(getattr(dataset, "__dict__", {}).values()):
-        kept = kept.get(_TOKENS) if isinstance(kept, Mapping) else kept
-        if isinstance(kept, list | tuple) and len(kept) == count and (found := _each(kept)) is not None:
-            return found
+        found = array("l", (value for value in dataset[column] if isinstance(value, int)))
+        return found if len(found) == count else None
+    kept = [dataset]
+    if not isinstance(dataset, list | tuple):
+        if not before_cuts and cuts(getattr(dataset, "__getitem__", None)):
+            return None
+        kept = [
+            one.get(_TOKENS) if isinstance(one, Mapping) else one for one in getattr(dataset, "__dict__", {}).values()
+        ]
+    lists = [one for one in kept if isinstance(one, list | tuple) and len(one) == count]
+    return max((sizes for one in lists if max(sizes := array("l", map(_size, one))) > 1), key=sum, default=None)
+
+
+def times_ahead(batch: Batch) -> float | None:
+    """How many times as long as the longest sample so far the longest of the data set is; None if that is not known.
+
+    Args:
+        batch: The current batch, which tells whether its samples were cut.
+    """
+    loaders = sys.modules.get("torch.utils.data.dataloader")
+    with suppress(MemoryError):
+        for iterator in live_objects(loaders._BaseDataLoaderIter) if loaders is not None else ():
+            sizes, batches = lengths_of(iterator._dataset, before_cuts=True), batches_of(iterator)
+            given = list(islice(batches, iterator._num_yielded)) if batches is not None else []
+            if sizes is None or not given or len(given[-1]) < batch.rows:
+                continue
+            now = max((sizes[index] for part in given for index in part), default=0)
+            is_cut = batch.length is not None and batch.length < max(sizes[index] for index in given[-1]) - 1
+            return 1.0 if is_cut or not now else max(sizes) / now
     return None
 
 
@@ -128,21 +158,14 @@ def _order(source: Any) -> Sequence[int] | None:
     return order if isinstance(order, list) else None
 
 
-def _each(samples: Sequence[Any]) -> Sequence[int] | None:
-    """The tokens of each of these samples; None unless all of them are such."""
-    found = array("l")
-    for sample in samples:
-        tokens = sample.get(_TOKENS) if isinstance(sample, Mapping) else sample
-        shape = getattr(tokens, "shape", None)
-        if shape is not None and len(shape) == 1:
-            found.append(int(shape[0]))
-        elif isinstance(tokens, list | tuple) and (not tokens or isinstance(tokens[0], int)):
-            found.append(len(tokens))
-        else:
-            return None
-    return found
-
-
-def _numbers(values: Any, count: int) -> Sequence[int] | None:
-    found = array("l", (value for value in values if isinstance(value, int)))
-    return found if len(found) == count else None
+def _size(sample: object) -> int:
+    """Tokens of a sample, or the numbers of its largest tensor; 1 for a plain number, which may mean anything."""
+    shape = getattr(sample, "shape", None)
+    if isinstance(shape, tuple):
+        return math.prod(shape)
+    if isinstance(sample, Mapping):
+        return _size(sample[_TOKENS]) if _TOKENS in sample else max(map(_size, sample.values()), default=0)
+    if isinstance(sample, list | tuple):
+        is_flat = not sample or isinstance(sample[0], int | float)
+        return len(sample) if is_flat else max(map(_size, sample))
+    return 1

@@ -8,9 +8,10 @@ import torch
 from transformers.optimization import Adafactor
 
 from forgather_mem.diagnose.oom.advice import advise
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings, settings_of
+from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.shapes.optimizer_sizes import Trained, passing_bytes, states_of
 from forgather_mem.units import GIB
+from tests.diagnose.oom.failures import failure_of
 
 
 class Net(torch.nn.Module):
@@ -63,7 +64,7 @@ def test_only_smaller_states_are_advised() -> None:
         arguments={"optim": "adamw_torch_4bit"}, trained_numbers=numbers, trained_bytes=4 * numbers,
         largest_trained=4096**2, adafactor_bytes=states_of(tensors)["adafactor"], state_bytes=states_of(tensors),
     )  # fmt: skip
-    failure = FailureContext(where="device", phase="optimizer", step=1)
+    failure = failure_of(where="device", phase="optimizer", step=1)
     optims = [change.set["optim"] for change in advise(failure, settings).changes if "optim" in change.set]
     assert optims == ["adafactor", "sgd"]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from forgather_mem.diagnose.oom.context import FailureContext, StepUse
+from forgather_mem.diagnose.oom.context import StepUse
 from forgather_mem.diagnose.oom.shapes.pass_peak import BatchShape, PassPeak
 from forgather_mem.units import MIB
+from tests.diagnose.oom.failures import failure_of, replace
 
-FAILED = FailureContext(
+FAILED = failure_of(
     where="host", phase="forward", step=9, rows=8, length=100, requested_bytes=10 * MIB,
     parts={"activations": 60 * MIB}, live_bytes=40 * MIB,
 )  # fmt: skip

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from forgather_mem.diagnose.oom.advice import advise
-from forgather_mem.diagnose.oom.context import FailureContext, RunSettings
+from forgather_mem.diagnose.oom.context import RunSettings
+from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.units import GIB, MIB
+from tests.diagnose.oom.failures import replace
 from tests.diagnose.oom.test_advice import MODEL_BYTES, failed, first, settings, texts
 
 
@@ -76,7 +77,7 @@ def test_evaluations_that_keep_all_predictions_and_those_whose_batch_is_too_larg
     ],
 )
 def test_each_phase_has_its_own_first_change(
-    failure: FailureContext, arguments: dict[str, Any], change: dict[str, Any]
+    failure: Failure, arguments: dict[str, Any], change: dict[str, Any]
 ) -> None:
     assert first(failure, settings(**arguments)) == change
 
@@ -91,7 +92,7 @@ def test_one_array_that_is_made_at_the_start_is_made_in_parts_and_one_that_is_re
     made = failed("startup", requested_bytes=GIB, array_type="int32", line="train.py:23", frames=("main", "one_hot"))
     change, data = advise(made, RunSettings()).changes
     assert change.text == "make less at once at train.py:23: 1.0 GiB are asked for there"
-    assert change.note == "in parts, with what follows from it, or of a smaller type than int32; not measured"
+    assert change.note == "in parts, with what follows from it, or of a smaller type than int32"
     for frames in (("main", "load_rows"), ("main", "read_csv", "concat")):
         assert texts(advise(replace(made, frames=frames), RunSettings()))[0] == data.text
 
@@ -101,7 +102,7 @@ def test_tokens_are_added_without_the_mean_of_all_rows() -> None:
     assert first(failed("startup", frames=frames), settings()) == {"mean_resizing": False}
 
 
-def of_own_loop(failure: FailureContext) -> list[str]:
+def of_own_loop(failure: Failure) -> list[str]:
     return [change.text for change in advise(failure, RunSettings(is_trainers=False)).changes]
 
 
@@ -190,7 +191,7 @@ def test_an_evaluation_of_a_whole_graph_is_about_its_edges_and_not_about_a_batch
     whole = failed("evaluate", where="host", rows=2, length=120_000, line="gnn.py:38", operation=edges)
     whole = replace(whole, requested_bytes=88 * MIB)
     own_loop = RunSettings(is_trainers=False)
-    text = "make less at once at gnn.py:38 (chunks of 60,000 rows of `source`): 88.0 MiB are asked for there"
+    text = "make less at once at gnn.py:38: 88.0 MiB are asked for there"
     assert advise(whole, own_loop).changes[0].text == text
     rows = replace(whole, operation=replace(edges, operands=(("x", (2, 192)),)))
     assert "per_device_eval_batch_size" in advise(rows, own_loop).changes[0].set

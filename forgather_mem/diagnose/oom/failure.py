@@ -1,0 +1,134 @@
+"""The record of one failure: what the error, its traceback and the run have told, filled in as it becomes known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from forgather_mem.diagnose.oom.context import width_of
+from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
+from forgather_mem.diagnose.oom.messages import Where
+from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
+from forgather_mem.heap.failed_callback import CallbackFailure
+from forgather_mem.heap.failed_lines import FailedOperation
+from forgather_mem.heap.failed_variables import HeldVariable
+
+
+@dataclass(slots=True, kw_only=True)
+class Failure:
+    """Plain data, no reference to the error. Unknown values are None.
+
+    Attributes:
+        found: What the error says.
+        phase: One of `events.PHASES`; empty where nothing shows it.
+        step: The current step, or else the last finished one.
+        rank: Rank of this process.
+        layer: The innermost module whose forward pass was running, by its name in `named_modules`; for the outermost
+            one, its class. None outside modules, and where compiled code hides it.
+        functions: Names of the functions in the traceback, outermost first.
+        callback: The callback in whose event it was raised, if no pass or evaluation ran in that.
+        line: The innermost line of the user's own code: "train.py:41".
+        in_sample: Whether one sample of a data set was being made.
+        stays_in_batch: Whether what a Trainer's collator could not make would be in memory until the end of its step.
+        after_backward: Whether a function of the user's was behind a line that calls `backward`.
+        variables: What the variables of the user's functions and the callbacks hold, the largest first.
+        operation: What the user's line that failed was doing.
+        memory: What was in use and what was left.
+        batch: The current micro-batch.
+        rows_each: How many rows of the model a sample has, as candidates or views; 1 where rows are samples.
+        times_ahead: How many times as long as the longest sample so far the longest of the data is.
+        live_bytes: What the step or evaluation had allocated on the host when it failed.
+        part_done: The part of a pass that was done, by the layer in which it failed.
+        largest: The largest batch before it; None before the first step has finished.
+        largest_bytes: Peak use of that batch.
+        is_first: Whether this phase had never finished before.
+        predictions: Number of batches that the evaluation had finished.
+        steps_done: Number of finished steps of this run.
+        in_training: Whether a training was watched, so that its history is known.
+        untold: Why nobody has looked for the reason; None if somebody has.
+        leak: How to fix the leak that has filled memory; None if nothing leaks.
+    """
+
+    found: OutOfMemory
+    phase: str = ""
+    step: int = 0
+    rank: int = 0
+    layer: str | None = None
+    functions: Sequence[str] = ()
+    callback: CallbackFailure | None = None
+    line: str | None = None
+    in_sample: bool = False
+    stays_in_batch: bool = False
+    after_backward: bool = False
+    variables: Sequence[HeldVariable] = ()
+    operation: FailedOperation | None = None
+    memory: MemoryThen = field(default_factory=MemoryThen)
+    batch: Batch | None = None
+    rows_each: int = 1
+    times_ahead: float | None = None
+    live_bytes: int | None = None
+    part_done: float | None = None
+    largest: Batch | None = None
+    largest_bytes: int | None = None
+    is_first: bool = False
+    predictions: int | None = None
+    steps_done: int = 0
+    in_training: bool = False
+    untold: str | None = None
+    leak: str | None = None
+
+    @property
+    def where(self) -> Where:
+        """Which memory ran out."""
+        return self.found.where
+
+    @property
+    def requested_bytes(self) -> int | None:
+        """The allocation that failed."""
+        return self.found.requested_bytes
+
+    @property
+    def used_bytes(self) -> int | None:
+        """In use at that time, in the same measure as `StepUse.phases`."""
+        return self.memory.used_bytes
+
+    @property
+    def free_bytes(self) -> int | None:
+        """What could still be allocated."""
+        return self.memory.free_bytes
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Total capacity, in the measure of `used_bytes`."""
+        return None if self.used_bytes is None or self.free_bytes is None else self.used_bytes + self.free_bytes
+
+    @property
+    def parts(self) -> Mapping[str, int]:
+        """Bytes in use by category."""
+        return self.memory.in_use
+
+    @property
+    def rows(self) -> int | None:
+        """Samples of the current micro-batch."""
+        return None if self.batch is None else self.batch.rows
+
+    @property
+    def length(self) -> int | None:
+        """Tokens of one of them."""
+        return None if self.batch is None else self.batch.length
+
+    @property
+    def sample(self) -> tuple[int, ...]:
+        """Without tokens, the sizes of one of them."""
+        return () if self.batch is None else self.batch.sample
+
+    @property
+    def width(self) -> int | None:
+        """Tokens of a sample, or its numbers."""
+        return width_of(self.length, self.sample)
+
+    @property
+    def is_unused_pass(self) -> bool:
+        """Whether it was in, or after, a forward pass that no backward pass follows."""
+        return self.phase in ("", "forward") and self.operation is not None and self.operation.graph is not None

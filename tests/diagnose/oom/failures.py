@@ -1,0 +1,47 @@
+"""Failures from flat facts, and changed copies of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from forgather_mem.diagnose.oom.failure import Failure
+from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
+
+FOUND = OutOfMemory(kind="", where="host", error_type="", message="")
+_FOUND = {"where", "kind", "requested_bytes"}
+_MEMORY = {"used_bytes", "free_bytes", "reserved_unused_bytes", "limit", "in_use"}
+_NAMES = {"parts": "in_use", "frames": "functions"}
+
+
+def failure_of(**facts: Any) -> Failure:
+    """The record with these facts: those of the error, of memory and of the batch by their own names."""
+    return replace(Failure(found=FOUND), **facts)
+
+
+def replace(thing: Any, **facts: Any) -> Any:
+    """As `dataclasses.replace`; of a failure also what its parts say."""
+    if not isinstance(thing, Failure):
+        return dataclasses.replace(thing, **facts)
+    facts = {_NAMES.get(name, name): value for name, value in facts.items()}
+    found = {name: facts.pop(name) for name in _FOUND & set(facts)}
+    if (array := facts.pop("array_type", None)) is not None:
+        found["message"] = f"Unable to allocate 1. MiB for an array with shape (5,) and data type {array}"
+    if (workers := facts.pop("workers_bytes", None)) is not None:
+        facts["in_use"] = {**thing.memory.in_use, "data workers": workers}
+    if facts.pop("limits_each", False):
+        facts["limit"] = "data (RLIMIT_DATA)"
+    memory = {name: facts.pop(name) for name in _MEMORY & set(facts)}
+    batch = thing.batch
+    if {"rows", "length", "sample", "length_of"} & set(facts):
+        now = batch or Batch(0, None)
+        rows = facts.pop("rows", now.rows)
+        of = facts.pop("length_of", now.of)
+        batch = Batch(rows, facts.pop("length", now.length), facts.pop("sample", now.sample), of) if rows else None
+    return dataclasses.replace(
+        thing,
+        **{"batch": batch, **facts},
+        found=facts.pop("found", None) or dataclasses.replace(thing.found, **found),
+        memory=facts.pop("memory", None) or dataclasses.replace(thing.memory, **memory),
+    )
