@@ -24,7 +24,7 @@ from forgather_mem.config.rendering.functions import Clock
 from forgather_mem.config.rendering.render import Renderer
 from forgather_mem.config.rendering.source_map import SourceMap, Tracer
 from forgather_mem.config.rendering.stranger import Request
-from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from forgather_mem.config.rendering.taint import TaintTokens
 from forgather_mem.config.source.search import Searcher
 from forgather_mem.errors import TemplateError
 

@@ -22,8 +22,7 @@ from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.functions import Clock
 from forgather_mem.config.rendering.instrument import Instrument, Outline
 from forgather_mem.config.rendering.sandbox import Sandbox
-from forgather_mem.config.rendering.taint import text_of
-from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from forgather_mem.config.rendering.taint import TaintTokens, text_of
 from forgather_mem.config.source.loader import Source, Sources
 from forgather_mem.errors import TemplateError
 

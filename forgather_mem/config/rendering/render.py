@@ -16,8 +16,7 @@ from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed
 from forgather_mem.config.rendering.error_text import explain
 from forgather_mem.config.rendering.functions import Clock
 from forgather_mem.config.rendering.source_map import SourceMap, Tracer, source_map, unchanged
-from forgather_mem.config.rendering.taint import untaint
-from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from forgather_mem.config.rendering.taint import TaintTokens, untaint
 from forgather_mem.config.rendering.template_refs import Reference, referenced
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.source.loader import Source, Sources, StrangersTemplate
