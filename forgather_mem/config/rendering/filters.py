@@ -20,7 +20,7 @@ from jinja2.tests import TESTS as JINJA_TESTS
 
 from forgather_mem.config.rendering import formatting
 from forgather_mem.config.rendering.taint import TaintedStr, TaintTokens, is_tainted, text_of, untaint
-from forgather_mem.config.rendering.yaml_text import YamlWriter
+from forgather_mem.config.rendering.yaml_text import write
 from forgather_mem.config.source.tokens import TOKEN_CLOSE, TOKEN_OPEN
 
 _JINJA = (
@@ -44,12 +44,10 @@ class Surroundings(Protocol):
 
     Attributes:
         marks: The strings from outside.
-        yaml: Writes values.
         random: Seeded per render, so that it can be repeated; None until first used.
     """
 
     marks: TaintTokens
-    yaml: YamlWriter
     random: random.Random | None
 
     def made(self, value: object) -> object: ...
@@ -110,13 +108,12 @@ def _to_json(value: object, indent: int | None = None) -> object:
     return text
 
 
-@pass_environment
-def _to_yaml(sandbox: Surroundings, value: object, default: object = _ABSENT) -> object:
+def _to_yaml(value: object, default: object = _ABSENT) -> object:
     if isinstance(value, Undefined):
         if default is _ABSENT:
             str(value)  # raises an error of its own, which names it
         value = default
-    return sandbox.yaml.write(value)
+    return write(value)
 
 
 @pass_environment

@@ -26,7 +26,7 @@ from forgather_mem.config.rendering import filters, formatting
 from forgather_mem.config.rendering.functions import FUNCTIONS, TIMES, Clock
 from forgather_mem.config.rendering.taint import TaintedStr, TaintTokens, is_tainted, untaint
 from forgather_mem.config.rendering.variables import OutsideDict, OutsideList
-from forgather_mem.config.rendering.yaml_text import YamlWriter
+from forgather_mem.config.rendering.yaml_text import write
 
 _DATE = "year month day weekday isoweekday isoformat strftime replace"
 _TIME = "hour minute second microsecond isoformat strftime replace"
@@ -128,7 +128,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name in TIMES:
             self.globals[name] = self._timed(name)
         self._own = {id(self.globals[name]) for name in ("range", *FUNCTIONS, *TIMES)}
-        self.yaml = YamlWriter()
 
     def _timed(self, name: str) -> Callable[[], object]:
         return lambda: getattr(self.clock, name)()
@@ -211,7 +210,7 @@ def _print(context: Context, value: object) -> object:
     if isinstance(value, Undefined) or (sandbox.paste_values and (value is None or isinstance(value, float))):
         return str(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else sandbox.yaml.write(value)
+        return value if math.isfinite(value) else write(value)
     if value is None:
         return "null"
     if isinstance(value, TemplateModule):

@@ -42,9 +42,9 @@ def _flow(value: object) -> str:
         return f"'{value}'"  # YAML would read a number, or two items
     if isinstance(value, OutsideList | OutsideDict | bool | datetime.date):
         return str(value)
-    from forgather_mem.config.rendering.yaml_text import YamlWriter  # imports Jinja
+    from forgather_mem.config.rendering.yaml_text import write  # imports Jinja
 
-    return YamlWriter().write(value)
+    return write(value)
 
 
 def wrap(variables: Mapping[str, object], mark: Callable[[str], str], budgets: Limits) -> dict[str, object]:
