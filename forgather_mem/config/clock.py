@@ -1,8 +1,8 @@
 """The CPU clock of one load: what it has taken, and the limit.
 
 Counts stop what a template does before it is done. The clock stops what no count foresaw: it is looked at where the
-counts are. One load has one clock, from reading its files to the last YAML event, its source map included; each
-construction has one of its own, which stands while it imports a module or calls what the template names.
+counts are. Reading the YAML of a load has one, which begins with what rendering a stranger's template has taken in its
+own process; each construction has one, which stands while it imports a module or calls what the template names.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from forgather_mem.config.limits import MIB
+
 _T = TypeVar("_T")
 _PER_MIB = 3.0  # a template of 10 000 callbacks has 1.1 MiB and takes 0.5 s; its limit is six times that
-_MIB = 2**20
 
 
 class OutOfTime(Exception):
@@ -27,18 +28,14 @@ class CpuClock:
         limit_s: CPU time of the thread; for each MiB of text `per_mib` times as much again.
         per_mib: That factor.
         spent_s: What another process has taken of it.
-
-    Attributes:
-        spent_s: Until now.
     """
 
-    __slots__ = ("_depth", "_more_s", "_started_s", "limit_s", "num_chars", "spent_s")
+    __slots__ = ("_depth", "_more_s", "_started_s", "limit_s", "spent_s")
 
     def __init__(self, limit_s: float, *, per_mib: float = _PER_MIB, spent_s: float = 0.0) -> None:
         self.limit_s = limit_s
-        self.num_chars = 0
         self.spent_s = spent_s
-        self._started_s, self._more_s = 0.0, limit_s * per_mib / _MIB
+        self._started_s, self._more_s = 0.0, limit_s * per_mib / MIB
         self._depth = 0
 
     def __enter__(self) -> None:
@@ -53,7 +50,6 @@ class CpuClock:
 
     def read(self, num_chars: int) -> None:
         """So much text of templates was read: it may take longer."""
-        self.num_chars += num_chars
         self.limit_s += self._more_s * num_chars
 
     def outside(self, function: Callable[..., _T], args: Sequence[object], kwargs: Mapping[str, object]) -> _T:
@@ -64,10 +60,9 @@ class CpuClock:
         finally:
             self._started_s += time.thread_time() - began_s
 
-    @property
-    def is_half_spent(self) -> bool:
-        """Whether what was done once may not be done again."""
-        return self.spent_s > self.limit_s / 2
+    def taken_s(self) -> float:
+        """What has been taken until now."""
+        return self.spent_s + (time.thread_time() - self._started_s if self._depth else 0.0)
 
     def look(self) -> None:
         """Stop when the time is up.
@@ -75,5 +70,5 @@ class CpuClock:
         Raises:
             OutOfTime: when it is; the message is one for people.
         """
-        if self._depth and self.spent_s + time.thread_time() - self._started_s > self.limit_s:
+        if self._depth and self.taken_s() > self.limit_s:
             raise OutOfTime(f"this template takes more than {self.limit_s:.2g} s of CPU time")

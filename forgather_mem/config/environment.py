@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.construction.construct import Construction
 from forgather_mem.config.construction.findings import misfits
 from forgather_mem.config.construction.resolve import OWN_VARIABLE, Resolver
@@ -109,7 +108,7 @@ class ConfigEnvironment:
             TemplateError: if anything goes wrong up to there.
         """
         plain = None if variables or self._global_vars else self._as_plain(os.fspath(name))
-        return self._clocked(plain) if plain else self.rendering.render(os.fspath(name), variables)
+        return plain or self.rendering.render(os.fspath(name), variables)
 
     def find_referenced_templates(
         self, name: str | os.PathLike[str], /, **variables: object
@@ -135,15 +134,10 @@ class ConfigEnvironment:
     def _render_string(self, text: str, variables: Mapping[str, object]) -> Rendered:
         is_small = len(text) <= self._budgets.source_bytes and self._fits(text)
         plain = as_plain(text, STRING) if is_small and not variables and not self._global_vars else None
-        return self._clocked(plain) if plain else self.rendering.render_string(text, variables)
+        return plain or self.rendering.render_string(text, variables)
 
     def _fits(self, text: str) -> bool:
         return len(text) <= self._budgets.rendered_bytes and text.count("\n") <= self._budgets.nodes
-
-    def _clocked(self, plain: Rendered) -> Rendered:
-        clock = CpuClock(self._budgets.render_cpu_s)
-        clock.read(len(plain.text))
-        return replace(plain, clock=clock)
 
     def _as_plain(self, name: str) -> Rendered | None:
         """A template with nothing to render, cached until its file changes."""

@@ -2,7 +2,8 @@
 
 Everything that can be checked is checked first, for all nodes that the requested targets reach: variables are bound,
 names are allowed, modules can be imported, arguments fit. Only then is the first object built: depth first, in written
-order, with an explicit stack.
+order, with an explicit stack. The values of a node's parts are in the order of its children: positional before keyword,
+each in written order.
 """
 
 from __future__ import annotations
@@ -11,16 +12,38 @@ import functools
 import inspect
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from forgather_mem.config.clock import OutOfTime
-from forgather_mem.config.construction.cells import MISSING, Cell, filled_cells
-from forgather_mem.config.construction.filling import filled_arguments, filled_list, filled_mapping
 from forgather_mem.config.construction.resolve import Callee, Resolver, is_file
 from forgather_mem.config.construction.sizes import Sizes, TooLarge
 from forgather_mem.config.construction.value_builtins import Values
 from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
 from forgather_mem.config.policy.remote_code import ArgumentCheck
 from forgather_mem.errors import TemplateError, ours
+
+MISSING: Final = object()
+"""It is not built yet."""
+
+
+class Cell:
+    """The one object of a node, shared by a construction and the partials that it made."""
+
+    __slots__ = ("node", "value")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.value: object = MISSING
+
+    def fill(self, singletons: Mapping[int, object]) -> None:
+        """Take the object from those of a construction, if it is there and this is empty."""
+        if self.value is MISSING:
+            self.value = singletons.get(id(self.node), MISSING)
+
+
+def _filled_cells(cells: Mapping[int, Cell]) -> dict[int, object]:
+    """The objects that are built already, by id of their node."""
+    return {key: cell.value for key, cell in cells.items() if cell.value is not MISSING}
 
 
 class Construction:
@@ -47,7 +70,7 @@ class Construction:
             for node in self._resolver.calls(roots):
                 if not is_file(node):  # an earlier call of the template may write the file
                     run.check_ahead(node)
-            self._built.update(filled_cells(self._cells))
+            self._built.update(_filled_cells(self._cells))
             try:
                 return [run.value(root) for root in roots]
             finally:
@@ -68,7 +91,7 @@ class Partial:
         self._cells: dict[int, Cell] = {}
 
     def __call__(self, /, *args: object, **kwargs: object) -> object:
-        singletons = self._run.singletons if self._run else filled_cells(self._cells)
+        singletons = self._run.singletons if self._run else _filled_cells(self._cells)
         run = Builder(self._resolver, singletons, {}, self._run.partials if self._run else [])
         try:
             with run.clock:
@@ -89,7 +112,7 @@ class Partial:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickles the partial with the singletons that its arguments refer to."""
         whole = Partial(self._resolver, self._node, None)
-        whole.release(self._run.singletons if self._run else filled_cells(self._cells), {})
+        whole.release(self._run.singletons if self._run else _filled_cells(self._cells), {})
         return _restored, (whole._resolver, self._node, [(c.node, c.value) for c in whole._cells.values()])
 
     def release(self, singletons: Mapping[int, object], cells: dict[int, Cell]) -> None:
@@ -298,3 +321,58 @@ def _shown(error: Exception) -> str:
     if isinstance(error, TemplateError):
         return f"TemplateError: {error.message[:400]}"
     return "".join(traceback.format_exception_only(error)).strip()[:400]  # also when its __str__ raises
+
+
+def filled_list(node: ListNode, values: Sequence[object]) -> object:
+    """The list or tuple of a sequence."""
+    items = _filled(node.items, values)
+    return tuple(items) if node.form == "tuple" else items
+
+
+def filled_mapping(node: DictNode, values: Sequence[object]) -> object:
+    """The dict of a mapping, or the list of a `!dlist`."""
+    if node.form == "dlist":
+        return _filled([value for value in node.entries.values() if value is not None], values)
+    pending = iter(values)
+    return {key: next(pending) if isinstance(value, Node) else value for key, value in node.entries.items()}
+
+
+def filled_arguments(node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object], object]:
+    """Positional and keyword arguments of a call, and what is merged over them; None for nothing."""
+    if node.kind == "meta":
+        known: dict[int, object] = {}
+        return [unbuilt(arg, known) for arg in node.args], {k: unbuilt(v, known) for k, v in node.kwargs.items()}, None
+    if not values:  # nothing to fill in
+        return node.args, node.kwargs, node.latent
+    pending = iter(values)
+    args = [next(pending) if isinstance(value, Node) else value for value in node.args]
+    kwargs = {key: next(pending) if isinstance(v, Node) else v for key, v in node.kwargs.items()}
+    return args, kwargs, next(pending) if isinstance(node.latent, Node) else node.latent
+
+
+def unbuilt(value: Value, known: dict[int, object]) -> object:
+    """A part of the graph with plain lists, tuples and dicts; calls and variables stay nodes.
+
+    Args:
+        value: A node or a scalar.
+        known: What was made already, by id of the node: an alias is the same object in each place. Extended in place.
+    """
+    stack = [value]
+    while stack:  # no recursion: aliases make chains of any length
+        node = stack[-1]
+        if not isinstance(node, ListNode | DictNode) or id(node) in known:
+            stack.pop()
+            continue
+        inner = [part for part in node.children if isinstance(part, ListNode | DictNode) and id(part) not in known]
+        stack += inner
+        if not inner:
+            parts = [known.get(id(part), part) for part in node.children]
+            known[id(node)] = filled_list(node, parts) if isinstance(node, ListNode) else filled_mapping(node, parts)
+    return known.get(id(value), value)
+
+
+def _filled(items: Sequence[Value], values: Sequence[object]) -> list[object]:
+    if not values:
+        return list(items)
+    pending = iter(values)
+    return [next(pending) if isinstance(item, Node) else item for item in items]

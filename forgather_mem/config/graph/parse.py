@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import yaml
 
-from forgather_mem.config.clock import OutOfTime
+from forgather_mem.config.clock import CpuClock, OutOfTime
 from forgather_mem.config.graph.composer import Composer, mark_of
 from forgather_mem.config.graph.nodes import Graph, Node, edges, line_and_column, mark_at
 from forgather_mem.config.graph.tags import TemplateNodeError, missing_colon_hint
@@ -44,11 +44,14 @@ def parse(rendered: Rendered, budgets: Limits | None = None) -> Graph:
     Raises:
         TemplateError: for invalid YAML, meaningless tags and arguments, and anything beyond a limit.
     """
-    composer = Composer(rendered, budgets or DEFAULT_LIMITS)
+    budgets = budgets or DEFAULT_LIMITS
+    composer = Composer(rendered, budgets)
+    clock = CpuClock(budgets.render_cpu_s, spent_s=rendered.spent_s)
+    clock.read(rendered.num_chars)
     try:
-        with rendered.clock:
+        with clock:
             _check_directives(rendered.text)
-            _compose(rendered, composer)
+            _compose(rendered, composer, clock)
         graph = Graph(
             root=composer.root,
             definitions=tuple(composer.definitions),
@@ -67,14 +70,14 @@ def parse(rendered: Rendered, budgets: Limits | None = None) -> Graph:
         raise rendered.place(1).error(f"the template is too large to parse: {error!r}") from error
 
 
-def _compose(rendered: Rendered, composer: Composer) -> None:
+def _compose(rendered: Rendered, composer: Composer, clock: CpuClock) -> None:
     loader = _Loader(rendered.text)
     event: yaml.Event | None = None
     try:
         handlers = composer.handlers
         next_event: Callable[[], yaml.Event] = loader.get_event
         while True:
-            rendered.clock.look()
+            clock.look()
             for _ in itertools.repeat(None, _LOOK_EVERY):
                 event = next_event()
                 handler = handlers.get(type(event))

@@ -24,7 +24,7 @@ from forgather_mem.config.rendering.functions import Clock
 from forgather_mem.config.rendering.render import Renderer
 from forgather_mem.config.rendering.source_map import SourceMap, Tracer
 from forgather_mem.config.rendering.stranger import Request
-from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from forgather_mem.config.rendering.taint import TaintTokens
 from forgather_mem.config.source.search import Searcher
 from forgather_mem.errors import TemplateError
 
@@ -54,7 +54,8 @@ def limited(request: Request) -> dict[str, object]:
     except (OSError, ValueError) as error:
         return {"refused": f"its limits can't be set ({error})"}
     try:
-        return answer(request, cpu)
+        with cpu:
+            return answer(request, cpu)
     except TemplateError as error:
         return {"error": error.__dict__}
     except (MemoryError, RecursionError) as error:
@@ -69,15 +70,16 @@ def answer(request: Request, cpu: CpuClock) -> dict[str, object]:
         TemplateError: if anything is wrong with the template.
     """
     searcher = Searcher(request.folders, request.budgets)
-    renderer = Renderer(searcher, request.budgets, request.global_vars, marks=TaintTokens(request.secret))
+    marks = TaintTokens(request.secret)
+    renderer = Renderer(searcher, request.budgets, request.global_vars, marks=marks, read=cpu.read)
     if request.what == "references":
-        found, failure = renderer.references(request.name, request.variables, cpu)
+        found, failure = renderer.references(request.name, request.variables)
         return {"references": found, "failure": failure and failure.__dict__}
     clock = Clock(request.moment)
     if request.text is None:
-        rendered = renderer.render(request.name, request.variables, cpu, clock)
+        rendered = renderer.render(request.name, request.variables, clock)
     else:
-        rendered = renderer.render_string(request.text, request.variables, cpu, clock)
+        rendered = renderer.render_string(request.text, request.variables, clock)
     assert isinstance(rendered.locate, Tracer)
     if request.what == "trace":
         return {"text": rendered.text, "map": _plain(rendered.locate.map)}
@@ -87,8 +89,8 @@ def answer(request: Request, cpu: CpuClock) -> dict[str, object]:
         "values": rendered.values,
         "unknown_blocks": [error.__dict__ for error in rendered.unknown_blocks],
         "start": astuple(rendered.locate.start),
-        "num_chars": cpu.num_chars,
-        "spent_s": cpu.spent_s,
+        "num_chars": rendered.num_chars,
+        "spent_s": cpu.taken_s(),
     }
 
 

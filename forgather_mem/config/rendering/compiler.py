@@ -8,26 +8,21 @@ this carries over to the next render.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from jinja2 import Template, TemplateNotFound, TemplateSyntaxError, Undefined, nodes
 from jinja2.environment import Template as CompiledTemplate
 from jinja2.exceptions import TemplateRuntimeError
-from jinja2.lexer import Token, TokenStream
 
-from forgather_mem.config.clock import CpuClock, OutOfTime
+from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.functions import Clock
 from forgather_mem.config.rendering.instrument import Instrument, Outline
 from forgather_mem.config.rendering.sandbox import Sandbox
-from forgather_mem.config.rendering.taint import text_of
-from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from forgather_mem.config.rendering.taint import TaintTokens, text_of
 from forgather_mem.config.source.loader import Source, Sources
 from forgather_mem.errors import TemplateError
-
-_SYNTAX = re.compile(r"\{[{%#]")
 
 
 class LimitPassed(TemplateRuntimeError):
@@ -70,7 +65,8 @@ class Job:
     Attributes:
         sources: Where templates come from.
         budgets: The limits.
-        cpu: The clock of its load.
+        read: Told how many characters each template has.
+        clock: The time that its functions see.
         loads: Every use of a template, in order.
         first: The first use of each template, by key.
         parents: Maps a template's key to the source that it extends.
@@ -82,7 +78,7 @@ class Job:
 
     sources: Sources
     budgets: Limits
-    cpu: CpuClock
+    read: Callable[[int], None] = lambda num_chars: None
     clock: Clock = field(default_factory=Clock)
     loads: list[Load] = field(default_factory=list)
     first: dict[str, Load] = field(default_factory=dict)
@@ -104,7 +100,7 @@ class Job:
             self.first[load.source.key] = load
             self.part_names.update(dict.fromkeys(load.source.parts))
             self.source_chars += load.source.num_chars
-            self.cpu.read(load.source.num_chars)
+            self.read(load.source.num_chars)
             if self.source_chars > self.budgets.source_bytes:
                 raise LimitPassed(f"the templates of this load have more than {self.budgets.source_bytes:,} characters")
         if load.by is not None:
@@ -283,7 +279,6 @@ class Compiler(Sandbox):
         instrument = Instrument(source.key, text, number)
         tree = instrument.visit(self.parse(text, source.key))
         assert isinstance(tree, nodes.Template)
-        self.job.cpu.look()
         tree.set_environment(self)
         template = Template.from_code(self, self.compile(tree, source.key), self.globals)
         compiled = Compiled(source, template, instrument.outline, list(instrument.block_names))
@@ -291,12 +286,3 @@ class Compiler(Sandbox):
             self.numbered.append(compiled)
         self.job.compiling = None
         return compiled
-
-    def _tokenize(
-        self, source: str, name: str | None, filename: str | None = None, state: str | None = None
-    ) -> TokenStream:
-        if _SYNTAX.search(source):
-            return super()._tokenize(source, name, filename, state)
-        # One piece of text, in which the lexer would look for syntax at each character.
-        text = source.removesuffix("\n")
-        return TokenStream([Token(1, "data", text)] if text else [], name, filename)

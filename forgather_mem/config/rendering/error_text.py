@@ -11,7 +11,7 @@ from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Missing
 from forgather_mem.config.rendering.sandbox import MissingName
-from forgather_mem.config.rendering.taint_tokens import Mangled
+from forgather_mem.config.rendering.taint import Mangled
 from forgather_mem.config.source.loader import Source
 from forgather_mem.errors import TemplateError, did_you_mean
 

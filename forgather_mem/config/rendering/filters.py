@@ -10,27 +10,23 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
 from jinja2 import Undefined, pass_context, pass_environment
 from jinja2.exceptions import FilterArgumentError
 from jinja2.filters import FILTERS as JINJA_FILTERS
-from jinja2.filters import make_attrgetter
 from jinja2.runtime import Context
 from jinja2.tests import TESTS as JINJA_TESTS
 
 from forgather_mem.config.rendering import formatting
-from forgather_mem.config.rendering.taint import TaintedStr, is_tainted, text_of, untaint
-from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from forgather_mem.config.rendering.taint import TaintedStr, TaintTokens, is_tainted, text_of, untaint
+from forgather_mem.config.rendering.yaml_text import write
 from forgather_mem.config.source.tokens import TOKEN_CLOSE, TOKEN_OPEN
 
-if TYPE_CHECKING:
-    from forgather_mem.config.rendering.sandbox import Sandbox
-
 _JINJA = (
-    "abs batch capitalize count d default dictsort filesizeformat first float groupby int items last length lower map "
-    "max min pprint reject rejectattr reverse round select selectattr slice sort string sum title truncate unique "
-    "upper urlencode wordcount center"
+    "abs batch capitalize count d default dictsort filesizeformat first float groupby int items join last length lower "
+    "map max min pprint reject rejectattr reverse round select selectattr slice sort string sum title trim truncate "
+    "unique upper urlencode wordcount center"
 )
 _WHOLE = ("center", "filesizeformat", "float", "int", "pprint", "title", "truncate", "urlencode", "wordcount")
 _TESTS = (
@@ -41,6 +37,22 @@ _TEXT_TESTS = ("in", "lower", "upper")  # these look at characters themselves
 _ABSENT: Final = object()
 _JINJA_FILTERS: Final = cast(dict[str, Callable[..., object]], JINJA_FILTERS)
 _JINJA_TESTS: Final = cast(dict[str, Callable[..., object]], JINJA_TESTS)
+
+
+class Surroundings(Protocol):
+    """What a filter is given of the sandbox.
+
+    Attributes:
+        marks: The strings from outside.
+        random: Seeded per render, so that it can be repeated; None until first used.
+    """
+
+    marks: TaintTokens
+    random: random.Random | None
+
+    def made(self, value: object) -> object: ...
+
+    def undefined(self, hint: str) -> Undefined: ...
 
 
 def _marking(function: Callable[..., object], *, whole: bool = False) -> Callable[..., object]:
@@ -54,30 +66,21 @@ def _marking(function: Callable[..., object], *, whole: bool = False) -> Callabl
 
     @pass_context
     def run(context: Context, value: object, *args: object, **kwargs: object) -> object:
-        sandbox: Sandbox = context.environment  # type: ignore[assignment]
+        sandbox: Surroundings = context.environment  # type: ignore[assignment]
         outside = whole and (is_tainted(value) or is_tainted(args) or is_tainted(kwargs))
         if whole:
             value, args, kwargs = untaint(value), untaint(args), untaint(kwargs)
         first = {"context": context, "eval_context": context.eval_ctx, "environment": sandbox}.get(passed)
         result = function(value, *args, **kwargs) if first is None else function(first, value, *args, **kwargs)
-        return mark_all(result, sandbox.marks) if outside else sandbox.made(result)
+        return sandbox.marks.mark(result) if outside else sandbox.made(result)
 
     return run
 
 
-def mark_all(result: object, marks: TaintTokens) -> object:
-    """Taint all strings in a result that was made from a tainted value."""
-    if isinstance(result, str):
-        return marks.mark(str(result))
-    if type(result) is list:
-        return [mark_all(item, marks) for item in result]
-    if type(result) is tuple:
-        return tuple(mark_all(item, marks) for item in result)
-    return result
-
-
 @pass_environment
-def _indent(sandbox: Sandbox, value: object, width: int | str = 4, first: bool = False, blank: bool = False) -> object:
+def _indent(
+    sandbox: Surroundings, value: object, width: int | str = 4, first: bool = False, blank: bool = False
+) -> object:
     indent = width if isinstance(width, str) else " " * width
     if isinstance(value, TaintedStr):
         return value.indented(indent, first, blank)
@@ -85,31 +88,19 @@ def _indent(sandbox: Sandbox, value: object, width: int | str = 4, first: bool =
 
 
 @pass_environment
-def _replace(sandbox: Sandbox, value: object, old: object, new: object, count: int | None = None) -> object:
-    text, old, new = _text(value), _text(old), _text(new)
-    return _lifted(text, sandbox.marks).replace(old, new, -1 if count is None else count)
+def _replace(sandbox: Surroundings, value: object, old: object, new: object, count: int | None = None) -> object:
+    return sandbox.marks.lifted(_text(value)).replace(_text(old), _text(new), -1 if count is None else count)
 
 
 @pass_environment
-def _join(sandbox: Sandbox, value: Iterable[object], d: str = "", attribute: str | int | None = None) -> object:
-    if attribute is not None:
-        value = map(make_attrgetter(sandbox, attribute), value)
-    return _lifted(_text(d), sandbox.marks).join(map(_text, value))
-
-
-@pass_environment
-def _format(sandbox: Sandbox, value: object, *args: object, **kwargs: object) -> object:
+def _format(sandbox: Surroundings, value: object, *args: object, **kwargs: object) -> object:
     if args and kwargs:
         raise FilterArgumentError("can't handle positional and keyword arguments at the same time")
     return formatting.percent(_text(value), kwargs or args, sandbox.marks)
 
 
-def _trim(value: object, chars: str | None = None) -> object:
-    return _text(value).strip(chars)
-
-
 def _to_json(value: object, indent: int | None = None) -> object:
-    text = json.dumps(_carried(value), sort_keys=True, indent=indent)
+    text = json.dumps(value, sort_keys=True, indent=indent)
     for char in TOKEN_OPEN, TOKEN_CLOSE:
         text = text.replace(f"\\u{ord(char):04x}", char)
     for char in "<>&'":
@@ -117,45 +108,28 @@ def _to_json(value: object, indent: int | None = None) -> object:
     return text
 
 
-def _carried(value: object) -> object:
-    """Tainted strings as text with tokens, for code that looks at characters itself."""
-    if isinstance(value, TaintedStr):
-        return str(value)
-    if isinstance(value, dict):
-        return {_carried(key): _carried(item) for key, item in value.items()}
-    return [_carried(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-@pass_environment
-def _to_yaml(sandbox: Sandbox, value: object, default: object = _ABSENT) -> object:
+def _to_yaml(value: object, default: object = _ABSENT) -> object:
     if isinstance(value, Undefined):
         if default is _ABSENT:
             str(value)  # raises an error of its own, which names it
         value = default
-    return sandbox.yaml.write(value)
+    return write(value)
 
 
 @pass_environment
-def _random(sandbox: Sandbox, value: Iterable[object]) -> object:
+def _random(sandbox: Surroundings, value: Iterable[object]) -> object:
     items = list(value)
     sandbox.random = sandbox.random or random.Random(0)
     return sandbox.random.choice(items) if items else sandbox.undefined("no random item, the sequence was empty")
 
 
 @pass_environment
-def _attr(sandbox: Sandbox, value: object, name: object) -> object:
+def _attr(sandbox: Surroundings, value: object, name: object) -> object:
     return _JINJA_FILTERS["attr"](sandbox, value, text_of(name))
 
 
-def _escape(value: object) -> object:
-    text = _text(value)
-    for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&#39;"), ('"', "&#34;")):
-        text = text.replace(char, entity)
-    return text
-
-
 @pass_environment
-def _concat(sandbox: Sandbox, parts: list[object]) -> object:
+def _concat(sandbox: Surroundings, parts: list[object]) -> object:
     """`a ~ b`"""
     return sandbox.made("".join(map(str, parts)))
 
@@ -166,39 +140,34 @@ def _line(text: str) -> str:
 
 
 @pass_environment
-def _haystack(sandbox: Sandbox, value: object) -> object:
+def _haystack(sandbox: Surroundings, value: object) -> object:
     """The right operand of `in`."""
-    return _lifted(value, sandbox.marks) if type(value) is str else value
+    return sandbox.marks.lifted(value) if type(value) is str else value
 
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def _lifted(text: str, marks: TaintTokens) -> str:
-    """A string whose methods keep the taint of their arguments."""
-    return text if isinstance(text, TaintedStr) else TaintedStr([(text, False, "")], marks)
+def _escape(value: object) -> str:
+    return str(_JINJA_FILTERS["forceescape"](value))
 
 
 _OWN: dict[str, Callable[..., object]] = {
     "attr": _attr,
-    "e": _escape,
-    "escape": _escape,
-    "forceescape": _escape,
     "format": _format,
     "indent": _indent,
-    "join": _join,
     "list": list,
     "random": _random,
     "replace": _replace,
     "safe": lambda value: value,
     "tojson": _to_json,
     "toyaml": _to_yaml,
-    "trim": _trim,
 }
 FILTERS: Final[dict[str, Callable[..., object]]] = {
     **{name: _marking(function) for name, function in _OWN.items()},
     **{name: _marking(_JINJA_FILTERS[name], whole=name in _WHOLE) for name in _JINJA.split()},
+    **dict.fromkeys(("e", "escape", "forceescape"), _marking(_escape, whole=True)),
     " at": pass_context(lambda context, value, origin: origin + str(context.environment.finalize(context, value))),
     " printed": pass_context(lambda context, value: str(context.environment.finalize(context, value))),
     " find": pass_environment(lambda sandbox, *args: sandbox.find(*args)),

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jinja2.sandbox import SandboxedFormatter
+from jinja2.sandbox import SandboxedEnvironment, SandboxedFormatter
 
-from forgather_mem.config.rendering.taint import TaintedStr, is_tainted, text_of, untaint
-from forgather_mem.config.rendering.taint_tokens import TaintTokens
-
-if TYPE_CHECKING:
-    from forgather_mem.config.rendering.sandbox import Sandbox
-
-_CHANGES_TEXT = re.compile(r"[%)](?:[#0\- +]*[\d*.]|[#0\- +]*a)")
-"""A width, a precision or an escape: it would count or change the characters of a token."""
+from forgather_mem.config.rendering.taint import TaintTokens, is_tainted, text_of, untaint
 
 
 def percent(template: str, arguments: object, marks: TaintTokens) -> str:
-    """`template % arguments`."""
-    text = text_of(template)
-    if isinstance(template, TaintedStr) or (is_tainted(arguments) and _CHANGES_TEXT.search(text)):
-        made = text % untaint(arguments)
-        return marks.mark(made) if is_tainted(template) or is_tainted(arguments) else str(made)
-    return str(text % arguments)
+    """`template % arguments`: tokens in the template's text if that gives the same, else tainted as a whole: a width or
+    an escape would count or change the characters of a token."""
+    made = str(text_of(template) % untaint(arguments))
+    if is_tainted(template):
+        return str(marks.mark(made))
+    carried = marks.read(str(template) % arguments) if is_tainted(arguments) else made
+    return carried if carried == made else str(marks.mark(made))
 
 
 class Format:
@@ -32,12 +25,13 @@ class Format:
 
     Args:
         sandbox: Decides what fields like `{0.name}` may reach.
+        marks: The strings from outside.
         template: The string.
         name: Name of the method.
     """
 
-    def __init__(self, sandbox: Sandbox, template: str, name: str) -> None:
-        self._sandbox = sandbox
+    def __init__(self, sandbox: SandboxedEnvironment, marks: TaintTokens, template: str, name: str) -> None:
+        self._formatter = _Formatter(sandbox, marks)
         self._template = template
         self._is_map = name == "format_map"
 
@@ -47,22 +41,21 @@ class Format:
         return self._made((), args[0]) if self._is_map else self._made(args, kwargs)
 
     def _made(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-        formatter = _Formatter(self._sandbox)
-        template = self._template
-        if is_tainted(template):
-            made = formatter.vformat(text_of(template), untaint(args), untaint(kwargs))
-            return self._sandbox.marks.mark(made)
-        return formatter.vformat(text_of(template), args, kwargs)
+        template = text_of(self._template)
+        if is_tainted(self._template):
+            made = self._formatter.vformat(template, untaint(args), untaint(kwargs))
+            return str(self._formatter.marks.mark(made))
+        return self._formatter.vformat(template, args, kwargs)
 
 
 class _Formatter(SandboxedFormatter):
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: SandboxedEnvironment, marks: TaintTokens) -> None:
         super().__init__(sandbox)
-        self._marks = sandbox.marks
+        self.marks = marks
 
     def convert_field(self, value: object, conversion: str | None) -> object:
         if conversion == "a" and is_tainted(value):
-            return self._marks.mark(ascii(untaint(value)))
+            return self.marks.mark(ascii(untaint(value)))
         return super().convert_field(value, conversion)
 
     def format_field(self, value: object, format_spec: str) -> object:

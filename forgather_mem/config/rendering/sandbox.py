@@ -24,10 +24,9 @@ from jinja2.utils import Cycler, Joiner, Namespace, missing
 
 from forgather_mem.config.rendering import filters, formatting
 from forgather_mem.config.rendering.functions import FUNCTIONS, TIMES, Clock
-from forgather_mem.config.rendering.taint import TaintedStr, is_tainted, untaint
-from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from forgather_mem.config.rendering.taint import TaintedStr, TaintTokens, is_tainted, untaint
 from forgather_mem.config.rendering.variables import OutsideDict, OutsideList
-from forgather_mem.config.rendering.yaml_text import YamlWriter
+from forgather_mem.config.rendering.yaml_text import write
 
 _DATE = "year month day weekday isoweekday isoformat strftime replace"
 _TIME = "hour minute second microsecond isoformat strftime replace"
@@ -129,7 +128,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name in TIMES:
             self.globals[name] = self._timed(name)
         self._own = {id(self.globals[name]) for name in ("range", *FUNCTIONS, *TIMES)}
-        self.yaml = YamlWriter()
 
     def _timed(self, name: str) -> Callable[[], object]:
         return lambda: getattr(self.clock, name)()
@@ -152,7 +150,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         is_format = isinstance(value, BuiltinMethodType) and value.__name__ in ("format", "format_map")
-        return formatting.Format(self, value.__self__, value.__name__) if is_format else None
+        return formatting.Format(self, self.marks, value.__self__, value.__name__) if is_format else None
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: object) -> object:
         self, obj = __self, __obj
@@ -174,7 +172,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _call_own(self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         result = function(*untaint(args), **untaint(kwargs))
-        return filters.mark_all(result, self.marks) if is_tainted(args) or is_tainted(kwargs) else result
+        return self.marks.mark(result) if is_tainted(args) or is_tainted(kwargs) else result
 
     def _call_method(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, object]) -> object:
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
@@ -182,7 +180,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             if name == "join":
                 args = ([*args[0]], *args[1:])
             if is_tainted(args) or is_tainted(kwargs):
-                method = getattr(TaintedStr([(owner, False, "")], self.marks), name)
+                method = getattr(self.marks.lifted(owner), name)
         elif name == "strftime" and is_tainted(args):
             return self.marks.mark(method(*untaint(args)))
         return self.made(method(*args, **kwargs))
@@ -212,7 +210,7 @@ def _print(context: Context, value: object) -> object:
     if isinstance(value, Undefined) or (sandbox.paste_values and (value is None or isinstance(value, float))):
         return str(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else sandbox.yaml.write(value)
+        return value if math.isfinite(value) else write(value)
     if value is None:
         return "null"
     if isinstance(value, TemplateModule):

@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict, cast
 
-from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.source_map import Origin, SourceMap, Tracer
 from forgather_mem.config.rendering.template_refs import Reference
@@ -90,15 +89,14 @@ def render(request: Request) -> Rendered:
         TemplateError: if anything is wrong with it, or a limit stopped it.
     """
     said = _answer(request)
-    clock = CpuClock(request.budgets.render_cpu_s, spent_s=said["spent_s"])
-    clock.read(said["num_chars"])
     return Rendered(
         name=said["name"],
         text=said["text"],
         values=said["values"],
         locate=Tracer(lambda: _trace(request, said["text"]), SourceLocation(*said["start"])),
         unknown_blocks=tuple(map(_error, said["unknown_blocks"])),
-        clock=clock,
+        num_chars=said["num_chars"],
+        spent_s=said["spent_s"],
     )
 
 

@@ -1,42 +1,130 @@
-"""Tainted strings: they know which of their characters came from outside.
+"""Strings from outside, and what templates make of them.
 
-Comparing, searching, cutting and changing one through its methods works on the real string, and the result keeps the
-taint. To code unaware of taint it is the text with a token in place of each part from outside: such code may mangle a
-value but can't smuggle it in. The tokens are defined in taint_tokens.py.
+A value from outside is data: neither Jinja nor YAML may read it as template text. So a rendered text never contains its
+characters but a *token* that nobody can guess; the parser puts the value back after YAML has been read. To code unaware
+of taint a tainted string is its text with the tokens in place: such code may mangle a value but can't smuggle it in.
+
+The methods of a tainted string work on the string that is meant. Putting strings together, cutting and trimming them
+and what changes each character by itself keep apart which characters came from outside; of anything else the whole
+result is tainted. The same strings carry *origins* when a template is rendered for its source map: a marker before each
+piece names its template and line.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
-if TYPE_CHECKING:
-    from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from jinja2.exceptions import TemplateRuntimeError
+
+from forgather_mem.config.source.tokens import ORIGIN_CLOSE, ORIGIN_OPEN, RESERVED, TOKEN, TOKEN_CLOSE, TOKEN_OPEN
 
 # Characters, whether they came from outside, and the origin marker ("" if origins are not kept).
 Piece: TypeAlias = tuple[str, bool, str]
 
-
-def _changed(name: str) -> Callable[..., str]:
-    """A method that changes a string in a way that can't be tracked: the whole result is tainted."""
-    method = getattr(str, name)
-
-    def changed(self: TaintedStr, *args: object) -> str:
-        return self.whole(method(self.real, *untaint(args)), *args)
-
-    changed.__name__ = name  # the sandbox checks it
-    return changed
+_MARK = re.compile(f"({TOKEN_OPEN}[0-9a-f_]+{TOKEN_CLOSE}|{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})")
+_TAG = re.compile(rf"(?<![^\s\[{{,{ORIGIN_CLOSE}])![A-Za-z]\S*")
+_NAME_PART = re.compile(r"[A-Za-z0-9_./~+-]+")
 
 
-def _asked(name: str) -> Callable[..., Any]:
-    """A method that queries a string."""
-    method = getattr(str, name)
+class Mangled(TemplateRuntimeError):
+    """A token was cut or changed."""
 
-    def asked(self: TaintedStr, *args: object) -> Any:
-        return method(self.real, *untaint(args))
 
-    asked.__name__ = name
-    return asked
+class TaintTokens:
+    """The strings from outside in the current render, each with its token."""
+
+    __slots__ = ("_by_text", "_kept", "_last", "_secret", "by_token")
+
+    def __init__(self, secret: str = "") -> None:
+        self._secret = secret or os.urandom(12).hex()
+        self._last = 0
+        self._kept: dict[str, str] = {}
+        self.by_token: dict[str, str] = {}
+        self._by_text: dict[str, str] = {}
+
+    def keep(self) -> None:
+        """Keep the current strings, those of global variables, for all renders."""
+        self._kept = dict(self.by_token)
+
+    def reset(self) -> None:
+        """Forget the strings of the last render."""
+        self.by_token = dict(self._kept)
+        self._by_text = {text: token for token, text in self._kept.items()}
+
+    def in_tags(self, text: str) -> str:
+        """The text with values inside a tag's name filled in, as in `!call:{{ folder }}/file.py:name`.
+
+        A tag is not a scalar, so nothing could be put back there later. Only paths and names are filled in: letters,
+        digits and `_./~+-`, which YAML can't read as anything else, and which can't end one part of the tag and begin
+        another. The policy decides which names may be used, as everywhere.
+        """
+
+        def name_part(match: re.Match[str]) -> str:
+            value = self.by_token.get(match[0], "")
+            return value if _NAME_PART.fullmatch(value) else match[0]
+
+        return _TAG.sub(lambda tag: TOKEN.sub(name_part, tag[0]), text) if TOKEN_OPEN in text else text
+
+    def used(self, text: str) -> dict[str, str]:
+        """The strings that occur in a text, by token.
+
+        Raises:
+            Mangled: if a damaged token is left.
+        """
+        if all(char not in text for char in RESERVED):
+            return {}
+        found = {token: self.by_token[token] for token in TOKEN.findall(text) if token in self.by_token}
+        rest = TOKEN.sub(lambda match: "" if match[0] in found else match[0], text)
+        for line in rest.split("\n"):
+            if not RESERVED.isdisjoint(line):
+                shown = "".join("?" if char in RESERVED else char for char in line.strip())
+                raise Mangled(f"a value from outside was changed in a way that can't be tracked: {shown[:80]!r}")
+        return found
+
+    def token(self, text: str) -> str:
+        """The token for a string from outside."""
+        token = self._by_text.get(text)
+        if token is None:
+            self._last += 1
+            token = f"{TOKEN_OPEN}{self._secret}_{self._last}{TOKEN_CLOSE}"
+            self._by_text[text] = token
+            self.by_token[token] = text
+        return token
+
+    def mark(self, made: Any, origin: str = "") -> Any:
+        """A string from outside, tainted as a whole; of a list or a tuple each string in it."""
+        if type(made) in (list, tuple):
+            return type(made)(self.mark(item, origin) for item in made)
+        return TaintedStr([(str(made), True, origin)], self) if isinstance(made, str) else made
+
+    def lifted(self, text: str) -> TaintedStr:
+        """The same string, whose methods keep the taint of their arguments."""
+        return text if isinstance(text, TaintedStr) else TaintedStr([(text, False, "")], self)
+
+    def read(self, text: str) -> str:
+        """The string that a text with tokens and origins stands for; the text itself if it has none."""
+        if TOKEN_OPEN not in text and ORIGIN_OPEN not in text:
+            return text
+        pieces: list[Piece] = []
+        origin = ""
+        for part in _MARK.split(text):
+            if part[:1] == ORIGIN_OPEN and part[-1] == ORIGIN_CLOSE:
+                origin = part
+            elif part in self.by_token:
+                pieces.append((self.by_token[part], True, origin))
+            else:
+                pieces.append((part, False, origin))
+        return self.build(pieces)
+
+    def build(self, pieces: Iterable[Piece]) -> str:
+        """A string of these pieces: tainted if necessary, else a plain one."""
+        kept = [piece for piece in pieces if piece[0] or piece[1]]  # an empty string from outside is data too
+        if any(outside or origin for _, outside, origin in kept):
+            return TaintedStr(kept, self)
+        return "".join(piece[0] for piece in kept)
 
 
 class TaintedStr(str):
@@ -61,7 +149,7 @@ class TaintedStr(str):
         self._marks = marks
         return self
 
-    def cut(self, start: int, stop: int) -> str:
+    def _cut(self, start: int, stop: int) -> str:
         """The characters from `start` to `stop`, taint kept."""
         cut: list[Piece] = []
         at = 0
@@ -71,25 +159,6 @@ class TaintedStr(str):
                 cut.append((part, outside, origin))
             at += len(chars)
         return self._marks.build(cut or [("", *self.pieces[0][1:])])
-
-    def whole(self, text: str, *others: object) -> str:
-        """A text made from this one and others in a way that can't be tracked: all of it is tainted if any of them
-        was."""
-        return self._marks.build([(text, is_tainted(self) or is_tainted(others), self.pieces[0][2])])
-
-    def each(self, change: Callable[[str], str]) -> str:
-        """This string with every piece changed."""
-        return self._marks.build([(change(chars), outside, origin) for chars, outside, origin in self.pieces])
-
-    def cuts(self, parts: Iterable[str], gap: int | None) -> list[str]:
-        """The parts that Python cut out of `text_of`, as parts of this string; `gap` characters are between them."""
-        found = []
-        at = 0
-        for part in parts:
-            start = at if gap is not None else self.real.find(part, at)
-            found.append(self.cut(start, start + len(part)))
-            at = start + len(part) + (gap or 0)
-        return found
 
     def indented(self, indent: str, first: bool, blank: bool) -> str:
         """The lines indented, empty ones only if `blank`; what is inserted has the origin of its newline."""
@@ -107,40 +176,9 @@ class TaintedStr(str):
             pieces.append((indent, *pieces[-1][1:]))
         return self._marks.build(pieces)
 
-    # Queries act on the real string.
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self.real == text_of(other))
-
-    def __ne__(self, other: object) -> bool:
-        return bool(self.real != text_of(other))
-
-    def __lt__(self, other: str) -> bool:
-        return bool(self.real < text_of(other))
-
-    def __le__(self, other: str) -> bool:
-        return bool(self.real <= text_of(other))
-
-    def __gt__(self, other: str) -> bool:
-        return bool(self.real > text_of(other))
-
-    def __ge__(self, other: str) -> bool:
-        return bool(self.real >= text_of(other))
-
-    def __hash__(self) -> int:
-        return hash(self.real)
-
-    def __len__(self) -> int:
-        return len(self.real)
-
-    def __contains__(self, other: object) -> bool:
-        return text_of(other) in self.real
-
     def __repr__(self) -> str:
         quoted = self._marks.build([(_escaped(c, outside), outside, o) for c, outside, o in self.pieces])
         return f"'{quoted}'"
-
-    # Changes carry the taint along with the characters.
 
     def __add__(self, other: str) -> str:
         return self._marks.build([*self.pieces, *_pieces(other)])
@@ -153,114 +191,60 @@ class TaintedStr(str):
 
     __rmul__ = __mul__
 
-    def __mod__(self, arguments: object) -> str:
-        return self.whole(self.real % untaint(arguments), arguments)
-
-    def __format__(self, spec: str) -> str:
-        return str(self.whole(format(self.real, text_of(spec)), spec)) if spec else str(self)
-
     def __getitem__(self, key: SupportsIndex | slice) -> str:
-        if isinstance(key, slice):
-            start, stop, step = key.indices(len(self.real))
-            return self.cut(start, stop) if step == 1 else self.whole(self.real[key])
-        start = range(len(self.real))[key]
-        return self.cut(start, start + 1)
+        start, stop, step = (key if isinstance(key, slice) else slice(key, None)).indices(len(self.real))
+        made = self.real[key]
+        return self._cut(start, stop if isinstance(key, slice) else start + 1) if step == 1 else self._whole(made)
 
     def __iter__(self) -> Iterator[str]:
-        return (self.cut(at, at + 1) for at in range(len(self.real)))
+        return (self._cut(at, at + 1) for at in range(len(self.real)))
 
     def join(self, parts: Iterable[str]) -> str:
-        pieces: list[Piece] = []
-        for number, part in enumerate(parts):
-            pieces += (*self.pieces, *_pieces(part)) if number else _pieces(part)
-        return self._marks.build(pieces)
-
-    def replace(self, old: str, new: str, count: SupportsIndex = -1) -> str:
-        old = text_of(old)
-        if not old:
-            return self.whole(self.real.replace(old, text_of(new), count), new)
-        pieces: list[Piece] = []
-        for number, part in enumerate(self.cuts(self.real.split(old, count), len(old))):
-            pieces += (*_pieces(new), *_pieces(part)) if number else _pieces(part)
-        return self._marks.build(pieces)
-
-    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        sep = text_of(sep)
-        return self.cuts(self.real.split(sep, maxsplit), len(sep) if sep else None)
-
-    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        sep = text_of(sep)
-        return self.cuts(self.real.rsplit(sep, maxsplit), len(sep) if sep else None)
-
-    def splitlines(self, keepends: bool = False) -> list[str]:
-        lines = self.cuts(self.real.splitlines(True), 0)
-        return lines if keepends else [line.rstrip("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029") for line in lines]
-
-    def partition(self, sep: str) -> tuple[str, str, str]:
-        before, found, _ = self.real.partition(text_of(sep))
-        middle = len(before) + len(found)
-        return self.cut(0, len(before)), self.cut(len(before), middle), self.cut(middle, len(self))
-
-    def rpartition(self, sep: str) -> tuple[str, str, str]:
-        before, found, _ = self.real.rpartition(text_of(sep))
-        middle = len(before) + len(found)
-        return self.cut(0, len(before)), self.cut(len(before), middle), self.cut(middle, len(self))
-
-    def strip(self, chars: str | None = None) -> str:
-        start = len(self) - len(self.real.lstrip(text_of(chars)))
-        return self.cut(start, max(start, len(self.real.rstrip(text_of(chars)))))
+        return self._marks.read(str(self).join(map(str, parts)))
 
     def lstrip(self, chars: str | None = None) -> str:
-        return self.cut(len(self) - len(self.real.lstrip(text_of(chars))), len(self))
+        return self._cut(len(self.real) - len(self.real.lstrip(text_of(chars))), len(self.real))
 
     def rstrip(self, chars: str | None = None) -> str:
-        return self.cut(0, len(self.real.rstrip(text_of(chars))))
+        return self._cut(0, len(self.real.rstrip(text_of(chars))))
 
-    def removeprefix(self, prefix: str) -> str:
-        return self.cut(len(self) - len(self.real.removeprefix(text_of(prefix))), len(self))
+    def strip(self, chars: str | None = None) -> str:
+        return self._marks.lifted(self.lstrip(chars)).rstrip(chars)
 
-    def removesuffix(self, suffix: str) -> str:
-        return self.cut(0, len(self.real.removesuffix(text_of(suffix))))
+    def _whole(self, made: Any, *others: object) -> Any:
+        """What was made of this string and others in a way that can't be tracked: all of it is tainted if any of them
+        was."""
+        if is_tainted(self) or is_tainted(others):
+            return self._marks.mark(made, self.pieces[0][2])
+        return self._marks.build([(made, False, self.pieces[0][2])]) if isinstance(made, str) else made
 
-    def upper(self) -> str:
-        return self.each(str.upper)
 
-    def lower(self) -> str:
-        return self.each(str.lower)
+def _method(name: str, *, by_character: bool) -> Callable[..., Any]:
+    """A method of a string on the string that is meant; the taint of what it makes is kept."""
+    method = getattr(str, name)
 
-    def casefold(self) -> str:
-        return self.each(str.casefold)
+    def run(self: TaintedStr, *args: Any, **kwargs: object) -> Any:
+        real_args = untaint(args)
+        made = method(self.real, *real_args, **untaint(kwargs))
+        if by_character and not is_tainted(args):
+            pieces = [(method(chars, *real_args, **kwargs), *kind) for chars, *kind in self.pieces]
+            if "".join(piece[0] for piece in pieces) == made:
+                return self._marks.build(pieces)
+        return self._whole(made, args, kwargs)
 
-    def swapcase(self) -> str:
-        return self.each(str.swapcase)
+    run.__name__ = name  # the sandbox checks it
+    return run
 
-    capitalize = _changed("capitalize")
-    title = _changed("title")
-    center = _changed("center")
-    ljust = _changed("ljust")
-    rjust = _changed("rjust")
-    zfill = _changed("zfill")
-    expandtabs = _changed("expandtabs")
 
-    startswith = _asked("startswith")
-    endswith = _asked("endswith")
-    find = _asked("find")
-    rfind = _asked("rfind")
-    index = _asked("index")
-    rindex = _asked("rindex")
-    count = _asked("count")
-    isalnum = _asked("isalnum")
-    isalpha = _asked("isalpha")
-    isascii = _asked("isascii")
-    isdecimal = _asked("isdecimal")
-    isdigit = _asked("isdigit")
-    isidentifier = _asked("isidentifier")
-    islower = _asked("islower")
-    isnumeric = _asked("isnumeric")
-    isprintable = _asked("isprintable")
-    isspace = _asked("isspace")
-    istitle = _asked("istitle")
-    isupper = _asked("isupper")
+_BY_CHARACTER = "upper lower casefold swapcase replace __format__"
+_AT_ONCE = (
+    "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __len__ __contains__ __mod__ capitalize center "
+    "count endswith expandtabs find index isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric "
+    "isprintable isspace istitle isupper ljust partition removeprefix removesuffix rfind rindex rjust rpartition "
+    "rsplit split splitlines startswith title zfill"
+)
+for _name in f"{_BY_CHARACTER} {_AT_ONCE}".split():
+    setattr(TaintedStr, _name, _method(_name, by_character=_name in _BY_CHARACTER.split()))
 
 
 def text_of(value: object) -> Any:

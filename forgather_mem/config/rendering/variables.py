@@ -1,7 +1,7 @@
 """Values from outside, as a template sees them.
 
 Values of `load(**variables)`, of `--set` and of global variables are data. Numbers, booleans, null and dates are
-printed as they are; strings, alone or in lists and dicts, are marked (see taint_tokens.py), and so is how a time of day
+printed as they are; strings, alone or in lists and dicts, are marked (see taint.py), and so is how a time of day
 or a timedelta prints. Of every kind it is Python's own class that a template sees: a subclass could print anything.
 """
 
@@ -18,9 +18,7 @@ from forgather_mem.config.limits import Limits
 from forgather_mem.config.source.tokens import RESERVED
 from forgather_mem.errors import TemplateError, ours
 
-_DATE = ("year", "month", "day")
-_TIME = ("hour", "minute", "second", "microsecond", "fold")
-_TIMEDELTA = ("days", "seconds", "microseconds")
+_TIMES = (datetime.datetime, datetime.date, datetime.time)
 
 
 class OutsideList(list[object]):
@@ -44,9 +42,9 @@ def _flow(value: object) -> str:
         return f"'{value}'"  # YAML would read a number, or two items
     if isinstance(value, OutsideList | OutsideDict | bool | datetime.date):
         return str(value)
-    from forgather_mem.config.rendering.yaml_text import YamlWriter  # imports Jinja
+    from forgather_mem.config.rendering.yaml_text import write  # imports Jinja
 
-    return YamlWriter().write(value)
+    return write(value)
 
 
 def wrap(variables: Mapping[str, object], mark: Callable[[str], str], budgets: Limits) -> dict[str, object]:
@@ -67,27 +65,9 @@ def _exact_time(value: datetime.date | datetime.time | datetime.timedelta) -> ob
     """The date or time as an object of Python's own class: another class could print anything, and so could the name
     of a time zone."""
     if isinstance(value, datetime.timedelta):
-        return _exact_timedelta(value)
-    if isinstance(value, datetime.datetime):
-        zone = _exact_zone(datetime.datetime.utcoffset(value))
-        fields = _fields(datetime.datetime, value, (*_DATE, *_TIME))
-        return datetime.datetime(**fields, tzinfo=zone)
-    if isinstance(value, datetime.time):
-        zone = _exact_zone(datetime.time.utcoffset(value))
-        return datetime.time(**_fields(datetime.time, value, _TIME), tzinfo=zone)
-    return datetime.date(**_fields(datetime.date, value, _DATE))
-
-
-def _exact_timedelta(value: datetime.timedelta) -> datetime.timedelta:
-    return datetime.timedelta(**_fields(datetime.timedelta, value, _TIMEDELTA))
-
-
-def _exact_zone(offset: datetime.timedelta | None) -> datetime.timezone | None:
-    return None if offset is None else datetime.timezone(_exact_timedelta(offset))
-
-
-def _fields(kind: type, value: object, names: tuple[str, ...]) -> dict[str, int]:
-    return {name: getattr(kind, name).__get__(value) for name in names}
+        return datetime.timedelta.__pos__(value)
+    kind = next(kind for kind in _TIMES if isinstance(value, kind))
+    return kind.fromisoformat(kind.isoformat(value))  # type: ignore[arg-type]
 
 
 class _Wrapper:

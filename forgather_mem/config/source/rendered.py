@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from forgather_mem.config.clock import CpuClock
-from forgather_mem.config.limits import DEFAULT_LIMITS
 from forgather_mem.config.source.location import STRING, SourceLocation
 from forgather_mem.config.source.tokens import TOKEN, TOKEN_OPEN
 from forgather_mem.errors import TemplateError
@@ -22,7 +20,8 @@ class Rendered:
         values: Maps each token to the text of its value.
         locate: Maps a 1-based line and column of `text` to their origin.
         unknown_blocks: Blocks of child templates that no parent has; their content is not in `text`.
-        clock: Of the load that it belongs to.
+        num_chars: Text of all its templates.
+        spent_s: CPU time that another process has taken for it.
     """
 
     name: str
@@ -30,7 +29,8 @@ class Rendered:
     values: Mapping[str, str] = field(default_factory=dict)
     locate: Callable[[int, int], SourceLocation]
     unknown_blocks: tuple[TemplateError, ...] = ()
-    clock: CpuClock = field(default_factory=lambda: CpuClock(DEFAULT_LIMITS.render_cpu_s))
+    num_chars: int = 0
+    spent_s: float = 0.0
 
     @property
     def shown(self) -> str:
@@ -61,4 +61,4 @@ class Rendered:
                 lines.extend(text.split("\n"))
             return SourceLocation(name, line, column, lines[line - 1] if 0 < line <= len(lines) else None, None)
 
-        return cls(name=name, text=text, locate=locate)
+        return cls(name=name, text=text, locate=locate, num_chars=len(text))

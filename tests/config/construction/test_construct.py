@@ -1,9 +1,11 @@
 """Graph to objects: what is built, when, how often, and what a mistake is answered with."""
 
+import copy
 import gc
 import inspect
 import json
 import pickle
+import textwrap
 import weakref
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from forgather_mem.config.construction.construct import Construction
 from forgather_mem.config.construction.resolve import Resolver
+from forgather_mem.config.graph.nodes import CallNode
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.policy.policy import Policy
@@ -282,3 +285,148 @@ def test_an_error_at_the_end_of_a_chain_of_2000_has_its_path(parts):
     error = refused(text, budgets=Limits(depth=5000))
     assert error.path == "$.x" + "[0]" * 2000
     assert len(str(error)) < 2_000
+
+
+def test_a_partial_builds_its_own_arguments_when_it_is_called(parts):
+    text = """
+        once: &once !singleton:parts_of_test:Part [once]
+        p: !partial:parts_of_test:Part
+            - *once
+            - !factory:parts_of_test:Part [each]
+            - [list]
+            - &named !list [named]
+            - !singleton:parts_of_test:Part [late]
+    """
+    made = build(text)
+    assert [args[0] for args, _ in parts.made] == ["once"]
+    first, second = made["p"](), made["p"]()
+    assert first.args[0] is second.args[0] is made["once"]
+    assert first.args[1] is not second.args[1]
+    assert first.args[2] is not second.args[2]
+    assert first.args[3] is second.args[3]
+    assert first.args[4] is second.args[4]
+
+
+def test_two_partials_and_a_later_target_share_a_singleton(parts):
+    text = """
+        a: !partial:parts_of_test:Part [&s !singleton:parts_of_test:zero []]
+        b: !partial:parts_of_test:Part [*s]
+        c: [*s]
+    """
+    graph, built = construction(text)
+    a, b = built.build([graph.target("a"), graph.target("b")])
+    assert (a().args, b().args) == ((0,), (0,))
+    assert built.build([graph.target("c")]) == [[0]]
+    assert parts.made.count("zero") == 1
+
+
+def test_a_partial_may_be_called_while_the_rest_is_built(parts):
+    made = build("""
+        s: &s !singleton:parts_of_test:zero
+        now: !singleton:call [!partial:parts_of_test:Part [*s, !partial:parts_of_test:Part [*s]]]
+    """)
+    assert made["now"].args[1]().args == (0,)
+    assert parts.made.count("zero") == 1
+
+
+def test_a_partial_keeps_alive_only_what_its_arguments_name(parts):
+    class Big:
+        pass
+
+    big = Big()
+    graph, built = construction(
+        "m: &m !singleton:parts_of_test:Part [!var big]\np: !partial:parts_of_test:Part [!var small]", big=big, small=1
+    )
+    model, partial = built.build([graph.target("m"), graph.target("p")])
+    gone = weakref.ref(big)
+    del built, big, model
+    parts.made.clear()
+    gc.collect()
+    assert gone() is None
+    assert partial().args == (1,)
+
+
+def test_a_partial_can_be_pickled_and_copied_with_its_singletons(parts):
+    text = "p: !partial:parts_of_test:Part [&s !singleton:dict {a: 1}, *s, !var v]\nother: *s"
+    made = build(text, v=(1, 2), unused=lambda: None)
+    for twin in (pickle.loads(pickle.dumps(made["p"])), copy.deepcopy(made["p"]), copy.copy(made["p"])):
+        args = twin(7).args
+        assert args == ({"a": 1}, {"a": 1}, (1, 2), 7)
+        assert args[0] is args[1] is twin().args[0]
+    assert copy.copy(made["p"])().args[0] is made["other"]
+
+
+def test_lists_tuples_dicts_and_dlists():
+    text = "a: !list [1]\nb: !tuple [1, 2]\nc: !dict {1: x}\nd: !dlist {a: 1, b: ~, c: 3}\n"
+    text += "e: !tuple\nf: !list\ng: !dict\nh: !dlist"
+    expected = {"a": [1], "b": (1, 2), "c": {1: "x"}, "d": [1, 3], "e": (), "f": [], "g": {}, "h": []}
+    assert build(text) == expected
+
+
+def test_a_dlist_overrides_in_place_and_erases():
+    assert build("x: !dlist {foo: 1, bar: 2, baz: 3, bax: 4, bar: ~, foo: 3}") == {"x": [3, 3, 4]}
+    assert build("x: !dlist {null: ~}") == {"x": []}
+
+
+def test_a_variable_that_is_null_stays_in_a_dlist():
+    assert build("x: !dlist {a: !var v}", v=None) == {"x": [None]}
+
+
+def test_arguments_by_position_and_by_name(parts):
+    made = build("x: !singleton:parts_of_test:Part {arg1: 1, a: [2], arg0: {b: 0}}")["x"]
+    assert (made.args, made.kwargs) == (({"b": 0}, 1), {"a": [2]})
+
+
+def test_a_scalar_argument_is_one_argument(parts):
+    assert build("x: !singleton:parts_of_test:Part hello")["x"].args == ("hello",)
+    assert build("x: !call:len hello") == {"x": 5}
+
+
+def test_a_meta_call_gets_its_arguments_as_nodes(parts):
+    args, kwargs = build("x: !meta:parts_of_test:nodes {arg0: !singleton:.not.a:name [], k: [!var unbound]}")["x"]
+    assert isinstance(args[0], CallNode)
+    assert args[0].constructor == ".not.a:name"
+    assert kwargs["k"][0].variable == "unbound"
+    assert build("x: !meta:parts_of_test:nodes {a: 1, latent_args: !var unbound}")["x"] == ((), {"a": 1})
+
+
+def test_a_meta_call_gets_plain_lists_and_mappings_with_nodes_in_them(parts):
+    text = """
+        x: !meta:parts_of_test:nodes
+            arg0: &shared [1, !call:len [[]], [2, {a: !tuple [3, !var v]}]]
+            named: !list:@some [*shared, !dlist {a: 1, b: ~, c: !var w}, !dict {}, !list '']
+            again: *shared
+    """
+    ((first,), kwargs) = build(textwrap.dedent(text))["x"]
+    assert (type(first), len(first), first[0]) == (list, 3, 1)
+    assert isinstance(first[1], CallNode)
+    assert first[2][0] == 2
+    assert type(first[2][1]["a"]) is tuple
+    assert first[2][1]["a"][1].variable == "v"
+    assert kwargs["again"] is first is kwargs["named"][0]  # as an alias is one object in each of its places
+    assert (kwargs["named"][1][0], kwargs["named"][1][1].variable) == (1, "w")
+    assert kwargs["named"][2:] == [{}, []]
+
+
+def test_a_meta_call_goes_through_a_long_chain_of_aliases(parts):
+    chain = "".join(f".a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 5_000))
+    ((last,), _) = build(f".a0: &a0 [1]\n{chain}x: !meta:parts_of_test:nodes [*a4999]\n")["x"]
+    depth = 0
+    while isinstance(last, list):
+        (last,) = last
+        depth += 1
+    assert (depth, last) == (5_000, 1)
+
+
+def test_an_empty_text_after_a_list_or_mapping_is_nothing():
+    assert build("a: !list ''\nb: !tuple ''\nc: !dict ''\nd: !dlist \"\"") == {"a": [], "b": (), "c": {}, "d": []}
+    assert build("a: !call:str ''") == {"a": ""}
+
+
+def test_latent_args_are_built_last_and_merged_over_the_others(parts):
+    text = "x: !singleton:parts_of_test:Part {a: 1, b: 2, latent_args: !var {name: more, default: &d {b: 3}}}"
+    assert build(text)["x"].kwargs == {"a": 1, "b": 3}
+    assert build(text, more={"c": 4})["x"].kwargs == {"a": 1, "b": 2, "c": 4}
+    error = refused(text, more=[1])
+    assert "latent_args of parts_of_test:Part is a mapping; here it is of type list" in error.message
+    assert error.column == 47

@@ -6,10 +6,11 @@ import re
 import time
 
 import pytest
+import yaml
 
 from forgather_mem.config.graph.nodes import mark_at
 from forgather_mem.errors import TemplateError
-from tests.config.graph.graphs import TOKEN, graph, node, plain, refused, root, with_value
+from tests.config.graph.graphs import MERGES, TOKEN, graph, node, plain, refused, root, with_value
 
 
 def test_a_redeclared_key_wins_in_the_place_of_the_first_and_is_remembered():
@@ -141,3 +142,37 @@ def test_eighteen_levels_of_shared_nodes_cost_what_eighteen_nodes_cost():
         graph(text)
         best = min(best, time.perf_counter() - start)
     assert best < 1  # the benchmark measures it; here only that it is not 2**18
+
+
+def test_merge_keys_do_what_pyyaml_does_order_included():
+    ours, theirs = plain(root(MERGES)), yaml.safe_load(MERGES.replace("[<<]", "['<<']"))
+    assert ours == theirs
+    assert [list(value) for value in ours.values()] == [list(value) for value in theirs.values()]
+
+
+def test_merge_keys_take_the_content_of_tagged_mappings():
+    found = root("""
+info: &info !dict:@info {date: today, name: n}
+list: &list !dlist {a: 1, gone: ~, b: 2}
+call: &call !singleton:f {lr: 1, arg0: 2}
+json: !singleton:g
+    <<: *info
+    name: other
+child: !dlist {<<: *list, gone: 3}
+again: !factory:h {<<: *call, lr: 5}
+""")
+    assert dict(found.entries["json"].kwargs) == {"date": "today", "name": "other"}
+    assert dict(found.entries["child"].entries) == {"a": 1, "gone": 3, "b": 2}
+    assert (found.entries["again"].args, dict(found.entries["again"].kwargs)) == ((2,), {"lr": 5})
+    assert found.entries["again"].kind == "factory"
+
+
+def test_an_alias_of_the_merge_key_is_its_text():
+    assert plain(root("a: &a {b: 1}\nc: {&m <<: *a}\nd: *m\ne: {*m : 2}\n")) == {
+        "a": {"b": 1}, "c": {"b": 1}, "d": "<<", "e": {"<<": 2},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["1", "[1]", "[[{a: 1}]]", "!singleton:f [1]", "~", "text"])
+def test_a_merge_key_takes_nothing_but_mappings(value):
+    assert "a merge key (<<) takes a mapping" in refused(f"x: {{<<: {value}}}").message

@@ -3,7 +3,7 @@
 import pytest
 
 from forgather_mem.config.rendering.sandbox import Sandbox
-from forgather_mem.config.rendering.taint_tokens import TaintTokens
+from forgather_mem.config.rendering.taint import TaintTokens
 from tests.config.rendering.folders import Folder
 
 
