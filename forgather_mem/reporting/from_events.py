@@ -96,7 +96,7 @@ class _Page:
 
 
 def _scalars(folder: str | Path) -> Mapping[str, ScalarSeries]:
-    return read_scalars(folder, wanted=lambda tag: _row_of(tag) is not None).series
+    return read_scalars(folder, wanted=lambda tag: _row_of(tag) is not None)
 
 
 @functools.cache
