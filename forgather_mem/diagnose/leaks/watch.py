@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.leaks.alarms import Alarm, taken_back
+from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, taken_back
 from forgather_mem.diagnose.leaks.gains import unexplained
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_of, whole_of
-from forgather_mem.diagnose.leaks.live import LiveAlarm
-from forgather_mem.diagnose.leaks.sizes import LeakSizes, native_bytes, objects_bytes
+from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
 from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes, format_duration
@@ -172,15 +171,15 @@ class LeakWatch:
     def _look_closely(self, step: int) -> None:
         """Take the first look; the numbers that it keeps, and its code, are excluded from the sizes."""
         assert self._sizes is not None
-        native, objects = native_bytes(), objects_bytes()
+        before = counted_bytes()
         from forgather_mem.diagnose.leaks.heap_diff import LOOK, CloserLook
 
         if self._looks == 1:
-            self._code = native_bytes() - native, objects_bytes() - objects
+            self._code = _since(before)
         elapsed_s = time.perf_counter() - self._began_s
         self._look = CloserLook(step, far=self._looks >= 2, owners_s=max(0.0, LOOK.owners_frac * elapsed_s))
         self._finished = False
-        self._sizes.leave_out(native_bytes() - native, objects_bytes() - objects)
+        self._sizes.leave_out(*_since(before))
 
     def _look_again(self, moment: Moment, values: Mapping[str, float]) -> None:
         assert self._look is not None
@@ -242,6 +241,12 @@ class LeakWatch:
 
     def __getstate__(self) -> dict[str, object]:
         return {"_look_closer": self._look_closer, "_sizes": None, "_look": None}
+
+
+def _since(before: tuple[float, float]) -> tuple[float, float]:
+    """What is counted more than before."""
+    native, objects = counted_bytes()
+    return native - before[0], objects - before[1]
 
 
 def _emit(run: RunInfo, leak: LeakReport) -> None:
