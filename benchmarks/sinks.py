@@ -249,7 +249,7 @@ def rate_and_reading(num_records: int) -> tuple[list[str], dict[str, float]]:
     ours = [_timed(lambda: read_scalars(folder)) for _ in range(7)]
     ours_s, ours_cpu_s = (statistics.median(column) for column in zip(*ours, strict=True))
     theirs_s, theirs_cpu_s = _timed(lambda: EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload())
-    found = sum(len(series.steps) for series in read_scalars(folder).series.values())
+    found = sum(len(series.steps) for series in read_scalars(folder).values())
     assert found == num_scalars, f"{found:,} of {num_scalars:,} scalars read back"
     shutil.rmtree(folder)
     lines = [

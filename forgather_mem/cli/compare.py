@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from forgather_mem.cli.app import complain
 from forgather_mem.cli.command import BROKEN, UNDECIDED
 from forgather_mem.cli.output import json_text, print_text, write_page
+from forgather_mem.cli.parser import CommandParser
 from forgather_mem.errors import ForgatherMemError, UsageError
 from forgather_mem.units import parse_share
 
 if TYPE_CHECKING:
-    from forgather_mem.cli.parser import CommandParser
     from forgather_mem.comparing.side import Side
     from forgather_mem.comparing.verdict import Comparison
     from forgather_mem.telemetry.report import RunReport

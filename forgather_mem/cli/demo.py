@@ -78,22 +78,13 @@ def _train(trainer: Any) -> int:
 
 
 def _show(trainer: Any) -> None:
-    from rich.console import Console
-
     from forgather_mem.callbacks.base import RuleCallback
-    from forgather_mem.demo.table import demo_table
     from forgather_mem.reporting.build import build_report
-    from forgather_mem.reporting.text import path_from_here, tensorboard_command
+    from forgather_mem.reporting.text import report_text
 
     ours = (callback for callback in trainer.callback_handler.callbacks if isinstance(callback, RuleCallback))
     summary = next((callback.summary for callback in ours if callback.summary is not None), None)
     if summary is None:
         complain("this template has no callback that measures memory, so there is no table")
         return
-    console = Console(highlight=False)
-    with console.capture() as captured:
-        console.print(demo_table(build_report(summary)))
-    print("\n" + "\n".join(line.rstrip() for line in captured.get().splitlines()))
-    if summary.facts.header.event_folder is not None:
-        folder = summary.facts.header.event_folder
-        print(f"\nevents in  {path_from_here(folder)}\nshow them  {tensorboard_command(folder)}")
+    print("\n" + report_text(build_report(summary), with_table=True))

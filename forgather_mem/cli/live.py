@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from forgather_mem.cli.output import is_terminal, print_report, print_text, terminal_width
-
-if TYPE_CHECKING:
-    from forgather_mem.cli.parser import CommandParser
+from forgather_mem.cli.parser import CommandParser
 
 _EVERY_S = 0.5
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgather_mem.cli.output import json_text
+from forgather_mem.cli.parser import CommandParser
 from forgather_mem.errors import ForgatherMemError, escape_controls, shown
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
-    from forgather_mem.cli.parser import CommandParser
     from forgather_mem.telemetry.report import RunReport
 
 _MOST_RUNS, _MOST_NAME = 100, 100

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forgather_mem.cli.parser import CommandParser
 from forgather_mem.errors import TemplateError, UsageError
 
 if TYPE_CHECKING:
-    from forgather_mem.cli.parser import CommandParser
     from forgather_mem.config.environment import ConfigEnvironment
     from forgather_mem.config.graph.nodes import Value
     from forgather_mem.config.policy.policy import Policy

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows, print_yaml
+from forgather_mem.cli.parser import CommandParser
 from forgather_mem.errors import TemplateError
-
-if TYPE_CHECKING:
-    from forgather_mem.cli.parser import CommandParser
 
 _MAX_TRACED_LINES = 50_000
 

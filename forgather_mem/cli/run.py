@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING
 
 from forgather_mem.cli.options import add_allow, add_settings
-from forgather_mem.cli.parser import one_of, size_bytes
-
-if TYPE_CHECKING:
-    from forgather_mem.cli.parser import CommandParser
+from forgather_mem.cli.parser import CommandParser, one_of, size_bytes
 
 
 def add_arguments(parser: CommandParser) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows
-
-if TYPE_CHECKING:
-    from forgather_mem.cli.parser import CommandParser
+from forgather_mem.cli.parser import CommandParser
 
 
 def add_arguments(parser: CommandParser) -> None:

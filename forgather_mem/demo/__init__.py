@@ -1,4 +1,4 @@
-"""The demo: what it trains on, its progress bar and its table."""
+"""The demo: what it trains on, and its progress bar."""
 
 from forgather_mem.demo.text import StdlibText
 

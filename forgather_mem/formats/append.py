@@ -25,6 +25,48 @@ LINK_CHECK_S = 0.5
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+class Losses:
+    """Records that could not be written, and when that is tried again: after pauses that double up to 30 s.
+
+    Attributes:
+        written, dropped: Number of records.
+        retry_at: Before this moment of the monotonic clock nothing is tried.
+        error: The last failure, in words.
+    """
+
+    def __init__(self) -> None:
+        self.written = self.dropped = 0
+        self.retry_at = 0.0
+        self.error: str | None = None
+        self._pause_s = FIRST_RETRY_S
+
+    def took(self, num_records: int = 1) -> None:
+        """So many records are written; none of them may be a preamble alone, which a full disk takes, too."""
+        self.written += num_records
+        if num_records:
+            self._pause_s = FIRST_RETRY_S
+
+    def pause(self) -> None:
+        """Try again after a while."""
+        self.retry_at = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def note(self, error: Exception, where: object, num_lost: int = 1) -> None:
+        """This has failed, with so many records; said once."""
+        self.dropped += num_lost
+        text = (isinstance(error, OSError) and error.strerror) or str(error)
+        if self.error is None:
+            logger.warning("can't write %s: %s; records are dropped until it works again", where, text)
+        self.error = text
+
+    def problem(self, where: str = "") -> str | None:
+        """A sentence for the report, or None if nothing was lost."""
+        if not self.dropped:
+            return None
+        all_records = self.dropped + self.written
+        return f"{self.dropped:,} of {all_records:,} records dropped ({self.error or 'too slow'}{where})"
+
+
 class AppendFile:
     """An append-only file of whole records: one `write(2)` each, never torn in the middle, never raising.
 
@@ -47,17 +89,16 @@ class AppendFile:
         self._forks = FORKS.number
         self._fd = -1
         self._inode = (0, 0)
-        self._fine_until = self._retry_at = self._rest_until = 0.0
-        self._retry_s = FIRST_RETRY_S
+        self.losses = Losses()
+        self._fine_until = self._rest_until = 0.0
         self._slow_credit_s, self._last_slow = SLOW_BURST_S, time.monotonic()
         self._queue: list[bytes] = []
         self._queued_bytes = 0
         self._checked = 0  # of those written, so many are in a file that was there at the last look
-        self._error: str | None = None
         self._longest_s = 0.0
         self.path: Path | None = None
         self.end = 0  # end of the last good record
-        self.written = self.dropped = self.slow_writes = self.rests = 0
+        self.slow_writes = self.rests = 0
 
     def ready(self) -> bool:
         """Whether a record is worth building now; if not, counts it as dropped. Opens the file when due."""
@@ -66,8 +107,8 @@ class AppendFile:
         now = time.monotonic()
         if now < self._fine_until:
             return True
-        ready = now >= self._retry_at and ((self._fd >= 0 and self._still_there(now)) or self._open(now))
-        self.dropped += not ready
+        ready = now >= self.losses.retry_at and ((self._fd >= 0 and self._still_there(now)) or self._open(now))
+        self.losses.dropped += not ready
         return ready
 
     def append(self, data: bytes, num_records: int = 1) -> bool:
@@ -82,7 +123,7 @@ class AppendFile:
         if identity(self._fd) != self._inode:  # closed by somebody: another file may have the number now
             self._fd = -1
             if not self._open(began):
-                self.dropped += num_records
+                self.losses.dropped += num_records
                 return False
         try:
             done = os.write(self._fd, data)
@@ -93,9 +134,7 @@ class AppendFile:
             self._pause(error, num_records)
             return False
         self.end += done
-        self.written += num_records
-        if num_records:  # not for a preamble alone: else a disk that takes no record would get a file per try
-            self._retry_s = FIRST_RETRY_S
+        self.losses.took(num_records)
         now = time.monotonic()
         if now - began >= SLOW_WRITE_S:
             self._slow(now, now - began)
@@ -109,15 +148,11 @@ class AppendFile:
 
     def problem(self) -> str | None:
         """A sentence for the report, or None if all went well."""
-        parts = []
-        if self.dropped:
-            where = f"; {self.path}" if self.path else ""
-            parts.append(f"{self.dropped:,} of {self.dropped + self.written:,} records dropped "
-                         f"({self._error or 'too slow'}{where})")  # fmt: skip
+        parts = [self.losses.problem(f"; {self.path}" if self.path else "")]
         if self.rests:
-            parts.append(f"{self.slow_writes:,} slow writes, the longest {format_duration(self._longest_s)}; "
-                         "records were written in batches")  # fmt: skip
-        return "; ".join(parts) or None
+            longest = format_duration(self._longest_s)
+            parts.append(f"{self.slow_writes:,} slow writes, the longest {longest}; records were written in batches")
+        return "; ".join(filter(None, parts)) or None
 
     def _open(self, now: float) -> bool:
         # Without O_NONBLOCK, opening a pipe without a reader would block forever.
@@ -146,7 +181,7 @@ class AppendFile:
             if self._always_new:
                 _remove(path)
             return False
-        self._fine_until, self._checked = now + LINK_CHECK_S, self.written
+        self._fine_until, self._checked = now + LINK_CHECK_S, self.losses.written
         return True
 
     def _wait_with(self, record: bytes) -> bool:
@@ -155,7 +190,7 @@ class AppendFile:
             self._queue.append(record)
             self._queued_bytes += len(record)
         else:
-            self.dropped += 1
+            self.losses.dropped += 1
         if time.monotonic() >= self._rest_until:
             return self._flush() and fits
         return fits
@@ -202,23 +237,16 @@ class AppendFile:
         except ours(OSError):
             there = False
         if not there:
-            lost, self.written = self.written - self._checked, self._checked
+            lost, self.losses.written = self.losses.written - self._checked, self._checked
             self._let_go()
-            self._note(FileNotFoundError(errno.ENOENT, "the file was deleted"), lost)
-        self._fine_until, self._checked = (now + LINK_CHECK_S if there else 0.0), self.written
+            self.losses.note(FileNotFoundError(errno.ENOENT, "the file was deleted"), self.path, lost)
+        self._fine_until, self._checked = (now + LINK_CHECK_S if there else 0.0), self.losses.written
         return there
 
     def _pause(self, error: OSError, num_lost: int) -> None:
-        self._note(error, num_lost)
-        self._fine_until, self._retry_at = 0.0, time.monotonic() + self._retry_s
-        self._retry_s = min(2 * self._retry_s, LONGEST_PAUSE_S)
-
-    def _note(self, error: OSError, num_lost: int) -> None:
-        self.dropped += num_lost
-        if self._error is None:
-            where = error.filename or self.path
-            logger.warning("can't write %s: %s; records are dropped until it works again", where, error.strerror)
-        self._error = error.strerror or str(error)
+        self.losses.note(error, error.filename or self.path, num_lost)
+        self.losses.pause()
+        self._fine_until = 0.0
 
     def _let_go(self) -> None:
         if self._fd >= 0:
@@ -227,7 +255,7 @@ class AppendFile:
             except ours(OSError):
                 logger.debug("close failed: %s", self.path)
         self._fd, self._fine_until = -1, 0.0
-        self.dropped += len(self._queue)
+        self.losses.dropped += len(self._queue)
         self._queue, self._queued_bytes = [], 0
 
 

@@ -112,8 +112,8 @@ def is_our_file(name: str) -> bool:
     return name.startswith(_OURS)
 
 
-def payloads(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The records of a file, from its beginning: (where the record ends, payload). Stops at a torn one.
+def payloads(file: BinaryIO) -> Iterator[bytes]:
+    """The payloads of a file's records, from its beginning. Stops at a torn one.
 
     Passed over are payloads with a wrong checksum when the length before it is sound, and those that are larger than
     any of scalars, pictures for example.
@@ -139,7 +139,7 @@ def payloads(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             crc = checksum(payload)
             masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF  # `_masked`, inlined
         if checksum is None or masked == tail(data, end - 4)[0]:
-            yield base + end, payload
+            yield payload
         elif _masked(checksum(data[position : position + 8])) != length_crc:
             return
         position = end

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import math
 import os
 import re
@@ -22,9 +21,7 @@ from pathlib import Path
 
 from forgather_mem.errors import ours
 from forgather_mem.files import make_real_folder, open_real, replace_file
-from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
-
-logger = logging.getLogger(__name__)
+from forgather_mem.formats.append import Losses
 
 _TAIL = b"\n]\n"
 # Deeper than any configuration; a structure that contains itself is cut off here.
@@ -50,16 +47,14 @@ class JsonArrayFile:
         self._pid = os.getpid()
         self._end, self._empty = 0, True  # of the last element; whether there is none
         self._left = (0, 0, 0)  # device, inode and size of the file after the last element
-        self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
-        self._error: str | None = None
-        self.written = self.dropped = 0
+        self._losses = Losses()
 
     def append(self, record: Mapping[str, object]) -> bool:
         """Write one element; returns whether it is in the file."""
         if os.getpid() != self._pid:
             return False
-        if time.monotonic() < self._retry_at:
-            self.dropped += 1
+        if time.monotonic() < self._losses.retry_at:
+            self._losses.dropped += 1
             return False
         try:
             if not os.path.exists(self._real_path):
@@ -70,17 +65,16 @@ class JsonArrayFile:
             finally:
                 os.close(file)
         except ours(OSError, _NoArrayError) as error:
-            self._failed(error)
+            self._losses.note(error, self.path)
+            self._losses.pause()
+            self._left = (0, 0, 0)  # find the end of the array again
             return False
-        self.written += 1
-        self._retry_s = FIRST_RETRY_S
+        self._losses.took()
         return True
 
     def problem(self) -> str | None:
         """A sentence for the report, or None if all went well."""
-        if not self.dropped:
-            return None
-        return f"{self.dropped:,} of {self.dropped + self.written:,} records dropped ({self._error}; {self.path})"
+        return self._losses.problem(f"; {self.path}")
 
     def _put(self, file: int, data: bytes) -> None:
         status = os.fstat(file)
@@ -107,16 +101,6 @@ class JsonArrayFile:
         if data[self._end :] != _TAIL:
             os.pwrite(file, _TAIL, self._end)
             os.ftruncate(file, self._end + len(_TAIL))
-
-    def _failed(self, error: Exception) -> None:
-        self.dropped += 1
-        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        if self._error is None:
-            logger.warning("can't write %s: %s; records are dropped until it works again", self.path, text)
-        self._error = text
-        self._retry_at = time.monotonic() + self._retry_s
-        self._retry_s = min(2 * self._retry_s, LONGEST_PAUSE_S)
-        self._left = (0, 0, 0)  # find the end of the array again
 
 
 def element(record: Mapping[str, object]) -> bytes:

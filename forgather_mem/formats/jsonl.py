@@ -107,16 +107,12 @@ class LogReader:
         start: Where in the first of them to begin.
 
     Attributes:
-        bad_lines: Lines passed over so far because they are no records.
-        given_up: Whether a file had so many of them that the rest of it was not read.
-        torn: Whether the last line of a file has no end.
+        given_up: Whether a file had so many lines that are no records that the rest of it was not read.
     """
 
     def __init__(self, *paths: str | Path, start: int = 0) -> None:
-        self._paths = [Path(path) for path in paths]
-        self._start = start
-        self.bad_lines = 0
-        self.torn = self.given_up = False
+        self._paths, self._start = paths, start
+        self.given_up = False
 
     def __iter__(self) -> Iterator[Record]:
         """The records of all files in order.
@@ -125,26 +121,9 @@ class LogReader:
             OSError: a file can't be read, or is no regular file.
         """
         for number, path in enumerate(self._paths):
-            bad_bytes = 0
-            with open_regular(path) as file:
-                file.seek(0 if number else self._start)
-                for line in iter(partial(file.readline, _MAX_LINE_BYTES), b""):
-                    record = _parse(line)
-                    if record is not None:
-                        yield record
-                        continue
-                    bad_bytes += self._pass_over(line)
-                    if bad_bytes > _MAX_BAD_BYTES:
-                        self.given_up = True
-                        break
-
-    def _pass_over(self, line: bytes) -> int:
-        """What a line that is no record counts as."""
-        if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
-            self.torn = True
-        elif line.strip():
-            self.bad_lines += 1
-        return max(len(line), _LEAST_BAD_BYTES)
+            file = LogTail(path, 0 if number else self._start)
+            yield from file.read(is_over=True)
+            self.given_up |= file.given_up
 
 
 def some_samples(path: str | Path, most: int) -> Iterator[Sample]:
@@ -169,18 +148,25 @@ def some_samples(path: str | Path, most: int) -> Iterator[Sample]:
 class LogTail:
     """Reads a log that is still being written: each call of `read` gives the records that have come since.
 
-    Only whole lines are taken, so none is read before its end was written.
-
     Args:
         path: The file.
+        start: Where in it to begin.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, start: int = 0) -> None:
         self.path = Path(path)
-        self._inode, self._read_bytes, self._bad_bytes = 0, 0, 0
+        self._inode, self._read_bytes, self._bad_bytes = 0, start, 0
 
-    def read(self) -> Iterator[Record]:
+    @property
+    def given_up(self) -> bool:
+        """Whether so much of it is no record that nothing more is read."""
+        return self._bad_bytes > _MAX_BAD_BYTES
+
+    def read(self, *, is_over: bool = False) -> Iterator[Record]:
         """The new records; none of a file with too much that is no record.
+
+        Args:
+            is_over: Nobody writes any more, so that a line without an end is taken, too.
 
         Raises:
             OSError: it can't be read, or is no regular file.
@@ -193,7 +179,8 @@ class LogTail:
             self._inode = status.st_ino
             file.seek(self._read_bytes)
             for line in iter(partial(file.readline, _MAX_LINE_BYTES), b""):
-                if self._bad_bytes > _MAX_BAD_BYTES or (not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES):
+                is_whole = is_over or line.endswith(b"\n") or len(line) == _MAX_LINE_BYTES
+                if self.given_up or not is_whole:
                     break
                 self._read_bytes += len(line)
                 record = _parse(line)

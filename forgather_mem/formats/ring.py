@@ -52,14 +52,12 @@ class Ring(NamedTuple):
         state: Its last sign of life.
         samples: The last records, oldest first, `NUM_SAMPLES` at most.
         findings: The last findings, oldest first.
-        torn: Records and findings that were being written when the writer died.
     """
 
     header: dict[str, object]
     state: RingState
     samples: list[Sample]
     findings: list[Finding]
-    torn: int
 
 
 def ring_files(folder: str | Path) -> dict[int, Path]:
@@ -92,12 +90,10 @@ def read_ring(path: str | Path) -> Ring:
     header = _loaded(text)
     if header is None:
         raise ValueError(f"{path}: this is no whole ring of forgather_mem")
-    samples, torn_samples = _samples(data)
-    findings, torn_findings = _findings(data)
-    state = _state(data)
+    samples, state = _samples(data), _state(data)
     if samples and samples[-1].step > state.step:  # a record is also a sign of life
         state = RingState(samples[-1].time_s, samples[-1].step, "other", state.end)
-    return Ring(header, state, samples, findings, torn_samples + torn_findings)
+    return Ring(header, state, samples, _findings(data))
 
 
 def _state(data: bytes) -> RingState:
@@ -107,39 +103,33 @@ def _state(data: bytes) -> RingState:
     return RingState(time_s, step, _name_of(PHASE_NUMBERS, phase), _name_of(layout.ENDS, end))
 
 
-def _samples(data: bytes) -> tuple[list[Sample], int]:
-    found, torn = [], 0
+def _samples(data: bytes) -> list[Sample]:
+    found = []
     for slot in range(layout.NUM_SAMPLES):
         first, time_s, step, epoch, event, device, *values, last = layout.SAMPLE.unpack_from(
             data, layout.SAMPLES_AT + slot * layout.SAMPLE.size
         )
-        if first != last or not (is_number(step) and is_number(time_s)):
-            torn += 1
-        elif first:
+        if first and first == last and is_number(step) and is_number(time_s):
             named = {name: value for name, value in zip(layout.NAMES, values, strict=True) if is_number(value)}
             known_epoch = epoch if is_number(epoch) else None
             sample = Sample(
                 _name_of(EVENT_NUMBERS, event), step, known_epoch, time_s, named, None if device < 0 else device
             )
             found.append((first, sample))
-    return [sample for _, sample in sorted(found, key=lambda pair: pair[0])], torn
+    return [sample for _, sample in sorted(found, key=lambda pair: pair[0])]
 
 
-def _findings(data: bytes) -> tuple[list[Finding], int]:
-    found, torn = [], 0
+def _findings(data: bytes) -> list[Finding]:
+    found = []
     for slot in range(layout.NUM_NOTES):
         at = layout.NOTES_AT + slot * layout.NOTE_STRIDE
         number, length, check = layout.NOTE.unpack_from(data, at)
         text = data[at + layout.NOTE.size : at + layout.NOTE.size + min(length, layout.NOTE_BYTES)]
-        if not number and not any(text):
-            continue
         note = _loaded(text) if zlib.crc32(text) == check else None
         kind, step, said = (note.get(name) for name in ("kind", "step", "text")) if note else (None, None, None)
-        if not (isinstance(kind, str) and isinstance(step, int) and is_number(step) and isinstance(said, str)):
-            torn += 1
-            continue
-        found.append((number, Finding(kind=kind, step=step, text=said)))
-    return [finding for _, finding in sorted(found, key=lambda pair: pair[0])], torn
+        if isinstance(kind, str) and isinstance(step, int) and is_number(step) and isinstance(said, str):
+            found.append((number, Finding(kind=kind, step=step, text=said)))
+    return [finding for _, finding in sorted(found, key=lambda pair: pair[0])]
 
 
 def _loaded(text: bytes) -> dict[str, object] | None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 from forgather_mem.errors import ours
-from forgather_mem.formats.append import FIRST_RETRY_S, LONGEST_PAUSE_S
+from forgather_mem.formats.append import Losses
 from forgather_mem.system.installed import installed
-
-logger = logging.getLogger(__name__)
 
 # Exceptions from opening a folder: of the disk, an unknown protocol, a missing package for the protocol.
 _CANT_OPEN = (OSError, ValueError, ImportError)
@@ -38,17 +35,15 @@ class StockWriter:
         self._owned = owned
         self._writer: Any = None
         self._pid = os.getpid()
-        self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
-        self._error: str | None = None
-        self.written = self.dropped = 0
+        self._losses = Losses()
 
     def ready(self) -> bool:
         """Whether an event is worth building now; if not, counts it as dropped."""
         if os.getpid() != self._pid:
             return False
-        if self._writer is not None or (time.monotonic() >= self._retry_at and self._open()):
+        if self._writer is not None or (time.monotonic() >= self._losses.retry_at and self._open()):
             return True
-        self.dropped += 1
+        self._losses.dropped += 1
         return False
 
     def add(self, payload: bytes) -> bool:
@@ -56,13 +51,11 @@ class StockWriter:
         try:
             _hand_over(self._writer, payload)
         except ours(OSError) as error:
-            self.dropped += 1
-            self._failed(error)
+            self._failed(error, 1)
             if self._owned:  # the writer keeps its thread's failure and raises it at every call
                 self.close()
             return False
-        self.written += 1
-        self._retry_s = FIRST_RETRY_S
+        self._losses.took()
         return True
 
     def close(self) -> None:
@@ -73,29 +66,24 @@ class StockWriter:
         try:
             writer.close()
         except ours(OSError) as error:
-            self._failed(error)
+            self._failed(error, 0)
 
     def problem(self) -> str | None:
         """A sentence for the report, or None if all went well."""
-        if not self.dropped:
-            return None
-        return f"{self.dropped:,} of {self.dropped + self.written:,} records dropped by the writer ({self._error})"
+        return self._losses.problem("; TensorBoard's writer")
 
     def _open(self) -> bool:
         try:
             self._writer = self._make()
         except _CANT_OPEN as error:
-            self._failed(error)
+            self._failed(error, 0)
             return False
         self._begun()
         return True
 
-    def _failed(self, error: Exception) -> None:
-        if self._error is None:
-            logger.warning("the TensorBoard writer fails: %s; records are dropped until it works again", error)
-        self._error = str(error)
-        self._retry_at = time.monotonic() + self._retry_s
-        self._retry_s = min(2 * self._retry_s, LONGEST_PAUSE_S)
+    def _failed(self, error: Exception, num_lost: int) -> None:
+        self._losses.note(error, "with the TensorBoard writer", num_lost)
+        self._losses.pause()
 
 
 def tensorboard_writer(folder: str) -> object:

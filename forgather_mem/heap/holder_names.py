@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from types import CellType, CodeType, FunctionType
+from types import CodeType, FunctionType
 
 from forgather_mem.heap.live_frames import running_frames
-from forgather_mem.heap.owner_paths import attributes_of, frame_name
+from forgather_mem.heap.owner_paths import attributes_of, cell_contents, frame_name, has_attributes
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.source_lines import is_user_class, is_user_file
 from forgather_mem.source.syntax import Named, class_regions, function_regions, module_regions, tree_of
@@ -30,7 +30,7 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
             name = _attribute(instance, held)
             if name is not None:
                 librarys = _librarys(way, number - 1, label, instance, name, item=below > 0)
-                return [*_of_instance(instance, name, item=below > 0), *librarys]
+                return [*slot_names(instance, name, item=below > 0), *librarys]
         elif number == 1 and type(holder) is dict and not label.startswith("local "):
             return _of_module(label, holder, held, item=below > 0)
         else:
@@ -45,12 +45,8 @@ def files_that_run() -> list[str]:
     return [file for file in files if is_user_file(file)]
 
 
-def slot_names(instance: object, name: str) -> list[Named]:
-    """The names of a value that is an attribute of this instance."""
-    return _of_instance(instance, name, item=False)
-
-
-def _of_instance(instance: object, name: str, *, item: bool) -> list[Named]:
+def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named]:
+    """The names of a value that is an attribute of this instance, or of an item of it."""
     users = [base for base in _class_of(instance).__mro__ if is_user_class(base)]
     regions = tuple(class_regions(users))
     return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
@@ -69,7 +65,7 @@ def _librarys(
         found = _of_frame(label, item=False) if label.startswith("local ") else []
     elif (above := _instance_of(way, number - 1)) is not None:
         name = _attribute(above, instance)
-        found = _of_instance(above, name, item=False) if name is not None else []
+        found = slot_names(above, name) if name is not None else []
     elif number == 1 and type(way[0]) is dict:
         found = _of_module(label, way[0], instance, item=False)
     trees = [(tree_of(file), file) for file in files_that_run()]
@@ -90,7 +86,7 @@ def _instance_of(way: list[object], number: int) -> object | None:
             return above
     if isinstance(holder, type):
         return holder
-    return holder if attributes_of(holder) is not None and type(holder).__module__ != "builtins" else None
+    return holder if has_attributes(holder) else None
 
 
 def _attribute(instance: object, held: object) -> str | None:
@@ -112,7 +108,7 @@ def _of_function(function: FunctionType, way: list[object]) -> list[Named]:
     """A variable of the enclosing function, or a default; `way` leads from there to the container."""
     code, held = function.__code__, way[0]
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        if _contents(cell) is held:
+        if cell_contents(cell) is held:
             return _of_code(code, name, item=len(way) > 1)
     defaults = function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
@@ -133,10 +129,3 @@ def _of_frame(label: str, *, item: bool) -> list[Named]:
 def _of_code(code: CodeType, name: str, *, item: bool) -> list[Named]:
     regions = tuple(function_regions(code, name)) if is_user_file(code.co_filename) else ()
     return [Named(name=name, attribute=False, item=item, regions=regions)] if regions else []
-
-
-def _contents(cell: CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # empty
-        return None

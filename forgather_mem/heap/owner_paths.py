@@ -73,6 +73,28 @@ def attributes_of(holder: object) -> dict[str, object] | None:
     return found if type(found) is dict else None
 
 
+def has_attributes(thing: object) -> bool:
+    """Whether it is an object with attributes of its own, as those of most classes that are written in Python."""
+    return attributes_of(thing) is not None and type(thing).__module__ != "builtins"
+
+
+def cell_contents(cell: CellType, empty: object = None) -> object:
+    """What an enclosing function's variable holds; `empty` for one that has no value yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return empty
+
+
+def holder_path(nodes: Sequence[object]) -> str | None:
+    """The path from the last instance on it that has attributes, prefixed with the name of its class."""
+    for number in range(len(nodes) - 2, -1, -1):
+        instance = nodes[number]
+        if not isinstance(instance, type) and has_attributes(instance):
+            return type(instance).__name__ + write_path(nodes[number:])
+    return None
+
+
 def frame_name(frame: FrameType) -> str:
     """A function and its location.
 
@@ -146,10 +168,7 @@ def _local_step(frame: FrameType, held: object) -> str:
     if type(held) is dict and not _is_variable(frame, held):
         return ""  # a snapshot of the variables; the next step names one
     if type(held) is CellType:
-        try:
-            held = held.cell_contents
-        except ValueError:  # a variable that has no value yet
-            return f", a variable of {frame_name(frame)}"
+        held = cell_contents(held, empty=frame)  # which is no variable's value
     name = next((name for name, value in frame_variables(frame).items() if value is held), None)
     return f", a variable of {frame_name(frame)}" if name is None else f", local {name!r} of {frame_name(frame)}"
 

@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 from typing import Literal
 
 from forgather_mem.heap.live_frames import is_our_frame, running_frames, running_namespaces
-from forgather_mem.heap.owner_paths import attributes_of, frame_name, write_path
+from forgather_mem.heap.owner_paths import frame_name, holder_path, write_path
 from forgather_mem.source.frame_variables import frame_variables
 
 Kind = Literal["variable", "module", "class", "traceback", "notebook"]
@@ -232,7 +232,7 @@ class _Search:
             kind = "traceback"
         elif kind == "module" and _is_notebook(nodes):
             kind = "notebook"
-        return Owner(path=path, kind=kind, holder=_holder(nodes) or path, target=number)
+        return Owner(path=path, kind=kind, holder=holder_path(nodes) or path, target=number)
 
     def forget(self) -> None:
         """Release everything reached, even if an error keeps this frame."""
@@ -273,16 +273,3 @@ def _is_notebook(nodes: Sequence[object]) -> bool:
         return False
     names = [name for name, value in namespace.items() if value is nodes[1]]
     return bool(names) and all(isinstance(name, str) and _NOTEBOOK.fullmatch(name) for name in names)
-
-
-def _holder(nodes: Sequence[object]) -> str | None:
-    """The path from the last instance on it that has attributes, prefixed with the name of its class."""
-    for number in range(len(nodes) - 2, -1, -1):
-        instance = nodes[number]
-        if (
-            not isinstance(instance, type)
-            and attributes_of(instance) is not None
-            and type(instance).__module__ != "builtins"
-        ):
-            return type(instance).__name__ + write_path(nodes[number:])
-    return None

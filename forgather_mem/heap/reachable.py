@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from types import (
     BuiltinFunctionType,
-    CellType,
     CodeType,
     FrameType,
     FunctionType,
@@ -29,7 +28,7 @@ from typing import Any
 
 from forgather_mem.heap.live_frames import running_frames
 from forgather_mem.heap.object_size import LRU_CACHE
-from forgather_mem.heap.owner_paths import attributes_of, frame_name, write_path
+from forgather_mem.heap.owner_paths import attributes_of, cell_contents, frame_name, has_attributes, write_path
 from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import is_our_class, is_user_class, is_user_file, user_modules
 
@@ -151,14 +150,14 @@ class ReachableGraph:
             if isinstance(instance, type):
                 name = write_path(way[number:])
                 return f"{instance.__qualname__}{name}" if name else self.path(position)
-            if attributes_of(instance) is not None and type(instance).__module__ != "builtins":
+            if has_attributes(instance):
                 return type(instance).__name__ + write_path(way[number:])
         return self.path(position)
 
     def owner(self, position: int) -> object:
         """The instance or class that `holder` begins with; None for a module or a function's variable."""
         for thing in reversed(self.way(position)[:-1]):
-            if isinstance(thing, type) or (attributes_of(thing) is not None and type(thing).__module__ != "builtins"):
+            if isinstance(thing, type) or has_attributes(thing):
                 return thing
         return None
 
@@ -238,8 +237,7 @@ def _held_by(thing: Any) -> Iterable[Any]:
     elif kind is ContextVar:
         return [thing.get(None)]
     elif kind is FunctionType:
-        cells = [cell.cell_contents for cell in thing.__closure__ or () if _is_full(cell)]
-        return [*cells, thing.__defaults__, thing.__kwdefaults__, thing.__dict__]
+        return [*map(cell_contents, thing.__closure__ or ()), thing.__defaults__, thing.__kwdefaults__, thing.__dict__]
     return gc.get_referents(thing)
 
 
@@ -250,11 +248,4 @@ def _ends(forwards: Iterable[object], backwards: Iterable[object]) -> list[objec
 def _variable_of(function: FunctionType, held: object) -> str | None:
     """The name of `held` inside a function, if it is a variable of the enclosing function."""
     names = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    return next((name for name, cell in names if _is_full(cell) and cell.cell_contents is held), None)
-
-
-def _is_full(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False
+    return next((name for name, cell in names if cell_contents(cell) is held), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 import weakref
@@ -9,17 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from forgather_mem.heap.graphs.autograd_owners import graph_owners
 from forgather_mem.heap.object_size import is_tensor
-from forgather_mem.heap.owners import find_owners
+from forgather_mem.heap.owners import Owner, find_owners
 from forgather_mem.probes.tensors import storages_of, values_of
 from forgather_mem.units import format_bytes
 
 if TYPE_CHECKING:
     import torch
+    from torch.autograd.graph import Node
+
 
 T = TypeVar("T")
 MAX_WATCHED = 100_000
+MAX_TENSORS, MAX_NODES = 1_000, 100_000  # of graphs that are looked at
 _BUDGET_S = 2.0
 
 
@@ -169,3 +172,37 @@ def _weak(thing: T) -> weakref.ref[T] | None:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) -> list[Owner]:
+    """Paths to tensors whose autograd graph ends at `wanted`, as an undetached loss keeps a model.
+
+    The graph lives in C++, so neither the collector nor a search for owners sees these references. Empty if it is not a
+    tensor, or in no graph.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not issubclass(type(wanted), torch.Tensor):
+        return []
+    with_graph = (
+        thing
+        for thing in gc.get_objects()
+        if issubclass(type(thing), torch.Tensor) and thing is not wanted and thing.grad_fn is not None
+    )
+    tensors = list(itertools.islice(with_graph, MAX_TENSORS))
+    owners = find_owners(tensors, max_owners=MAX_TENSORS, budget_s=budget_s, ignore=[tensors])
+    leading = {number: _leads_to(tensors[number].grad_fn, wanted) for number in {owner.target for owner in owners}}
+    return [owner for owner in owners if leading[owner.target]][:max_owners]
+
+
+def _leads_to(node: Node, wanted: object) -> bool:
+    seen: set[object] = set()
+    todo = [node]
+    while todo and len(seen) < MAX_NODES:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if getattr(node, "variable", None) is wanted:
+            return True
+        todo += [below for below, _ in node.next_functions if below is not None]
+    return False

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from forgather_mem.reporting.problems import killed_lines, leak_lines, oom_lines
-from forgather_mem.reporting.table import format_place, places
+from forgather_mem.reporting.table import Table, format_place, ledger_table, parts_table, places
 from forgather_mem.telemetry.report import LeakReport, LeakSuspect, Planned, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
-
-Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
 _MAX_ROWS = 40
 _WIDE = 10_000  # no line is folded
@@ -85,8 +83,7 @@ def _tables(report: RunReport) -> Iterator[Table]:
         for peak in report.peaks
     ]
     yield "Peaks", ("where", "size", "step", "phase"), peaks
-    parts = [(part, format_bytes(size)) for part, size in report.breakdown.sizes().items() if size]
-    yield "Parts, each at its own peak", ("part", "size"), parts if report.breakdown.parameters else []
+    yield parts_table(report)
     yield "To change", ("what", "then about"), [
         (
             row.text + (f" ({row.note})" if row.note else ""),
@@ -94,14 +91,7 @@ def _tables(report: RunReport) -> Iterator[Table]:
         )
         for row in report.advice
     ]  # fmt: skip
-    header = ("what", "calls", "time", "next steps longer by", "freed", "taken again")
-    yield "What our actions freed and cost", header, [
-        (
-            row.what, f"{row.calls:,}", format_duration(row.time_s), format_duration(max(0.0, row.next_step_excess_s)),
-            format_bytes(row.freed_bytes), format_bytes(row.retaken_bytes),
-        )
-        for row in report.ledger
-    ]  # fmt: skip
+    yield ledger_table(report)
     yield "Clean-up calls", ("what", "where", "whose", "calls", "time", "of the run", "freed"), [
         (
             row.what, f"{row.file}:{row.line}", row.whose, f"{row.calls:,}", format_duration(row.seconds),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.reporting.hints import hints_of
 from forgather_mem.reporting.peaks import device_families, highest_of, report_peaks, span_of
 from forgather_mem.reporting.planned import planned_of
-from forgather_mem.reporting.table import place_of_parts
+from forgather_mem.reporting.table import ledger_table, parts_table
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.records import FORETOLD
@@ -35,8 +34,7 @@ from forgather_mem.telemetry.report import (
     RunReport,
     Training,
 )
-from forgather_mem.telemetry.report_schema import from_dict, to_dict
-from forgather_mem.units import format_bytes, format_duration
+from forgather_mem.telemetry.report_schema import from_dict, keys_of, to_dict
 
 __all__ = ["FILE_NAME", "Report", "build_report", "rank_reports", "report_text", "verdict", "write_report"]
 
@@ -111,23 +109,8 @@ def verdict(report: RunReport) -> tuple[str, dict[str, object]]:
     The text lacks the line that says how to open that page.
     """
     text = report_text(replace(report, run=replace(report.run, event_folder=None)))
-    return text, {"tables": dict(_tables(report)), "report": to_dict(report)}
-
-
-def _tables(report: RunReport) -> Iterator[tuple[str, list[list[str]]]]:
-    """Title and rows, with the header first."""
-    if report.breakdown.parameters:
-        where = place_of_parts(report)
-        rows = [[part, format_bytes(size)] for part, size in report.breakdown.sizes().items() if size]
-        yield f"What was in the memory of the {where}", [["part", "at its peak"], *rows]
-    if report.ledger:
-        lines = [["what", "calls", "time", "next steps longer by", "freed", "taken again", "objects found"]]
-        for row in report.ledger:
-            times = [format_duration(row.time_s), format_duration(max(0.0, row.next_step_excess_s))]
-            sizes = [format_bytes(row.freed_bytes), format_bytes(row.retaken_bytes)]
-            found = f"{row.objects:,}" if row.what == "collect" else ""
-            lines.append([row.what, f"{row.calls:,}", *times, *sizes, found])
-        yield "What our actions freed and cost", lines
+    tables = {title: [header, *rows] for title, header, rows in (parts_table(report), ledger_table(report)) if rows}
+    return text, {"tables": tables, "report": to_dict(report)}
 
 
 def write_report(report: RunReport, folder: str | Path) -> Path:
@@ -167,23 +150,9 @@ def rank_reports(folder: str | Path) -> dict[int, Path]:
 
 def _run(facts: RunFacts, wall_s: float, startup_s: float) -> Training:
     header = facts.header
-    return Training(
-        script=header.script,
-        argv=header.argv,
-        wall_s=wall_s,
-        startup_s=startup_s,
-        end=facts.end,
-        exit_code=facts.exit_code,
-        rank=header.rank,
-        world_size=header.world_size,
-        versions=dict(header.versions),
-        settings=dict(facts.settings),
-        folder=header.folder,
-        event_folder=header.event_folder,
-        host=header.host or None if header.world_size > 1 else None,
-        error=facts.error,
-        error_line=facts.error_line,
-    )
+    known = {name: getattr(part, name) for part in (header, facts) for name in keys_of(Training) if hasattr(part, name)}
+    host = header.host or None if header.world_size > 1 else None
+    return Training(**known | {"wall_s": wall_s, "startup_s": startup_s, "host": host})
 
 
 def _host(summary: RunSummary) -> HostMemory:

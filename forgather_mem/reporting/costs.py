@@ -89,7 +89,7 @@ def _off(planned_bytes: int, measured_bytes: int) -> str:
 def own_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str]:
     """Our overhead: in each step, and once; and what was read less often because of it."""
     ours = report.overhead
-    spent_s = acting_s(report)
+    spent_s = _acting_s(report)
     part = "nearly all" if spent_s > 0.99 * ours.seconds else format_duration(spent_s)
     actions = f"{part} of it to free memory" if spent_s else ""
     text = f"{format_share(ours.share_of_run)} of the run"
@@ -108,7 +108,7 @@ def own_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str]:
         yield f"sampled less often to stay within budget: {', '.join(rarer)}"
 
 
-def acting_s(report: RunReport) -> float:
+def _acting_s(report: RunReport) -> float:
     """The part of our overhead in which memory was freed.
 
     The ledger's times include waits for a processor that others keep busy; the overhead doesn't.

@@ -11,9 +11,10 @@ from pathlib import Path
 from forgather_mem.engine.summary import GaugeRange, RunFacts, RunSummary
 from forgather_mem.formats.scalars import ScalarSeries, read_scalars
 from forgather_mem.reporting.build import build_report
+from forgather_mem.reporting.peaks import devices_by_shares
 from forgather_mem.sinks.tags import tag_of
 from forgather_mem.telemetry.bounds import MOST
-from forgather_mem.telemetry.metrics import Metric, every_metric, name_on_current, other_device
+from forgather_mem.telemetry.metrics import Metric, every_metric
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.telemetry.report_schema import checked_report, to_dict
@@ -96,7 +97,7 @@ class _Page:
 
 
 def _scalars(folder: str | Path) -> Mapping[str, ScalarSeries]:
-    return read_scalars(folder, wanted=lambda tag: _row_of(tag) is not None).series
+    return read_scalars(folder, wanted=lambda tag: _row_of(tag) is not None)
 
 
 @functools.cache
@@ -136,8 +137,4 @@ def _add_limits(summary: RunSummary, series: dict[str, ScalarSeries]) -> None:
         pairs = zip(available.values, used_frac.values, strict=False)
         limit_bytes = min(round(float(left) / (1 - float(used))) for left, used in pairs if used < 1)
         summary.facts.header = replace(summary.facts.header, limit_bytes=limit_bytes)
-    for name, reserved_frac in series.items():
-        reserved = series.get(name.replace("_frac", "_bytes"))
-        if name_on_current(name) == "device/reserved_frac" and reserved is not None and reserved_frac.values[-1] > 0:
-            other, total = other_device(name), float(reserved.values[-1]) / float(reserved_frac.values[-1])
-            summary.facts.devices[other[0] if other else summary.device or 0] = "", round(total)
+    summary.facts.devices = dict(devices_by_shares(summary))

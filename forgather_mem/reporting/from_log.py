@@ -8,7 +8,7 @@ from all of its records.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,11 +19,11 @@ from forgather_mem.formats.jsonl import LogReader, Record, RollUp, last_record, 
 from forgather_mem.formats.ring import Ring
 from forgather_mem.formats.ring_writer import ERROR
 from forgather_mem.reporting.build import build_report
+from forgather_mem.reporting.peaks import devices_by_shares
 from forgather_mem.system.cgroups import kills_since
 from forgather_mem.system.process_start import is_process_running
 from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.events import STEP_PHASES
-from forgather_mem.telemetry.metrics import name_on_current, other_device
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import Action, KilledReport, LeakReport, LedgerRow, RunReport
 from forgather_mem.telemetry.report_part import ReportPart, RunHeader
@@ -204,18 +204,9 @@ class LogReplay:
             wall_s=max(0.0, self._summary.latest_s - process.started_s) if process.started_s else 0.0,
             end=end,
             error=next((one.text or None for one in ring.findings if one.kind == ERROR), None) if ring else None,
-            devices=dict(self._devices()),
+            devices=dict(devices_by_shares(self._summary)),
             settings=self._summary.facts.settings,
         )
-
-    def _devices(self) -> Iterator[tuple[int, tuple[str, int]]]:
-        """Index, name and size of the devices in use, as far as their shares tell."""
-        latest = self._summary.latest
-        for name, frac in latest.items():
-            if frac and name_on_current(name) == "device/reserved_frac":
-                other, family = other_device(name), name.partition("/")[0]
-                index = (self._summary.device or 0) if other is None else other[0]
-                yield index, ("", round(latest.get(f"{family}/reserved_bytes", 0.0) / frac))
 
     def _limit_bytes(self) -> int:
         """The limit that left the least at the end; the one that the report names if that is not known."""

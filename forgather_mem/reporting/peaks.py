@@ -51,6 +51,15 @@ def device_families(summary: RunSummary) -> Iterator[tuple[str, int]]:
         yield f"device{index}", index
 
 
+def devices_by_shares(summary: RunSummary) -> Iterator[tuple[int, tuple[str, int]]]:
+    """Index, name and size of the devices in use, as far as their shares tell: from curves and logs."""
+    for name, frac in summary.latest.items():
+        if frac > 0 and name_on_current(name) == "device/reserved_frac":
+            other, family = other_device(name), name.partition("/")[0]
+            reserved_bytes = summary.latest.get(f"{family}/reserved_bytes", 0.0)
+            yield (summary.device or 0) if other is None else other[0], ("", round(reserved_bytes / frac))
+
+
 def highest_of(summary: RunSummary, place: str, but: str = "") -> GaugeRange:
     """The highest of the gauges and of the phases but one: an evaluation after the last step is in a phase only."""
     gauges = _OF_HOST if place == "host" else (f"{place}/step_peak_bytes", f"{place}/allocated_bytes")

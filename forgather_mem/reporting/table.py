@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.units import GIB, format_bytes, format_duration
+
+Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header, rows
 
 _MAX_DEVICES = 8  # of a process; the JSON has all
 _WHOSE = {"cgroup": "container", "host": "machine"}
@@ -119,3 +121,26 @@ def table_lines(report: RunReport) -> list[str]:
     if report.ranks is None and len(report.device) > _MAX_DEVICES:
         lines.append(f"  and {len(report.device) - _MAX_DEVICES} more devices: see the JSON")
     return lines
+
+
+def parts_table(report: RunReport) -> Table:
+    """What the peak consisted of; no rows where that is not known."""
+    rows = [(part, format_bytes(size)) for part, size in report.breakdown.sizes().items() if size]
+    title = f"What was in the memory of the {place_of_parts(report)}"
+    return title, ("part", "at its peak"), rows if report.breakdown.parameters else []
+
+
+def ledger_table(report: RunReport) -> Table:
+    """What each kind of our own actions freed and cost."""
+    header = ("what", "calls", "time", "next steps longer by", "freed", "taken again", "objects found")
+    rows = [
+        (
+            row.what,
+            f"{row.calls:,}",
+            *map(format_duration, (row.time_s, max(0.0, row.next_step_excess_s))),
+            *map(format_bytes, (row.freed_bytes, row.retaken_bytes)),
+            f"{row.objects:,}" if row.what == "collect" else "",
+        )
+        for row in report.ledger
+    ]
+    return "What our actions freed and cost", header, rows

@@ -47,7 +47,9 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 T = TypeVar("T")
 
 
-def report_text(report: RunReport, width: int = 80, color: bool = False, *, every_suspect: bool = False) -> str:
+def report_text(
+    report: RunReport, width: int = 80, color: bool = False, *, every_suspect: bool = False, with_table: bool = False
+) -> str:
     """The report for a terminal: at most 25 lines of `width` columns; only a long path makes a line longer.
 
     Problems come first. A finished run without leaks gets the short form; others get a table of the memory at the
@@ -58,12 +60,13 @@ def report_text(report: RunReport, width: int = 80, color: bool = False, *, ever
         width: Number of columns.
         color: Highlight the section names with terminal codes.
         every_suspect: Show all suspects of a leak in full, however many lines that takes.
+        with_table: Show the table also of a run in which all went well.
     """
     report = with_texts(report, escape_controls)  # so that no name begins a line of its own
     most = MAX_LINES - 2
     if every_suspect and report.leak.verdict == "leak":
         most += len(leak_lines(report, width, every_suspect=True)) - len(leak_lines(report, width))
-    body = _body(report, width, most, every_suspect)[:most]
+    body = _body(report, width, most, every_suspect, with_table)[:most]
     text = shown("\n".join([_head(report, width), *body, "=" * width]))
     return "\n".join(map(_bold, text.split("\n"))) if color else text
 
@@ -107,7 +110,7 @@ def path_from_here(path: str) -> str:
     return relative if is_there and not relative.startswith("..") else os.path.abspath(path)
 
 
-def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list[str]:
+def _body(report: RunReport, width: int, most: int, every_suspect: bool, with_table: bool) -> list[str]:
     if _is_of_nothing(report):
         return [line for why in report.switched_off for line in textwrap.wrap(f"{why}.", width)]
     if report.oom is not None:
@@ -119,7 +122,9 @@ def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list
         if was_out_of_memory(report.killed):
             return _with_end(report, lines, most)
         return _with_end(report, [*lines, *table_lines(report), *_section("ROOM", _room(report), width)], most)
-    return _short(report, width) if _all_well(report) else _long(report, width, most, every_suspect, before)
+    if _all_well(report) and not with_table:
+        return _short(report, width)
+    return _long(report, width, most, every_suspect, before)
 
 
 def _is_of_nothing(report: RunReport) -> bool:

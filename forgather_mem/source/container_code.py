@@ -100,9 +100,9 @@ class _Code:
                 yield rank, node
 
     def _adds(self, node: ast.AST, assigned: bool) -> int | None:
+        if isinstance(node, ast.Attribute) and node.attr in _ADDS:  # called here, or given away: map(x.append, rows)
+            return 0 if self.is_subject(node.value) else None
         if isinstance(node, ast.Call):
-            if _method(node) in _ADDS and self.is_subject(node.func.value):  # type: ignore[attr-defined]
-                return 0
             return 2 if _called(node) in _PUSHES and node.args and self.is_subject(node.args[0]) else None
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.BitOr):
             return 3 if self.is_subject(node.target) else None

@@ -7,7 +7,7 @@ import functools
 import linecache
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 
 _MOST_LINES = 20_000
@@ -83,7 +83,7 @@ def class_regions(classes: Sequence[type]) -> list[Region]:
         if tree is None or not isinstance(node, ast.ClassDef):
             continue
         own += [*_methods(node, file)]
-        rest += [_elsewhere(region) for region in module_regions(tree, file) if region.class_name != node.name]
+        rest += [replace(region, own=False) for region in module_regions(tree, file) if region.class_name != node.name]
     return [*own, *rest]
 
 
@@ -154,12 +154,6 @@ def _methods(node: ast.ClassDef, file: str) -> Iterator[Region]:
             first = [*part.args.posonlyargs, *part.args.args][:1]
             name = first[0].arg if first and not static else ""
             yield Region(node=part, file=file, self_name=name, class_name=node.name)
-
-
-def _elsewhere(region: Region) -> Region:
-    return Region(
-        node=region.node, file=region.file, self_name=region.self_name, class_name=region.class_name, own=False
-    )
 
 
 def _definition(tree: ast.Module, qualname: str) -> ast.AST | None:

@@ -249,21 +249,14 @@ def _allocator(kind: str, index: int) -> Allocator:
 
 
 def _cuda_allocator(torch: ModuleType, index: int) -> Allocator:
-    # torch.cuda.memory_stats flattens and sorts some 120 keys; this is the nested dict it starts from.
-    return Allocator(
-        kind="cuda",
-        index=index,
+    is_native = torch.cuda.get_allocator_backend() == "native"
+    return dataclasses.replace(
+        _other_allocator(torch, "cuda", index),
+        # torch.cuda.memory_stats flattens and sorts some 120 keys; this is the nested dict it starts from.
         stats=functools.partial(torch._C._cuda_memoryStats, index),
-        reset_peaks=functools.partial(torch.cuda.reset_peak_memory_stats, index),
-        memory_info=functools.partial(torch.cuda.mem_get_info, index),
-        empty_cache=_late(torch.cuda),
-        # cudaMallocAsync leaves both counters at 0 whatever happens
-        counts_retries=torch.cuda.get_allocator_backend() == "native",
-        device=functools.partial(_device, torch, "cuda", index),
-        summary=functools.partial(torch.cuda.memory_summary, index),
+        counts_retries=is_native,  # cudaMallocAsync leaves both counters at 0 whatever happens
         history=_cuda_history(),
-        fraction=_fraction(torch.cuda, index),
-        segments=_segments(torch.cuda) if torch.cuda.get_allocator_backend() == "native" else None,
+        segments=_segments(torch.cuda) if is_native else None,
     )
 
 

@@ -39,7 +39,7 @@ def test_a_file_begins_with_its_preamble_and_the_folder_is_made(tmp_path: Path) 
     file.close()
     assert (tmp_path / "a" / "b" / "0").read_bytes() == b"begin\none\n"
     assert file.problem() is None
-    assert file.written == 1
+    assert file.losses.written == 1
 
 
 def test_a_file_that_exists_is_continued_only_when_that_is_allowed(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_device_that_is_always_full_is_tried_ever_more_rarely(caplog: pytest.L
             asked += 1
             time.sleep(0.001)
     assert 3 <= len(tries) <= 5  # after 0, 0.1, 0.3, 0.7 s
-    assert (file.dropped, file.written) == (asked, 0)
+    assert (file.losses.dropped, file.losses.written) == (asked, 0)
     assert file.problem() == f"{asked:,} of {asked:,} records dropped (No space left on device; /dev/full)"
     assert len(caplog.records) == 1
 
@@ -82,13 +82,13 @@ def test_what_a_short_write_left_is_cut_off_again(tmp_path: Path) -> None:
         record = b"r" * 9_999 + b"\n"  # no divisor of a page: the last write is a short one
         while write(file, record):
             pass
-        assert (disk / "0").stat().st_size == len(b"begin\n") + file.written * len(record)
+        assert (disk / "0").stat().st_size == len(b"begin\n") + file.losses.written * len(record)
         # What is left fits a smaller record, in the same file, with nothing torn before it.
         (disk / "ballast").unlink()
         time.sleep(0.15)
         assert write(file, b"last\n")
         file.close()
-        assert (disk / "0").read_bytes() == b"begin\n" + record * (file.written - 1) + b"last\n"
+        assert (disk / "0").read_bytes() == b"begin\n" + record * (file.losses.written - 1) + b"last\n"
 
 
 def test_no_empty_files_pile_up_on_a_full_disk(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_pipe_that_nobody_reads_does_not_hold_the_training_up(tmp_path: Path) 
     os.close(reading)
     assert not write(file, b"three\n")
     assert not write(file, b"four\n")
-    assert (file.written, file.dropped) == (1, 3)
+    assert (file.losses.written, file.losses.dropped) == (1, 3)
 
 
 def test_nothing_is_written_into_a_deleted_file_for_longer_than_half_a_second(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_nothing_is_written_into_a_deleted_file_for_longer_than_half_a_second(tm
     assert write(file, b"two\n")
     file.close()
     assert (folder / "0").read_bytes() == b"begin\ntwo\n"
-    assert (file.written, file.dropped) == (1, 2)
+    assert (file.losses.written, file.losses.dropped) == (1, 2)
     assert "the file was deleted" in (file.problem() or "")
 
 
@@ -159,7 +159,7 @@ def test_a_file_deleted_just_before_the_end_is_counted_too(tmp_path: Path) -> No
     shutil.rmtree(tmp_path / "run")
     file.close()
     assert file.problem() is not None
-    assert file.dropped == 1
+    assert file.losses.dropped == 1
 
 
 def test_one_stall_is_no_slow_disk_but_many_are(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_one_stall_is_no_slow_disk_but_many_are(tmp_path: Path) -> None:
     assert (tmp_path / "0").stat().st_size == len(b"begin\none\n")
     file.close()
     assert (tmp_path / "0").stat().st_size == len(b"begin\none\n") + 4 * len(record)
-    assert (file.written, file.dropped) == (5, 2)
+    assert (file.losses.written, file.losses.dropped) == (5, 2)
 
 
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:

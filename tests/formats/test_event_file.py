@@ -48,16 +48,16 @@ def test_a_file_cut_anywhere_gives_its_whole_records(records: list[bytes], data:
     fitting = 0
     while fitting < len(whole) and sum(map(len, whole[: fitting + 1])) <= cut:
         fitting += 1
-    assert [payload for _, payload in payloads(io.BytesIO(content[:cut]))] == records[:fitting]
+    assert [*payloads(io.BytesIO(content[:cut]))] == records[:fitting]
 
 
 def test_a_wrong_payload_is_passed_over_and_a_wrong_length_ends_the_file() -> None:
     first, second, third = framed(b"first"), framed(b"second"), framed(b"third")
     damaged = second[:13] + b"X" + second[14:]
-    assert [payload for _, payload in payloads(io.BytesIO(first + damaged + third))] == [b"first", b"third"]
+    assert [*payloads(io.BytesIO(first + damaged + third))] == [b"first", b"third"]
     damaged = b"\x07" + second[1:]
-    assert [payload for _, payload in payloads(io.BytesIO(first + damaged + third))] == [b"first"]
-    assert [payload for _, payload in payloads(io.BytesIO(first + bytes(4096)))] == [b"first"]
+    assert [*payloads(io.BytesIO(first + damaged + third))] == [b"first"]
+    assert [*payloads(io.BytesIO(first + bytes(4096)))] == [b"first"]
 
 
 def test_our_file_is_one_that_tensorboard_takes_and_reads(tmp_path: Path) -> None:
@@ -72,7 +72,6 @@ def test_our_file_is_one_that_tensorboard_takes_and_reads(tmp_path: Path) -> Non
     events = [Event.FromString(raw) for raw in RawEventFileLoader(str(path)).Load()]
     assert events[0].file_version == "brain.Event:2"
     assert [event.step for event in events[1:]] == [0, 1, 2]
-    assert [end for end, _ in payloads(io.BytesIO(path.read_bytes()))][-1] == path.stat().st_size
 
 
 def test_two_files_of_one_process_and_second_have_names_of_their_own(tmp_path: Path) -> None:
@@ -85,7 +84,7 @@ def test_two_files_of_one_process_and_second_have_names_of_their_own(tmp_path: P
 
 def test_a_torn_tail_does_not_count() -> None:
     torn = io.BytesIO(framed(b"first") + framed(b"second")[:-3])
-    assert [end for end, _ in payloads(torn)] == [len(framed(b"first"))]
+    assert [*payloads(torn)] == [b"first"]
 
 
 @pytest.mark.parametrize("missing", ["google_crc32c._crc32c", "google_crc32c"])

@@ -98,7 +98,7 @@ def test_a_full_disk_leaves_a_valid_array_and_goes_on_when_there_is_space(tmp_pa
         assert [record["number"] for record in read(file.path)] == written
         assert f"{2_000 - len(written):,} of 2,000 records dropped (No space left on device" in str(file.problem())
         ballast.unlink()
-        file._retry_at = 0.0  # the pause is over
+        file._losses.retry_at = 0.0  # the pause is over
         assert file.append({"number": 2_000})
         assert [record["number"] for record in read(file.path)] == [*written, 2_000]
 
@@ -116,7 +116,7 @@ def test_an_element_of_which_the_disk_takes_a_part_leaves_the_array_as_it_was(tm
                 ballast.write(b"x" * 4096)
         taken = 0
         for _ in range(500):
-            file._retry_at = 0.0  # no pause
+            file._losses.retry_at = 0.0  # no pause
             taken += file.append({"text": "y" * size})
         assert taken < 500
         assert [record.get("number") for record in read(file.path)] == [0, *[None] * taken]

@@ -33,7 +33,6 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         Sample("evaluate", 42, None, 101.0, {"host/rss_bytes": 6.0, "host/available_bytes": 9.0}, 1),
     ]
     assert [(finding.kind, finding.step, finding.text) for finding in read.findings] == [("leak", 42, "the host grows")]
-    assert read.torn == 0
     for phase in PHASES:
         ring.phase(phase)
         assert read_ring(path).state == read.state._replace(phase=phase)
@@ -66,7 +65,6 @@ def test_a_record_torn_anywhere_is_passed_over(tmp_path: Path) -> None:
         (tmp_path / "torn").write_bytes(torn)
         read = read_ring(tmp_path / "torn")
         assert [sample.step for sample in read.samples] == [1, 2]
-        assert read.torn == 1
     torn = bytearray(whole)
     torn[layout.NOTES_AT + 2 * layout.NOTE_STRIDE + layout.NOTE.size + 3] ^= 1
     torn[layout.STATE_AT + layout.CELL_BYTES] ^= 1  # the newest state, the third: the one before it holds
@@ -121,7 +119,6 @@ def test_a_process_killed_at_any_moment_leaves_its_last_step(tmp_path: Path) -> 
         assert steps == list(range(steps[0], steps[-1] + 1))
         assert read.state.step - steps[-1] in (0, -1)
         assert all(sample.values["host/rss_bytes"] == sample.step for sample in read.samples)
-        assert read.torn <= 1
 
 
 def test_its_words_are_those_of_the_rest() -> None:

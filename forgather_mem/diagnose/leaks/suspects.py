@@ -12,13 +12,11 @@ from forgather_mem.diagnose.leaks.holder_lines import (
     is_a_librarys,
     line_of_function,
     line_of_holder,
-    traced,
 )
-from forgather_mem.diagnose.leaks.sizes import native_free_bytes
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.holder_names import names_of, slot_names
 from forgather_mem.heap.object_size import LRU_CACHE, deep_bytes, inside, is_tensor, runs_workers
-from forgather_mem.heap.owner_paths import attributes_of
+from forgather_mem.heap.owner_paths import attributes_of, has_attributes
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import calling_lines
 from forgather_mem.source.source_lines import (
@@ -28,6 +26,7 @@ from forgather_mem.source.source_lines import (
     source_line,
     user_files,
 )
+from forgather_mem.system.native_heap import unused_heap_bytes
 from forgather_mem.telemetry.report import LeakSuspect
 from forgather_mem.telemetry.report_schema import keys_of
 from forgather_mem.units import MIB, format_bytes
@@ -43,22 +42,22 @@ _MODULE_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\.")
 class Suspect:
     """One thing that grows: a `LeakSuspect` in the making, with what only the search needs.
 
-    `kind` is a key of `KINDS`. `bounded`: why it will stop growing by itself, or may; `full_bytes`: what it will hold
-    then, if known. `key`: the container's `id`. `last`: any other one is a better explanation.
-    `runs_workers`: each of its items keeps processes running.
+    `kind` is a key of `KINDS`, which has its usual cure. `bounded`: why it will stop growing by itself, or may;
+    `full_bytes`: what it will hold then, if known. `key`: the container's `id`. `last`: any other one is a better
+    explanation. `runs_workers`: each of its items keeps processes running.
     """
 
     type: str
     bytes_per_step: float
-    count_per_step: float
-    held_by: str | None
+    count_per_step: float = 0.0
+    held_by: str | None = None
     allocated_at: str | None = None
     source_line: str = ""
     whose: str = "user"
     cure: str | None = None
     count: int | None = None
     bytes: int | None = None
-    kind: str = ""
+    kind: str
     each: str = ""
     where: str = "python"
     bounded: str | None = None
@@ -66,6 +65,10 @@ class Suspect:
     key: int = 0
     last: bool = False
     runs_workers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.cure is None:
+            self.cure = KINDS[self.kind].cure
 
     def reported(self) -> LeakSuspect:
         """The suspect as the report has it."""
@@ -90,8 +93,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         path = f"{getattr(container, '__module__', '')}.{container.__qualname__}"
     kind = kind_of(Held(one, container, path, owner))
     if one.kind == "size" and one.samples:
-        instance = attributes_of(container) is not None and type(container).__module__ != "builtins"
-        path = (type(container).__name__ if instance else path) + _slot(container, one.samples[0])
+        path = (type(container).__name__ if has_attributes(container) else path) + _slot(container, one.samples[0])
         path = _MODULE_PARTS.sub(".", path)
     if kind.iterators:
         ends = (path.index(f"({name})") + len(name) + 2 for name in kind.iterators if f"({name})" in path)
@@ -111,7 +113,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         count_per_step=one.count_per_step if one.kind in ("items", "chain") else 0.0,
         held_by=path,
         each=signature_of(one),
-        cure=KINDS["dict"].cure if kind.name == "tensor" and isinstance(container, dict) else kind.cure,
+        cure=KINDS["dict"].cure if kind.name == "tensor" and isinstance(container, dict) else None,
         count=one.count if one.kind == "items" else None,
         bytes=int(one.count * one.each_bytes) if one.kind == "items" else None,
         kind=kind.name,
@@ -141,8 +143,7 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
         classes[type(thing)] = classes.get(type(thing), 0) + 1
     ordered = sorted(classes, key=lambda cls: (not is_user_class(cls), cls.__module__ == "builtins", -classes[cls]))
     telling = ordered[0]
-    sample = next(thing for thing in garbage if type(thing) is telling)
-    found = traced([sample]) or line_of_function(garbage)
+    found = line_of_function(garbage)
     if is_user_class(telling):
         found = call_of([re.escape(telling.__name__)], telling) or found
     tensors = any(is_tensor(thing) for thing in garbage)
@@ -152,7 +153,6 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
         count_per_step=classes[telling] / steps,
         held_by=f"{telling.__name__}, in a reference cycle",
         each=", ".join(cls.__name__ for cls in ordered[:3]),
-        cure=KINDS["cycle"].cure,
         kind="cycle",
         where="tensors" if tensors else "python",
     )
@@ -163,14 +163,12 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
 
 def native_suspect(bytes_per_step: float) -> Suspect:
     """Memory that no Python object holds."""
-    cure, free_bytes = KINDS["native"].cure, native_free_bytes()
+    cure, free_bytes = KINDS["native"].cure, unused_heap_bytes()
     if free_bytes >= _TRIMMED_BYTES:
         cure = f"{format_bytes(free_bytes)} beside it are free: malloc_trim gives them back (actions.TrimHost); {cure}"
     return Suspect(
         type="native memory",
         bytes_per_step=bytes_per_step,
-        count_per_step=0.0,
-        held_by=None,
         cure=cure,
         kind="native",
         where="native",
@@ -184,9 +182,7 @@ def graph_cycle_suspects(bytes_per_step: float) -> list[Suspect]:
         suspect = Suspect(
             type="gradients",
             bytes_per_step=bytes_per_step,
-            count_per_step=0.0,
             held_by="the graph of backward(create_graph=True)",
-            cure=KINDS["graph cycle"].cure,
             kind="graph cycle",
             where="tensors",
         )

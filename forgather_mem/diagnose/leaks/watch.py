@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.leaks.alarms import Alarm, taken_back
+from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, taken_back
 from forgather_mem.diagnose.leaks.gains import unexplained
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_of, whole_of
-from forgather_mem.diagnose.leaks.live import LiveAlarm
-from forgather_mem.diagnose.leaks.sizes import LeakSizes, native_bytes, objects_bytes
+from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
 from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes, format_duration
@@ -44,7 +43,6 @@ class LeakWatch:
         self._code = (0.0, 0.0)  # native and Python's bytes of the code that was loaded to look
         self._suspects: list[Suspect] = []
         self._counted = False
-        self._window_step: int | None = None
         self._looks = 0
         self._loader: weakref.ref[object] | None = None
         self._run = run
@@ -156,45 +154,35 @@ class LeakWatch:
 
     def _look_closely(self, step: int) -> None:
         """Take the first look; the numbers that it keeps, and its code, are excluded from the sizes."""
-        native, objects = native_bytes(), objects_bytes()
+        before = counted_bytes()
         from forgather_mem.diagnose.leaks.heap_diff import LOOK, CloserLook
 
         if self._looks == 1:
-            self._code = native_bytes() - native, objects_bytes() - objects
+            self._code = _since(before)
         elapsed_s = time.perf_counter() - self._began_s
         self._look = CloserLook(step, far=self._looks >= 2, owners_s=max(0.0, LOOK.owners_frac * elapsed_s))
         self._finished = False
-        self._sizes.leave_out(native_bytes() - native, objects_bytes() - objects)
+        self._sizes.leave_out(*_since(before))
 
     def _look_again(self, moment: Moment, values: Mapping[str, float]) -> None:
         assert self._look is not None
-        if self._window_step is not None:
-            if moment.step - self._window_step >= self._look.STEPS or self._look.window_is_done():
-                self._end_look(moment.run)
-            return
         grown = sum(max(0.0, value - self._at_look.get(name, value)) for name, value in values.items())
         if moment.step - self._look.step < self._look.STEPS or grown < 0.6 * self._rate * self._look.STEPS:
             return
         self._suspects = self._look.finish(moment.step, self._rate) or self._suspects
         self._finished = True
-        if self._look.open_window():
-            self._window_step = moment.step
-        else:
-            self._end_look(moment.run)
+        self._end_look(moment.run)
 
     def _end_look(self, run: RunInfo) -> None:
         look = self._look
         assert look is not None
         try:
-            if self._window_step is not None:
-                look.close_window()
-            elif not self._finished and run.step > look.step:  # the training ends before everything was seen
+            if not self._finished and run.step > look.step:  # the training ends before everything was seen
                 self._suspects = look.finish(run.step, self._rate, elsewhere=True) or self._suspects
         finally:
             self._look = None
             look.drop()
         self._sizes.leave_out(*self._code)
-        self._window_step = None
         if not self._suspects:
             return
         leak = self._verdict(run)
@@ -232,6 +220,12 @@ class LeakWatch:
 
     def _known_loader(self) -> object:
         return self._loader() if self._loader is not None else None
+
+
+def _since(before: tuple[float, float]) -> tuple[float, float]:
+    """What is counted more than before."""
+    native, objects = counted_bytes()
+    return native - before[0], objects - before[1]
 
 
 def _emit(run: RunInfo, leak: LeakReport) -> None:

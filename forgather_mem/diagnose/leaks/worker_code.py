@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Iterator
 
 from forgather_mem.diagnose.leaks.copied_pages import Copied
-from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.heap.holder_names import slot_names
 from forgather_mem.heap.owner_paths import attributes_of
@@ -49,9 +48,7 @@ def copied_suspect(loader: object, copied: Copied) -> Suspect:
     suspect = Suspect(
         type=type((attributes_of(part) or {}).get(name)).__name__ if part is not None else "object",
         bytes_per_step=copied.per_step,
-        count_per_step=0.0,
         held_by=f"{owner}.{name}" if part is not None else None,
-        cure=KINDS["copied pages"].cure,
         count=count or None,
         kind="copied pages",
         where="workers",
@@ -66,12 +63,10 @@ def _suspect(held_by: str, line: tuple[str, int], bytes_per_step: float, *, attr
     return Suspect(
         type="attribute" if attribute else "variable",
         bytes_per_step=bytes_per_step,
-        count_per_step=0.0,
         held_by=held_by,
         allocated_at=line_name(*line),
         source_line=source_line(*line),
         each="in each data worker",
-        cure=KINDS["workers"].cure,
         kind="workers",
         where="workers",
     )

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from forgather_mem.diagnose.leaks.alarms import Alarm
-from forgather_mem.diagnose.leaks.live import LiveAlarm
+from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm
 from forgather_mem.growth.trend import Series
 from forgather_mem.telemetry.report import LeakReport, LeakSuspect
 

@@ -1,20 +1,19 @@
-"""Who holds what grows between keeps looks, and the lines that a window of tracemalloc shows: real memory."""
+"""Who holds what grows between two looks, and the lines that add to it: real memory."""
 
 from __future__ import annotations
 
 import ctypes
-import tracemalloc
 
 import pytest
 import torch
 from PIL import Image
 
 from forgather_mem.diagnose.leaks.heap_diff import CloserLook
-from forgather_mem.diagnose.leaks.sizes import native_free_bytes
 from forgather_mem.diagnose.leaks.snapshot import grown, look
 from forgather_mem.diagnose.leaks.suspects import graph_cycle_suspects, native_suspect
 from forgather_mem.heap.object_size import array_bytes
 from forgather_mem.heap.reachable import ReachableGraph
+from forgather_mem.system.native_heap import unused_heap_bytes
 from tests.heap.test_reachable import Holder, suspects_after
 
 pytestmark = pytest.mark.alone(forked=True)
@@ -43,10 +42,10 @@ def test_pictures_and_buffers_of_c_are_as_large_as_their_memory() -> None:
 def test_malloc_trim_is_advised_only_where_much_is_free() -> None:
     blocks = [torch.ones(25_000) for _ in range(1_000)]  # of the heap, below the size that is mapped
     ends = blocks[::10]
-    if native_free_bytes() < 64 * 2**20:
+    if unused_heap_bytes() < 64 * 2**20:
         assert "malloc_trim" not in str(native_suspect(1e6).cure)
     blocks.clear()
-    assert native_free_bytes() > 64 * 2**20
+    assert unused_heap_bytes() > 64 * 2**20
     assert "are free: malloc_trim gives them back" in str(native_suspect(1e6).cure)
     assert ends
 
@@ -67,31 +66,13 @@ class Maps:
         list(map(self.mapped.append, [bytearray(20_000)]))
 
 
-def test_a_window_shows_the_line_that_the_code_does_not() -> None:
+def test_a_method_that_is_given_away_shows_the_line_too() -> None:
     maps = Maps()
     look = CloserLook(0)
     for _ in range(10):
         maps.keep()
     (top, *_) = look.finish(10, 20_000.0)
-    assert (top.held_by, top.allocated_at) == ("Maps.mapped", None)
-    assert look.open_window()
-    assert not look.window_is_done()
-    maps.keep()
-    assert look.window_is_done()
-    look.close_window()
-    assert top.source_line == "list(map(self.mapped.append, [bytearray(20_000)]))"
-    assert not tracemalloc.is_tracing()
-
-
-def test_no_window_is_opened_where_the_code_shows_the_line() -> None:
-    keeps = Keeps()
-    look = CloserLook(0)
-    for _ in range(10):
-        keeps.keep(torch.zeros(5_000))
-    (top, *_) = look.finish(10, 20_000.0)
-    assert (top.held_by, top.source_line) == ("Keeps.kept", "self.kept.append(x)")
-    assert not look.open_window()
-    assert not tracemalloc.is_tracing()
+    assert (top.held_by, top.source_line) == ("Maps.mapped", "list(map(self.mapped.append, [bytearray(20_000)]))")
     look.drop()
 
 

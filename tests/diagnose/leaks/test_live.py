@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from forgather_mem.diagnose.leaks.alarms import Alarm
+from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, is_held
 from forgather_mem.diagnose.leaks.growing import LEAK
-from forgather_mem.diagnose.leaks.live import LiveAlarm, is_held
 from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.telemetry.report import LeakReport, LeakSuspect
 from tests.diagnose.leaks.live_series import INNOCENT, KIB, LEAKS, MIB, Kind, leak, sawtooth, told

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from forgather_mem.heap.graphs.autograd_owners import graph_owners
+from forgather_mem.heap.retained import graph_owners
 
 pytestmark = pytest.mark.alone(forked=True)
 
