@@ -1,4 +1,4 @@
-"""Finds who holds what grows: two looks some steps apart."""
+"""Finds who holds what grows: two looks some steps apart, then, if still needed, a short tracemalloc window."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
+from forgather_mem.diagnose.leaks.holder_lines import traced
 from forgather_mem.diagnose.leaks.library_growth import OWNERS_S, LibraryContainers, far_holder
-from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look
+from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, length_of, look, newest
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
     Suspect,
@@ -15,10 +16,14 @@ from forgather_mem.diagnose.leaks.suspects import (
     graph_cycle_suspects,
     suspect_of,
 )
+from forgather_mem.heap.allocation_traces import start_tracing
 from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import has_graph, keeps_frames, runs_workers
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.syntax import forget_trees
+from forgather_mem.system.installed import installed
+
+tracemalloc = installed("tracemalloc")
 
 _SIZE_UNKNOWN = ("graph", "exceptions")  # a graph belongs to C++, and an error's frames may hold one
 
@@ -32,6 +37,7 @@ class LookThresholds:
         held_frac: Of the growth: a container that explains less is not preferred to the pieces themselves.
         explained_frac: Of the growth: if things nearby explain less, recently created objects are searched.
         most_merged: Containers that are compared by name, since there may be one for each layer.
+        most_traced, frames: Holders for whose items `tracemalloc` is asked, and the frames that it keeps of each.
         owners_frac: Of the time gone by, for the search for a distant holder at the first look.
     """
 
@@ -39,6 +45,8 @@ class LookThresholds:
     held_frac: float = 0.15
     explained_frac: float = 0.5
     most_merged: int = 400
+    most_traced: int = 3
+    frames: int = 12
     owners_frac: float = 0.02
 
 
@@ -66,6 +74,9 @@ class CloserLook:
         self._far = LibraryContainers(walk.ids()) if far else None
         walk.forget()
         self._mark = Mark()
+        # Holders whose line their code does not show; kept for a few steps only, and alive elsewhere anyway.
+        self._lineless: list[tuple[Suspect, object]] = []
+        self._tracing = False
 
     def finish(self, step: int, rate: float, elsewhere: bool = False) -> list[Suspect]:
         """What has grown since, most likely cause first.
@@ -87,10 +98,13 @@ class CloserLook:
                 found += [one for one in chains(self._look, walk, step) if _matters(one, rate)]
                 found.sort(key=lambda one: -one.bytes_per_step)
             found = found[:MAX_SUSPECTS]
-            suspects = [suspect_of(one, walk) for one in found]
-            for one, suspect in zip(found, suspects, strict=True):
-                if one.kind == "chain":  # chained objects are counted once per link
-                    suspect.bytes_per_step = min(suspect.bytes_per_step, rate)
+            pairs = [(one, suspect_of(one, walk), walk.nodes[one.position]) for one in found]
+            suspects = [suspect for _, suspect, _ in pairs]
+            self._lineless = [
+                (suspect, holder)
+                for one, suspect, holder in pairs[: LOOK.most_traced]
+                if not suspect.allocated_at and one.kind == "items" and length_of(holder) is not None
+            ]
             if sum(one.bytes_per_step for one in suspects) < LOOK.explained_frac * rate and not _has_graph(suspects):
                 suspects += self._among_the_young(walk.ids(), step, rate)
             if not suspects and self._far is not None:
@@ -99,6 +113,9 @@ class CloserLook:
             walk.forget()
             forget_trees()
             self._mark.drop()
+        for grown_object, one, _ in pairs:
+            if grown_object.kind == "chain":  # chained objects are counted once per link
+                one.bytes_per_step = min(one.bytes_per_step, rate)
         for one in suspects:
             if one.kind == "exceptions" and one.count:  # too rare to be counted over a few steps
                 one.count_per_step = max(one.count_per_step, one.count / step)
@@ -109,9 +126,31 @@ class CloserLook:
         )
         return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
 
+    def open_window(self) -> bool:
+        """Record where new objects are created; whether that may show a line."""
+        if self._lineless:
+            self._tracing = start_tracing(LOOK.frames)
+        return bool(self._lineless) and tracemalloc.is_tracing()
+
+    def close_window(self) -> None:
+        """Set the lines that were seen, and release everything."""
+        for suspect, holder in self._lineless:
+            line = traced(newest(holder, 3))
+            if line is not None:
+                suspect.set_line(line)
+        self.drop()
+
+    def window_is_done(self) -> bool:
+        """Whether the window has seen what it was opened for."""
+        return all(traced(newest(holder, 3)) for _, holder in self._lineless)
+
     def drop(self) -> None:
         """Release everything."""
+        self._lineless = []
         self._far = None
+        if self._tracing:
+            self._tracing = False
+            tracemalloc.stop()
         self._mark.drop()
 
     def _among_the_young(self, near: set[int], step: int, rate: float) -> list[Suspect]:

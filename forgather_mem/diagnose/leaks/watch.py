@@ -43,6 +43,7 @@ class LeakWatch:
         self._code = (0.0, 0.0)  # native and Python's bytes of the code that was loaded to look
         self._suspects: list[Suspect] = []
         self._counted = False
+        self._window_step: int | None = None
         self._looks = 0
         self._loader: weakref.ref[object] | None = None
         self._run = run
@@ -166,23 +167,33 @@ class LeakWatch:
 
     def _look_again(self, moment: Moment, values: Mapping[str, float]) -> None:
         assert self._look is not None
+        if self._window_step is not None:
+            if moment.step - self._window_step >= self._look.STEPS or self._look.window_is_done():
+                self._end_look(moment.run)
+            return
         grown = sum(max(0.0, value - self._at_look.get(name, value)) for name, value in values.items())
         if moment.step - self._look.step < self._look.STEPS or grown < 0.6 * self._rate * self._look.STEPS:
             return
         self._suspects = self._look.finish(moment.step, self._rate) or self._suspects
         self._finished = True
-        self._end_look(moment.run)
+        if self._look.open_window():
+            self._window_step = moment.step
+        else:
+            self._end_look(moment.run)
 
     def _end_look(self, run: RunInfo) -> None:
         look = self._look
         assert look is not None
         try:
-            if not self._finished and run.step > look.step:  # the training ends before everything was seen
+            if self._window_step is not None:
+                look.close_window()
+            elif not self._finished and run.step > look.step:  # the training ends before everything was seen
                 self._suspects = look.finish(run.step, self._rate, elsewhere=True) or self._suspects
         finally:
             self._look = None
             look.drop()
         self._sizes.leave_out(*self._code)
+        self._window_step = None
         if not self._suspects:
             return
         leak = self._verdict(run)

@@ -1,8 +1,9 @@
-"""Who holds what grows between two looks, and the lines that add to it: real memory."""
+"""Who holds what grows between keeps looks, and the lines that a window of tracemalloc shows: real memory."""
 
 from __future__ import annotations
 
 import ctypes
+import tracemalloc
 
 import pytest
 import torch
@@ -66,13 +67,31 @@ class Maps:
         list(map(self.mapped.append, [bytearray(20_000)]))
 
 
-def test_a_method_that_is_given_away_shows_the_line_too() -> None:
+def test_a_window_shows_the_line_that_the_code_does_not() -> None:
     maps = Maps()
     look = CloserLook(0)
     for _ in range(10):
         maps.keep()
     (top, *_) = look.finish(10, 20_000.0)
-    assert (top.held_by, top.source_line) == ("Maps.mapped", "list(map(self.mapped.append, [bytearray(20_000)]))")
+    assert (top.held_by, top.allocated_at) == ("Maps.mapped", None)
+    assert look.open_window()
+    assert not look.window_is_done()
+    maps.keep()
+    assert look.window_is_done()
+    look.close_window()
+    assert top.source_line == "list(map(self.mapped.append, [bytearray(20_000)]))"
+    assert not tracemalloc.is_tracing()
+
+
+def test_no_window_is_opened_where_the_code_shows_the_line() -> None:
+    keeps = Keeps()
+    look = CloserLook(0)
+    for _ in range(10):
+        keeps.keep(torch.zeros(5_000))
+    (top, *_) = look.finish(10, 20_000.0)
+    assert (top.held_by, top.source_line) == ("Keeps.kept", "self.kept.append(x)")
+    assert not look.open_window()
+    assert not tracemalloc.is_tracing()
     look.drop()
 
 
