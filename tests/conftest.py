@@ -18,9 +18,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Of the shell that runs the tests, which are in folders of their own
 os.environ.pop("PWD", None)
 
+from forgather_mem.config.rendering import stranger
 from tests.alone import REPORTS, AloneFiles, is_alone, write
 from tests.fresh import IN_CHILD, FreshProcesses, has_autograd_threads
 from tests.simulated_freezing import simulated_freezing
+from tests.warm_renderer import REAL_START, WarmRenderer
 
 # Programs that tests start, not tests
 collect_ignore = [
@@ -34,6 +36,7 @@ collect_ignore = [
 
 _PROCESSES = FreshProcesses()
 _ALONE = AloneFiles(_PROCESSES)
+_RENDERER = WarmRenderer()
 # The same few examples in each run of `make test`; HYPOTHESIS_PROFILE=random looks for new ones, as `make soak` does.
 # How long an example takes, and how fast it is made, is the machine's.
 hypothesis.settings.register_profile(
@@ -67,8 +70,10 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if getattr(finder, "__module__", "") != "sitecustomize"]
     if _QUICK_START not in os.environ.get("PYTHONPATH", ""):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_QUICK_START, os.environ.get("PYTHONPATH"))))
-    if config.getoption("numprocesses", None) and not config.option.collectonly:
-        _PROCESSES.start()  # one for all workers
+    if not config.option.collectonly:
+        _RENDERER.start()
+        if config.getoption("numprocesses", None):
+            _PROCESSES.start()  # one for all workers
 
 
 @pytest.hookimpl(wrapper=True)
@@ -204,6 +209,13 @@ def pytest_sessionfinish() -> None:
 
 def pytest_unconfigure() -> None:
     _PROCESSES.close()
+    _RENDERER.close()
+
+
+@pytest.fixture
+def real_renderer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of a stranger's template is started, and imports what it needs."""
+    monkeypatch.setattr(stranger, "_START", REAL_START)
 
 
 @pytest.fixture
