@@ -21,6 +21,7 @@ os.environ.pop("PWD", None)
 from forgather_mem.config.rendering import stranger
 from tests.alone import REPORTS, AloneFiles, is_alone, write
 from tests.fresh import IN_CHILD, FreshProcesses, has_autograd_threads
+from tests.frozen_heap import forget, freeze
 from tests.simulated_freezing import simulated_freezing
 from tests.warm_renderer import REAL_START, WarmRenderer
 
@@ -70,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if getattr(finder, "__module__", "") != "sitecustomize"]
     if _QUICK_START not in os.environ.get("PYTHONPATH", ""):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_QUICK_START, os.environ.get("PYTHONPATH"))))
+    forget()
     if not config.option.collectonly:
         _RENDERER.start()
         if config.getoption("numprocesses", None):
@@ -168,7 +170,7 @@ class _Frozen:
         if file != cls.file and (os.environ.get(REPORTS) or not os.environ.get(IN_CHILD)):
             cls.file = file
             gc.collect()
-            gc.freeze()
+            freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -190,7 +192,7 @@ def unfrozen() -> Iterator[None]:
     """For a test of what freezing does to objects, or of a whole heap: nothing is frozen. Collections take long."""
     gc.unfreeze()
     yield
-    gc.freeze()
+    freeze()
 
 
 @pytest.fixture

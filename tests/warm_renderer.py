@@ -73,7 +73,7 @@ def _serve(listener: socket.socket) -> None:
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while sys.stdin not in (ready := select.select([sys.stdin, listener], [], [])[0]):
+    while sys.stdin not in select.select([sys.stdin, listener], [], [])[0]:
         connection, _ = listener.accept()
         if not os.fork():
             listener.close()
