@@ -18,9 +18,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Of the shell that runs the tests, which are in folders of their own
 os.environ.pop("PWD", None)
 
+from forgather_mem.config.rendering import stranger
 from tests.alone import REPORTS, AloneFiles, is_alone, write
 from tests.fresh import IN_CHILD, FreshProcesses, has_autograd_threads
+from tests.frozen_heap import forget, freeze
 from tests.simulated_freezing import simulated_freezing
+from tests.warm_renderer import REAL_START, WarmRenderer
 
 # Programs that tests start, not tests
 collect_ignore = [
@@ -34,6 +37,7 @@ collect_ignore = [
 
 _PROCESSES = FreshProcesses()
 _ALONE = AloneFiles(_PROCESSES)
+_RENDERER = WarmRenderer()
 # The same few examples in each run of `make test`; HYPOTHESIS_PROFILE=random looks for new ones, as `make soak` does.
 # How long an example takes, and how fast it is made, is the machine's.
 hypothesis.settings.register_profile(
@@ -67,8 +71,11 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if getattr(finder, "__module__", "") != "sitecustomize"]
     if _QUICK_START not in os.environ.get("PYTHONPATH", ""):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_QUICK_START, os.environ.get("PYTHONPATH"))))
-    if config.getoption("numprocesses", None) and not config.option.collectonly:
-        _PROCESSES.start()  # one for all workers
+    forget()
+    if not config.option.collectonly:
+        _RENDERER.start()
+        if config.getoption("numprocesses", None):
+            _PROCESSES.start()  # one for all workers
 
 
 @pytest.hookimpl(wrapper=True)
@@ -163,7 +170,7 @@ class _Frozen:
         if file != cls.file and (os.environ.get(REPORTS) or not os.environ.get(IN_CHILD)):
             cls.file = file
             gc.collect()
-            gc.freeze()
+            freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -185,7 +192,7 @@ def unfrozen() -> Iterator[None]:
     """For a test of what freezing does to objects, or of a whole heap: nothing is frozen. Collections take long."""
     gc.unfreeze()
     yield
-    gc.freeze()
+    freeze()
 
 
 @pytest.fixture
@@ -204,6 +211,13 @@ def pytest_sessionfinish() -> None:
 
 def pytest_unconfigure() -> None:
     _PROCESSES.close()
+    _RENDERER.close()
+
+
+@pytest.fixture
+def real_renderer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of a stranger's template is started, and imports what it needs."""
+    monkeypatch.setattr(stranger, "_START", REAL_START)
 
 
 @pytest.fixture

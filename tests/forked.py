@@ -7,7 +7,6 @@ program is launched, or the size of a process.
 from __future__ import annotations
 
 import atexit
-import gc
 import logging
 import os
 import signal
@@ -21,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.fresh import IN_CHILD, end
+from tests.frozen_heap import freeze
 
 SCRIPTS = Path(sys.executable).parent  # of the environment: forgather-mem, torchrun
 
@@ -90,7 +90,7 @@ def become(folder: Path, environment: Mapping[str, str], *streams: int) -> None:
     os.environ.update({name: value for name, value in environment.items() if name != IN_CHILD})
     os.chdir(folder)
     atexit._clear()
-    gc.freeze()  # collections don't look through torch and transformers, of which each would copy the pages
+    freeze()  # collections don't look through torch and transformers, of which each would copy the pages
     warnings.simplefilter("ignore")
     logging.getLogger().handlers.clear()
 

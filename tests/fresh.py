@@ -37,6 +37,7 @@ IMPORTED = (
     "hypothesis", "torch", "transformers.trainer", "transformers.models.llama.modeling_llama",
     *("forgather_mem.callbacks." + name for name in ("leak_detector", "memory_loggers", "oom_reporter")),
     *("forgather_mem.launch." + name for name in ("at_exit", "loops", "outcome", "parent", "watching")),
+    "forgather_mem.callbacks.run_begin", "forgather_mem.engine.run", "forgather_mem.loops.observed",
 )  # fmt: skip
 
 

@@ -19,7 +19,6 @@ anything, too.
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import os
 import re
@@ -34,6 +33,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.forked import SCRIPTS
+from tests.frozen_heap import freeze
 from tests.shell import ForkedCommands
 
 ROOT = Path(__file__).parent.parent
@@ -129,7 +129,7 @@ def run_console(body: str, folder: Path, programs: str, where: str) -> None:
 def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A full collection when each training begins, which has nothing to do with ours
     monkeypatch.setattr(accelerate.utils.memory, "clear_device_cache", lambda garbage_collection=False: None)
-    gc.freeze()  # nor have those that look through all that torch and transformers are
+    freeze()  # nor have those that look through all that torch and transformers are
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     with contextlib.ExitStack() as stack:

@@ -18,6 +18,7 @@ from forgather_mem.config.limits import Limits
 from forgather_mem.config.policy.policy import Policy
 from forgather_mem.errors import TemplateError
 
+pytestmark = pytest.mark.usefixtures("real_renderer")
 TEXT = "a: {{ x }}\nb: !tuple [{{ 1 + 1 }}]\nc: x{{ x }}y\n"
 
 
