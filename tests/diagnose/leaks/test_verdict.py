@@ -30,7 +30,7 @@ def test_what_does_not_grow_is_no_leak() -> None:
 
 
 def holder(held_by: str, rate: float, **more: Any) -> Suspect:
-    return Suspect(type="dict", bytes_per_step=rate, count_per_step=1.0, held_by=held_by, **more)
+    return Suspect(kind="dict", type="dict", bytes_per_step=rate, count_per_step=1.0, held_by=held_by, **more)
 
 
 GROWING = {"native": Trend(kind="leak", steps=400, per_step=1e5, low=1e5, high=1e5)}
