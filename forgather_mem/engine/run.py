@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.engine.closing import Closing, ClosingFinding, interrupted, called, steps_of, tell_ledger
+from forgather_mem.engine.closing import Closing, ClosingFinding, called, interrupted, steps_of, tell_ledger
 from forgather_mem.engine.facts import (
     current_device,
     header_of,
