@@ -195,7 +195,7 @@ def test_a_failing_is_urgent_is_asked_three_times_and_the_reading_goes_on(tmp_pa
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             state_steps.append(state.global_step)
             run = run_of(state)
-            for plans in run._members.values():
+            for plans in run.members.values():
                 for plan in plans.values():
                     if state.global_step == 1:
                         plan.keep_to_budget(0.0, 1.0)

@@ -162,7 +162,7 @@ class RuleCallback(TrainerCallback):
         if run is not None:
             self._leave_run()
             run.fence.call("the end of a run", run.finish, self)
-            if not run.has_members and not run.closed:  # closing has failed
+            if not run.members and not run.closed:  # closing has failed
                 run.put_back()
 
     def _stay_linked(self) -> None:

@@ -9,13 +9,38 @@ from forgather_mem.actions import ClearCache, Collect
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.errors import check_flags
 from forgather_mem.system.allocator import current_allocator
-from forgather_mem.telemetry.records import NOTHING, Moment, Sample, Work
-from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.records import NOTHING, Begins, Moment, RunInfo, Sample, Work
+from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import Every, check_period
 from forgather_mem.units import format_bytes
 
 
-class SimpleGarbageCollector(RuleCallback):
+class _Collector(RuleCallback):
+    """Collects at a period, and does what else a kind of it does; with `verbose` it says so."""
+
+    def __init__(
+        self,
+        collect_freq_epoch: int | None = 1,
+        verbose: bool = False,
+        *,
+        collect_freq_step: int | None = None,
+        enabled: bool = True,
+        strict: bool = False,
+    ) -> None:
+        when = _period(type(self).__name__, collect_freq_epoch, collect_freq_step, verbose)
+        self.collect_freq_epoch = collect_freq_epoch if collect_freq_step is None else None
+        self.collect_freq_step = collect_freq_step
+        self.verbose = verbose
+        do = [_tell_start, Collect(), _tell_collected] if verbose else [Collect()]
+        rule = Rule(when=when, do=[*do, *self._then()], name=type(self).__name__)
+        super().__init__([rule], enabled=enabled, strict=strict)
+
+    def _then(self) -> list[Work | Begins]:
+        """What is done after each collection."""
+        return []
+
+
+class SimpleGarbageCollector(_Collector):
     """Runs a full `gc.collect()` at the end of every Nth epoch, or every N optimizer steps.
 
     It frees what is unreachable in reference cycles. A training without such cycles gains nothing from it, and a
@@ -38,24 +63,8 @@ class SimpleGarbageCollector(RuleCallback):
         ValueError: for a period that is not an integer of 1 or more.
     """
 
-    def __init__(
-        self,
-        collect_freq_epoch: int | None = 1,
-        verbose: bool = False,
-        *,
-        collect_freq_step: int | None = None,
-        enabled: bool = True,
-        strict: bool = False,
-    ) -> None:
-        when = _period(type(self).__name__, collect_freq_epoch, collect_freq_step, verbose)
-        self.collect_freq_epoch = collect_freq_epoch if collect_freq_step is None else None
-        self.collect_freq_step = collect_freq_step
-        self.verbose = verbose
-        do: list[Work] = [_tell_start, Collect(), _tell_collected] if verbose else [Collect()]
-        super().__init__([Rule(when=when, do=do, name=type(self).__name__)], enabled=enabled, strict=strict)
 
-
-class CudaGarbageCollector(RuleCallback):
+class CudaGarbageCollector(_Collector):
     """Runs a full `gc.collect()` and then gives the device allocator's unused memory back to the driver.
 
     It supports any accelerator of PyTorch, not only CUDA. Without one it only collects, and says so once. The memory
@@ -73,23 +82,9 @@ class CudaGarbageCollector(RuleCallback):
         ValueError: for a period that is not an integer of 1 or more.
     """
 
-    def __init__(
-        self,
-        collect_freq_epoch: int | None = 1,
-        verbose: bool = False,
-        *,
-        collect_freq_step: int | None = None,
-        enabled: bool = True,
-        strict: bool = False,
-    ) -> None:
-        when = _period(type(self).__name__, collect_freq_epoch, collect_freq_step, verbose)
-        self.collect_freq_epoch = collect_freq_epoch if collect_freq_step is None else None
-        self.collect_freq_step = collect_freq_step
-        self.verbose = verbose
-        do: list[Work] = [Collect(), _SayWithoutDevice(), ClearCache()]
-        if verbose:
-            do = [_tell_start, Collect(), _tell_collected, _SayWithoutDevice(), ClearCache(), _tell_cleared]
-        super().__init__([Rule(when=when, do=do, name=type(self).__name__)], enabled=enabled, strict=strict)
+    def _then(self) -> list[Work | Begins]:
+        clear: list[Work | Begins] = [EachRun(_SayWithoutDevice), ClearCache()]
+        return [*clear, _tell_cleared] if self.verbose else clear
 
 
 def _period(name: str, epochs: int | None, steps: int | None, verbose: object) -> Every:
@@ -132,9 +127,9 @@ def _tell_cleared(moment: Moment, sample: Sample) -> Mapping[str, float]:
 
 
 class _SayWithoutDevice:
-    """Prints once that there is no device cache to clear."""
+    """Prints once in a training that there is no device cache to clear."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: RunInfo) -> None:
         self._said = False
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:

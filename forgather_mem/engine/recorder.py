@@ -81,6 +81,16 @@ class Recorder:
             except self._fence.struck(rule):
                 continue
 
+    def is_urgent(self, plan: EventSchedule, step: int) -> bool:
+        """Whether one of these works must read this step, although its rule's budget leaves it out."""
+        for rule, work in plan.urgent:
+            try:
+                if rule.is_usual(step) and not work.off and work.is_urgent is not None and work.is_urgent():
+                    return True
+            except self._fence.struck(work):
+                continue
+        return False
+
     def flush(self, now: float | None = None) -> None:
         """Write the open record, if any; `now` is the performance counter, if the caller has just read it."""
         record = self.record

@@ -12,10 +12,16 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from forgather_mem.probes.live_objects import live_unless_frozen
 from forgather_mem.probes.tensors import StorageKey, storages_in
+from forgather_mem.telemetry.records import Finding
 
+if TYPE_CHECKING:
+    from forgather_mem.engine.run import Run
+
+PASSES_TO_SEE = 8  # of which one has a graph, or none will have
 # Trainer's arguments; advice after an out-of-memory error reads the same.
 ARGUMENTS = (
     "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps",
@@ -49,6 +55,35 @@ class SupportsNumel(Protocol):
     """A parameter."""
 
     def numel(self) -> int: ...
+
+
+def see_forwards(run: Run, left: int = PASSES_TO_SEE) -> None:
+    """Look at what the next forward passes return, until one has a graph."""
+
+    def see(outputs: object) -> None:
+        run.phases.on_output = None
+        settings = settings_of_forward(outputs)
+        if not settings and left > 1:
+            see_forwards(run, left - 1)
+        elif settings and run.settings_are_read:
+            _tell(run, settings)
+        run.facts.settings.update(settings)  # else told with the others
+
+    run.phases.on_output = see
+
+
+def read_settings(run: Run, args: object, objects: Mapping[str, object]) -> None:
+    """Read and tell what is known at the end of a run's first step; who has begun the run may have told some."""
+    model, optimizer, loader = map(objects.get, ("model", "optimizer", "train_dataloader"))
+    settings = settings_of_training(args, model, optimizer) | settings_of_loaders([loader])
+    if model is not None and not run.facts.header.is_observed:
+        modules = live_unless_frozen(sys.modules["torch"].nn.Module)
+        settings |= {} if modules is None else settings_of_others(model, optimizer, modules)
+    _tell(run, run.facts.settings | settings)
+
+
+def _tell(run: Run, settings: dict[str, str]) -> None:
+    run.emit(Finding(kind="settings", step=run.step, text="settings", data=settings))
 
 
 def settings_of_training(args: object, model: object, optimizer: object) -> dict[str, str]:

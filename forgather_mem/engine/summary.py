@@ -177,6 +177,10 @@ class RunSummary:
     def steps(self) -> int:
         return self.last_step - self.first_step if self.first_step is not None else 0
 
+    def reach(self, step: int) -> None:
+        """So many steps are done."""
+        self.last_step = max(self.last_step, step)
+
     def begin(self, step: int, started_with: dict[str, float] | None = None) -> None:
         """The run starts (or resumes) after `step` optimizer steps, with these sizes."""
         self.started_with = started_with or {}

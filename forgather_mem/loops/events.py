@@ -42,8 +42,8 @@ class LoopEvents:
         args: Any,
         callbacks: Sequence[TrainerCallback | type[TrainerCallback]],
         *,
-        model: Any = None,
-        optimizer: Any = None,
+        model: object = None,
+        optimizer: object = None,
         objects: Callable[[], tuple[object, object]] | None = None,
     ) -> None:
         self.args = args
@@ -66,7 +66,7 @@ class LoopEvents:
         self.control: TrainerControl = control()
         self._run = self.quiet = None
 
-    def fire(self, event: str, **objects: Any) -> None:
+    def fire(self, event: str, **objects: object) -> None:
         """Call `on_<event>` of all callbacks; what is in `objects` is passed to them by name."""
         handler = self.handler
         if event in _OFTEN and (self.quiet is not None or not self.wants(event, self.state.global_step)):
@@ -160,7 +160,7 @@ class LoopEvents:
 
     # ---- what a module and an optimizer tell ----
 
-    def forward_begins(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def forward_begins(self, arguments: tuple[object, ...], keywords: dict[str, object]) -> None:
         """The outermost module is called with these."""
         self.enter("forward", "backward", "data")
         run = self._run
@@ -168,7 +168,7 @@ class LoopEvents:
             for see in run.phases.on_batch:
                 run.fence.call("batch", see, arguments, keywords)
 
-    def forward_ends(self, outputs: Any) -> None:
+    def forward_ends(self, outputs: object) -> None:
         """It has returned: the backward pass begins. None where an exception has left it."""
         run = self.run()
         if run is not None and outputs is None and sys.exc_info()[0] is not None:
@@ -204,7 +204,7 @@ class CallbackList:
     """
 
     def __init__(
-        self, callbacks: Iterable[TrainerCallback | type[TrainerCallback]], model: Any, optimizer: Any
+        self, callbacks: Iterable[TrainerCallback | type[TrainerCallback]], model: object, optimizer: object
     ) -> None:
         self.callbacks: list[TrainerCallback] = []
         for callback in callbacks:
@@ -224,7 +224,7 @@ class CallbackList:
                 return known
         return None
 
-    def call_event(self, event: str, args: Any, state: Any, control: Any, **objects: Any) -> Any:
+    def call_event(self, event: str, args: object, state: object, control: object, **objects: object) -> Any:
         """Call this method of each; returns the control that the last of them has returned, if any has."""
         for callback in self.callbacks:
             returned = getattr(callback, event)(

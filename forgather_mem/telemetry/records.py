@@ -320,7 +320,7 @@ class RunInfo(Protocol):
     def failed_phase(self) -> str | None:
         """The phase that an exception has left last, until another one begins."""
 
-    def latest(self, name: str) -> float | None:
+    def latest(self, name: str, /) -> float | None:
         """The last value of this sample name in a written record; None before the first."""
 
     @property
@@ -361,11 +361,11 @@ class RunInfo(Protocol):
     def watch_phases(self, watcher: PhaseWatcher) -> None:
         """Call `watcher` at every change of phase; for those that are open it begins now."""
 
-    def watch_batches(self, see: SeesBatch) -> None:
+    def watch_batches(self, see: SeesBatch, /) -> None:
         """Call `see` with the arguments and keywords of what trains on a micro-batch, before it begins."""
 
-    def watch_failure(self, see: Callable[[BaseException], object]) -> None:
+    def watch_failure(self, see: Callable[[BaseException], object], /) -> None:
         """Call `see` with the error that ends the run, while its frames are alive; not for a Ctrl-C. Keep nothing."""
 
-    def at_close(self, call: Callable[[], object]) -> None:
+    def at_close(self, call: Callable[[], object], /) -> None:
         """Call this when all works have ended, before the sinks do. It may be called twice."""

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import pickle
 import weakref
 from collections.abc import Callable
 
@@ -57,10 +56,6 @@ def test_garbage_is_collected_only_if_asked_for_also_without_an_accelerator(act:
     gc.enable()
     assert (gone() is None) == garbage_collection
     gc.collect()
-
-
-def test_it_pickles() -> None:
-    assert pickle.loads(pickle.dumps(ClearCache(garbage_collection=True))).garbage_collection
 
 
 def test_what_all_devices_gave_back_is_reported(act: Act, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import pickle
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -61,7 +60,3 @@ def test_a_young_collection_leaves_aged_cycles_alone(act: Act) -> None:
 def test_a_generation_that_does_not_exist_is_refused(generation: object) -> None:
     with pytest.raises(ValueError, match="the generations are 0, 1 and 2"):
         Collect(generation=generation)  # type: ignore[arg-type]
-
-
-def test_it_pickles() -> None:
-    assert pickle.loads(pickle.dumps(Collect(1))).generation == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import pickle
 import re
 import subprocess
 import sys
@@ -332,9 +331,7 @@ def test_a_training_is_bit_identical_with_and_without(tmp_path: Path) -> None:
     assert fingerprint(watched) == fingerprint(plain)
 
 
-def test_a_detector_can_be_pickled_and_switched_off(tmp_path: Path) -> None:
-    copy = pickle.loads(pickle.dumps(LeakDetector(every_steps=3, look_closer=False)))
-    assert copy.every_steps == 3
+def test_a_detector_can_be_switched_off(tmp_path: Path) -> None:
     off = LeakDetector(enabled=False)
     make_trainer(tmp_path, [off]).train()
     assert off.summary is None
