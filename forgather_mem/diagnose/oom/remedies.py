@@ -62,17 +62,8 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     Remedy(
         where=PHASES,
-        applies=lambda case: (
-            rules.has(case, "dataloader_pin_memory") and (rules.is_pinned(case) or rules.is_in(case, "pin_memory"))
-        ),
+        applies=rules.is_pinned,
         set={"dataloader_pin_memory": False},
-        note="no second, page-locked copy",
-    ),
-    Remedy(
-        where=PHASES,
-        applies=lambda case: not rules.has(case, "dataloader_pin_memory") and rules.is_pinned(case),
-        text="pin_memory=False",
-        in_script={"pin_memory": False},
         note="no second, page-locked copy",
     ),
     # ---- why, whatever the batch ----
@@ -279,12 +270,6 @@ REMEDIES: tuple[Remedy, ...] = (
         set={"save_strategy": "no"},
         note="save the model after it",
         alters="no checkpoint before its end",
-    ),
-    Remedy(
-        where="save",
-        applies=lambda case: rules.saves_model(case) and not rules.has(case, "save_only_model"),
-        set={"save_only_model": True},
-        alters="a resumed run starts without optimizer state",
     ),
     Remedy(
         where="resume",

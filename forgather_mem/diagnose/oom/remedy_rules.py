@@ -331,7 +331,8 @@ def sequences(case: Case) -> str:
 
 
 def is_pinned(case: Case) -> bool:
-    return case.failure.found.kind == PINNED
+    """Whether it was for a page-locked copy of a batch."""
+    return case.failure.found.kind == PINNED or (has(case, "dataloader_pin_memory") and is_in(case, "pin_memory"))
 
 
 def eval_rows(case: Case) -> int:
