@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.alerts.foretold import Foretold, free_disk_bytes, times_text
 from forgather_mem.diagnose.alerts.running_loop import names_of_module, running_passes

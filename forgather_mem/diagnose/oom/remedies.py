@@ -291,18 +291,10 @@ REMEDIES: tuple[Remedy, ...] = (
         note="step and optimizer start from scratch",
     ),
     # ---- the start ----
-    Remedy(
-        where="startup",
-        applies=lambda case: rules.is_in(case, rules.ADDS_TOKENS),
-        text="resize_token_embeddings(..., mean_resizing=False)",
-        in_script={"mean_resizing": False},
-        note="new rows are drawn as all weights are; their mean and covariance need all rows in float32",
-    ),
     Remedy(where="startup", applies=rules.makes_much, text=rules.less_at_once, note=rules.in_parts),
     replace(_HALF_MODEL, applies=rules.builds_model),
     Remedy(
         where="startup",
-        applies=lambda case: not rules.is_in(case, rules.ADDS_TOKENS),
         text="map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')",
         note="pages are loaded when they are used",
     ),
