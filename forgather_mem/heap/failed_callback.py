@@ -17,8 +17,6 @@ _CALLS = (
     ("/trainer/call.py", "_call_callback_hooks", "callback", "hook_name"),  # lightning
 )
 _COPIES = (f"{os.sep}copy.py", "deepcopy")
-# Of the model's or the optimizer's memory, from which a copy is one of it.
-_MOST = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +105,7 @@ def copied_state(frames: Iterable[FrameType], model: object, optimizer: object) 
 
 def _is_mostly_in(whole: Mapping[StorageKey, int], sizes: Mapping[StorageKey, int]) -> bool:
     total = sum(whole.values())
-    return total > 0 and sum(size for key, size in whole.items() if key in sizes) >= _MOST * total
+    return total > 0 and 2 * sum(size for key, size in whole.items() if key in sizes) >= total
 
 
 def _variables(frame: FrameType, *names: str) -> list[object]:

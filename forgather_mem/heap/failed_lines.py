@@ -28,12 +28,10 @@ from forgather_mem.source.source_lines import is_user_file, line_name
 from forgather_mem.source.syntax import without_inner
 
 _TRAINS = ("backward", "train", "fit")
-_LOADS = "get_batch_samples"  # of transformers' Trainer: all batches of a step are made before the first is used
 _SAMPLE = ("__getitem__", "__getitems__")
 _LINE_IN_TEXT = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.M)
 _MOST_OPERANDS = 2
 _LOADERS = ("torch/utils/data/", "transformers/trainer.py", "lightning/", "accelerate/data_loader.py")
-_STATEMENTS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,22 +137,6 @@ def is_closure(frame: FrameType) -> bool:
     return takes == 0 and code.co_name != "<module>" and is_user_file(code.co_filename)
 
 
-def stays_in_batch(frames: Sequence[FrameType]) -> bool:
-    """Whether what a Trainer's collator could not make would be in memory until the end of its step.
-
-    The Trainer makes all batches of a step first: what stays in them takes as much in smaller ones.
-    """
-    names = [frame.f_code.co_name for frame in frames]
-    if _LOADS not in names:
-        return False
-    inner = frames[len(names) - names[::-1].index(_LOADS) :]
-    if any(frame.f_code.co_name in _SAMPLE for frame in inner):
-        return False
-    users = (frame for frame in inner if is_user_file(frame.f_code.co_filename))
-    collator = next(users, None)
-    return collator is None or _is_returned(collator)
-
-
 def user_line(failed: Sequence[tuple[FrameType, int]], error: BaseException) -> tuple[str | None, bool]:
     """The innermost line of the user's own code ("train.py:41"), and whether it is in the making of one sample.
 
@@ -173,24 +155,6 @@ def _text(error: BaseException) -> str:
         return str(error)
     except MemoryError:  # it is only made now
         return ""
-
-
-def _is_returned(frame: FrameType) -> bool:
-    """Whether the function returns what its current line assigns."""
-    scope = scope_of(frame, frame.f_lineno)
-    if scope is None:
-        return False
-    parts = [part for part in without_inner(scope) if isinstance(part, _STATEMENTS)]
-    here = [part for part in parts if part.lineno <= frame.f_lineno <= (part.end_lineno or 0)]
-    if any(isinstance(part, ast.Return) for part in here):
-        return True
-    assigned = {name for part in here for name in _names(part, ast.Store)}
-    returned = {name for part in parts if isinstance(part, ast.Return) for name in _names(part, ast.Load)}
-    return not assigned.isdisjoint(returned)
-
-
-def _names(node: ast.AST, context: type[ast.expr_context]) -> list[str]:
-    return [part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, context)]
 
 
 def _is_of_graph(frame: FrameType, statement: ast.stmt | None) -> bool:

@@ -15,7 +15,6 @@ from forgather_mem.heap.failed_lines import (
     has_passed,
     is_closure,
     may_train,
-    stays_in_batch,
     user_line,
 )
 
@@ -34,43 +33,12 @@ def frames(work: Callable[[], object]) -> list[FrameType]:
     return entries
 
 
-def get_batch_samples(collate: Callable[[list[int]], object]) -> object:
-    """Stands for the function of transformers' Trainer that has this name."""
-    return collate([1, 2])
-
-
-def returns_it(rows: list[int]) -> dict[str, Any]:
-    mask = full(
-        rows,
-    )
-    return {"rows": rows, "mask": mask}
-
-
-def returns_it_at_once(rows: list[int]) -> Any:
-    return full(rows)
-
-
-def returns_another(rows: list[int]) -> list[int]:
-    one_hot = full(rows)
-    rows.append(int(one_hot))
-    return rows
-
-
-@pytest.mark.parametrize(
-    ("collate", "stays"), [(returns_it, True), (returns_it_at_once, True), (returns_another, False)]
-)
-def test_what_a_collator_returns_stays_in_the_batch(collate: Callable[[list[int]], object], stays: bool) -> None:
-    assert stays_in_batch(frames(lambda: get_batch_samples(collate))) is stays
-    assert not stays_in_batch(frames(lambda: collate([1])))  # of a loop that makes one batch at a time
-
-
-def test_a_sample_does_not_stay() -> None:
+def test_one_sample_is_known_by_who_asks_for_it() -> None:
     class Rows:
         def __getitem__(self, index: int) -> Any:
             return full()
 
-    found = frames(lambda: get_batch_samples(lambda rows: Rows()[0]))
-    assert not stays_in_batch(found)
+    found = frames(lambda: Rows()[0])
     assert user_line([(frame, frame.f_lineno) for frame in found], MemoryError())[1]
 
 

@@ -54,9 +54,7 @@ class Keeping:
         moves_every: After how many batches a device's tensors are moved to the host; None for at the end.
         moves: Whether what is kept on a device comes to the host at all.
         kept_bytes: Returns the bytes that are kept now, of tensors and arrays; None where only growth tells of it.
-        settle: Tells from the bytes that have grown, and the batches, how it really keeps them; asked once, when
-            something grows.
-        sure_times: How many times what is left it must need to be told before a loop of one's own would be.
+        settle: Tells from the bytes that have grown how it really keeps them; asked once, when something grows.
         advice: What to do about it.
     """
 
@@ -65,8 +63,7 @@ class Keeping:
     moves_every: int | None = None
     moves: bool = False
     kept_bytes: Callable[[], int] | None = None
-    settle: Callable[[float, int], Keeping] | None = None
-    sure_times: float = 1.0
+    settle: Callable[[float], Keeping] | None = None
     advice: str = "keep only what the metrics need of a batch: numbers or argmax(-1), not all outputs"
 
 
@@ -112,12 +109,11 @@ class EvaluationGrowth:
             self._is_judged = True
             return None
         if self._keeping.settle is not None:
-            self._keeping = self._keeping.settle(sum(grown) * self._num_batches, self._num_batches)
+            self._keeping = self._keeping.settle(sum(grown) * self._num_batches)
         found = _outlook(self._keeping, grown, self._num_batches, num_batches)
         at_batch = (found.at_batch if found is not None else None) or num_batches
         fewest: float = _WHEN.fewest
-        is_sure = found is None or found.needed_bytes > self._keeping.sure_times * found.left_bytes
-        if not (self._keeping.is_known and is_sure):
+        if not self._keeping.is_known:
             fewest = max(_WHEN.fewest_of_unknown, _WHEN.unknown_frac * at_batch)
         early = at_batch < 2 * self._num_batches
         if not early and self._num_batches < max(fewest, _WHEN.judged_after_frac * num_batches):

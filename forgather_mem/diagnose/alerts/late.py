@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from forgather_mem.diagnose.alerts.checkpoint import checkpoint_ahead, save_plan
 from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth, Keeping
 from forgather_mem.diagnose.alerts.foretold import Foretold, tell
-from forgather_mem.diagnose.alerts.running_loop import bytes_in, kept_lists
+from forgather_mem.diagnose.alerts.running_loop import bytes_in
 from forgather_mem.diagnose.alerts.saved_files import SavedFiles
 from forgather_mem.diagnose.oom.shapes.sample_lengths import lengths_of
 from forgather_mem.probes.live_objects import live_objects
@@ -77,27 +77,15 @@ class LateFailures:
 def keeping_of(moment: Moment, trainer: object) -> Keeping:
     """How this evaluation keeps its predictions: by a Trainer's arguments, or by the code of a loop."""
     if not hasattr(moment.args, "eval_accumulation_steps"):
-        return Keeping(settle=lambda _, num_batches: _of_loop(moment, num_batches))
+        return Keeping()
     has_metrics = getattr(trainer, "compute_metrics", None) is not None
 
-    def settle(grown_bytes: float, _: int) -> Keeping:
+    def settle(grown_bytes: float) -> Keeping:
         # Without metrics `evaluate` keeps nothing of its predictions, `predict` all
         is_kept = has_metrics or _kept_by_trainer() > grown_bytes / 2
         return _of_trainer(moment, trainer) if is_kept else Keeping()
 
     return Keeping(settle=settle)
-
-
-def _of_loop(moment: Moment, num_batches: int) -> Keeping:
-    """Where its code says that it keeps all; where rows may get shorter, it must be twice too much."""
-    lists = kept_lists(moment.objects.get("model"), num_batches)
-    loaders = sys.modules.get("torch.utils.data.dataloader")
-    iterators = live_objects(loaders._BaseDataLoaderIter) if loaders is not None and lists else []
-    known = [lengths_of(one._dataset) for one in iterators]
-    if not lists or any(lengths is not None and len(set(lengths)) > 1 for lengths in known):
-        return Keeping()
-    is_flat = all(getattr(one, "ndim", 3) <= 2 for kept in lists for one in kept)
-    return Keeping(is_known=True, kept_bytes=lambda: bytes_in(lists), sure_times=1.0 if is_flat else 2.0)
 
 
 def _of_trainer(moment: Moment, trainer: object) -> Keeping:

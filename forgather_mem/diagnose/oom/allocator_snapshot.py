@@ -6,7 +6,7 @@ import pickle
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from forgather_mem.errors import missing, ours
 from forgather_mem.files import make_real_folder, new_file, remove_real
@@ -75,7 +75,7 @@ class Snapshot:
 class _Bounded:
     """A file that accepts a limited number of bytes for a limited time."""
 
-    def __init__(self, file: Any, max_bytes: int, max_s: float) -> None:
+    def __init__(self, file: IO[bytes], max_bytes: int, max_s: float) -> None:
         self._file, self._left_bytes = file, max_bytes
         self._until_s = time.perf_counter() + max_s
 

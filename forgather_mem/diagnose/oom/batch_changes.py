@@ -10,7 +10,7 @@ from forgather_mem.diagnose.oom.batches import KEPT_FREE_FRAC
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.remedy import Case, joined, jump, written
 from forgather_mem.diagnose.oom.shapes.fit import binding, largest_that_fits
-from forgather_mem.diagnose.oom.shapes.pass_peak import PASS, BatchShape, compares_rows
+from forgather_mem.diagnose.oom.shapes.pass_peak import BatchShape, compares_rows
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import format_bytes
 
@@ -207,10 +207,7 @@ def data_changes(case: Case) -> Iterator[Change]:
         if (settings.arguments.get("dataloader_prefetch_factor") or 2) > 1:
             values = {"dataloader_prefetch_factor": 1}
             yield Change(text=written(values), set=values, note="half the batches in flight")
-    if settings.is_trainers and failure.stays_in_batch:
-        yield from _smaller_steps(case)
-    else:
-        yield from step_changes(case)
+    yield from step_changes(case)
 
 
 def is_of_one_sample(case: Case) -> bool:
@@ -230,32 +227,6 @@ def _limits_each(failure: Failure) -> bool:
 def _is_more_than(frac: float, failure: Failure) -> bool:
     whole = math.inf if failure.capacity_bytes is None else failure.capacity_bytes
     return failure.where == "host" and (failure.requested_bytes or 0) > frac * whole
-
-
-def _smaller_steps(case: Case) -> Iterator[Change]:
-    """A Trainer makes all batches of a step before it uses the first: parts of the same step take as much."""
-    failure, arguments = case.failure, case.settings.arguments
-    rows = int(arguments.get("per_device_train_batch_size") or 1)
-    accumulation = int(arguments.get("gradient_accumulation_steps") or 1)
-    if rows * accumulation == 1:
-        return
-    fewer = rows // 2
-    while fewer > 1 and not _batch_fits(failure, fewer / rows):
-        fewer //= 2
-    values = {"per_device_train_batch_size": max(1, fewer)}
-    if accumulation > 1 and not _batch_fits(failure, max(1, fewer) / rows):
-        values["gradient_accumulation_steps"] = 1
-    why = "all batches of a step are made before its first is used, so accumulation saves nothing"
-    note = joined(jump("batch", rows, max(1, fewer)), "changes the training (smaller steps)", why)
-    yield Change(text=written(values), set=values, note=note)
-
-
-def _batch_fits(failure: Failure, part: float) -> bool:
-    """Whether a batch of this part of the size can be created."""
-    if failure.used_bytes is None or failure.capacity_bytes is None:
-        return part <= 1 / 4
-    needed = PASS.unseen_data * (failure.requested_bytes or 0) * part
-    return failure.used_bytes + needed <= (1 - KEPT_FREE_FRAC) * failure.capacity_bytes
 
 
 def _fewer_workers(failure: Failure, workers: int) -> Change:

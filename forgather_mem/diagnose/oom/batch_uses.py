@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from forgather_mem.diagnose.oom.context import StepUse
@@ -16,10 +17,25 @@ from forgather_mem.system.own_limits import own_limits
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
 from forgather_mem.system.time_budget import TimeBudget
 
-MAX_STEPS = 512
-BUDGET_FRAC = 0.0005
-_DEAR_S = 0.005  # the C library's account of its heap: after one that took longer there is none
-_ALWAYS_STEPS = 16
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseLimits:
+    """How often the steps' use is read, and what is kept. Its cost was measured by benchmarks/own_memory.py and others.
+
+    Attributes:
+        max_steps: That are kept.
+        budget_frac: Of the time.
+        dear_s: The C library's account of its heap: after one that took longer there is none.
+        always_steps: The first ones, which are all read.
+    """
+
+    max_steps: int = 512
+    budget_frac: float = 0.0005
+    dear_s: float = 0.005
+    always_steps: int = 16
+
+
+USES = UseLimits()
 Measure = Literal["address space", "data", "anonymous"]
 # Fields of /proc/self/statm with each measure.
 _FIELDS: dict[Measure, tuple[int, int | None]] = {"address space": (0, None), "data": (5, None), "anonymous": (1, 2)}
@@ -51,7 +67,7 @@ class HostMeasure:
 
 
 class BatchUses:
-    """Memory use of one run's steps: at most `MAX_STEPS`, spread over the run, including the largest batch.
+    """Memory use of one run's steps: at most `UseLimits.max_steps`, spread over the run, including the largest batch.
 
     After the first steps, reading takes at most 0.05 % of the time; a batch larger than all before it is always read.
     Steps that are not read need no phase events.
@@ -86,7 +102,7 @@ class BatchUses:
         self._every = 1
         self._next_step = 0
         self._step_cost_s = 0.0
-        self._budget = TimeBudget(0.0, budget_frac=BUDGET_FRAC)
+        self._budget = TimeBudget(0.0, budget_frac=USES.budget_frac)
         if self.read() is not None:
             self._between_allocated = self._allocated()
 
@@ -132,7 +148,7 @@ class BatchUses:
             self._budget.ran(self._step_cost_s)
             self._step_cost_s = 0.0
             self._next_step = step - 1 + self._every
-            self.reading = self._num_read < _ALWAYS_STEPS
+            self.reading = self._num_read < USES.always_steps
         if not self.reading:
             self._perhaps_read(step)
 
@@ -165,7 +181,7 @@ class BatchUses:
         allocated = allocated_natively_bytes()
         took_s = time.thread_time() - began_s
         self._step_cost_s += took_s
-        self._asking_is_dear = took_s > _DEAR_S
+        self._asking_is_dear = took_s > USES.dear_s
         return allocated
 
     def left_at_peak_bytes(self) -> int | None:
@@ -210,7 +226,7 @@ class BatchUses:
     def _add(self, use: StepUse) -> None:
         uses = self.uses
         uses.append(use)
-        if len(uses) >= MAX_STEPS:
+        if len(uses) >= USES.max_steps:
             largest = max(uses, key=lambda use: use.rows * (use.width or 1))
             uses[:] = [use for position, use in enumerate(uses) if not position % 2 or use is largest]
             self._every *= 2

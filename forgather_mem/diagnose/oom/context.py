@@ -30,7 +30,6 @@ class RunSettings:
         trained_numbers: Number of trainable parameters; here and below of what this rank holds of them.
         trained_bytes: Their size.
         largest_trained: Number of parameters in the largest tensor.
-        adafactor_bytes: Size of Adafactor's state for these tensors.
         state_bytes: Size of each kind of optimizer's state for these tensors, by `optimizer_sizes.FAMILY`.
         optimizer_bytes: Size of the state that the optimizer in use will have, by its class; None if that is not known.
         allocator_conf: The value of the first of `ALLOCATOR_VARIABLES` that is set.
@@ -44,7 +43,6 @@ class RunSettings:
     trained_numbers: int | None = None
     trained_bytes: int | None = None
     largest_trained: int | None = None
-    adafactor_bytes: int | None = None
     optimizer_bytes: int | None = None
     allocator_conf: str = ""
     state_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -61,7 +59,7 @@ class RunSettings:
             return self.state_bytes[family]
         if family == "adamw" and self.trained_bytes is not None:
             return 2 * self.trained_bytes
-        return {"adafactor": self.adafactor_bytes, "none": 0}.get(family)
+        return 0 if family == "none" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +118,6 @@ def settings_of(args: object, model: object = None, trainer: object = None, opti
         trained_numbers=sum(tensor.numbers for tensor in trained) if trained else None,
         trained_bytes=sum(tensor.numbers * tensor.item_bytes for tensor in trained) if trained else None,
         largest_trained=max((tensor.numbers for tensor in trained), default=None),
-        adafactor_bytes=states.get("adafactor"),
         state_bytes=states,
         optimizer_bytes=states.get(family_of_class(optimizer) or ""),
         allocator_conf=next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), ""),

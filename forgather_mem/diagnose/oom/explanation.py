@@ -35,7 +35,7 @@ _IN_WORDS = {
     "gradient_checkpointing": "activation checkpointing (torch.utils.checkpoint)",
     "dataloader_num_workers": "DataLoader(num_workers={})",
     "dataloader_prefetch_factor": "DataLoader(prefetch_factor={})",
-    "dataloader_pin_memory": "DataLoader(pin_memory={})",
+    "dataloader_pin_memory": "pin_memory={}",
     "torch_compile_mode": 'torch.compile(mode="{}")',
     "optim": "the optimizer {}",
 }

@@ -30,7 +30,6 @@ class Failure:
         callback: The callback in whose event it was raised, if no pass or evaluation ran in that.
         line: The innermost line of the user's own code: "train.py:41".
         in_sample: Whether one sample of a data set was being made.
-        stays_in_batch: Whether what a Trainer's collator could not make would be in memory until the end of its step.
         after_backward: Whether a function of the user's was behind a line that calls `backward`.
         variables: What the variables of the user's functions and the callbacks hold, the largest first.
         operation: What the user's line that failed was doing.
@@ -59,7 +58,6 @@ class Failure:
     callback: CallbackFailure | None = None
     line: str | None = None
     in_sample: bool = False
-    stays_in_batch: bool = False
     after_backward: bool = False
     variables: Sequence[HeldVariable] = ()
     operation: FailedOperation | None = None

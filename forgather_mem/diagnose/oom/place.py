@@ -22,7 +22,6 @@ from forgather_mem.heap.failed_lines import (
     has_passed,
     is_closure,
     may_train,
-    stays_in_batch,
     user_line,
 )
 from forgather_mem.heap.failed_variables import held_variables
@@ -120,15 +119,13 @@ def failure_at(
     """Where this error occurred, as far as its tracebacks show: phase to operation of the record.
 
     Args:
-        error: The error, with its traceback.
-        found: What it says.
+        error, found: The error, with its traceback, and what it says.
         model: The model being trained, used to name layers; default: the outermost module in the traceback.
         optimizer: The optimizer, used to name what a callback copies, and what no variable of the user's holds alone.
         others: The trainer and its callbacks: what their attributes hold is told with the variables.
     """
     failed = list(_lines(error))
     frames = [frame for frame, _ in failed]
-    line, in_sample = user_line(failed, error)
     operation = failed_operation(failed, model, optimizer)
     called = failed_callback(frames, model, optimizer)
     if called is not None and any(_file(frame).endswith(_TRAINERS) for frame in frames[called[1] :]):
@@ -137,11 +134,10 @@ def failure_at(
     phase, layer = _phase(frames[first:]), _layer(frames, model)
     if callback is not None:
         layer = layer if phase in _PASSES_OF_CALLBACKS else None
-        phase = _phase_of_callback(callback.callback, phase)
-        if phase is None and getattr(model, "training", True) is False:
-            phase = "evaluate"  # it has turned that off itself
+        phase = _phase_of_callback(callback.callback, phase, model)
     elif operation is not None:
         phase = _phase_of_line(operation, phase)
+    line, in_sample = user_line(failed, error)
     return Failure(
         found=found,
         phase=phase or "",
@@ -150,7 +146,6 @@ def failure_at(
         callback=callback,
         line=line,
         in_sample=in_sample,
-        stays_in_batch=stays_in_batch(frames),
         after_backward=any(has_passed(*here, _BACKWARD) for here in failed if _is_users(here[0])),
         variables=tuple(held_variables(frames, model, optimizer, others)),
         operation=operation,
@@ -232,12 +227,15 @@ def _phase(frames: list[FrameType]) -> str | None:
     return None
 
 
-def _phase_of_callback(event: str, inside: str | None) -> str | None:
-    """The phase of a callback's work: "evaluate" for a forward pass of its own, else that of its event."""
+def _phase_of_callback(event: str, inside: str | None, model: object) -> str | None:
+    """The phase of a callback's work: "evaluate" for a forward pass of its own, or where it has turned training off
+    itself, else that of its event."""
     if inside in ("save", "generate"):
         return inside
     told = next((phase for name, phase in _EVENTS if name in event.partition(".")[2]), None)
-    return "evaluate" if inside in _PASSES_OF_CALLBACKS and told in (None, "startup") else told
+    if inside in _PASSES_OF_CALLBACKS and told in (None, "startup"):
+        return "evaluate"
+    return "evaluate" if told is None and getattr(model, "training", True) is False else told
 
 
 def _phase_of_line(operation: FailedOperation, phase: str | None) -> str | None:

@@ -62,17 +62,8 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     Remedy(
         where=PHASES,
-        applies=lambda case: (
-            rules.has(case, "dataloader_pin_memory") and (rules.is_pinned(case) or rules.is_in(case, "pin_memory"))
-        ),
+        applies=rules.is_pinned,
         set={"dataloader_pin_memory": False},
-        note="no second, page-locked copy",
-    ),
-    Remedy(
-        where=PHASES,
-        applies=lambda case: not rules.has(case, "dataloader_pin_memory") and rules.is_pinned(case),
-        text="pin_memory=False",
-        in_script={"pin_memory": False},
         note="no second, page-locked copy",
     ),
     # ---- why, whatever the batch ----
@@ -281,12 +272,6 @@ REMEDIES: tuple[Remedy, ...] = (
         alters="no checkpoint before its end",
     ),
     Remedy(
-        where="save",
-        applies=lambda case: rules.saves_model(case) and not rules.has(case, "save_only_model"),
-        set={"save_only_model": True},
-        alters="a resumed run starts without optimizer state",
-    ),
-    Remedy(
         where="resume",
         applies=lambda case: not rules.is_trainers(case),
         text="torch.load(..., mmap=True), and delete what it returns after load_state_dict",
@@ -306,18 +291,10 @@ REMEDIES: tuple[Remedy, ...] = (
         note="step and optimizer start from scratch",
     ),
     # ---- the start ----
-    Remedy(
-        where="startup",
-        applies=lambda case: rules.is_in(case, rules.ADDS_TOKENS),
-        text="resize_token_embeddings(..., mean_resizing=False)",
-        in_script={"mean_resizing": False},
-        note="new rows are drawn as all weights are; their mean and covariance need all rows in float32",
-    ),
     Remedy(where="startup", applies=rules.makes_much, text=rules.less_at_once, note=rules.in_parts),
     replace(_HALF_MODEL, applies=rules.builds_model),
     Remedy(
         where="startup",
-        applies=lambda case: not rules.is_in(case, rules.ADDS_TOKENS),
         text="map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')",
         note="pages are loaded when they are used",
     ),

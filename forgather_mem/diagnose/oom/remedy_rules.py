@@ -54,7 +54,6 @@ _BUILDS_A_MODEL = frozenset(
         "reset_parameters", "_apply", "cuda", "to_empty", MODULE_IS_MADE,
     }
 )  # fmt: skip
-ADDS_TOKENS = "_init_added_embeddings_weights_with_mean"
 _READS_A_FILE = frozenset(
     {
         "read_csv", "read_json", "read_parquet", "read_array", "read_table", "load_dataset", "load_from_disk",
@@ -331,7 +330,8 @@ def sequences(case: Case) -> str:
 
 
 def is_pinned(case: Case) -> bool:
-    return case.failure.found.kind == PINNED
+    """Whether it was for a page-locked copy of a batch."""
+    return case.failure.found.kind == PINNED or (has(case, "dataloader_pin_memory") and is_in(case, "pin_memory"))
 
 
 def eval_rows(case: Case) -> int:
@@ -348,7 +348,7 @@ def saves_model(case: Case) -> bool:
 
 def builds_model(case: Case) -> bool:
     builds = not _BUILDS_A_MODEL.isdisjoint(case.failure.functions) or is_on_device(case)
-    return is_in(case, ADDS_TOKENS) or (builds and case.failure.found.array_type is None)
+    return builds and case.failure.found.array_type is None
 
 
 def makes_much(case: Case) -> bool:

@@ -107,7 +107,7 @@ def _has_any_graph(frame: FrameType) -> bool:
 
 def _records(failed: Failed, outermost: FrameType, callers: Failed) -> bool:
     """Whether a pass that has no result yet keeps a graph, as far as the source of all functions shows."""
-    torch: Any = sys.modules.get("torch")
+    torch = sys.modules.get("torch")
     module: Any = frame_variables(outermost).get("self")
     if torch is None or not torch.is_grad_enabled() or not isinstance(module, torch.nn.Module):
         return False

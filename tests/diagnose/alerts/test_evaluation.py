@@ -84,7 +84,7 @@ def test_what_grows_beside_what_a_trainer_keeps_does_not_go_on() -> None:
 def test_how_it_is_kept_is_asked_for_once_when_something_grows() -> None:
     asked: list[float] = []
 
-    def settle(grown_bytes: float, _: int) -> Keeping:
+    def settle(grown_bytes: float) -> Keeping:
         asked.append(grown_bytes)
         return Keeping(is_known=True, joins=True)
 
@@ -92,12 +92,3 @@ def test_how_it_is_kept_is_asked_for_once_when_something_grows() -> None:
     assert found is not None
     assert "while they are joined" in found.text
     assert asked == [pytest.approx(4 * MIB, rel=0.5)]
-
-
-def test_of_rows_that_may_get_shorter_it_waits_unless_it_is_twice_too_much() -> None:
-    def told_after(times: float) -> int:
-        keeping = Keeping(is_known=True, sure_times=times)
-        return predict(all_of_it, too_many(), predicted=too_many() // 2, keeping=keeping)[0]
-
-    assert told_after(1.0) < told_after(2.0)
-    assert told_after(1e9) >= too_many() // 8

@@ -210,4 +210,4 @@ def test_of_batches_that_are_not_joined_only_equally_long_ones_are_known(
     moment = Moment("prediction_step", 1, None, args, None, None, objects, None)  # type: ignore[arg-type]
     settle = keeping_of(moment, SimpleNamespace(compute_metrics=len)).settle
     assert settle is not None
-    assert settle(0.0, 1).is_known == known
+    assert settle(0.0).is_known == known

@@ -104,7 +104,7 @@ def settings(model_bytes: float = MODEL_BYTES, **arguments: Any) -> RunSettings:
         trained_numbers=numbers,
         trained_bytes=int(model_bytes),
         largest_trained=numbers // 50,
-        adafactor_bytes=int(model_bytes // 100),
+        state_bytes={"adafactor": int(model_bytes // 100)},
     )
 
 
@@ -312,7 +312,7 @@ def test_memory_that_cannot_be_page_locked_is_the_hosts_and_is_not_pinned() -> N
     assert "page-locked" in (oom.why_now or "")
     assert changes[0].set == {"dataloader_pin_memory": False}
     _, of_a_loop = told("a line that pins", phase="other")
-    assert of_a_loop[0].in_script == {"pin_memory": False}
+    assert of_a_loop[0].set == {"dataloader_pin_memory": False}
 
 
 def test_a_library_beside_torch_needs_what_torch_keeps() -> None:

@@ -27,7 +27,7 @@ def test_what_would_not_fit_stands_under_no_help() -> None:
     numbers = 100 * 2**20
     chosen = RunSettings(
         arguments={"optim": "adamw_torch", "per_device_train_batch_size": 8},
-        trained_numbers=numbers, trained_bytes=4 * numbers, largest_trained=numbers, adafactor_bytes=MIB,
+        trained_numbers=numbers, trained_bytes=4 * numbers, largest_trained=numbers, state_bytes={"adafactor": MIB},
     )  # fmt: skip
     advice = advise(in_the_optimizer(), chosen)
     predicted = [change.predicted_bytes for change in advice.changes if change.predicted_bytes is not None]

@@ -79,7 +79,7 @@ def test_the_first_variable_of_the_allocator_that_is_set_counts(monkeypatch: pyt
 
 
 def test_the_state_of_an_optimizer_is_that_of_its_kind() -> None:
-    settings = RunSettings(trained_bytes=100, adafactor_bytes=7, state_bytes={"adamw": 150})
+    settings = RunSettings(trained_bytes=100, state_bytes={"adamw": 150, "adafactor": 7})
     assert settings.state_of("adamw_torch_fused") == 150
     assert RunSettings(trained_bytes=100).state_of("adamw_torch") == 200
     assert settings.state_of("adafactor") == 7
@@ -92,7 +92,7 @@ def test_settings_are_plain_and_know_the_models_tensors() -> None:
     found = settings_of(args, model, SimpleNamespace(compute_metrics=print, preprocess_logits_for_metrics=None))
     assert found.arguments == {"per_device_train_batch_size": 4, "optim": "adamw_torch"}
     assert (found.trained_numbers, found.trained_bytes, found.largest_trained) == (5060, 4 * 5060, 5000)
-    assert found.adafactor_bytes == 4 * (100 + 50) + 4 * 50 + 4 * 10
+    assert found.state_bytes["adafactor"] == 4 * (100 + 50) + 4 * 50 + 4 * 10
     assert (found.has_metrics, found.filters_logits, found.can_checkpoint) == (True, False, False)
 
 

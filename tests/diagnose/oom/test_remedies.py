@@ -97,11 +97,6 @@ def test_one_array_that_is_made_at_the_start_is_made_in_parts_and_one_that_is_re
         assert texts(advise(replace(made, frames=frames), RunSettings()))[0] == data.text
 
 
-def test_tokens_are_added_without_the_mean_of_all_rows() -> None:
-    frames = ("resize_token_embeddings", "_init_added_embeddings_weights_with_mean")
-    assert first(failed("startup", frames=frames), settings()) == {"mean_resizing": False}
-
-
 def of_own_loop(failure: Failure) -> list[str]:
     return [change.text for change in advise(failure, RunSettings(is_trainers=False)).changes]
 
@@ -159,18 +154,6 @@ def test_a_sample_that_no_process_could_hold_is_not_a_matter_of_workers_or_batch
     assert texts(advice) == ["less memory for one sample (train.py:35)"]
     # Where all processes share one limit, workers that are not there leave more of it
     assert first(failed("data", **known), workers) == {"dataloader_num_workers": 0}
-
-
-def test_what_stays_in_the_batches_of_a_step_is_not_less_in_more_of_them() -> None:
-    failure = failed("data", requested_bytes=3 * GIB, stays_in_batch=True)
-    change = advise(failure, settings()).changes[0]
-    assert change.set == {"per_device_train_batch_size": 1}
-    assert "changes the training" in (change.note or "")
-    assert first(failed("data", requested_bytes=GIB, stays_in_batch=True), settings()) == {
-        "per_device_train_batch_size": 2
-    }
-    both = settings(per_device_train_batch_size=1, gradient_accumulation_steps=8)
-    assert first(failure, both)["gradient_accumulation_steps"] == 1
 
 
 def test_copies_of_all_tensors_at_once_are_the_first_to_leave_out() -> None:

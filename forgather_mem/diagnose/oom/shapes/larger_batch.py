@@ -18,9 +18,13 @@ _LIMITED_BY = {
     "backward": "the backward pass",
     "optimizer": "the optimizer step",
 }
-# A fitted line is not trusted beyond this multiple of the largest batch seen.
-_FARTHEST = 4
-_FEWEST_ALIKE = 5
+
+
+class _Trusted:
+    """A fitted line, up to this multiple of the largest batch seen; and batches of one shape, from so many on."""
+
+    farthest_times = 4
+    fewest_alike = 5
 
 
 def room(
@@ -76,7 +80,7 @@ def room(
         return float(getattr(bound[1], size)) + unseen_bytes * max(1.0, count * (length or 1) / seen_tokens)
 
     seen_tokens = max(fit.most_tokens for fit in fits.values())
-    farthest = int(_FARTHEST * seen_tokens // (length or 1))
+    farthest = int(_Trusted.farthest_times * seen_tokens // (length or 1))
     count = largest_that_fits(lambda count: use_of(count, "high") <= most, farthest)
     bound = binding(fits, count, length)
     if count <= rows or bound is None:
@@ -84,16 +88,7 @@ def room(
     likely = use_of(count, "bytes")
     if one_shape and between_bytes is not None:
         highest = unseen_bytes + max(max(use.phases.values(), default=0) for use in training)
-        least = min(likely, between_bytes + max(0, highest - between_bytes) * count / rows)
-        if retains and saved_bytes is not None:
-            likely = min(likely, highest + PASS.of_saved * saved_bytes * (count / rows - 1))
-        elif retains:
-            # What is in use between two steps has been of batches, too, in part. The bounds of the growth are several
-            # times apart: their geometric mean has the smallest worst error
-            growth = math.sqrt(max(0, least - highest) * max(0, likely - highest))
-            likely = min(likely, highest + growth)
-        else:
-            likely = least
+        likely = min(likely, _grown(likely, highest, between_bytes, saved_bytes, count / rows, retains))
     by = " and ".join(filter(None, (_LIMITED_BY[bound[0]], limit)))
     text = f"batch {count}{' or more' * (count == farthest)} would still fit (now {rows}), limited by {by}"
     return Change(
@@ -105,11 +100,32 @@ def room(
     )
 
 
+def _grown(
+    most: float, highest: int, between_bytes: int, saved_bytes: int | None, times: float, retains: bool
+) -> float:
+    """The likely use with a batch so many times as large as those that were all of one shape.
+
+    Args:
+        most: If all that the training has allocated grew with the batch.
+        highest: The use now.
+        between_bytes, saved_bytes, retains: As for `room`.
+        times: How many times as large.
+    """
+    least = min(most, between_bytes + max(0, highest - between_bytes) * times)
+    if not retains:
+        return least
+    if saved_bytes is not None:
+        return highest + PASS.of_saved * saved_bytes * (times - 1)
+    # What is in use between two steps has been of batches, too, in part. The bounds of the growth are several times
+    # apart: their geometric mean has the smallest worst error
+    return highest + math.sqrt(max(0, least - highest) * max(0, most - highest))
+
+
 def _lines_from_one_shape(uses: Sequence[StepUse], held_bytes: int | None) -> Iterator[tuple[str, PhaseFit]]:
     """Lines from the use without a batch to the use with this one."""
     shapes = {(use.rows, use.width) for use in uses}
     later = sorted(uses, key=lambda use: use.step)[1:]  # in the first step the optimizer had no state
-    if held_bytes is None or len(shapes) != 1 or len(later) < _FEWEST_ALIKE:
+    if held_bytes is None or len(shapes) != 1 or len(later) < _Trusted.fewest_alike:
         return
     rows, length = shapes.pop()
     tokens = rows * (length or 1)

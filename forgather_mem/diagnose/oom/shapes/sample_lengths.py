@@ -7,12 +7,12 @@ import inspect
 import math
 import sys
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 from types import CodeType, FunctionType, GeneratorType, MethodType
-from typing import Any
+from typing import Any, Protocol
 
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.probes.live_objects import live_objects
@@ -26,6 +26,18 @@ _SHORTER = frozenset(("min",))  # whole names
 # These pad, or turn text into tokens as the code that calls them says
 _HARMLESS = ("torch", "numpy", "transformers.data.data_collator", "transformers.tokenization")
 _MOST_FUNCTIONS = 64
+
+
+class RunningLoader(Protocol):
+    """A pass over one of torch's data loaders."""
+
+    _dataset: object
+    _num_yielded: int
+    _index_sampler: object
+    _sampler_iter: Iterator[Sequence[int]]
+    _collate_fn: Callable[..., object]
+
+    def __len__(self) -> int: ...
 
 
 def lengths_of(dataset: Any, column: str = "length", *, before_cuts: bool = False) -> Sequence[int] | None:
@@ -128,7 +140,7 @@ def _codes(call: object) -> Iterator[CodeType]:
                     waiting.append((cell.cell_contents, None))
 
 
-def batches_of(loader_iterator: Any) -> Iterator[Sequence[int]] | None:
+def batches_of(loader_iterator: RunningLoader) -> Iterator[Sequence[int]] | None:
     """The samples of each batch of the epoch that this data loader is in, one after the other, read without taking any.
 
     Known where the sampler yields from a list that it has made, as torch's, accelerate's and transformers' do.

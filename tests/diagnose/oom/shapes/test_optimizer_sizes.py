@@ -62,7 +62,7 @@ def test_only_smaller_states_are_advised() -> None:
     numbers = sum(tensor.numbers for tensor in tensors)
     settings = RunSettings(
         arguments={"optim": "adamw_torch_4bit"}, trained_numbers=numbers, trained_bytes=4 * numbers,
-        largest_trained=4096**2, adafactor_bytes=states_of(tensors)["adafactor"], state_bytes=states_of(tensors),
+        largest_trained=4096**2, state_bytes=states_of(tensors),
     )  # fmt: skip
     failure = failure_of(where="device", phase="optimizer", step=1)
     optims = [change.set["optim"] for change in advise(failure, settings).changes if "optim" in change.set]
