@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from forgather_mem.config.construction.resolve import OWN_VARIABLE
+from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE
 from forgather_mem.config.environment import Config, ConfigEnvironment
 from forgather_mem.config.graph.nodes import Paths
 from forgather_mem.config.graph.tags import missing_colon_hint
@@ -25,7 +25,6 @@ from forgather_mem.files import read_file
 Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "redeclared"]
 
 _MAX_BYTES = 1 << 30  # it was loaded, so that it is not larger than the limit of a load
-_MAX_FOUND = 1_000  # of each kind
 _BRACES = re.compile(r"\{[{%]|[}%]\}")
 _BLANK = re.compile(r"\s*(#|---|$)")
 _QUOTES = ("'", '"', "|", ">")
@@ -93,7 +92,7 @@ def problems_of(
         _without_targets(config),
         _redeclared(environment, config, name, variables),
     )
-    return [problem for stage in found for problem in itertools.islice(stage, _MAX_FOUND)]
+    return [problem for stage in found for problem in itertools.islice(stage, MAX_NAMES)]
 
 
 def refused(environment: ConfigEnvironment, config: Config, misfits: Iterable[Problem] | None = None) -> list[Problem]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from forgather_mem.config.clock import CpuClock
@@ -17,9 +18,17 @@ from forgather_mem.config.limits import DEFAULT_LIMITS
 
 T = TypeVar("T")
 
-LIMIT = 500_000
-_UNTIMED = 1_000  # items that are handled in no time
-MAX_DIGITS = 400  # round(1, -10**9) would first build 10**10**9
+
+@dataclass(frozen=True, slots=True)
+class _Most:
+    """Items that the built-ins of one construction are given, and digits to round to: round(1, -10**9) would first
+    build 10**10**9."""
+
+    items: int = 500_000
+    digits: int = 400
+
+
+_MOST = _Most()
 
 
 class LimitExceeded(ValueError):
@@ -36,7 +45,7 @@ class Values:
         clock: Of the construction.
     """
 
-    def __init__(self, limit: int = LIMIT, clock: CpuClock | None = None) -> None:
+    def __init__(self, limit: int = _MOST.items, clock: CpuClock | None = None) -> None:
         self._limit = limit
         self._left = limit
         self._clock = clock or CpuClock(DEFAULT_LIMITS.render_cpu_s)
@@ -55,18 +64,15 @@ class Values:
         function = limited(self) if limited else _PLAIN.get(name)
         if function is None or name == "call":
             return function
-        return self._charging(function, name in _SHALLOW)
+        return self._charging(function, name)
 
-    def _charging(self, function: Callable[..., object], is_shallow: bool) -> Callable[..., object]:
+    def _charging(self, function: Callable[..., object], name: str) -> Callable[..., object]:
         def charged(*args: object, **kwargs: object) -> object:
-            left = self._left
-            if is_shallow and not (function == self._dict and args):  # all keys of pairs are hashed
+            if name in _SHALLOW and not (args and name in ("dict", "named_dict")):  # all keys of pairs are hashed
                 self._charge_outermost((*args, *kwargs.values()))
             else:
                 self._charge(args)
                 self._charge(kwargs)
-            if is_shallow and left - self._left < _UNTIMED:
-                return function(*args, **kwargs)
             with self._clock:
                 made = function(*args, **kwargs)
                 self._clock.look()
@@ -128,18 +134,16 @@ class Values:
         collect.__name__ = kind.__name__
         return collect
 
-    def _dict(self, items: Any = (), /, **kwargs: object) -> dict[object, object]:
-        return dict(self._entries(items), **kwargs)
+    def _mapping(self, kind: Callable[..., Mapping[object, object]]) -> Callable[..., object]:
+        def mapping(items: Mapping[object, object] | Iterable[Iterable[object]] = (), /, **kwargs: object) -> object:
+            if isinstance(items, Mapping):
+                return kind(items, **kwargs)
+            pairs = [tuple(itertools.islice(pair, 3)) for pair in self._taken(items)]
+            _check_keys([pair[0] for pair in pairs if pair])
+            return kind(pairs, **kwargs)
 
-    def _ordered(self, items: Any = (), /, **kwargs: object) -> dict[object, object]:
-        return collections.OrderedDict(self._entries(items), **kwargs)
-
-    def _entries(self, items: Any) -> Any:
-        if isinstance(items, Mapping):
-            return items
-        pairs = [tuple(itertools.islice(pair, 3)) for pair in self._taken(items)]
-        _check_keys([pair[0] for pair in pairs if pair])
-        return pairs
+        mapping.__name__ = kind.__name__
+        return mapping
 
     def _range(self, *args: int) -> range:
         found = range(*args)
@@ -156,7 +160,7 @@ class Values:
         return sum(self._taken(items), start)
 
     def _extreme(self, function: Callable[..., object]) -> Callable[..., object]:
-        def extreme(first: Any, /, *others: object) -> object:
+        def extreme(first: Iterable[object], /, *others: object) -> object:
             return function(first, *others) if others else function(self._taken(first))
 
         extreme.__name__ = function.__name__
@@ -168,9 +172,9 @@ def _check_keys(keys: Iterable[object]) -> None:
         raise LimitExceeded(f"more than {MAX_COLLIDING} keys are chosen so that Python finds them in one place")
 
 
-def _round(number: Any, ndigits: int | None = None) -> object:
-    if ndigits is not None and abs(ndigits) > MAX_DIGITS:
-        raise ValueError(f"round(..., {ndigits}): {MAX_DIGITS} digits at most")
+def _round(number: float, ndigits: int | None = None) -> object:
+    if ndigits is not None and abs(ndigits) > _MOST.digits:
+        raise ValueError(f"round(..., {ndigits}): {_MOST.digits} digits at most")
     return round(number, ndigits)
 
 
@@ -184,14 +188,14 @@ _SHALLOW = frozenset(
 )  # fmt: skip
 
 _LIMITED: dict[str, Callable[[Values], Callable[..., object]]] = {
-    "collections.OrderedDict": lambda values: values._ordered,
-    "collections:OrderedDict": lambda values: values._ordered,
-    "dict": lambda values: values._dict,
+    "collections.OrderedDict": lambda values: values._mapping(collections.OrderedDict),
+    "collections:OrderedDict": lambda values: values._mapping(collections.OrderedDict),
+    "dict": lambda values: values._mapping(dict),
     "frozenset": lambda values: values._collect(frozenset),
     "list": lambda values: values._collect(list),
     "max": lambda values: values._extreme(max),
     "min": lambda values: values._extreme(min),
-    "named_dict": lambda values: values._dict,
+    "named_dict": lambda values: values._mapping(dict),
     "named_list": lambda values: values._collect(list),
     "named_tuple": lambda values: values._collect(tuple),
     "range": lambda values: values._range,

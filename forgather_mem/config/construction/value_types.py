@@ -18,7 +18,6 @@ from forgather_mem.errors import did_you_mean
 _SEQUENCES = frozenset({"list", "List", "tuple", "Tuple"})
 _MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping"})
 _SCALARS = frozenset({"int", "float", "bool", "str", "None"})
-_MAX_CHARS = 300  # of an annotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +96,6 @@ def _read(text: str) -> Accepted | None:
     >>> sorted(_read("Optional[int] | Literal['auto']").types), _read("Path | int")
     (['None', 'int'], None)
     """
-    if len(text) > _MAX_CHARS:
-        return None
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:

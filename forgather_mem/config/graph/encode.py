@@ -14,6 +14,7 @@ import yaml
 
 from forgather_mem.config.graph.nodes import (
     NO_DEFAULT,
+    SHOWN,
     CallNode,
     DictNode,
     Graph,
@@ -33,8 +34,6 @@ from forgather_mem.config.graph.tags import is_shorthand
 
 _Dumper = getattr(yaml, "CDumper", yaml.Dumper)
 _ANCHOR = re.compile(r"[A-Za-z0-9_-]+")
-_WIDTH = 120
-_MAX_SHOWN = 500  # characters of one value in the tree
 
 
 def encode(graph: Graph, targets: Sequence[str] | None = None) -> str:
@@ -56,7 +55,7 @@ def encode(graph: Graph, targets: Sequence[str] | None = None) -> str:
         yaml.DocumentEndEvent(explicit=False),
         yaml.StreamEndEvent(),
     ]
-    return str(yaml.emit(events, Dumper=_Dumper, width=_WIDTH, allow_unicode=True))
+    return str(yaml.emit(events, Dumper=_Dumper, width=120, allow_unicode=True))
 
 
 def _events(root: Value) -> Iterator[yaml.Event]:
@@ -211,7 +210,7 @@ def tree(graph: Graph, targets: Sequence[str] | None = None, *, outermost: bool 
     while stack:
         depth, label, value, path, note, mark = stack.pop()
         if not isinstance(value, Node):
-            text = repr(shortened_text(value, _MAX_SHOWN)) if isinstance(value, str) else _text(value)
+            text = repr(shortened_text(value, SHOWN.value)) if isinstance(value, str) else _text(value)
             yield Branch(depth, label, text, mark, note)
             continue
         first = shown.setdefault(id(value), path)
@@ -242,9 +241,9 @@ def _described(node: Node) -> str:
     """
     name = f" @{node.name}" if node.name else ""
     if isinstance(node, CallNode):
-        return shortened_text(f"!{node.kind}:{node.constructor}{name}", _MAX_SHOWN)
+        return shortened_text(f"!{node.kind}:{node.constructor}{name}", SHOWN.value)
     if isinstance(node, VarNode):
-        return shortened_text(f"!var {node.variable}", _MAX_SHOWN)
+        return shortened_text(f"!var {node.variable}", SHOWN.value)
     name = shortened_text(name)
     if isinstance(node, ListNode):
         return f"!{node.form}{name}" if node.form else f"list of {len(node.items)}"

@@ -36,8 +36,6 @@ NO_DEFAULT: Final = _NoDefault()
 TEXT: Final = 0
 """Key of the position of an unquoted text; other keys are names."""
 
-MAX_PATH = 400
-MAX_STEP = 100
 LINE = 1 << 24  # more than any line has columns
 
 
@@ -53,6 +51,19 @@ def mark_at(line: int, column: int) -> Mark:
 def line_and_column(mark: Mark) -> tuple[int, int]:
     """The line and column that a mark packs."""
     return divmod(mark, LINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Characters that people are shown of one step of a path, of a path, and of a value in a tree: a stranger may have
+    made each as long as a file."""
+
+    step: int = 100
+    path: int = 400
+    value: int = 500
+
+
+SHOWN: Final = Shown()
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -228,13 +239,13 @@ class Paths:
 
 def extended(path: str, way: str = "") -> str:
     """A path and one step more, cut at some hundred characters."""
-    if len(path) + len(way) <= MAX_PATH:
+    if len(path) + len(way) <= SHOWN.path:
         return path + way
-    return path if path.endswith("...") else path[:MAX_PATH] + "..."
+    return path if path.endswith("...") else path[: SHOWN.path] + "..."
 
 
-def shortened_text(text: str, limit: int = MAX_STEP) -> str:
-    """A text as people are shown it in one line: a stranger may have made it as long as a file.
+def shortened_text(text: str, limit: int = SHOWN.step) -> str:
+    """A text as people are shown it in one line.
 
     >>> shortened_text("abcdefgh", 5), shortened_text("abc", 5)
     ('abcde... (8 characters)', 'abc')

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import yaml
 
@@ -23,19 +24,26 @@ from forgather_mem.errors import TemplateError
 _Loader: Callable[[str], yaml.SafeLoader] = getattr(
     yaml, "CSafeLoader", yaml.SafeLoader
 )  # without libyaml: 15 times slower
-MAX_DIRECTIVES = 10
-"""Lines that begin with "%", as `%TAG` does: for each node libyaml goes through all of them."""
-
-_MAX_DIRECTIVE = 200  # a prefix that a directive gives is copied into each tag
 _LOOK_EVERY = 500  # events
 _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])\ufeff?(%[^\n\r\x85\u2028\u2029]*)")
-_MAX_TAGS = 400  # characters of tag and anchor behind a key that are looked at
 _KEY = re.compile(r"\s*(?:- +)?[\w.-]+")
 _HAS_KEY = re.compile(r":(?:\s|$)")
 _BLANK = re.compile(r"\s*(?:#|$)")
 _WORD = re.compile(r"\s*([^\W\d][\w.-]{0,99})(?=\s|$)")
 _OPENS = re.compile(r"(?::|^\s*-)(?:\s+[!&]\S+)*\s*(?:#.*)?$")  # what follows in the next line is its value
 _UNPRINTABLE = "[^\\t\\n\\r -~\\x85\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|(?<!^)\\ufeff"
+
+
+@dataclass(frozen=True, slots=True)
+class _Directives:
+    """Lines that begin with "%", as `%TAG` does: for each node libyaml goes through all of them, and a prefix that one
+    gives is copied into each tag."""
+
+    lines: int = 10
+    chars: int = 200
+
+
+_MOST = _Directives()
 
 
 def parse(rendered: Rendered, budgets: Limits | None = None) -> Graph:
@@ -95,11 +103,11 @@ def _compose(rendered: Rendered, composer: Composer, clock: CpuClock) -> None:
 def _check_directives(text: str) -> None:
     """Refuse what libyaml would take long for before its first event."""
     if "%" in text:
-        lines = list(itertools.islice(_DIRECTIVE.finditer(text), MAX_DIRECTIVES + 1))
-        long = [line for line in lines if len(line[1]) > _MAX_DIRECTIVE]
-        if long or len(lines) > MAX_DIRECTIVES:
+        lines = list(itertools.islice(_DIRECTIVE.finditer(text), _MOST.lines + 1))
+        long = [line for line in lines if len(line[1]) > _MOST.chars]
+        if long or len(lines) > _MOST.lines:
             line = text.count("\n", 0, (long or lines)[-1].start(1)) + 1
-            limit = f"{MAX_DIRECTIVES} lines that begin with %, of {_MAX_DIRECTIVE} characters each"
+            limit = f"{_MOST.lines} lines that begin with %, of {_MOST.chars} characters each"
             raise TemplateNodeError(mark_at(line, 1), f"a template has at most {limit}")
 
 
@@ -179,7 +187,7 @@ def _continues(lines: Sequence[str], number: int) -> bool:
     """Whether a line continues a text that begins behind the key above it."""
     above = next((line for line in reversed(lines[:number]) if not _BLANK.match(line)), "")
     is_deeper = len(above) - len(above.lstrip()) < len(lines[number]) - len(lines[number].lstrip())
-    return is_deeper and not _OPENS.search(above[-_MAX_TAGS:])
+    return is_deeper and not _OPENS.search(above[-400:])
 
 
 def _problem(text: str, error: Exception) -> tuple[int, int, str]:

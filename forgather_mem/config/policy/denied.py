@@ -19,7 +19,7 @@ NOT_LISTED = "is not on the allow list"
 _PACKAGES = ("forgather_mem", "forgather_mem.callbacks", "forgather_mem.sinks")
 """Packages of ours that list their names without loading what they name."""
 
-_NEAR_MODULE, _NEAR_NAME = 0.85, 0.8
+_NEAR = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +152,20 @@ def similar_name(text: str) -> str | None:
     if not colon:
         return _of_any_module(text)
     known = _known()
-    near_module = module if module in known else nearest(module, known, _NEAR_MODULE)
+    near_module = module if module in known else nearest(module, known, _NEAR)
     if near_module is None:
         return None
     names = known[near_module]
-    near = name if name in names or not names else nearest(name, names, _NEAR_NAME)
+    near = name if name in names or not names else nearest(name, names, _NEAR)
     found = f"{near_module}:{near}"
     return found if near is not None and found != text else None
 
 
 def _of_any_module(text: str) -> str | None:
-    if near := nearest(text, (*BUILTINS, *VALUE_FUNCTIONS), _NEAR_NAME):
+    if near := nearest(text, (*BUILTINS, *VALUE_FUNCTIONS), _NEAR):
         return near
     places = {name: package for package in reversed(_PACKAGES) for name in _listed_in(package)}
-    near = nearest(text, places, _NEAR_NAME)
+    near = nearest(text, places, _NEAR)
     return f"{places[near]}:{near}" if near else None
 
 

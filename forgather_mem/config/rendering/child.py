@@ -15,7 +15,7 @@ import resource
 import signal
 import sys
 import time
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from types import FrameType
 
 from forgather_mem.config.clock import CpuClock, OutOfTime
@@ -28,10 +28,19 @@ from forgather_mem.config.rendering.taint import TaintTokens
 from forgather_mem.config.source.search import Searcher
 from forgather_mem.errors import TemplateError
 
-_LOOK_EVERY_S = 0.05
-_ONE_OPERATION_S = 0.1  # the kernel stops what Python can't
-_PER_MIB = 0.5  # of text with 10,000 expressions; reading the YAML of so much takes longer, and is not done here
-_FOR_ANSWER = 128 * MIB  # to say in what has happened, and to write the answer
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """When Python looks at the clock; after how long the kernel ends one operation that Python can't; and how many
+    times the limit a MiB of text may take more: so much, of 10,000 expressions. Reading its YAML, which takes longer,
+    is not done here."""
+
+    look_every_s: float = 0.05
+    one_operation_s: float = 0.1
+    per_mib: float = 0.5
+
+
+_TIMES = _Times()
 
 
 def respond() -> None:
@@ -40,7 +49,7 @@ def respond() -> None:
     request: Request = pickle.load(sys.stdin.buffer)
     said = limited(request)
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    _limit_memory(_FOR_ANSWER)
+    _limit_memory(128 * MIB)  # to say in what has happened, and to write the answer
     sys.stdout.buffer.write(json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass"))
     sys.stdout.buffer.flush()
     os._exit(0)
@@ -110,7 +119,7 @@ class LimitedClock(CpuClock):
     __slots__ = ("_began_s",)
 
     def __init__(self, budgets: Limits) -> None:
-        super().__init__(budgets.render_cpu_s, per_mib=_PER_MIB)
+        super().__init__(budgets.render_cpu_s, per_mib=_TIMES.per_mib)
         self._began_s = time.process_time()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         self._limit()
@@ -119,7 +128,7 @@ class LimitedClock(CpuClock):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGPROF, self._tick)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ends, signal.SIGPROF})  # a parent may have blocked them
-        signal.setitimer(signal.ITIMER_PROF, _LOOK_EVERY_S, _LOOK_EVERY_S)
+        signal.setitimer(signal.ITIMER_PROF, _TIMES.look_every_s, _TIMES.look_every_s)
 
     def read(self, num_chars: int) -> None:
         super().read(num_chars)
@@ -127,7 +136,7 @@ class LimitedClock(CpuClock):
 
     def _limit(self) -> None:
         """The timer counts what Python takes, to the ms; the limit what the kernel does for it, too, in seconds."""
-        end_s = self._began_s + self.limit_s + _ONE_OPERATION_S
+        end_s = self._began_s + self.limit_s + _TIMES.one_operation_s
         signal.setitimer(signal.ITIMER_VIRTUAL, max(end_s - time.process_time(), 0.001))
         most = resource.getrlimit(resource.RLIMIT_CPU)[1]
         limit = math.ceil(end_s)

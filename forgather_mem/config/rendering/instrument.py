@@ -20,7 +20,6 @@ from forgather_mem.config.source.tokens import ORIGIN_CLOSE, ORIGIN_OPEN
 
 _NEWLINE_FIRST = re.compile(f"(?:{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})?\n")
 _TAG = re.compile(r"\s*\{%(?:(?!%\}).)*%\}\s*")
-_MAX_TAG = 1_000
 _SILENT = (nodes.Assign, nodes.AssignBlock, nodes.Macro, nodes.Import, nodes.FromImport, nodes.ExprStmt)
 _USED = {nodes.Extends: "extended", nodes.Import: "imported", nodes.FromImport: "imported", nodes.Include: "included"}
 
@@ -93,8 +92,7 @@ class Instrument(NodeTransformer):
 
     def _is_alone(self, line: int) -> bool:
         """Whether a line is one tag and nothing else."""
-        text = self._lines[line - 1]
-        return len(text) <= _MAX_TAG and bool(_TAG.fullmatch(text))
+        return bool(_TAG.fullmatch(self._lines[line - 1]))
 
     def visit_Block(self, node: nodes.Block) -> nodes.Node:
         self.outline.blocks[node.name] = node.lineno

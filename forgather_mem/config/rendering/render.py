@@ -12,7 +12,7 @@ from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed
 from forgather_mem.config.rendering.error_text import explain
 from forgather_mem.config.rendering.functions import Clock
-from forgather_mem.config.rendering.source_map import SourceMap, Tracer, source_map, unchanged
+from forgather_mem.config.rendering.source_map import MAP_LIMITS, SourceMap, Tracer, source_map, unchanged
 from forgather_mem.config.rendering.taint import TaintTokens, untaint
 from forgather_mem.config.rendering.template_refs import Reference, referenced
 from forgather_mem.config.rendering.variables import wrap
@@ -23,7 +23,6 @@ from forgather_mem.config.source.search import Searcher
 from forgather_mem.config.source.tokens import ORIGIN
 from forgather_mem.errors import TemplateError, nearest, ours
 
-_MAX_TRACED = 1_000_000  # characters; a longer text has no source map
 _MISSPELT = 0.8  # measured on Forgather's templates: leftovers are below 0.72, a changed or lost letter above 0.85
 
 
@@ -167,9 +166,9 @@ class Renderer:
         """The source map; None for a text that is too long for one."""
         if text == "\n".join(source.lines).removesuffix("\n"):
             return unchanged(source, text)
-        if len(text) > _MAX_TRACED:
+        if len(text) > MAP_LIMITS.text:
             return None
-        budgets = replace(self._budgets, rendered_bytes=8 * _MAX_TRACED)
+        budgets = replace(self._budgets, rendered_bytes=8 * MAP_LIMITS.text)
         again = Job(self._sources, budgets, clock=job.clock, resolved=dict(job.resolved))
         with self._lock:
             self._marks.reset()

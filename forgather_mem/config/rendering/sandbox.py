@@ -120,8 +120,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.finalize = pass_context(_print)
         self.marks = marks
         self.paste_values = paste_values
-        self.filters: dict[str, Any] = filters.FILTERS.copy()
-        self.tests: dict[str, Any] = filters.TESTS.copy()
+        self.filters = dict(filters.FILTERS)
+        self.tests = dict(filters.TESTS)
         del self.globals["lipsum"]
         self.globals["range"] = _range
         self.globals.update(FUNCTIONS)
@@ -148,11 +148,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
             obj.__self__, obj.__name__, obj
         )
 
-    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        is_format = isinstance(value, BuiltinMethodType) and value.__name__ in ("format", "format_map")
-        return formatting.Format(self, self.marks, value.__self__, value.__name__) if is_format else None
+    def wrap_str_format(self, value: object) -> Callable[..., str] | None:
+        if not isinstance(value, BuiltinMethodType) or value.__name__ not in ("format", "format_map"):
+            return None
+        owner = value.__self__
+        return formatting.Format(self, self.marks, owner, value.__name__) if isinstance(owner, str) else None
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: object) -> object:
+    def call(__self, __context: Context, __obj: Any, *args: object, **kwargs: object) -> object:
         self, obj = __self, __obj
         if isinstance(obj, Undefined) or not self.is_safe_callable(obj):
             if isinstance(obj, Undefined):

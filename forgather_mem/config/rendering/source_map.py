@@ -21,7 +21,17 @@ from forgather_mem.config.source.tokens import ORIGIN, TOKEN
 if TYPE_CHECKING:
     from forgather_mem.config.rendering.compiler import Compiled, Job
 
-_MAX_PIECE, _MAX_LINE = 200, 20_000  # characters that are looked at to find a column
+
+@dataclass(frozen=True, slots=True)
+class MapLimits:
+    """Characters of a text that has a source map, and of a piece and its line that are looked at to find a column."""
+
+    text: int = 1_000_000
+    piece: int = 200
+    line: int = 20_000
+
+
+MAP_LIMITS = MapLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +72,9 @@ class SourceMap:
         chain = [*([f"in block {name}"] if name else []), *origin.chain]
         begin = self.starts[index]
         end = self.starts[index + 1] if index + 1 < len(self.starts) else len(self.text)
-        piece = self.text[begin : min(end, begin + _MAX_PIECE)].split("\n", 1)[0]
+        piece = self.text[begin : min(end, begin + MAP_LIMITS.piece)].split("\n", 1)[0]
         written = source.lines[source_line - 1] if source_line <= len(source.lines) else ""
-        at = written.find(piece, 0, _MAX_LINE) if piece.strip() else 0
+        at = written.find(piece, 0, MAP_LIMITS.line) if piece.strip() else 0
         found = at + offset - begin + 1 if at >= 0 else None
         return source.place(source_line, found, ", ".join(chain) or None)
 

@@ -33,7 +33,6 @@ _START = (
     "from forgather_mem.config.rendering.child import respond; respond()"
 )
 _PACKAGES = ("forgather_mem", "jinja2", "markupsafe", "yaml")
-_ANSWER = 16  # bytes of the answer for each character that may be rendered: its values and its source map, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +153,7 @@ def _ask(request: Request) -> tuple[_Answer | None, int]:
     executable = sys.executable or ""
     if getattr(sys, "frozen", False) or not re.search("python|pypy", os.path.basename(executable).lower()):
         raise _not_started(request, f"{executable!r} is no Python")  # a program that has one in it would run again
-    most = _ANSWER * request.budgets.rendered_bytes
+    most = 16 * request.budgets.rendered_bytes  # its values and its source map, too
     options = ["-I", "-S", *["-B"] * sys.dont_write_bytecode, *["-Xutf8"] * sys.flags.utf8_mode]
     try:
         process = subprocess.Popen(

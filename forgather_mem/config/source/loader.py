@@ -15,7 +15,6 @@ from forgather_mem.config.source.syntax import Part, plain_newlines, split, to_j
 from forgather_mem.config.source.tokens import RESERVED
 
 _MAX_PARTS = 1_000
-_MAX_LINES = 200_000  # each takes a few hundred bytes while loading
 
 
 class StrangersTemplate(Exception):
@@ -104,8 +103,9 @@ class Sources:
                     f"the character U+{ord(char):04X} is reserved", hint="take another one of the private use area"
                 )
         text = text.removeprefix("\ufeff")
-        if text.count("\n") > _MAX_LINES:
-            raise SourceLocation(name, _MAX_LINES).error(f"a template has at most {_MAX_LINES:,} lines")
+        most = self._budgets.nodes
+        if text.count("\n") > most:
+            raise SourceLocation(name, most).error(f"a template has at most {most:,} lines")
         parts: dict[str, Source] = {}
         pieces = split(text) if file is not None else [Part(None, 1, plain_newlines(text))]
         if len(pieces) > _MAX_PARTS:

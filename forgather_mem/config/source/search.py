@@ -19,11 +19,22 @@ from forgather_mem.errors import TemplateError, did_you_mean, missing, ours
 
 SUFFIXES = (".yaml", ".yml", ".jinja")
 _SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages"))
-_MAX_LISTED = 5_000
-_MAX_NAME = 1_000
-_MAX_COMMENT_BYTES = 4_000
-_MAX_COMMENT_LINES = 200
-_MAX_DEPTH = 20  # folders in each other: of each file's name every part is looked at
+
+
+@dataclass(frozen=True, slots=True)
+class _Most:
+    """How much of a search path is listed, since a folder on it may be somebody's home: templates, with ten times as
+    many entries of folders; folders in each other, as every part of a file's name is looked at; characters of a name;
+    bytes and lines in which a template's first comment is looked for."""
+
+    templates: int = 5_000
+    folders_deep: int = 20
+    name_chars: int = 1_000
+    comment_bytes: int = 4_000
+    comment_lines: int = 200
+
+
+_MOST = _Most()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +149,10 @@ class Searcher:
         seen: dict[str, TemplateFile] = {}
         for folder in self.folders:
             for name, _ in _walk(folder):
-                if name not in seen and len(seen) < _MAX_LISTED:
+                if name not in seen and len(seen) < _MOST.templates:
                     with missing(TemplateError, OSError):
                         if found := self.find(name):
-                            comment = _first_comment(self._head(found, _MAX_COMMENT_BYTES))
+                            comment = _first_comment(self._head(found, _MOST.comment_bytes))
                             seen[name] = TemplateFile(name, found.file, comment)
         return sorted(seen.values(), key=lambda template: template.name)
 
@@ -153,7 +164,7 @@ class Searcher:
         """What to do about a name that no folder has."""
         known = [*others]
         for folder in self.folders:
-            known += [found for found, _ in _walk(folder)][:_MAX_LISTED]
+            known += [found for found, _ in _walk(folder)][: _MOST.templates]
         folders = ", ".join(
             str(folder) + ("" if os.path.isdir(folder) else " (does not exist)") for folder in self.folders[:-1]
         )
@@ -170,7 +181,7 @@ class Searcher:
     def _parts(self, name: str) -> list[str]:
         parts = [part for part in name.replace(os.sep, "/").split("/") if part not in ("", ".")]
         problem = None
-        if len(name) > _MAX_NAME:
+        if len(name) > _MOST.name_chars:
             problem = f"has {len(name):,} characters"
         elif os.path.isabs(name) or os.path.splitdrive(name)[0]:
             problem = "is an absolute path"
@@ -206,8 +217,8 @@ class Searcher:
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
     """Names and files of the templates below a folder, sorted by name."""
-    left = 10 * _MAX_LISTED  # directory entries; the folder may be a home directory
-    deepest = os.fspath(folder).count(os.sep) + _MAX_DEPTH
+    left = 10 * _MOST.templates  # directory entries; the folder may be a home directory
+    deepest = os.fspath(folder).count(os.sep) + _MOST.folders_deep
     for where, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED and not name.startswith("."))
         if where.count(os.sep) >= deepest:
@@ -222,7 +233,7 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _first_comment(head: bytes) -> str:
-    for line in head.decode("utf-8", "replace").splitlines()[:_MAX_COMMENT_LINES]:
+    for line in head.decode("utf-8", "replace").splitlines()[: _MOST.comment_lines]:
         text = line.strip().lstrip("#").strip(" -=#")
         if line.lstrip().startswith("#") and text:
             return text
