@@ -88,10 +88,11 @@ class CloserLook:
                 found.sort(key=lambda one: -one.bytes_per_step)
             found = found[:MAX_SUSPECTS]
             suspects = [suspect_of(one, walk) for one in found]
-            for one, suspect in zip(found, suspects, strict=True):
-                if one.kind == "chain":  # chained objects are counted once per link
+            for thing, suspect in zip(found, suspects, strict=True):
+                if thing.kind == "chain":  # chained objects are counted once per link
                     suspect.bytes_per_step = min(suspect.bytes_per_step, rate)
-            if sum(one.bytes_per_step for one in suspects) < LOOK.explained_frac * rate and not _has_graph(suspects):
+            told = sum(math.inf if suspect.kind in _SIZE_UNKNOWN else suspect.bytes_per_step for suspect in suspects)
+            if told < LOOK.explained_frac * rate:
                 suspects += self._among_the_young(walk.ids(), step, rate)
             if not suspects and self._far is not None:
                 suspects = graph_cycle_suspects(rate)
@@ -165,10 +166,6 @@ def _is_part(one: Suspect, suspects: list[Suspect]) -> bool:
     """Whether it is inside another suspect, which is more informative."""
     name = one.held_by or ""
     return any(other.held_by and name.startswith((f"{other.held_by}[", f"{other.held_by}.")) for other in suspects)
-
-
-def _has_graph(suspects: list[Suspect]) -> bool:
-    return any(one.kind in _SIZE_UNKNOWN for one in suspects)
 
 
 _INDEX = re.compile(r"\[[^\]]*\]")
