@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forgather_mem.telemetry.report import LeakReport, Peak, Planned, RunReport
+from forgather_mem.telemetry.report import LeakReport, Planned, RunReport
 
 PEAK, STARTUP, WORKERS, LEAK = "peak", "in startup", "data workers", "leak"
 PLANNED = "planned"  # all tensors of a plan
@@ -161,7 +161,9 @@ def _sizes(report: RunReport, place: str, counted: bool) -> Iterator[tuple[str, 
     if place == "host":
         yield WORKERS, report.host.workers_peak_bytes
     # Peaks of other phases are those by which the run's peak rose: of two runs not the same
-    startup = [peak.bytes for peak in _peaks(report, place) if peak.phase == "startup"]
+    startup = [
+        one.bytes for one in report.peaks if one.phase == "startup" and (one.where == "host") == (place == "host")
+    ]
     if startup:
         yield STARTUP, max(startup)
 
@@ -171,10 +173,6 @@ def held_bytes(report: RunReport) -> int | None:
     if report.run.end != "finished" or not report.host.allocated_end_bytes:
         return None
     return report.host.allocated_end_bytes - report.breakdown.parameters - report.breakdown.optimizer
-
-
-def _peaks(report: RunReport, place: str) -> list[Peak]:
-    return [peak for peak in report.peaks if (peak.where == "host") == (place == "host")]
 
 
 def _difference(name: str, before: Sequence[int], after: Sequence[int], place: str) -> Difference:

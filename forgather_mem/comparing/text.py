@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from forgather_mem.comparing.causes import Changed
 from forgather_mem.comparing.side import HELD, LEAK, OTHERS, PLANNED, STARTUP, WORKERS, Difference, Side
@@ -16,13 +17,8 @@ from forgather_mem.telemetry.report import LeakReport, RunReport
 from forgather_mem.units import format_bytes
 
 WIDTH = 80
-_MOST_SETTINGS = 12
-_MOST_CAUSES = 3
-_MOST_PARTS = 3
-_MOST_DIGITS = 15
 _NOT_SET = "not set"
 _NO_SETTINGS = "it is older, from TensorBoard, or ended before its first step"
-_LEAST_SHOWN = 2**20
 _PLAN_BOTH = "`forgather-mem run --plan` on both sides says more"
 _BEGINS_A_BLOCK = re.compile(r"\A\d*(?=[-+=#.)])")  # in Markdown: a list, a heading
 _WORDS = {
@@ -36,6 +32,28 @@ _WORDS = {
 }
 
 Table = list[tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimits:
+    """How much of a comparison is told.
+
+    Attributes:
+        settings: In the table; `--json` has all.
+        causes: Of a part.
+        parts: In a sentence.
+        digits: Of a number that gets separators; a longer one is a name.
+        least_bytes: A smaller size is none.
+    """
+
+    settings: int = 12
+    causes: int = 3
+    parts: int = 3
+    digits: int = 15
+    least_bytes: int = 2**20
+
+
+_TEXT = TextLimits()
 
 
 def comparison_text(comparison: Comparison) -> str:
@@ -62,7 +80,7 @@ def sentences(comparison: Comparison) -> list[str]:
     told = [_verdict(comparison)]
     for grown in comparison.grown:
         if grown.causes:
-            told.append(f"{grown.part}: {'; '.join(map(_cause, grown.causes[:_MOST_CAUSES]))}")
+            told.append(f"{grown.part}: {'; '.join(map(_cause, grown.causes[: _TEXT.causes]))}")
     told += [f"new leak: {_leak(leak)}" for leak in comparison.new_leaks]
     told += [f"leak gone: {_leak(leak)}" for leak in comparison.gone_leaks]
     before, after = comparison.before, comparison.after
@@ -114,7 +132,7 @@ def _verdict(comparison: Comparison) -> str:
         )
     if not peak.is_sure:
         parts = _parts(grown)
-        if abs(peak.bytes) < _LEAST_SHOWN:
+        if abs(peak.bytes) < _TEXT.least_bytes:
             return f"{name} {takes} as much {where}, but {parts}."
         return f"{name}: {parts}; whether the peak ({comparison.place}) differs can't be told."
     text = f"{name} {takes} {_more(peak.bytes)} {where}"
@@ -140,7 +158,7 @@ def unfinished(report: RunReport) -> str:
 
 
 def _parts(grown: Sequence[Grown]) -> str:
-    return ", ".join(map(_part, grown[:_MOST_PARTS]))
+    return ", ".join(map(_part, grown[: _TEXT.parts]))
 
 
 def _part(grown: Grown) -> str:
@@ -166,7 +184,7 @@ def _values(setting: Changed, without: str = _NOT_SET) -> tuple[str, str]:
 
 
 def _number(value: str) -> str:
-    return f"{int(value):,}" if value.isdecimal() and len(value) <= _MOST_DIGITS and value[0] != "0" else value
+    return f"{int(value):,}" if value.isdecimal() and len(value) <= _TEXT.digits and value[0] != "0" else value
 
 
 def _has(side: Side) -> str:
@@ -185,7 +203,7 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
     shown = [
         one
         for one in comparison.differences
-        if max(one.before, one.after) >= _LEAST_SHOWN or (one.counted and one.is_sure)
+        if max(one.before, one.after) >= _TEXT.least_bytes or (one.counted and one.is_sure)
     ]
     rows = list(map(_size_row, shown))
     if comparison.planned:
@@ -194,10 +212,10 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
     if rows:
         yield [("memory", *names, "difference"), *rows]
     for title, changes in (("setting", comparison.settings), ("version", comparison.versions)):
-        first = sorted(changes, key=lambda one: not one.comparable)[:_MOST_SETTINGS]
+        first = sorted(changes, key=lambda one: not one.comparable)[: _TEXT.settings]
         rows = [(one.name, *_values(one, "none" if title == "version" else _NOT_SET), "") for one in first]
-        if len(changes) > _MOST_SETTINGS:
-            rows.append((f"{len(changes) - _MOST_SETTINGS} more: --json", "", "", ""))
+        if len(changes) > _TEXT.settings:
+            rows.append((f"{len(changes) - _TEXT.settings} more: --json", "", "", ""))
         if rows:
             yield [(title, *names, ""), *rows]
 
@@ -215,7 +233,7 @@ def _by_phase(planned: Sequence[Difference]) -> Iterator[Table]:
 
 
 def _size_row(one: Difference) -> tuple[str, ...]:
-    said = _signed(one.bytes) if one.is_sure else "can't tell" if abs(one.bytes) >= _LEAST_SHOWN else "="
+    said = _signed(one.bytes) if one.is_sure else "can't tell" if abs(one.bytes) >= _TEXT.least_bytes else "="
     name = "planned peak" if one.name == PLANNED else one.name
     return name, format_bytes(one.before), format_bytes(one.after), said
 

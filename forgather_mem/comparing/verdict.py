@@ -20,7 +20,7 @@ from forgather_mem.comparing.side import (
 )  # fmt: skip
 from forgather_mem.comparing.since import curves_of, has_own_curve, step_apart
 from forgather_mem.errors import ForgatherMemError
-from forgather_mem.telemetry.report import LeakReport, Planned
+from forgather_mem.telemetry.report import LeakReport
 
 _IN_NO_PLAN = (HELD, LEAK, OTHERS, WORKERS)
 # A part is told from this fraction of what differs most
@@ -203,12 +203,8 @@ def _with_plan(planned: Sequence[Difference], measured: Sequence[Grown], setting
 
 def _grown_frac(rows: Sequence[Difference]) -> float:
     """By which fraction of them together they have surely grown, or shrunk."""
-    grown = sum(_surely(one) for one in rows if one.is_sure)
+    grown = sum(one.low if one.bytes > 0 else one.high for one in rows if one.is_sure)
     return grown / (sum(one.before for one in rows) or math.inf)
-
-
-def _surely(one: Difference) -> float:
-    return one.low if one.bytes > 0 else one.high
 
 
 def _leaked(side: Side) -> float:
@@ -225,7 +221,8 @@ def planned_differences(before: Side, after: Side) -> list[Difference]:
     old, new = before.planned, after.planned
     if old is None or new is None:
         return []
-    found = [_exact(PLANNED, old.planned_bytes, new.planned_bytes, max((old, new), key=_peak_bytes).phase)]
+    higher = old if old.planned_bytes >= new.planned_bytes else new
+    found = [_exact(PLANNED, old.planned_bytes, new.planned_bytes, higher.phase)]
     rows = [{row.phase: row for row in plan.phases} for plan in (old, new)]
     for phase in dict.fromkeys([*rows[0], *rows[1]]):
         sizes = [{} if phase not in side else {PLANNED: side[phase].bytes, **side[phase].parts} for side in rows]
@@ -261,10 +258,6 @@ def _is_in_all(one: Difference, rows: Sequence[Difference]) -> bool:
 
 def _exact(name: str, before: int, after: int, phase: str) -> Difference:
     return Difference(name, before, after, after - before, after - before, phase, counted=True)
-
-
-def _peak_bytes(plan: Planned) -> int:
-    return plan.planned_bytes
 
 
 def _size(one: Difference) -> float:

@@ -22,15 +22,32 @@ from forgather_mem.telemetry.bounds import is_number
 from forgather_mem.telemetry.records import Finding, Sample
 
 SCHEMA = 1
-# A longer line is none of ours. The longest holds a whole report.
-_MAX_LINE_BYTES = 2**20
 # So far from a file's end is a roll-up looked for: 4,096 records of 15 numbers take 2 MiB, and it would be 120 numbers
 _LOOK_BACK_BYTES = (2**21, 2**24)
-_MOST_TRIED = 8  # of which all but one were torn, or are none of ours
-# A file with so much that is no record is none of ours, or one of which a crash has left nothing more; each line counts
-# as 100 bytes at least.
-_MAX_BAD_BYTES, _LEAST_BAD_BYTES = 2**20, 100
-_MAX_NAMES, _MAX_TEXT = 1000, 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """What is no log of ours.
+
+    Attributes:
+        line_bytes: A longer line is none of ours. The longest holds a whole report.
+        roll_ups: Looked at from the end, of which all but one were torn, or are none of ours.
+        bad_bytes: A file with so much that is no record is none of ours, or a crash has left no more of it;
+        least_bad_bytes: each line counts as so much at least.
+        names: Values of a record.
+        text: Characters of a finding.
+    """
+
+    line_bytes: int = 2**20
+    roll_ups: int = 8
+    bad_bytes: int = 2**20
+    least_bad_bytes: int = 100
+    names: int = 1000
+    text: int = 10_000
+
+
+_LIMITS = LogLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,14 +152,14 @@ def some_samples(path: str | Path, most: int) -> Iterator[Sample]:
     with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
-        while line := file.readline(_MAX_LINE_BYTES):
+        while line := file.readline(_LIMITS.line_bytes):
             record = _parse(line)
             if isinstance(record, Sample):
                 yield record
             left_out = size // most - len(line)
             if left_out > len(line) and file.tell() + left_out < size:
                 file.seek(left_out, os.SEEK_CUR)
-                file.readline(_MAX_LINE_BYTES)  # the rest of a line
+                file.readline(_LIMITS.line_bytes)  # the rest of a line
 
 
 class LogTail:
@@ -160,7 +177,7 @@ class LogTail:
     @property
     def given_up(self) -> bool:
         """Whether so much of it is no record that nothing more is read."""
-        return self._bad_bytes > _MAX_BAD_BYTES
+        return self._bad_bytes > _LIMITS.bad_bytes
 
     def read(self, *, is_over: bool = False) -> Iterator[Record]:
         """The new records; none of a file with too much that is no record.
@@ -178,8 +195,8 @@ class LogTail:
                 raise LogReplaced(str(self.path))
             self._inode = status.st_ino
             file.seek(self._read_bytes)
-            for line in iter(partial(file.readline, _MAX_LINE_BYTES), b""):
-                is_whole = is_over or line.endswith(b"\n") or len(line) == _MAX_LINE_BYTES
+            for line in iter(partial(file.readline, _LIMITS.line_bytes), b""):
+                is_whole = is_over or line.endswith(b"\n") or len(line) == _LIMITS.line_bytes
                 if self.given_up or not is_whole:
                     break
                 self._read_bytes += len(line)
@@ -187,7 +204,7 @@ class LogTail:
                 if record is not None:
                     yield record
                 else:
-                    self._bad_bytes += max(len(line), _LEAST_BAD_BYTES)
+                    self._bad_bytes += max(len(line), _LIMITS.least_bad_bytes)
 
 
 class LogReplaced(Exception):
@@ -202,7 +219,7 @@ def last_record(path: str | Path) -> Record | None:
     """
     with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _MAX_LINE_BYTES))
+        file.seek(max(0, size - _LIMITS.line_bytes))
         return _parse(file.read().rstrip(b"\n").rpartition(b"\n")[2])
 
 
@@ -219,10 +236,10 @@ def roll_ups(path: str | Path) -> Iterator[tuple[RollUp, int]]:
             file.seek(start)
             data = file.read(back)
             at = len(data)
-            for _ in range(_MOST_TRIED):
+            for _ in range(_LIMITS.roll_ups):
                 if (at := data.rfind(b"\n" + _ROLL_UP, 0, at)) < 0:  # the first line of a file is a header
                     break
-                end = data.find(b"\n", at + 1, at + _MAX_LINE_BYTES) + 1
+                end = data.find(b"\n", at + 1, at + _LIMITS.line_bytes) + 1
                 record = _parse(data[at:end])
                 if isinstance(record, RollUp):
                     yield record, start + end
@@ -332,7 +349,7 @@ def _sample(record: Mapping[str, Any]) -> Sample | None:
         and (epoch is None or is_number(epoch))
         and is_number(time_s)
         and (device is None or (isinstance(device, int) and is_number(device)))
-        and len(values) <= _MAX_NAMES
+        and len(values) <= _LIMITS.names
         and (math.isfinite(sum(values.values())) or all(map(math.isfinite, values.values())))
     )
     if not good:
@@ -343,4 +360,4 @@ def _sample(record: Mapping[str, Any]) -> Sample | None:
 def _finding(record: Mapping[str, Any]) -> Finding | None:
     kind, step, text, data = record["kind"], record["step"], record["text"], record["data"]
     good = isinstance(kind, str) and is_number(step) and isinstance(text, str) and isinstance(data, dict)
-    return Finding(kind=kind, step=int(step), text=text[:_MAX_TEXT], data=data) if good else None
+    return Finding(kind=kind, step=int(step), text=text[: _LIMITS.text], data=data) if good else None

@@ -94,7 +94,8 @@ class ReachableGraph:
             if roots is librarys:
                 self._librarys_from = len(self.nodes)
             for label, thing in roots:
-                self._root(label, thing)
+                if self._add(thing, -1):
+                    self._labels[len(self.nodes) - 1] = label
             position = self._descend(position)
         for key in ours:
             del self._seen[key]
@@ -165,10 +166,6 @@ class ReachableGraph:
         """Release everything reached."""
         self.nodes.clear()
         self._seen.clear()
-
-    def _root(self, label: str, thing: object) -> None:
-        if self._add(thing, -1):
-            self._labels[len(self.nodes) - 1] = label
 
     def _descend(self, position: int) -> int:
         nodes, above, seen, kinds = self.nodes, self._above, self._seen, self._kinds

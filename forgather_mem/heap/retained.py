@@ -45,7 +45,11 @@ class Retained:
     owners: tuple[str, ...]
 
     def __str__(self) -> str:
-        rest = f", {format_bytes(self.num_bytes)} in {_count(self.num_tensors, 'tensor')}" if self.num_tensors else ""
+        rest = (
+            f", {format_bytes(self.num_bytes)} in {self.num_tensors:,} tensor{'s' * (self.num_tensors != 1)}"
+            if self.num_tensors
+            else ""
+        )
         head = (
             f"{self.what} is still held{rest}"
             if self.whole
@@ -168,10 +172,6 @@ def _weak(thing: T) -> weakref.ref[T] | None:
         return weakref.ref(thing)
     except TypeError:  # lists, dictionaries, numbers
         return None
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) -> list[Owner]:

@@ -110,7 +110,7 @@ def _plan_instead(acts: _Acts) -> None:
         turn.acquire()  # another thread that would train waits for the end
         planner = os.getpid()
         acts.end()
-        answer: dict[str, Any] = {"problem": "planning has failed"}
+        answer: dict[str, object] = {"problem": "planning has failed"}
         try:
             without_handlers(
                 lambda number, _: _end({"problem": f"it was ended by {signal.Signals(number).name}"}, acts)
@@ -119,7 +119,7 @@ def _plan_instead(acts: _Acts) -> None:
             answer = answer_to(_request(), trainer)
         except BaseException as error:  # noqa: BLE001  # an interrupt, too: nothing of the script's shall handle it
             traceback.print_exc(file=sys.__stderr__)
-            answer["problem"] += f" with {type(error).__name__}, as told above"
+            answer = {"problem": f"planning has failed with {type(error).__name__}, as told above"}
         finally:
             _end(answer, acts)
 

@@ -41,12 +41,9 @@ def is_worth_a_report(folder: str | None, arguments: Arguments, command: Command
     is_usage = ended.code == _USAGE_ERROR or (ended.code == 0 and asks_for_help(command))
     if is_usage and ended.wall_s < USAGE_S:
         return False
-    return ended.wall_s >= SHORT_S or _may_have_used_torch(folder, ended)
-
-
-def _may_have_used_torch(folder: str | None, ended: Ended) -> bool:
-    """What the process below has noted; without a folder it could not, and its size tells."""
-    return bool(run_session.noted(folder, run_session.TORCH)) if folder else ended.peak_bytes >= _TORCH_BYTES
+    # Without a folder the process below could note nothing, and its size tells
+    used_torch = run_session.noted(folder, run_session.TORCH) if folder else ended.peak_bytes >= _TORCH_BYTES
+    return ended.wall_s >= SHORT_S or bool(used_torch)
 
 
 def _has_told_something(folder: str | None) -> bool:

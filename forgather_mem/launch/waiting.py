@@ -114,7 +114,9 @@ class Child:
             return
         if told.si_signo in _UNDONE_BY:
             self._shall_stop = told.si_signo == signal.SIGTSTP
-        if not self._witness.has_got(told) or self._has_left_our_group():
+        # A group of its own the command, unless it is the leader of this one, could not have begun
+        has_left = os.getpgrp() == os.getpid() != os.getpgid(self.pid)
+        if has_left or not self._witness.has_got(told):
             os.kill(self.pid, told.si_signo)
 
     def _stop(self) -> None:
@@ -123,10 +125,6 @@ class Child:
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTSTP])
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTSTP])
-
-    def _has_left_our_group(self) -> bool:
-        """Whether the command has begun a group of its own, which alone, as the leader of this one, it could not."""
-        return os.getpgrp() == os.getpid() != os.getpgid(self.pid)
 
 
 def end_like(ended: Ended) -> int:

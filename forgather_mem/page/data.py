@@ -75,7 +75,6 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
     ours = report if report.leak.rank in (None, rank) else replace(report, leak=NOT_JUDGED)
     found = list(stacks(ours, readings, rank))
     pauses = list(_pauses(readings))
-    band = _band(report, readings, others or {}, rank)
     columns = [size for made in found for _, _, size in made.parts]
     columns += [size for made in found for size in (made.total, *made.phases.values())]
     columns += [size for _, _, size in pauses]
@@ -96,7 +95,7 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
         "startup": [[round(age_s * 1e3), round(size / KIB)] for age_s, size in readings.startup],
         "stacks": [_stack(made, rows) for made in found],
         "pauses": [_series(key, label, np.nan_to_num(size), rows, _MICRO) for key, label, size in pauses],
-        "band": _packed_band(band, rows),
+        "band": _band(report, readings, others or {}, rank, rows),
         "marks": list(_marks(ours, readings)),
         "tables": [{"title": title, "header": header, "rows": lines} for title, header, lines in tables(report)],
     }
@@ -159,21 +158,21 @@ def _pauses(readings: Readings) -> Iterator[tuple[str, str, Column]]:
 
 
 def _band(
-    report: RunReport, readings: Readings, others: dict[int, Readings], rank: int
-) -> tuple[Column, Column, Column] | None:
-    """Lowest and highest memory of the ranks and which has most, at each row."""
+    report: RunReport, readings: Readings, others: dict[int, Readings], rank: int, rows: Rows
+) -> dict[str, list[int | None]] | None:
+    """Lowest and highest memory of the ranks and which has most, at each of these rows."""
     name, short = ("device/allocated_bytes", "allocated") if report.device else ("host/rss_bytes", "rss")
     steps, sources = np.array(readings.steps), {rank: readings, **others}
     if report.run.world_size <= MAX_RANKS_READ:
         sizes = {number: size for number, one in sources.items() if (size := _at(one, name, steps)) is not None}
         if len(sizes) > 1:
             matrix, ranks = np.array(list(sizes.values())), np.array(list(sizes), dtype=np.float64)
-            return matrix.min(axis=0), matrix.max(axis=0), ranks[matrix.argmax(axis=0)]
+            return _packed_band(matrix.min(axis=0), matrix.max(axis=0), ranks[matrix.argmax(axis=0)], rows)
     for source in sources.values():
         low, high = (_at(source, f"ranks/{short}_{end}_bytes", steps) for end in ("min", "max"))
         most = _at(source, "ranks/argmax", steps)
         if low is not None and high is not None and most is not None:
-            return low, high, most
+            return _packed_band(low, high, most, rows)
     return None
 
 
@@ -183,10 +182,7 @@ def _at(source: Readings, name: str, steps: Rows) -> Column | None:
     return None if held is None else held[np.clip(np.searchsorted(source.steps, steps, "right") - 1, 0, None)]
 
 
-def _packed_band(band: tuple[Column, Column, Column] | None, rows: Rows) -> Json | None:
-    if band is None:
-        return None
-    low, high, most = band
+def _packed_band(low: Column, high: Column, most: Column, rows: Rows) -> dict[str, list[int | None]]:
     return {"low": packed(low[rows], KIB), "high": packed(high[rows], KIB), "most": packed(most[rows], 1.0)}
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -18,11 +19,33 @@ from forgather_mem.page.readings import Readings
 from forgather_mem.reporting.run_dir import find_runs, run_report
 from forgather_mem.telemetry.report import RunReport
 
-# Of one core: making the data of a long run takes a second, and the training may need both.
-_SHARE = 0.04
-_LEAST_S, _UNCHANGED_S, _LISTED_S = 1.0, 10.0, 5.0
-_MAX_RANKS, _MAX_FILES, _MAX_RUNS = 16, 1000, 200
 _FILES = ("report.", "memory.rank", "ring.rank", "events.")
+
+
+@dataclass(frozen=True, slots=True)
+class FollowingPace:
+    """How often a run that goes on is looked at, and how much of it. Seconds are of the clock.
+
+    Attributes:
+        core_frac: Of one core: making the data of a long run takes a second, and the training may need both.
+        least_s: Between two looks.
+        unchanged_s: After so long the data are made again although no file has changed.
+        listed_s: Between two looks for new runs.
+        most_ranks: Whose logs are followed.
+        most_files: Of a run.
+        most_runs: Of a folder.
+    """
+
+    core_frac: float = 0.04
+    least_s: float = 1.0
+    unchanged_s: float = 10.0
+    listed_s: float = 5.0
+    most_ranks: int = 16
+    most_files: int = 1000
+    most_runs: int = 200
+
+
+_PACE = FollowingPace()
 
 
 class FollowedRuns:
@@ -37,15 +60,15 @@ class FollowedRuns:
         self._lock = threading.Lock()
         self._numbers: dict[Path, int] = {}
         self._followed: WeakValueDictionary[int, FollowedRun] = WeakValueDictionary()  # while somebody looks
-        self._places = find_runs(self._folder)[:_MAX_RUNS]
+        self._places = find_runs(self._folder)[: _PACE.most_runs]
         self._listed_s = time.monotonic()
 
     def listed(self) -> list[Json]:
         """Number and name of each run, the newest first."""
         with self._lock:
-            if time.monotonic() > self._listed_s + _LISTED_S:
+            if time.monotonic() > self._listed_s + _PACE.listed_s:
                 with contextlib.suppress(ForgatherMemError, OSError):
-                    self._places = find_runs(self._folder)[:_MAX_RUNS]
+                    self._places = find_runs(self._folder)[: _PACE.most_runs]
                 self._listed_s = time.monotonic()
             return [{"id": self._number(place), "name": self._name(place)} for place in self._places]
 
@@ -87,12 +110,12 @@ class FollowedRun:
                 return self._version, self._data
             seen = self._files()
             # That a process has ended without a word is written nowhere
-            if seen == self._seen and (self._ended or now_s < self._made_s + _UNCHANGED_S):
+            if seen == self._seen and (self._ended or now_s < self._made_s + _PACE.unchanged_s):
                 return self._version, self._data
             begun_s = time.thread_time()
             data = self._made()
             self._seen, self._made_s = seen, now_s
-            self._due_s = time.monotonic() + max(_LEAST_S, (time.thread_time() - begun_s) / _SHARE)
+            self._due_s = time.monotonic() + max(_PACE.least_s, (time.thread_time() - begun_s) / _PACE.core_frac)
             if data != self._data:
                 self._version, self._data = self._version + 1, data
             return self._version, self._data
@@ -101,7 +124,7 @@ class FollowedRun:
         found: list[tuple[str, int, int]] = []
         with contextlib.suppress(OSError), os.scandir(self._place) as entries:
             for entry in entries:
-                if entry.name.startswith(_FILES) and len(found) < _MAX_FILES:
+                if entry.name.startswith(_FILES) and len(found) < _PACE.most_files:
                     status = entry.stat(follow_symlinks=False)
                     found.append((entry.name, status.st_size, status.st_mtime_ns))
         return sorted(found)
@@ -117,7 +140,7 @@ class FollowedRun:
         return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
 
     def _read(self) -> None:
-        for files in list(log_files(self._place).values())[:_MAX_RANKS]:
+        for files in list(log_files(self._place).values())[: _PACE.most_ranks]:
             with contextlib.suppress(OSError):  # the report says of a file that it can't be read
                 try:
                     if files[-1] in self._processes:

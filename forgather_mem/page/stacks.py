@@ -16,12 +16,6 @@ from forgather_mem.telemetry.report import DeviceMemory, LeakReport, Peak, RunRe
 from forgather_mem.units import format_bytes
 
 OOM = "oom"  # the event of the row that stands for the failure itself
-_MAX_HOLDERS = 3
-_NEAR_FRAC = 0.15
-# A rise of more than this many times the one before, after so many rows without any
-_SPIKE, _SETTLED_ROWS = 2.0, 16
-_HIGHER = 1.02
-_LEAST_FRAC = 0.001  # smaller parts of other processes, and of shared memory, are left out
 _MINOR = ("shared", "workers", "children")
 _LABELS = {
     "python": "Python and libraries", "mapped": "mapped files", "shared": "shared memory", "parameters": "weights",
@@ -32,6 +26,30 @@ _LABELS = {
 
 Part = tuple[str, str, Column]  # key, label, sizes
 Sizes = tuple[Column, Column | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StackThresholds:
+    """How what was read becomes a picture.
+
+    Attributes:
+        most_holders: Of a leak, each with a part of its own.
+        near_frac: Of a holder's size: a straight line that misses it by less is its growth.
+        spike_times: A rise of more than so many times the one before is no level,
+        settled_rows: where that has stood for so many rows.
+        higher_times: Of the report's peak: a stack above it has other processes in it.
+        least_frac: Smaller parts of other processes, and of shared memory, are left out.
+    """
+
+    most_holders: int = 3
+    near_frac: float = 0.15
+    spike_times: float = 2.0
+    settled_rows: int = 16
+    higher_times: float = 1.02
+    least_frac: float = 0.001
+
+
+_STACKS = StackThresholds()
 
 
 @dataclass(slots=True)
@@ -158,7 +176,7 @@ def _leaking(report: RunReport, readings: Readings, rest: Column, where: tuple[s
         return []
     steps = np.array(readings.steps, dtype=np.float64)
     whole, found = rest.copy(), []
-    for number, holder in enumerate(leak.suspects[:_MAX_HOLDERS]):
+    for number, holder in enumerate(leak.suspects[: _STACKS.most_holders]):
         label = holder.held_by or f"{holder.type or 'memory'} of no known holder"
         label += ", in the data workers" if leak.where == "workers" else ""
         grown = _grown(leak, steps, whole, holder.bytes_per_step, holder.bytes)
@@ -176,7 +194,7 @@ def _grown(leak: LeakReport, steps: Column, rest: Column, bytes_per_step: float,
         return line
     begins = max(float(steps[-1]) - at_end / slope, 0.0)
     line = np.maximum(0.0, slope * (steps - begins))
-    if abs(line[-1] - at_end) < _NEAR_FRAC * at_end:
+    if abs(line[-1] - at_end) < _STACKS.near_frac * at_end:
         return line
     grown = np.maximum(0.0, rest - rest[0])
     return grown * min(1.0, at_end / grown[-1]) if grown[-1] > 0 else line
@@ -225,10 +243,10 @@ def _without_spikes(rises: Column) -> Column:
     """
     known = np.flatnonzero(~np.isnan(rises))
     levels = rises[known]
-    for number in np.flatnonzero(levels[1:] > _SPIKE * levels[:-1]) + 1:
-        before = levels[max(0, number - _SETTLED_ROWS) : number]
-        stood = len(before) == _SETTLED_ROWS or known[number] - known[number - 1] >= _SETTLED_ROWS
-        if stood and levels[number] > _SPIKE * before.max():
+    for number in np.flatnonzero(levels[1:] > _STACKS.spike_times * levels[:-1]) + 1:
+        before = levels[max(0, number - _STACKS.settled_rows) : number]
+        stood = len(before) == _STACKS.settled_rows or known[number] - known[number - 1] >= _STACKS.settled_rows
+        if stood and levels[number] > _STACKS.spike_times * before.max():
             levels[number] = np.median(before)
     found = rises.copy()
     found[known] = levels
@@ -248,7 +266,7 @@ def _passes(readings: Readings, passing: _Passing, has_model: bool) -> Iterator[
 def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> Stack:
     """With its peak and the reason for it, without parts that never held anything."""
     _ran_out(made, report, readings)
-    least = _LEAST_FRAC * made.total.max(initial=0.0)
+    least = _STACKS.least_frac * made.total.max(initial=0.0)
     minor = [key for key, _, size in made.parts if size.max(initial=0.0) <= (least if key in _MINOR else 0.0)]
     made.parts = [part for part in made.parts if part[0] not in minor] or made.parts[:1]
     if made.peak is not None:  # it ran out here
@@ -256,7 +274,9 @@ def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> 
     ours = [peak for peak in report.peaks if peak.where == made.place and peak.rank in (None, rank)]
     made.peak = ours[0] if ours else None
     total = made.total
-    if made.peak is not None and total.max(initial=0.0) > _HIGHER * made.peak.bytes:  # with other processes
+    if (
+        made.peak is not None and total.max(initial=0.0) > _STACKS.higher_times * made.peak.bytes
+    ):  # with other processes
         row = int(total.argmax())
         made.peak = Peak(where=made.place, bytes=int(total[row]), step=readings.steps[row], phase="other")
     if made.peak is not None and len(readings.steps):

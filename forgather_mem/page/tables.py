@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from forgather_mem.reporting.problems import killed_lines, leak_lines, oom_lines
-from forgather_mem.reporting.table import Table, format_place, ledger_table, parts_table, places
+from forgather_mem.reporting.table import Table, format_place, ledger_table, parts_table, peaks_sentence
 from forgather_mem.telemetry.report import LeakReport, LeakSuspect, Planned, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
@@ -28,7 +28,8 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         first, *rest = killed_lines(report, report.killed, _WIDE)
         held = f" {leak.suspects[0].held_by} keeps the most." if leak.suspects and leak.suspects[0].held_by else ""
         first = first.removeprefix("ENDED ")  # the badge says so
-        return "killed", _sentence(first[:1].upper() + first[1:]), " ".join(line.strip() for line in rest[:2]) + held
+        said = f"{first[:1].upper()}{first[1:].removesuffix('.')}."
+        return "killed", said, " ".join(line.strip() for line in rest[:2]) + held
     if leak.verdict == "leak":
         said = _after_label(leak_lines(report, _WIDE)[0])
         if leak.suspects and leak.suspects[0].held_by:
@@ -158,20 +159,10 @@ def _facts(report: RunReport) -> Iterable[tuple[str, str]]:
 
 
 def _peaks(report: RunReport) -> str:
-    peaks = [
-        f"{place.label.removesuffix(' used')} {format_bytes(place.peak_bytes)}"
-        f"{f' of {format_bytes(place.limit_bytes)}' if place.limit_bytes else ''} at {place.at}"
-        for place in places(report)
-        if place.at
-    ]
-    workers = report.host.workers_peak_bytes
+    peaks, workers = peaks_sentence(report), report.host.workers_peak_bytes
     beside = f", and {format_bytes(workers)} in data workers at their own peak" if workers else ""
-    return f"Peak {'; '.join(peaks)}{beside}." if peaks else ""
+    return f"{peaks}{beside}." if peaks else ""
 
 
 def _after_label(line: str) -> str:
     return line.partition("   ")[2].strip()
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith(".") else f"{text}."

@@ -40,7 +40,7 @@ class Loader(Protocol):
     def __iter__(self) -> Iterator[object]: ...
 
 
-class Shape(NamedTuple):
+class PlannedShape(NamedTuple):
     """Rows of a batch, their length if they are tokens, and how many of the data set a collator has joined into one."""
 
     rows: int | None = None
@@ -58,7 +58,7 @@ class Wanted(NamedTuple):
         changes: Other arguments of the Trainer.
     """
 
-    shape: Shape = Shape()
+    shape: PlannedShape = PlannedShape()
     on_device: bool = False
     ranks: int = 1
     changes: Mapping[str, object] = MappingProxyType({})
@@ -101,28 +101,28 @@ class Longest(NamedTuple):
         return f"{JOINS}, so that other batches are shorter: an upper bound{mean}."
 
 
-def shape_of(batch: object) -> Shape:
+def shape_of(batch: object) -> PlannedShape:
     """The rows and the length of a batch.
 
     >>> shape_of({"input_ids": torch.zeros(4, 16), "labels": torch.zeros(4)})
-    Shape(rows=4, length=16, joined=0)
+    PlannedShape(rows=4, length=16, joined=0)
     """
     named = batch if isinstance(batch, Mapping) else {}
     tensors = [named[name] for name in _PLACES if isinstance(named.get(name), torch.Tensor)]
     tensors += [tensor for tensor in tensors_among(batch) if tensor.dim()]
     if not tensors:
-        return Shape()
+        return PlannedShape()
     length = tensors[0].size(1) if _TOKENS in named and tensors[0].dim() > 1 else None
-    return Shape(tensors[0].size(0), length)
+    return PlannedShape(tensors[0].size(0), length)
 
 
-def largest(shapes: Sequence[Shape]) -> Shape:
+def largest(shapes: Sequence[PlannedShape]) -> PlannedShape:
     """That with the most tokens, or rows.
 
-    >>> largest([Shape(4, 16), Shape(2, 64)])
-    Shape(rows=2, length=64, joined=0)
+    >>> largest([PlannedShape(4, 16), PlannedShape(2, 64)])
+    PlannedShape(rows=2, length=64, joined=0)
     """
-    return max(shapes, key=lambda shape: (shape.rows or 0) * (shape.length or 1), default=Shape())
+    return max(shapes, key=lambda shape: (shape.rows or 0) * (shape.length or 1), default=PlannedShape())
 
 
 def resized(batch: Batch, rows: int | None, length: int | None) -> Batch:
@@ -195,8 +195,8 @@ def collating(
     collate: Callable[[list[object]], Batch],
     dataset: Dataset,
     longest: Longest | None,
-    wanted: Shape,
-    tell: Callable[[Shape], None],
+    wanted: PlannedShape,
+    tell: Callable[[PlannedShape], None],
 ) -> Callable[[list[object]], Batch]:
     """A collate function that makes the batches of a plan, whatever rows it is given.
 
@@ -231,8 +231,8 @@ def batches_of_longest_rows(
     loader: Loader,
     rows: int,
     column: str,
-    wanted: Shape,
-    tell: Callable[[Shape], None] = lambda _: None,
+    wanted: PlannedShape,
+    tell: Callable[[PlannedShape], None] = lambda _: None,
 ) -> Longest | None:
     """Let a loader make the batches of a plan; the rows that they are of, if those differ.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.batches import Batch, Shape, Trainer, Wanted, resized, shape_of
+from forgather_mem.planning.batches import Batch, PlannedShape, Trainer, Wanted, resized, shape_of
 from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
 from forgather_mem.planning.isolation.child import in_a_child, notes_of
 from forgather_mem.planning.model import empty, notes_on
@@ -69,7 +69,7 @@ def plan(
     """
     call: Callable[[], Plan]
     not_done: Lines = {}
-    wanted = Wanted(Shape(rows, length), on_device, ranks, arguments)
+    wanted = Wanted(PlannedShape(rows, length), on_device, ranks, arguments)
     if callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
         call = functools.partial(_plan_of_trainer, training, wanted, not_done)
     elif not callable(training):
@@ -88,7 +88,7 @@ def plan(
     warm_up()
     found = call()
     found = replace(found, notes=(*found.notes, *notes_of(not_done, "\n".join(found.notes))))
-    if not callable(training) and wanted.shape == Shape() and not arguments and ranks == 1:
+    if not callable(training) and wanted.shape == PlannedShape() and not arguments and ranks == 1:
         PLANS[training] = found
     return found
 

@@ -96,9 +96,8 @@ class Pretending(TorchDispatchMode):
         return getattr(tensor, "fake_mode", self._fake) is self._fake
 
     def _is_unknown(self, tensor: torch.Tensor) -> bool:
-        return isinstance(tensor, FakeTensor) or self._is_overwritten(tensor)
-
-    def _is_overwritten(self, tensor: torch.Tensor) -> bool:
+        if isinstance(tensor, FakeTensor):
+            return True
         return bool(self._overwritten) and tensor.untyped_storage()._cdata in self._overwritten
 
     def _pretend(self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from forgather_mem.planning.batches import JOINS, Shape
+from forgather_mem.planning.batches import JOINS, PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.model import WORKSPACES
 from forgather_mem.planning.storage_log import StorageLog
@@ -98,7 +98,11 @@ PLANS = Beside[Plan]()
 
 
 def plan_of_log(
-    log: StorageLog, shape: Shape, accumulation: int = 1, notes: Sequence[str] = (), host: StorageLog | None = None
+    log: StorageLog,
+    shape: PlannedShape,
+    accumulation: int = 1,
+    notes: Sequence[str] = (),
+    host: StorageLog | None = None,
 ) -> Plan:
     """The plan that two logged steps with batches of this shape come to; `host` has what goes to the host."""
     log.close()

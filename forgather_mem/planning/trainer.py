@@ -17,7 +17,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.batches import Loader, Shape, Trainer, Wanted, batches_of_longest_rows, largest
+from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted, batches_of_longest_rows, largest
 from forgather_mem.planning.changes import apply_changes, need_no_values, step_as_on_a_device, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
 from forgather_mem.planning.model import empty, notes_on
@@ -96,7 +96,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, failed: Mapping[int, str])
     if steps.kept_more_bytes > 0:
         more = format_bytes(steps.kept_more_bytes)
         notes.append(f"Callbacks keep {more} more after step 2 than after step 1; what later steps add is not planned.")
-    if not shapes and wanted.shape != Shape():
+    if not shapes and wanted.shape != PlannedShape():
         raise PlanError("batches of another size can't be planned: the data loader is not torch's")
     return plan_of_log(log, largest(shapes), trainer.args.gradient_accumulation_steps, notes, host)
 
@@ -113,16 +113,16 @@ def _evaluate(evaluation: Evaluation, trainer: Trainer, log: StorageLog, notes: 
         notes.append(f"The evaluation is not planned: {why}")
 
 
-def _plan_batches(trainer: Trainer, wanted: Shape, notes: list[str]) -> list[Shape]:
+def _plan_batches(trainer: Trainer, wanted: PlannedShape, notes: list[str]) -> list[PlannedShape]:
     """Let the trainer's data loader make the plan's batches; the shapes of those that it has made."""
-    shapes: list[Shape] = []
+    shapes: list[PlannedShape] = []
     load = trainer.get_train_dataloader
 
     def planned() -> object:
         loader = load()
         rows, column = trainer.args.train_batch_size, trainer.args.length_column_name
 
-        def tell(shape: Shape) -> None:
+        def tell(shape: PlannedShape) -> None:
             if longest is not None and wanted.length is None and not shapes:
                 notes.append(longest.note())
                 notes.extend([longest.joined_note(shape.joined)] if shape.joined > 1 and not longest.is_batch else [])
@@ -147,7 +147,7 @@ class Evaluation:
 
     def __init__(self, trainer: Trainer, mode: Pretending, length: int | None, host: StorageLog | None) -> None:
         self._trainer, self.mode, self._host = trainer, mode, host
-        self._load, self._wanted = trainer.get_eval_dataloader, Shape(None, length)
+        self._load, self._wanted = trainer.get_eval_dataloader, PlannedShape(None, length)
         self._every: int | None = trainer.args.eval_accumulation_steps
         self._arrays: list[object] = []
         # How many times as much as one batch leaves is there in place of the batches that are left out

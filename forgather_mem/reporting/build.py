@@ -59,7 +59,7 @@ def build_report(summary: RunSummary) -> RunReport:
         steps=summary.steps,
         run=_run(facts, wall_s, summary.latest.get("step/startup_s", 0.0)),
         host=_host(summary),
-        device=_device(summary),
+        device=tuple(_device(summary, family, index) for family, index in device_families(summary)),
         peaks=peaks,
         breakdown=_breakdown(summary),
         gc=Collector(
@@ -169,11 +169,7 @@ def _host(summary: RunSummary) -> HostMemory:
     )
 
 
-def _device(summary: RunSummary) -> tuple[DeviceMemory, ...]:
-    return tuple(_one_device(summary, family, index) for family, index in device_families(summary))
-
-
-def _one_device(summary: RunSummary, family: str, index: int) -> DeviceMemory:
+def _device(summary: RunSummary, family: str, index: int) -> DeviceMemory:
     name, total_bytes = summary.facts.devices.get(index, ("", 0))
     allocated, reserved = span_of(summary, f"{family}/allocated_bytes"), span_of(summary, f"{family}/reserved_bytes")
     return DeviceMemory(

@@ -4,28 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from forgather_mem.reporting.table import place_of_parts
 from forgather_mem.telemetry.records import OWN_BUDGET_FRAC
 from forgather_mem.telemetry.report import CleanupCall, Collector, LedgerRow, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_ordinal, format_share
 
-# With fewer steps, a single expensive reading weighs too much to represent the others.
-_STEADY_STEPS = 100
 # The end of what is told of a rule that keeps to a budget: "watch (every 16th step)".
 _A_RHYTHM = ("step)", "steps)")
-# Our own collections, clears and trims: the number from which they are judged, the fraction of freed memory that must
-# stay free, and the fraction of the run's time from which they are mentioned.
-_ENOUGH_CALLS = 3
-_KEPT_FRAC = 0.2
-_WORTH_TELLING = 0.002
-# The other pauses of Python's collector are reported from this fraction on.
-_WORTH_A_LINE = 0.001
-# Calls by other code are reported if they took more than this fraction of the run.
-_DEAR_FRAC = 0.01
-_MAX_CALLS = 2
-_AS_PLANNED_FRAC = 0.01  # of the planned peak: a part that differs by less is as predicted
 _ACTIONS = {"collect": "collection", "clear": "clear", "trim": "trim"}
+
+
+@dataclass(frozen=True, slots=True)
+class CostThresholds:
+    """From when on a cost is told.
+
+    Attributes:
+        steady_steps: With fewer, a single expensive reading weighs too much to represent the others.
+        enough_calls: Of our own collections, clears and trims: from so many on they are judged.
+        kept_frac: Of what they freed: so much must stay free.
+        told_frac: Of the run's time: from so much on they are mentioned.
+        paused_frac: The same for the other pauses of Python's collector.
+        dear_frac: The same for calls by other code.
+        most_calls: So many of those are told.
+        as_planned_frac: Of the planned peak: a part that differs by less is as predicted.
+    """
+
+    steady_steps: int = 100
+    enough_calls: int = 3
+    kept_frac: float = 0.2
+    told_frac: float = 0.002
+    paused_frac: float = 0.001
+    dear_frac: float = 0.01
+    most_calls: int = 2
+    as_planned_frac: float = 0.01
+
+
+_COSTS = CostThresholds()
 
 
 def cleanup_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str]:
@@ -37,15 +53,15 @@ def cleanup_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str
     """
     wall_s = report.run.wall_s
     dear = _dear_calls(report)
-    for row in dear[:_MAX_CALLS]:
+    for row in dear[: _COSTS.most_calls]:
         yield _call(row, wall_s)
-    if len(dear) > _MAX_CALLS:
-        yield f"also: {len(dear) - _MAX_CALLS} more calls, see the report"
+    if len(dear) > _COSTS.most_calls:
+        yield f"also: {len(dear) - _COSTS.most_calls} more calls, see the report"
     if brief:
         return
     pause_s = report.gc.pause_total_s
     told_s = sum(row.seconds for row in dear if row.what == "gc.collect")
-    if pause_s - told_s > _WORTH_A_LINE * wall_s:
+    if pause_s - told_s > _COSTS.paused_frac * wall_s:
         yield _collector(report.gc, wall_s)
     yield from (_given_back(row, wall_s) for row in report.ledger)
 
@@ -73,7 +89,7 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
     others = [
         part
         for part in plan.parts
-        if abs(part.measured_bytes - part.planned_bytes) > _AS_PLANNED_FRAC * plan.planned_bytes
+        if abs(part.measured_bytes - part.planned_bytes) > _COSTS.as_planned_frac * plan.planned_bytes
     ]
     for part in others:
         text += f"; {part.name} {format_bytes(part.planned_bytes)}, was {format_bytes(part.measured_bytes)}"
@@ -98,7 +114,7 @@ def own_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str]:
         text += f": {', '.join(filter(None, (each, f'{format_duration(ours.once_s)} once', actions)))}"
     elif not brief:
         text += f" ({', '.join(filter(None, (format_duration(ours.seconds), actions)))})"
-    reading_frac = ours.share_of_step if report.steps >= _STEADY_STEPS else 0.0
+    reading_frac = ours.share_of_step if report.steps >= _COSTS.steady_steps else 0.0
     rarer = rarer_readings(report)
     if reading_frac > OWN_BUDGET_FRAC and not any(what.endswith(_A_RHYTHM) for what in rarer):
         every = format_ordinal(math.ceil(reading_frac / OWN_BUDGET_FRAC))
@@ -138,7 +154,7 @@ def first_sentences(sentences: Sequence[str], most: int) -> Iterator[str]:
 
 def _dear_calls(report: RunReport) -> list[CleanupCall]:
     """Lines that exceeded their budget, most expensive first; our own calls are in the ledger."""
-    least_s = _DEAR_FRAC * report.run.wall_s
+    least_s = _COSTS.dear_frac * report.run.wall_s
     rows = [row for row in report.cleanup_calls if row.whose != "us" and row.seconds > least_s > 0]
     return sorted(rows, key=lambda row: -row.seconds)
 
@@ -166,12 +182,12 @@ def _given_back(row: LedgerRow, wall_s: float) -> str:
 
     freed_bytes, retaken_bytes, objects = row.freed_bytes, row.retaken_bytes, row.objects
     cost_s = row.time_s + row.next_step_excess_s
-    useless = not objects and freed_bytes - retaken_bytes <= _KEPT_FRAC * max(0, freed_bytes)
-    useless = useless and row.calls >= _ENOUGH_CALLS
+    useless = not objects and freed_bytes - retaken_bytes <= _COSTS.kept_frac * max(0, freed_bytes)
+    useless = useless and row.calls >= _COSTS.enough_calls
     told = [f"took {format_duration(row.time_s)}"]
-    if row.next_step_excess_s > _WORTH_TELLING * wall_s > 0:
+    if row.next_step_excess_s > _COSTS.told_frac * wall_s > 0:
         told.append(f"slowed the steps after them by {format_duration(row.next_step_excess_s)}")
-    if useless and cost_s > _WORTH_TELLING * wall_s > 0:
+    if useless and cost_s > _COSTS.told_frac * wall_s > 0:
         told[-1] += f" ({format_share(cost_s / wall_s)} of the run)"
     if objects:
         told.append(f"found {objects:,} unreachable objects")

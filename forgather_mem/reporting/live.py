@@ -13,6 +13,8 @@ from forgather_mem.errors import escape_controls, missing, shown
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
 from forgather_mem.reporting.table import format_time
 from forgather_mem.system.process_start import is_process_running
+from forgather_mem.telemetry.report_part import RunHeader
+from forgather_mem.telemetry.report_schema import from_dict
 from forgather_mem.units import GIB, format_bytes, format_duration
 
 BLOCKS = "".join(map(chr, range(0x2581, 0x2589)))
@@ -110,7 +112,5 @@ def _curve(sizes: Sequence[float], width: int, blocks: str) -> str:
 
 def _is_alive(ring: Ring) -> bool:
     """Whether its process may still be there: where this machine can't know, it is."""
-    pid, host = ring.header.get("pid"), ring.header.get("host")
-    if not (isinstance(pid, int) and isinstance(host, str)):
-        return True
-    return is_process_running(pid, host, str(ring.header.get("process") or "")) is not False
+    header = from_dict(RunHeader, ring.header)
+    return not header.pid or is_process_running(header.pid, header.host, header.process) is not False

@@ -32,7 +32,8 @@ def report_markdown(report: RunReport) -> str:
     run = replace(report.run, folder=None, event_folder=None)  # no commands that work on this machine alone
     folders = _folders(report.run)
     told = with_texts(replace(report, run=run), lambda text: escape_controls(without_folders(text, folders)))
-    lines = [report_text(told), *_versions(told.run), *_settings(told.run)]
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(told.run.versions.items()))
+    lines = [report_text(told), *textwrap.wrap(versions, _WIDTH), *_settings(told.run)]
     fence = "`" * max([3, *(len(ticks) + 1 for ticks in re.findall("`+", "\n".join(lines)))])
     return shown("\n".join([f"{fence}text", *lines, fence]))
 
@@ -80,10 +81,6 @@ def _folders(run: Training) -> tuple[str, ...]:
     places = [os.path.dirname(run.script), run.folder or "", run.event_folder or "", os.path.expanduser("~")]
     found = {place for place in (*places, os.getcwd()) if place.startswith("/") and place != "/"}
     return tuple(sorted(found, key=len, reverse=True))
-
-
-def _versions(run: Training) -> list[str]:
-    return textwrap.wrap(", ".join(f"{name} {version}" for name, version in sorted(run.versions.items())), _WIDTH)
 
 
 def _settings(run: Training) -> list[str]:

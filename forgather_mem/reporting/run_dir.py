@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,30 @@ from forgather_mem.reporting.merge_ranks import merge_ranks
 from forgather_mem.telemetry.report import KilledReport, RunReport
 from forgather_mem.telemetry.report_schema import read_report, to_dict
 
-# Below a folder at most so many others are looked through, and so many names in all.
-_MAX_FOLDERS, _MAX_NAMES = 20_000, 500_000
-_MAX_LOOKED_AT = 1000
-# Of one run.
-_MAX_RANKS, _MAX_LEFT_OUT = 4096, 100
-
-
+_OURS = re.compile(r"report\..*\.?json|(memory|ring)\.rank.*", re.DOTALL)
 OfLog = Callable[[list[Path], Ring | None, list[str]], RunReport | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLimits:
+    """How far a run is searched for; whoever gives the folder may have chosen what is in it.
+
+    Attributes:
+        folders: Below the given one, which are looked through,
+        names: and names in all of them.
+        looked_at: Files whose dates are asked, or runs that are opened.
+        ranks: Of one run.
+        left_out: Sentences about what can not be read.
+    """
+
+    folders: int = 20_000
+    names: int = 500_000
+    looked_at: int = 1000
+    ranks: int = 4096
+    left_out: int = 100
+
+
+_SEARCH = SearchLimits()
 
 
 class NoRun(ForgatherMemError):
@@ -72,7 +89,7 @@ def _from_ranks(place: Path, word: LauncherWord, of_log: OfLog) -> tuple[RunRepo
     written, logs, rings = rank_reports(place), log_files(place), ring_files(place)
     reports: list[RunReport] = []
     left_out: list[str] = []
-    for rank in sorted({*written, *logs, *rings})[:_MAX_RANKS]:
+    for rank in sorted({*written, *logs, *rings})[: _SEARCH.ranks]:
         report, wrong = read_report(written[rank]) if rank in written else (None, [])
         if report is None:
             ring = _ring(rings[rank], wrong) if rank in rings else None
@@ -82,7 +99,7 @@ def _from_ranks(place: Path, word: LauncherWord, of_log: OfLog) -> tuple[RunRepo
             left_out += report.left_out
             run = replace(report.run, folder=report.run.folder or str(place))
             reports.append(replace(report, run=run, left_out=()))
-        if len(left_out) > _MAX_LEFT_OUT:  # none of ours
+        if len(left_out) > _SEARCH.left_out:  # none of ours
             left_out.append("further files were not looked at")
             break
     if reports:
@@ -171,18 +188,18 @@ def find_runs(folder: str | Path) -> list[Path]:
     runs: list[tuple[float, str]] = []
     events: list[tuple[float, str]] = []
     for number, (place, names) in enumerate(_folders(str(top))):
-        if ours := [name for name in names if _is_ours(name)]:
+        if ours := [name for name in names if _OURS.fullmatch(name)]:
             runs.append((_newest(place, ours), place))
         elif theirs := [name for name in names if "tfevents" in name]:
             events.append((_newest(place, theirs), place))
-        if number >= _MAX_FOLDERS or (runs and number == 0):
+        if number >= _SEARCH.folders or (runs and number == 0):
             break
     if runs:
         return [Path(place) for _, place in sorted(runs, reverse=True)]
     if events:
         from forgather_mem.reporting.from_events import has_memory_tags
 
-        for _, place in sorted(events, reverse=True)[:_MAX_LOOKED_AT]:
+        for _, place in sorted(events, reverse=True)[: _SEARCH.looked_at]:
             with missing(OSError):
                 if has_memory_tags(place):
                     return [_run_beside(place) or Path(place)]
@@ -201,7 +218,7 @@ def _run_beside(events: str) -> Path | None:
         names: list[str] = []
         with missing(OSError):  # it may be nobody's to read
             names = os.listdir(runs) if is_real_folder(runs) else []
-        for name in sorted(names, reverse=True)[:_MAX_LOOKED_AT]:
+        for name in sorted(names, reverse=True)[: _SEARCH.looked_at]:
             report, _ = read_report(os.path.join(runs, name, FILE_NAME))
             if report is not None and report.run.event_folder and os.path.realpath(report.run.event_folder) == events:
                 return Path(runs, name)
@@ -210,7 +227,7 @@ def _run_beside(events: str) -> Path | None:
 
 def _folders(top: str) -> Iterator[tuple[str, list[str]]]:
     """A folder and those below it, each with the names of its files; no link is followed, nor are hidden ones."""
-    waiting, left = [top], _MAX_NAMES
+    waiting, left = [top], _SEARCH.names
     while waiting and left > 0:
         place = waiting.pop()
         names = []
@@ -224,14 +241,10 @@ def _folders(top: str) -> Iterator[tuple[str, list[str]]]:
         yield place, names
 
 
-def _is_ours(name: str) -> bool:
-    return (name.startswith("report.") and name.endswith(".json")) or name.startswith(("memory.rank", "ring.rank"))
-
-
 def _newest(place: str, names: list[str]) -> float:
     """When one of these files was changed last; of very many, one of the first."""
     newest = 0.0
-    for name in names[:_MAX_LOOKED_AT]:
+    for name in names[: _SEARCH.looked_at]:
         with missing(OSError):
             newest = max(newest, os.lstat(os.path.join(place, name)).st_mtime)
     return newest

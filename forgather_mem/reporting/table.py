@@ -94,6 +94,17 @@ def places(report: RunReport) -> Iterator[MemoryRow]:
         yield MemoryRow("host", *sizes, at, host.limit_bytes, whose)
 
 
+def peaks_sentence(report: RunReport) -> str:
+    """The peak of each kind of memory, its limit, and when it was, without a full stop; "" without any."""
+    peaks = [
+        f"{place.label.removesuffix(' used')} {format_gib(place.peak_bytes, place.limit_bytes)}"
+        f"{f' ({place.whose})' if place.whose else ''} at {place.at}"
+        for place in places(report)
+        if place.at
+    ]
+    return f"Peak {'; '.join(peaks)}" if peaks else ""
+
+
 def startup_sentences(report: RunReport) -> Iterator[str]:
     """How long the process had run before its first step, and its highest memory until then."""
     if not report.run.startup_s:

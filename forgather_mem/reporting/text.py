@@ -31,7 +31,7 @@ from forgather_mem.reporting.problems import (
     signal_name,
     was_out_of_memory,
 )  # fmt: skip
-from forgather_mem.reporting.table import format_gib, places, startup_sentences, table_lines
+from forgather_mem.reporting.table import peaks_sentence, places, startup_sentences, table_lines
 from forgather_mem.telemetry.report import Extremes, RunReport
 from forgather_mem.units import GIB, format_bytes, format_duration
 
@@ -144,16 +144,10 @@ def _all_well(report: RunReport) -> bool:
 
 def _short(report: RunReport, width: int) -> list[str]:
     under = format_bytes(report.leak.bytes_per_step_high)
-    peaks = [
-        f"{place.label.removesuffix(' used')} {format_gib(place.peak_bytes, place.limit_bytes)}"
-        f"{f' ({place.whose})' if place.whose else ''} at {place.at}"
-        for place in places(report)
-        if place.at
-    ]
     kept = f"; {report.leak.why}" if report.leak.why else ""
     said = [f"No leak (under {under} a step over {report.steps:,} steps){kept}."]
-    if peaks:
-        said.append(f"Peak {'; '.join(peaks)}.")
+    if peaks := peaks_sentence(report):
+        said.append(f"{peaks}.")
     said += [f"Room: {room}" for room in _room(report)]
     rarer = len(rarer_readings(report))
     noted = f", {rarer} reading{'s' * (rarer != 1)} sampled less often" if rarer else ""

@@ -119,7 +119,7 @@ class _Code:
             return 1 if by_key and not self.shortens(target, value) else None
         if not self.is_subject(target) or (not assigned and self.shortens(target, value)):
             return None
-        if any(self.is_subject(part) for part in ast.walk(value) if isinstance(part, ast.expr)):
+        if self._is_in(value):
             return 4
         return 5 if any(_called(part) in _JOINS for part in ast.walk(value)) else _ASSIGNS
 
@@ -129,11 +129,11 @@ class _Code:
         if not self.is_subject(base):
             return False
         return any(
-            isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice) and self._mentions(part.value)
+            isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice) and self._is_in(part.value)
             for part in ast.walk(value)
         ) and not any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add) for part in ast.walk(value))
 
-    def _mentions(self, node: ast.AST) -> bool:
+    def _is_in(self, node: ast.AST) -> bool:
         return any(self.is_subject(part) for part in ast.walk(node) if isinstance(part, ast.expr))
 
 

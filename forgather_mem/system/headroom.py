@@ -22,7 +22,7 @@ from forgather_mem.system.allocator import (
     used_allocators,
 )
 from forgather_mem.system.memory_limit import MemoryLimit
-from forgather_mem.system.own_limits import own_limits
+from forgather_mem.system.own_limits import Bound, own_limits
 from forgather_mem.system.peak_windows import peaks_of
 from forgather_mem.system.time_budget import TimeBudget
 from forgather_mem.units import MIB
@@ -79,11 +79,8 @@ class HostRooms:
 
     def read(self) -> list[Room]:
         """The rooms, tightest first: one below the limits shared with other processes, and one for each of our own."""
-        rooms = [
-            _host(bound.name, bound.used_bytes, bound.limit_bytes, ranks_on_this_host())
-            for bound in self._memory.bounds()[:1]
-        ]
-        rooms += [_host(limit.name, limit.used_bytes, limit.limit_bytes) for limit in own_limits(self._own)]
+        rooms = [_host(bound, ranks_on_this_host()) for bound in self._memory.bounds()[:1]]
+        rooms += map(_host, own_limits(self._own))
         return sorted(rooms, key=lambda room: room.free_bytes)
 
 
@@ -193,6 +190,6 @@ def _private_pools(allocator: Allocator) -> _PrivatePools:
     return _PrivatePools(allocator)
 
 
-def _host(limit: str, used_bytes: int, limit_bytes: int, num_ranks: int = 1) -> Room:
-    free_bytes = max(0, limit_bytes - used_bytes)
-    return Room(where="host", limit=limit, used_bytes=used_bytes, free_bytes=free_bytes, num_ranks=num_ranks)
+def _host(limit: Bound, num_ranks: int = 1) -> Room:
+    used_bytes, free_bytes = limit.used_bytes, limit.free_bytes
+    return Room(where="host", limit=limit.name, used_bytes=used_bytes, free_bytes=free_bytes, num_ranks=num_ranks)

@@ -37,7 +37,9 @@ class HostMark:
     """
 
     def __init__(self, proc_root: str | Path = "/proc") -> None:
-        self.slack_bytes = max(MIB, _counter_error_bytes(os.cpu_count() or 1))
+        # The kernel's count of resident pages may be off by one batch per CPU (lib/percpu_counter.c)
+        num_cpus = os.cpu_count() or 1
+        self.slack_bytes = max(MIB, num_cpus * max(32, 2 * num_cpus) * PAGE_BYTES)
         here = Path(proc_root) / "self"
         self._statm = KernelFile(here / "statm")
         self._status = KernelFile(here / "status")
@@ -97,11 +99,6 @@ class DeviceMark:
 
     def rest(self) -> None:
         pass
-
-
-def _counter_error_bytes(num_cpus: int) -> int:
-    """The possible error of the kernel's count of resident pages: one batch per CPU (lib/percpu_counter.c)."""
-    return num_cpus * max(32, 2 * num_cpus) * PAGE_BYTES
 
 
 def _max_rss_bytes() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
 
 from forgather_mem.system.allocator import Allocator
 
@@ -32,7 +31,7 @@ def other_processes_bytes(allocator: Allocator) -> int | None:
 
 
 @functools.cache
-def _handle(allocator: Allocator) -> Any:
+def _handle(allocator: Allocator) -> object:
     try:
         import pynvml
     except ImportError:

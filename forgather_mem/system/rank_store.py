@@ -17,10 +17,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from forgather_mem.errors import ours
 from forgather_mem.system.forks import FORKS
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -29,22 +32,6 @@ ANSWER_S = 0.5  # an answer takes 0.1 ms in one machine
 _RETRY_S = 60.0
 _IDLE_S = 1.0
 _PREFIX = "forgather_mem/"
-
-
-class Store(Protocol):
-    """What is used of a store of torch.distributed."""
-
-    def set(self, key: str, value: str | bytes, /) -> None: ...
-
-    def add(self, key: str, amount: int, /) -> int: ...
-
-    def get(self, key: str, /) -> bytes: ...
-
-    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
-
-    def check(self, keys: list[str], /) -> bool: ...
-
-    def wait(self, keys: list[str], timeout: timedelta, /) -> None: ...
 
 
 def default_store() -> Store | None:
@@ -190,7 +177,7 @@ def put(key: str, value: str | bytes, *, wait_s: float = ANSWER_S) -> bool:
     """Write a value for the other ranks; whether it is on its way. False without a store, or when it is gone."""
 
     def write(store: Store) -> None:
-        store.set(_PREFIX + key, value)
+        store.set(_PREFIX + key, value)  # type: ignore[arg-type]  # takes bytes, too
 
     question = _ASKER.ask(f"put {key}", write, anew=True, wait_s=wait_s)
     return question is not None and not question.failed

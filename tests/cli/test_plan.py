@@ -52,10 +52,3 @@ def test_a_mistake_in_our_options_is_told(cli, words, told) -> None:
     code, out, err = cli("plan", *words)
     assert (code, out) == (2, "")
     assert told in err
-
-
-def test_help_names_the_options(cli) -> None:
-    code, out, _ = cli("plan", "--help")
-    assert code == 0
-    for option in ("--card", "--set", "--ranks", "--json", "--meta"):
-        assert option in out

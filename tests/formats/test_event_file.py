@@ -82,11 +82,6 @@ def test_two_files_of_one_process_and_second_have_names_of_their_own(tmp_path: P
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_torn_tail_does_not_count() -> None:
-    torn = io.BytesIO(framed(b"first") + framed(b"second")[:-3])
-    assert [*payloads(torn)] == [b"first"]
-
-
 @pytest.mark.parametrize("missing", ["google_crc32c._crc32c", "google_crc32c"])
 def test_a_checksum_in_python_is_refused_without_a_warning(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextvars
-import functools
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,10 +16,6 @@ from forgather_mem.heap.owner_paths import MAX_KEY_CHARS, attributes_of, frame_n
 
 class Trainer:
     shared: Any = None
-
-
-class Slotted:
-    __slots__ = ("kept",)
 
 
 def by_attribute(thing: object) -> tuple[list[Any], str]:
@@ -39,22 +34,6 @@ def by_key(thing: object) -> tuple[list[Any], str]:
     return [tables, tables[5], thing], "[5]['a']"
 
 
-def by_slot(thing: object) -> tuple[list[Any], str]:
-    slotted = Slotted()
-    slotted.kept = thing
-    return [slotted, thing], ".kept"
-
-
-def by_class(thing: object) -> tuple[list[Any], str]:
-    kind = type("Kind", (), {"shared": thing})
-    return [kind, thing], ".shared"
-
-
-def by_partial(thing: object) -> tuple[list[Any], str]:
-    call = functools.partial(print, end=thing)
-    return [call, call.keywords, thing], ".keywords['end']"
-
-
 def by_module(thing: object) -> tuple[list[Any], str]:
     inner = torch.nn.ReLU()
     inner.thing = thing  # type: ignore[assignment]
@@ -62,7 +41,7 @@ def by_module(thing: object) -> tuple[list[Any], str]:
     return [model, vars(model), model._modules, inner, vars(inner), thing], "[1].thing"
 
 
-@pytest.mark.parametrize("way", [by_attribute, by_index, by_key, by_slot, by_class, by_partial, by_module])
+@pytest.mark.parametrize("way", [by_attribute, by_index, by_key, by_module])
 def test_a_path_is_code_that_leads_to_the_object(way: Any) -> None:
     thing = Trainer()
     nodes, expected = way(thing)
@@ -121,5 +100,4 @@ def test_attributes_are_read_without_the_code_of_the_class() -> None:
     loud = Loud()
     object.__getattribute__(loud, "__dict__")["kept"] = 5
     assert attributes_of(loud) == {"kept": 5}
-    assert attributes_of(Slotted()) is None
     assert attributes_of(5) is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from forgather_mem.heap.retained import Retained, WeakWatch, describe, storage_bytes, tensors_in
+from forgather_mem.heap.retained import Retained, WeakWatch, storage_bytes, tensors_in
 
 pytestmark = pytest.mark.alone(forked=True)
 
@@ -77,12 +77,3 @@ def test_the_tensors_of_an_optimizer_and_of_containers_are_found_each_once() -> 
     assert {id(weight), id(weight.grad), id(model.mask), id(momentum)} <= found
     assert len(list(tensors_in([weight, weight]))) == 2, "it and its gradient"
     assert storage_bytes(torch.zeros(1000)[:1]) == 4000
-
-
-def test_a_description_is_short() -> None:
-    assert [describe(thing) for thing in (torch.zeros(2, 3).half(), Net(), [], None)] == [
-        "Tensor [2, 3] float16",
-        "Net",
-        "list",
-        "NoneType",
-    ]

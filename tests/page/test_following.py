@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ from tests.reporting.report_fixtures import leaking, out_of_memory, written
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_LEAST_S", 0.0)
-    monkeypatch.setattr(following, "_SHARE", 1e9)
+    monkeypatch.setattr(following, "_PACE", replace(following._PACE, least_s=0.0, core_frac=1e9))
 
 
 def shown(run: FollowedRun) -> Any:
@@ -143,7 +143,7 @@ def test_a_folder_that_is_gone_is_told_and_what_comes_back_is_shown(tmp_path: Pa
 
 
 def test_runs_keep_their_numbers_when_others_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_LISTED_S", -1.0)
+    monkeypatch.setattr(following, "_PACE", replace(following._PACE, listed_s=-1.0))
     for age, name in enumerate(("new", "old\x1b[31m")):
         os.utime(log_of(tmp_path / name), (2e9 - age, 2e9 - age))
     runs = FollowedRuns(tmp_path)

@@ -7,7 +7,7 @@ import itertools
 import torch
 from transformers import BatchEncoding
 
-from forgather_mem.planning.batches import Longest, Shape, collating, longest_rows, resized, shape_of
+from forgather_mem.planning.batches import Longest, PlannedShape, collating, longest_rows, resized, shape_of
 
 
 def test_all_tensors_of_a_batch_are_resized_together() -> None:
@@ -21,14 +21,14 @@ def test_all_tensors_of_a_batch_are_resized_together() -> None:
 
 def test_pictures_have_rows_and_no_length() -> None:
     batch = {"labels": torch.zeros(2), "pixel_values": torch.zeros(2, 3, 8, 8)}
-    assert shape_of(batch) == Shape(2, None)
+    assert shape_of(batch) == PlannedShape(2, None)
     assert resized(batch, 5, 7)["pixel_values"].shape == (5, 3, 8, 8)
 
 
 def test_a_batch_may_be_one_tensor_or_a_list() -> None:
-    assert shape_of(torch.zeros(4, 2)) == Shape(4)
+    assert shape_of(torch.zeros(4, 2)) == PlannedShape(4)
     assert [tensor.shape for tensor in resized([torch.zeros(4, 2), torch.zeros(4)], 2, None)] == [(2, 2), (2,)]
-    assert shape_of("text") == Shape()
+    assert shape_of("text") == PlannedShape()
 
 
 def test_the_longest_rows_are_found_by_looking() -> None:
@@ -85,9 +85,11 @@ def test_rows_of_one_length_need_no_choice() -> None:
 def test_a_collator_gets_the_longest_rows_as_many_times_as_rows_were_asked() -> None:
     rows, told = [[1], [1, 2, 3], [1, 2]], []
     longest = Longest([1], 3, 3, 3)
-    collate = collating(lambda samples: {"input_ids": torch.tensor(samples)}, rows, longest, Shape(), told.append)
+    collate = collating(
+        lambda samples: {"input_ids": torch.tensor(samples)}, rows, longest, PlannedShape(), told.append
+    )
     assert collate([rows[0], rows[2]])["input_ids"].tolist() == [[1, 2, 3], [1, 2, 3]]
-    assert told == [Shape(2, 3)]
+    assert told == [PlannedShape(2, 3)]
 
 
 def padded(samples: list[list[int]]) -> dict[str, torch.Tensor]:
@@ -101,15 +103,15 @@ def test_a_batch_of_rows_that_are_equally_long_has_padding_as_those_of_the_train
     longest = longest_rows([{"input_ids": row} for row in rows], 3)
     assert longest is not None
 
-    def lengths(number: int, wanted: Shape) -> list[int]:
+    def lengths(number: int, wanted: PlannedShape) -> list[int]:
         collate = collating(padded, rows, longest, wanted, lambda _: None)
         return [int(row.sum()) for row in collate(rows[:number])["attention_mask"]]
 
-    assert lengths(3, Shape()) == [9, 7, 9]
-    assert lengths(1, Shape()) == [9]
-    assert lengths(1, Shape(rows=2)) == [9, 7]
-    assert lengths(3, Shape(length=6)) == [6, 3, 6]  # cut off, the next longest would have no padding
-    assert lengths(3, Shape(length=2)) == [2, 2, 2]
+    assert lengths(3, PlannedShape()) == [9, 7, 9]
+    assert lengths(1, PlannedShape()) == [9]
+    assert lengths(1, PlannedShape(rows=2)) == [9, 7]
+    assert lengths(3, PlannedShape(length=6)) == [6, 3, 6]  # cut off, the next longest would have no padding
+    assert lengths(3, PlannedShape(length=2)) == [2, 2, 2]
 
 
 def test_a_collator_that_joins_rows_gets_the_longest_alone() -> None:
@@ -120,4 +122,4 @@ def test_a_collator_that_joins_rows_gets_the_longest_alone() -> None:
         joined = torch.tensor([*itertools.chain(*samples)]).view(1, -1)
         return {"input_ids": joined, "loss_mask": joined}
 
-    assert collating(join, rows, longest, Shape(), lambda _: None)([[0], [0]])["input_ids"].shape == (1, 18)
+    assert collating(join, rows, longest, PlannedShape(), lambda _: None)([[0], [0]])["input_ids"].shape == (1, 18)

@@ -6,7 +6,7 @@ import json
 
 import torch
 
-from forgather_mem.planning.batches import Shape
+from forgather_mem.planning.batches import PlannedShape
 from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.storage_log import StorageLog
 
@@ -31,7 +31,7 @@ def one_step() -> Plan:
     del kept, passing
     log.begin("optimizer")
     del gradient
-    plan = plan_of_log(log, Shape(4, 16), 2, ["A note."])
+    plan = plan_of_log(log, PlannedShape(4, 16), 2, ["A note."])
     del weight
     return plan
 

@@ -66,31 +66,6 @@ def test_a_run_that_failed_never_gets_the_short_text(change: dict[str, Any]) -> 
     assert "MEMORY" in text_of(report)
 
 
-def test_the_text_stays_within_25_lines_of_80_ascii_columns_whatever_happened() -> None:
-    summary = gpu_run()
-    script = "a_script_with_a_name_that_nobody_would_want_to_type_twice_in_a_row.py"
-    summary.facts.header = replace(summary.facts.header, script=script)
-    summary.facts.end = "exception"
-    summary.switched_off = [f"rule {n}: switched off, the last: \x1b[31m{'x' * 300}" for n in range(9)]
-    row = replace(summary.told.ledger[0], calls=123_456, freed_bytes=-5)
-    summary.told = replace(summary.told, ledger=(replace(row, what="collect"), row, replace(row, what="trim")))
-    text = text_of(built(summary))
-    assert text.count("\n") < 25
-    assert max(map(len, text.splitlines())) <= 80
-    assert text.isascii()
-    assert "\x1b" not in text
-    assert "also: 6 more" in text
-    assert "freed nothing" in text
-    assert text.splitlines()[-2] == "tensorboard --logdir out                     tags mem_*"
-
-
-def test_colour_changes_no_word() -> None:
-    report = built(gpu_run())
-    coloured = text_of(report, color=True)
-    assert "\x1b[1mMEMORY\x1b[0m" in coloured
-    assert coloured.replace("\x1b[1m", "").replace("\x1b[0m", "") == text_of(report)
-
-
 def test_peaks_come_with_step_and_phase_and_the_highest_of_each_place_first() -> None:
     assert built(gpu_run())["peaks"] == [
         {"where": "host", "bytes": int(8.8 * GIB), "step": 500, "phase": "save"},

@@ -52,32 +52,6 @@ def test_an_inner_window_does_not_cost_an_outer_one_its_peak(peaks: PeakWindows)
     assert second.peak_bytes - second.start_bytes == pytest.approx(0, abs=MIB)
 
 
-def test_an_outer_window_sees_what_happened_in_an_inner_one(peaks: PeakWindows) -> None:
-    with peaks.open() as outer, peaks.open():
-        spike(16)
-    assert outer.peak_bytes - outer.start_bytes == pytest.approx(16 * MIB, abs=MIB)
-
-
-def test_windows_may_overlap_and_close_in_any_order(peaks: PeakWindows) -> None:
-    first = peaks.open()
-    spike(8)
-    second = peaks.open()
-    spike(32)
-    first.close()
-    spike(64)
-    second.close()
-    assert first.peak_bytes - first.start_bytes == pytest.approx(32 * MIB, abs=MIB)
-    assert second.peak_bytes - second.start_bytes == pytest.approx(64 * MIB, abs=MIB)
-
-
-def test_a_restarted_window_forgets_what_was_before(peaks: PeakWindows) -> None:
-    with peaks.open() as window:
-        spike(64)
-        window.restart()
-        spike(8)
-        assert window.peak_bytes - window.start_bytes == pytest.approx(8 * MIB, abs=MIB)
-
-
 def test_closing_twice_changes_nothing(peaks: PeakWindows) -> None:
     window = peaks.open()
     spike(8)

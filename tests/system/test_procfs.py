@@ -56,16 +56,6 @@ def test_a_file_that_is_not_there_fails_when_it_is_read() -> None:
         file.read()
 
 
-def test_in_a_forked_child_a_kept_file_is_the_childs() -> None:
-    file = KernelFile("/proc/self/stat")
-    assert int(file.read().split()[0]) == os.getpid()
-    pid = os.fork()
-    if not pid:
-        os._exit(int(file.read().split()[0]) != os.getpid())
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    file.close()
-
-
 def test_a_file_is_open_once_however_many_read_it_and_closed_when_none_does_any_more(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"text")

@@ -26,23 +26,6 @@ def two_ranks(key: str, text: str = "a") -> tuple[RankAgreement, RankAgreement]:
 
 
 @pytest.mark.usefixtures("store")
-def test_ranks_follow_a_proposal_from_the_same_step_on() -> None:
-    first, second = two_ranks("test")
-    heard: list[tuple[str, str]] = []
-    for step in range(2, 30, 2):
-        mine = first.at(step)
-        if step == 6:
-            first.propose("b", from_step=step + 4)
-        if step == 8:
-            first.propose("ignored, since the first is pending", from_step=step + 4)
-        if step == 16:
-            first.propose("c", from_step=step + 4)
-        heard.append((mine, second.at(step)))
-    assert [one for one, _ in heard] == [two for _, two in heard]
-    assert "".join(one for one, _ in heard) == "aaaabbbbbccccc"
-
-
-@pytest.mark.usefixtures("store")
 def test_a_training_of_one_rank_alone_does_not_part_the_keys_of_the_later_ones() -> None:
     keys = [[training_key(0, rank, 2) for rank in (0, 1)] for _ in range(2)]
     training_key(40, 0, 2)  # the first rank alone goes on from a checkpoint

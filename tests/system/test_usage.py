@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from forgather_mem.system.peak_windows import host_peaks
-from forgather_mem.system.usage import Span, Usage, UsageSpan, UsageWindow, usage_now
+from forgather_mem.system.usage import Span, Usage, UsageWindow, usage_now
 from forgather_mem.units import MIB
 from tests.memory import spike, status_bytes, touched
 from tests.simulated_device import simulated_device
@@ -75,9 +75,3 @@ def test_after_its_end_a_window_claims_no_exact_peak() -> None:
     again = window.close().host
     assert not again.exact
     assert again.peak_bytes >= again.end_bytes
-
-
-def test_a_span_that_gave_memory_back_has_consumed_less_than_nothing() -> None:
-    host = Span(start_bytes=100, end_bytes=80, peak_bytes=300)
-    assert host.consumed_bytes == -20
-    assert UsageSpan(host=host).end == Usage(host_bytes=80)

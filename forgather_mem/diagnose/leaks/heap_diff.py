@@ -98,14 +98,17 @@ class CloserLook:
                 found += [one for one in chains(self._look, walk, step) if _matters(one, rate)]
                 found.sort(key=lambda one: -one.bytes_per_step)
             found = found[:MAX_SUSPECTS]
-            pairs = [(one, suspect_of(one, walk), walk.nodes[one.position]) for one in found]
-            suspects = [suspect for _, suspect, _ in pairs]
+            suspects = [suspect_of(one, walk) for one in found]
+            for thing, suspect in zip(found, suspects, strict=True):
+                if thing.kind == "chain":  # chained objects are counted once per link
+                    suspect.bytes_per_step = min(suspect.bytes_per_step, rate)
             self._lineless = [
-                (suspect, holder)
-                for one, suspect, holder in pairs[: LOOK.most_traced]
-                if not suspect.allocated_at and one.kind == "items" and length_of(holder) is not None
+                (suspect, walk.nodes[one.position])
+                for one, suspect in zip(found[: LOOK.most_traced], suspects, strict=False)
+                if not suspect.allocated_at and one.kind == "items" and length_of(walk.nodes[one.position]) is not None
             ]
-            if sum(one.bytes_per_step for one in suspects) < LOOK.explained_frac * rate and not _has_graph(suspects):
+            told = sum(math.inf if suspect.kind in _SIZE_UNKNOWN else suspect.bytes_per_step for suspect in suspects)
+            if told < LOOK.explained_frac * rate:
                 suspects += self._among_the_young(walk.ids(), step, rate)
             if not suspects and self._far is not None:
                 suspects = graph_cycle_suspects(rate)
@@ -113,9 +116,6 @@ class CloserLook:
             walk.forget()
             forget_trees()
             self._mark.drop()
-        for grown_object, one, _ in pairs:
-            if grown_object.kind == "chain":  # chained objects are counted once per link
-                one.bytes_per_step = min(one.bytes_per_step, rate)
         for one in suspects:
             if one.kind == "exceptions" and one.count:  # too rare to be counted over a few steps
                 one.count_per_step = max(one.count_per_step, one.count / step)
@@ -204,10 +204,6 @@ def _is_part(one: Suspect, suspects: list[Suspect]) -> bool:
     """Whether it is inside another suspect, which is more informative."""
     name = one.held_by or ""
     return any(other.held_by and name.startswith((f"{other.held_by}[", f"{other.held_by}.")) for other in suspects)
-
-
-def _has_graph(suspects: list[Suspect]) -> bool:
-    return any(one.kind in _SIZE_UNKNOWN for one in suspects)
 
 
 _INDEX = re.compile(r"\[[^\]]*\]")

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType, TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.object_size import LRU_CACHE, array_bytes, big_bytes, inside, is_tensor
+
+if TYPE_CHECKING:
+    import torch
 
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
 
@@ -137,11 +140,11 @@ def kind_of(held: Held) -> HolderKind:
     return KINDS["dict" if issubclass(type(held.container), dict | set) else "list"]
 
 
-def _is_array(thing: Any) -> bool:
+def _is_array(thing: object) -> bool:
     return is_tensor(thing) or bool(array_bytes(thing))
 
 
-def _is_small_view(tensor: Any) -> bool:
+def _is_small_view(tensor: torch.Tensor) -> bool:
     needed = max(int(tensor.numel()) * int(tensor.element_size()), 64)
     return big_bytes(tensor) > 4 * needed
 

@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 from forgather_mem.diagnose.leaks.holder_kinds import signature_of
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, bound_of, length_of, newest
@@ -63,7 +62,7 @@ class LibraryContainers:
         return found
 
 
-def _containers() -> Iterator[tuple[str, Any]]:
+def _containers() -> Iterator[tuple[str, object]]:
     """Name and container, at most two levels below a library's module."""
     sorts = Sorts()
     users = set(user_modules(len(sys.modules)))
@@ -81,14 +80,14 @@ def _containers() -> Iterator[tuple[str, Any]]:
                 yield from _attributes(f"{name}.{attribute}", attributes_of(held) or {}, sorts)
 
 
-def _attributes(name: str, attributes: dict[str, Any], sorts: Sorts) -> Iterator[tuple[str, Any]]:
+def _attributes(name: str, attributes: dict[str, object], sorts: Sorts) -> Iterator[tuple[str, object]]:
     for attribute, held in list(attributes.items()):
         if sorts[type(held)] == CONTAINER and attribute != "__dict__":
             yield f"{name}.{attribute}", held
 
 
 def far_holder(
-    young: list[Any], near: set[int], steps: int, least_bytes: float, owners_s: float = OWNERS_S
+    young: list[object], near: set[int], steps: int, least_bytes: float, owners_s: float = OWNERS_S
 ) -> list[Suspect]:
     """The class with the most new bytes, and the holder of one of its objects.
 
@@ -101,7 +100,7 @@ def far_holder(
     """
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    samples: dict[str, Any] = {}
+    samples: dict[str, object] = {}
     for thing in young:
         if id(thing) not in near:
             name = type(thing).__qualname__

@@ -28,10 +28,26 @@ from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.probes.tensors import storages_of
 
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
-_SAMPLES = 6
-_MOST_SAMPLES = 64
-_BIG_BYTES = 2048
-_MANY = 64  # items; of longer containers only the length is compared
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """How much of what is near is looked at. Set on the scripts of `tests/leaks/zoo`.
+
+    Attributes:
+        samples: New items of a container whose sizes are measured,
+        most_samples: and where these differ.
+        big_bytes: A single value that grows by less is none that grows.
+        many: Items: of longer containers only the length is compared.
+    """
+
+    samples: int = 6
+    most_samples: int = 64
+    big_bytes: int = 2048
+    many: int = 64
+
+
+_LIMITS = SnapshotLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +126,7 @@ def look(walk: ReachableGraph, step: int) -> Look:
                     lengths[_as_number(id(node), kind)] = length
         else:
             types[kind] += 1
-        if sort != NOT_ASKED and (length is None or length <= _MANY):
+        if sort != NOT_ASKED and (length is None or length <= _LIMITS.many):
             size = sorts.own_bytes(node)  # without reading `__dict__`, which would create one
             if size:
                 sizes[id(node)] = size
@@ -138,7 +154,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, bound_of(node)))
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
-            if more > _BIG_BYTES:
+            if more > _LIMITS.big_bytes:
                 found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node)))
     found += _rebuilt(before, walk, steps, counted)
     found += _graphs(before, walk)
@@ -161,7 +177,7 @@ def chains(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
         kind = type(walk.nodes[at[0]])
         if more < max(4, 0.5 * steps) or (kind.__module__ == "builtins" and kind is not FunctionType):
             continue
-        samples = [walk.nodes[number] for number in at[: _SAMPLES // 2]]
+        samples = [walk.nodes[number] for number in at[: _LIMITS.samples // 2]]
         known = before.known | {id(walk.nodes[number]) for number in at}
         each = sum(deep_bytes(sample, known - {id(sample)}, set()) for sample in samples) / len(samples)
         found.append(GrownObject(at[0], "chain", more / steps, each, types[name], samples))
@@ -177,7 +193,7 @@ def _rebuilt(before: Look, walk: ReachableGraph, steps: int, counted: set[tuple[
         then = before.below.get(_as_number(walk.above(position), kind), 0)
         more = len(node) - then if kind is not LRU_CACHE else 0
         if then and more >= max(4, steps / 2) and not walk.is_namespace(position):
-            samples = newest(node, _SAMPLES)
+            samples = newest(node, _LIMITS.samples)
             each = usual_bytes([deep_bytes(sample, before.known, counted) for sample in samples])
             yield GrownObject(position, "items", more / steps, each, len(node), samples)
 
@@ -196,11 +212,11 @@ def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
 
 def _usual_items(
     node: Any, more: int, steps: int, known: set[int], counted: set[tuple[object, int]]
-) -> tuple[list[Any], float]:
+) -> tuple[list[object], float]:
     """Some of the new items, and the mean size of one. Where sizes differ, all that one step brings are looked at."""
-    samples = _new_items(node, min(more, _SAMPLES), known)
+    samples = _new_items(node, min(more, _LIMITS.samples), known)
     sizes = [deep_bytes(sample, known, counted) for sample in samples]
-    a_step = min(more // steps, _MOST_SAMPLES)
+    a_step = min(more // steps, _LIMITS.most_samples)
     if a_step > len(samples) and max(sizes, default=0.0) > 1.5 * min(sizes, default=0.0):
         further = _new_items(node, a_step, known)[: -len(samples)]
         sizes += [deep_bytes(sample, known, counted) for sample in further]
@@ -249,16 +265,16 @@ def _as_number(key: int, kind: type) -> int:
     return key << 64 | id(kind)
 
 
-def _new_items(node: Any, count: int, known: set[int]) -> list[Any]:
+def _new_items(node: Any, count: int, known: set[int]) -> list[object]:
     """Items that were not there at the last look, wherever they are: in a heap, new ones are not last."""
-    if issubclass(type(node), list) and count < len(node) <= _MANY:
+    if issubclass(type(node), list) and count < len(node) <= _LIMITS.many:
         new = [item for item in node if id(item) not in known]
         if count <= len(new) < len(node):  # numbers and strings are not tracked
             return new[-count:]
     return newest(node, count)
 
 
-def newest(node: Any, count: int) -> list[Any]:
+def newest(node: Any, count: int) -> list[object]:
     """The items added last, as far as the container has an order."""
     if type(node) is LRU_CACHE:
         held = [thing for thing in gc.get_referents(node) if not isinstance(thing, type)]

@@ -58,7 +58,7 @@ class Suspect:
     cure: str | None = None
     count: int | None = None
     bytes: int | None = None
-    kind: str
+    kind: str = ""
     each: str = ""
     where: str = "python"
     bounded: str | None = None
@@ -68,7 +68,7 @@ class Suspect:
     runs_workers: bool = False
 
     def __post_init__(self) -> None:
-        if self.cure is None:
+        if self.cure is None and self.kind:
             self.cure = KINDS[self.kind].cure
 
     def reported(self) -> LeakSuspect:

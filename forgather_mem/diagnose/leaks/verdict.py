@@ -83,15 +83,15 @@ def _bounded(growing: Mapping[str, Trend], trend: Trend, holder: Suspect, suspec
     why = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step, but {holder.bounded}"
     if holder.full_bytes:
         why += f", about {format_bytes(holder.full_bytes)} then"
-    return _undecided("bounded", why, trend.per_step, trend, suspects, _where(growing, [holder]))
+    return _undecided("bounded", why, trend.per_step, trend.since_step, suspects, _where(growing, [holder]))
 
 
-def _undecided(kind: str, why: str, high: float, trend: Trend, suspects: Sequence[Suspect], where: str) -> LeakReport:
+def _undecided(kind: str, why: str, high: float, since: int, suspects: Sequence[Suspect], where: str) -> LeakReport:
     """Growth of at most `high` bytes a step of which it is not known whether it goes on."""
     return LeakReport(
         where=where,
         bytes_per_step_high=high,
-        since_step=trend.since_step,
+        since_step=since,
         suspects=tuple(one.reported() for one in suspects),
         judged=True,
         why=why,
@@ -118,15 +118,7 @@ def with_copied(leak: LeakReport, suspect: Suspect, since_step: int) -> LeakRepo
         why += f"; {leak.why}" if leak.why else ""
     elif leak.why:
         return replace(leak, why=f"{leak.why}. {why[0].upper()}{why[1:]}", suspects=(*leak.suspects, told))
-    return LeakReport(
-        where="workers",
-        bytes_per_step_high=suspect.bytes_per_step,
-        suspects=(told,),
-        judged=True,
-        why=why,
-        undecided="copied pages",
-        since_step=since_step,
-    )
+    return _undecided("copied pages", why, suspect.bytes_per_step, since_step, [suspect], "workers")
 
 
 def _where(growing: Mapping[str, Trend], suspects: list[Suspect]) -> str:
@@ -149,7 +141,7 @@ def _slowing(trends: Mapping[str, Trend], suspects: Sequence[Suspect]) -> LeakRe
     why = f"grows, slowing down: {label_of(slowing)} {first} a step in the first third, {last} in the last"
     if suspects and suspects[0].held_by:
         why += f", held by {suspects[0].held_by}"
-    return _undecided("slowing", why, whole.high, whole, suspects, _where(slowing, list(suspects)))
+    return _undecided("slowing", why, whole.high, whole.since_step, suspects, _where(slowing, list(suspects)))
 
 
 def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakReport:

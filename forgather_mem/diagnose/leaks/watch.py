@@ -128,15 +128,13 @@ class LeakWatch:
             self._warn(moment.run, moment.step)
         named = any(one.kind != "workers" for one in self._suspects)
         most = 3 if self._live.alarm else 2
-        if self._look_closer and not named and self._looks < most and self._can_be_held(growing):
+        # Whether it is this process that holds it, or the loaders whose workers are ever more
+        can_be_held = set(growing) != {"workers"} or (self._sizes is not None and self._sizes.has_more_workers)
+        if self._look_closer and not named and self._looks < most and can_be_held:
             self._looks += 1
             self._look_closely(moment.step)
             self._at_look = {name: series.points[-1][1] for name, series in self._series.items()}
             self._rate = whole_of(growing).per_step
-
-    def _can_be_held(self, growing: Mapping[str, Trend]) -> bool:
-        """Whether it is this process that holds it, or the loaders whose workers are ever more."""
-        return set(growing) != {"workers"} or self._sizes.has_more_workers
 
     def _warn(self, run: RunInfo, step: int) -> None:
         """Print what grows, if it is due, with who holds it as far as that is known."""

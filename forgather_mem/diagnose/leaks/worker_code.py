@@ -44,7 +44,8 @@ def copied_suspect(loader: object, copied: Copied) -> Suspect:
     """The data set's container with the most Python objects, whose pages the workers copy."""
     found = [one for part in _parts(loader) for one in _containers(part)]
     count, owner, name, part = max(found, key=lambda one: one[0], default=(0, "", "", None))
-    lines = [] if part is None else [line for named in slot_names(part, name) for line in _assigned(named)]
+    named = [] if part is None else slot_names(part, name)
+    lines = [line for one in named for line in adding_lines(one, is_list=True, assigned=True)]
     suspect = Suspect(
         type=type((attributes_of(part) or {}).get(name)).__name__ if part is not None else "object",
         bytes_per_step=copied.per_step,
@@ -121,7 +122,3 @@ def _containers(part: object) -> Iterator[tuple[int, str, str, object]]:
     for name, value in list((attributes_of(part) or {}).items()):
         if isinstance(value, list | dict | tuple) and len(value) >= _FEWEST_OBJECTS:
             yield len(value), type(part).__name__, name, part
-
-
-def _assigned(named: Named) -> list[tuple[str, int]]:
-    return adding_lines(named, is_list=True, assigned=True)

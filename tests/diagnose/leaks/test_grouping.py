@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forgather_mem.diagnose.leaks.heap_diff import common_name, merge_similar
+from forgather_mem.diagnose.leaks.heap_diff import merge_similar
 from forgather_mem.diagnose.leaks.snapshot import grown, look
 from forgather_mem.heap.reachable import ReachableGraph
 from tests.heap.test_reachable import Holder
@@ -29,9 +29,3 @@ def test_what_differs_by_a_key_is_told_as_one() -> None:
     assert one.name == "Holder.by_name[...]"
     assert one.count_per_step == 11
     assert one.bytes_per_step == pytest.approx(11_000, rel=0.1)
-
-
-def test_names_are_told_by_what_they_have_in_common() -> None:
-    assert common_name(["Model.layers[0].kept", "Model.layers[1].kept"]) == "Model.layers[...].kept"
-    assert common_name(["a['x'][0]", "a['x'][1]", "a['x'][2]"]) == "a['x'][...]"
-    assert common_name(["alone['x']"]) == "alone['x']"

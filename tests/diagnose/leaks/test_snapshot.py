@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 
-import pytest
-
-from forgather_mem.diagnose.leaks.snapshot import bound_of, length_of, newest, usual_bytes
+from forgather_mem.diagnose.leaks.snapshot import bound_of, length_of, newest
 
 
 def test_lengths_are_of_containers_only() -> None:
@@ -48,9 +46,3 @@ def test_a_length_of_somebodys_own_that_fails_is_none() -> None:
             raise RuntimeError
 
     assert length_of(Broken()) is None
-
-
-def test_the_usual_size_of_a_piece_leaves_out_the_few_that_seem_to_take_nothing() -> None:
-    assert usual_bytes([100.0, 0.0, 100.0]) == 100.0
-    assert usual_bytes([100.0, 0.0, 0.0]) == pytest.approx(33.3, abs=0.1)
-    assert usual_bytes([]) == 0.0
