@@ -127,10 +127,9 @@ def failure_at(
     failed = list(_lines(error))
     frames = [frame for frame, _ in failed]
     operation = failed_operation(failed, model, optimizer)
-    called = failed_callback(frames, model, optimizer)
-    if called is not None and any(_file(frame).endswith(_TRAINERS) for frame in frames[called[1] :]):
-        called = None  # it has the trainer evaluate or train
-    callback, first = called if called is not None else (None, 0)
+    callback, first = failed_callback(frames, model, optimizer) or (None, 0)
+    if any(_file(frame).endswith(_TRAINERS) for frame in frames[first:]) and callback is not None:
+        callback, first = None, 0  # it has the trainer evaluate or train
     phase, layer = _phase(frames[first:]), _layer(frames, model)
     if callback is not None:
         layer = layer if phase in _PASSES_OF_CALLBACKS else None

@@ -252,12 +252,6 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     Remedy(
         where="save",
-        applies=lambda case: rules.saves_model(case) and rules.has(case, "save_safetensors"),
-        set={"save_safetensors": False},
-        note="tensors are written one by one",
-    ),
-    Remedy(
-        where="save",
         applies=lambda case: (
             rules.is_trainers(case) and not rules.saves_model(case) and not rules.has(case, "save_only_model")
         ),
@@ -303,14 +297,9 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(where=f"{PHASES} copy", changes=rules.held),
     Remedy(
         where=PHASES,
-        applies=lambda case: rules.has_graph_pools(case) and rules.has_trainers_graphs(case),
-        set={"torch_compile_mode": "default"},
-        note=rules.pools,
-    ),
-    Remedy(
-        where=PHASES,
-        applies=lambda case: rules.has_graph_pools(case) and not rules.has_trainers_graphs(case),
+        applies=rules.has_graph_pools,
         text="no CUDA graphs: torch.compile(mode='default'), or graphs of fewer shapes",
+        set=lambda case: {"torch_compile_mode": "default"} if rules.has(case, "torch_compile_mode") else {},
         note=rules.pools,
     ),
     Remedy(  # for a library that asks the driver itself and can't use what torch keeps

@@ -47,7 +47,6 @@ class RemedyThresholds:
 
 WHEN = RemedyThresholds()
 _LOADING = ("startup", "resume", "other")
-_GRAPHS = ("reduce-overhead", "max-autotune")
 _BUILDS_A_MODEL = frozenset(
     {
         "from_pretrained", "from_config", "_load_pretrained_model", "post_init", "init_weights", "_init_weights",
@@ -108,10 +107,6 @@ def unused_text(case: Case, why: str) -> str:
 
 def has_graph_pools(case: Case) -> bool:
     return _is_worth(case, case.failure.parts.get("private pools"))
-
-
-def has_trainers_graphs(case: Case) -> bool:
-    return case.settings.arguments.get("torch_compile_mode") in _GRAPHS
 
 
 def pools(case: Case) -> str:

@@ -63,7 +63,6 @@ def test_evaluations_that_keep_all_predictions_and_those_whose_batch_is_too_larg
         ),
         (failed("save", frames=("_save_checkpoint",)), {}, {"save_strategy": "no"}),
         (failed("save", frames=("_save_optimizer_and_scheduler",)), {}, {"save_only_model": True}),
-        (failed("save", frames=("save_pretrained",)), {"save_safetensors": True}, {"save_safetensors": False}),
         (failed("resume", frames=("_load_optimizer_and_scheduler",)), {}, {}),  # a file is moved away
         (failed("resume"), {}, {"resume_from_checkpoint": False}),
         (failed("startup", frames=("from_pretrained",)), {}, {"dtype": "bfloat16"}),
