@@ -32,8 +32,6 @@ def test_equal_settings_are_read_once_and_others_by_themselves(kind: type[Any]) 
     other = dataclasses.replace(kind(), budget_frac=0.5)
     assert kind().reading == pickle.loads(pickle.dumps(kind())).reading == kind().reading != other.reading
     assert other.budget_frac == 0.5
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        other.budget_frac = 0.1
 
 
 def test_the_collector_is_read_once_however_often_it_counts() -> None:
