@@ -12,7 +12,7 @@ from forgather_mem.system.allocator import current_allocator, gauge, reserved_by
 from forgather_mem.telemetry.records import Moment, Sample
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class ClearCache:
     """Empties the cache of the device's allocator (CUDA, ROCm, XPU, MPS, ...).
 

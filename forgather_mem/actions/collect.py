@@ -12,7 +12,7 @@ from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Moment, Sample
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class Collect:
     """Runs `gc.collect(generation)`.
 

@@ -16,7 +16,7 @@ from forgather_mem.telemetry.records import RunInfo, Work
 from forgather_mem.telemetry.triggers import check_share
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class TrimHost:
     """Calls `malloc_trim(0)`, and empties torch's cache of pinned host memory if there is one.
 

@@ -6,6 +6,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from forgather_mem.actions.collect import check_generation, collect
 from forgather_mem.actions.freeze import HeapHold, frees_aged_cycles
@@ -83,39 +85,35 @@ class ScheduledGarbageCollector(RuleCallback):
         super().__init__(rules, enabled=enabled, strict=strict)
 
 
+@dataclass(eq=False)
 class _Governor:
     """The work of the callback, in one training."""
 
-    books = "collect"
+    books: ClassVar = "collect"
+    run: RunInfo
+    every_steps: int
+    freeze: bool
+    generation: int
+    boundary_steps: int
+    boundary_s: float
+    verbose: bool
 
-    def __init__(
-        self,
-        run: RunInfo,
-        every_steps: int,
-        freeze: bool,
-        generation: int,
-        boundary_steps: int,
-        boundary_s: float,
-        verbose: bool,
-    ) -> None:
-        self._every_steps = every_steps
-        self._freeze = freeze
-        self._generation = generation
-        self._verbose = verbose
-        self._hold = HeapHold(freeze)
+    def __post_init__(self) -> None:
+        run = self.run
+        self._hold = HeapHold(self.freeze)
         run.at_close(self._hold.give_back)
         self._hold.take()
         self._started = False
         self._told_foreign = False
         self._boundary_step = run.step
-        self._budget = Budget(every_steps, boundary_steps, boundary_s)
-        first = Schedule(stretch=1, gap_steps=0, own_boundary_steps=boundary_steps)
+        self._budget = Budget(self.every_steps, self.boundary_steps, self.boundary_s)
+        first = Schedule(stretch=1, gap_steps=0, own_boundary_steps=self.boundary_steps)
         self._agreement = RankAgreement(run.store_key("gc"), first.write(), rank=run.rank, world_size=run.world_size)
-        if self._generation < 2 and not frees_aged_cycles(self._generation):
+        if self.generation < 2 and not frees_aged_cycles(self.generation):
             logger.warning(
                 "gc.collect(%d) does not free cycles that have survived a collection on this interpreter; "
                 "they stay until the next evaluation, checkpoint or epoch end",
-                self._generation,
+                self.generation,
             )
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
@@ -133,7 +131,7 @@ class _Governor:
             own_steps = max(schedule.own_boundary_steps, schedule.gap_steps)
             if not self._started or moment.step - self._boundary_step >= own_steps:
                 return self._at_boundary(moment, schedule)
-            if (moment.step // self._every_steps) % schedule.stretch:
+            if (moment.step // self.every_steps) % schedule.stretch:
                 return NOTHING
             return self._between(moment, schedule)
         if moment.event == "train_end" and moment.step == self._boundary_step:
@@ -149,7 +147,7 @@ class _Governor:
     def _between(self, moment: Moment, schedule: Schedule) -> Mapping[str, float]:
         self._budget.begins(moment.step)
         began_s = time.thread_time()
-        values = collect(self._generation)
+        values = collect(self.generation)
         long = time.thread_time() - began_s > LONG_PAUSE_S  # CPU time: a busy processor is not the heap's fault
         if long:
             self._hold.freeze_more()
@@ -164,13 +162,13 @@ class _Governor:
         self._boundary_step = moment.step
         self._budget.renewed(moment.step, values["collect/time_s"], at_start=moment.event == "train_begin")
         self._plan_ahead(schedule, moment.step)
-        if self._hold.foreign and self._freeze and not self._told_foreign:
+        if self._hold.foreign and self.freeze and not self._told_foreign:
             self._told_foreign = True
             logger.warning(
                 "objects are frozen already (gc.freeze() was called elsewhere): ScheduledGarbageCollector freezes and "
                 "unfreezes nothing, so its collections scan the whole heap"
             )
-        if self._verbose:
+        if self.verbose:
             moment.run.print_line(
                 f"Garbage collection at {moment.event}, step {moment.step}: {values['collect/objects']:.0f} objects, "
                 f"{format_bytes(values['collect/freed_bytes'])} freed in {values['collect/time_s']:.3f}s."
@@ -179,4 +177,4 @@ class _Governor:
 
     def _plan_ahead(self, schedule: Schedule, step: int) -> None:
         wanted = self._budget.advice(schedule, step).write()
-        self._agreement.propose(wanted, from_step=step + max(2 * self._every_steps, 4))  # by then all ranks know it
+        self._agreement.propose(wanted, from_step=step + max(2 * self.every_steps, 4))  # by then all ranks know it

@@ -32,7 +32,7 @@ def steps_of(run: Run, since: Clocks) -> list[Step]:
         fenced("the last record", run.recorder.flush),
         fenced("phases", run.phases.close),
         *run.works.ends(run),
-        *(fenced(called(call), call) for call in run.at_close_calls),
+        *(fenced(str(getattr(call, "__qualname__", "at_close")), call) for call in run.at_close_calls),
         functools.partial(_judge, run, since),
     ]
 
@@ -41,11 +41,6 @@ def interrupted(run: Run) -> None:
     """A training whose closing is interrupted has not finished."""
     if run.end is not None and run.end[0] == "finished":
         run.end = "interrupted", run.end[1]
-
-
-def called(call: Step) -> str:
-    """For messages about what is done at the end."""
-    return str(getattr(call, "__qualname__", "at_close"))
 
 
 def tell_ledger(run: Run) -> None:

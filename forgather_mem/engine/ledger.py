@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from forgather_mem.system.allocator import reserved_bytes
@@ -19,10 +19,23 @@ from forgather_mem.telemetry.records import Outcome
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import Action, LedgerRow
 
-RETAKEN_WITHIN_STEPS = 3
-_FOLLOWED_STEPS = 5  # the next step, plus some that show the usual duration of a step
-_QUIET_STEPS = 9
 
+@dataclass(frozen=True, slots=True)
+class FollowLimits:
+    """How long the effect of an action is followed. What is judged by it: benchmarks/clearing.py.
+
+    Attributes:
+        retaken_steps: Memory that is allocated again within so many steps was not worth freeing.
+        followed_steps: The next step, plus some that show the usual duration of a step.
+        quiet_steps: So many steps without an action before them show what is usual.
+    """
+
+    retaken_steps: int = 3
+    followed_steps: int = 5
+    quiet_steps: int = 9
+
+
+FOLLOW = FollowLimits()
 
 # The values returned by the actions, by kind: seconds, and bytes freed.
 BOOKED: dict[Action, tuple[str, str]] = {
@@ -64,7 +77,7 @@ class _Booking:
 
     def look(self) -> None:
         """Update how much of the freed memory has been reallocated."""
-        if self.num_steps <= RETAKEN_WITHIN_STEPS and self.after_bytes is not None:
+        if self.num_steps <= FOLLOW.retaken_steps and self.after_bytes is not None:
             level_bytes = self.level()
             if level_bytes is not None:
                 again = min(max(level_bytes - self.after_bytes, 0.0), self.freed_bytes)
@@ -93,7 +106,7 @@ class Ledger:
         self._open: dict[str, _Booking] = {}
         self._levels: dict[str, Level] = {"collect": _host_bytes, "clear": reserved_bytes, "trim": _TrimmedLevel()}
         self._outcomes: dict[str, Outcome] = {}
-        self._quiet_s: deque[float] = deque(maxlen=_QUIET_STEPS)  # steps without one of our actions before them
+        self._quiet_s: deque[float] = deque(maxlen=FOLLOW.quiet_steps)  # steps without one of our actions before them
         self._begun: tuple[int, float] | None = None
         self._ended_step = -1
 
@@ -161,7 +174,7 @@ class Ledger:
             booking.look()
             if booking in before:
                 booking.next_s, booking.sharing = took_s, len(before)
-            if booking.num_steps >= _FOLLOWED_STEPS:
+            if booking.num_steps >= FOLLOW.followed_steps:
                 self._close(what)
 
     def _close(self, what: str) -> None:

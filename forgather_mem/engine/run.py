@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.engine.closing import Closing, ClosingFinding, called, interrupted, steps_of, tell_ledger
+from forgather_mem.engine.closing import Closing, ClosingFinding, interrupted, steps_of, tell_ledger
 from forgather_mem.engine.facts import (
     current_device,
     header_of,
@@ -285,7 +285,7 @@ class Run:
         """What was changed for this run becomes as it was, whatever has failed before."""
         self.works.give_back()
         for call in self.at_close_calls:
-            self.fence.call(called(call), call)
+            self.fence.call("at_close", call)
 
     def finish(self, member: object) -> None:
         """A callback has seen `train_end`; after the last of them the run closes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
@@ -16,12 +17,25 @@ from forgather_mem.units import format_ordinal, format_share
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import Action
 
-MAX_STRETCH = 64
-SHARE_RECORDS = 8
-# Of the budget: more often again only with some room, or it would go to and fro.
-_COMES_BACK_FRAC = 0.75
-# And readings have at least this much of it: what else of ours takes the time does not get cheaper by reading less.
-_LEAST_FRAC = 0.2
+
+@dataclass(frozen=True, slots=True)
+class PaceLimits:
+    """How a rule keeps to its budget. What comes of it is measured by benchmarks/callbacks.py.
+
+    Attributes:
+        most_stretch: Of its steps at least each so many-th is read.
+        share_records: After so many records with readings the share of the time is looked at.
+        comes_back_frac: Of the budget: more often again only with some room, or it would go to and fro.
+        least_frac: Of the budget, for readings: what else of ours takes the time gets no cheaper by reading less.
+    """
+
+    most_stretch: int = 64
+    share_records: int = 8
+    comes_back_frac: float = 0.75
+    least_frac: float = 0.2
+
+
+PACE = PaceLimits()
 
 
 class ArmedWork:
@@ -88,7 +102,7 @@ class ArmedRule:
         ]
 
     def keep_to_budget(self, fixed_share: float, reading_share: float) -> None:
-        """Look as rarely as the budget demands, but at every `MAX_STRETCH`-th of its steps.
+        """Look as rarely as the budget demands, but at every `PACE.most_stretch`-th of its steps.
 
         What has not run yet does so once when it is due: a short run has its sizes, too.
 
@@ -100,9 +114,9 @@ class ArmedRule:
         if not self.has_run:
             return
         each_share, stretch = reading_share * self.stretch, 1
-        while stretch < MAX_STRETCH:
-            budget_frac = self.budget_frac * (1.0 if stretch >= self.stretch else _COMES_BACK_FRAC)
-            if each_share / stretch <= max(budget_frac - fixed_share, _LEAST_FRAC * budget_frac):
+        while stretch < PACE.most_stretch:
+            budget_frac = self.budget_frac * (1.0 if stretch >= self.stretch else PACE.comes_back_frac)
+            if each_share / stretch <= max(budget_frac - fixed_share, PACE.least_frac * budget_frac):
                 break
             stretch *= 2
         self.every_steps, self.stretch = self.every_steps // self.stretch * stretch, stretch
@@ -190,7 +204,7 @@ class OverheadMeter:
         self._own_s, self._reading_s, self._all_s = (
             self._own_s + own_s, self._reading_s + reading_s, self._all_s + all_s,
         )  # fmt: skip
-        if self._num_readings < SHARE_RECORDS or not self._all_s:
+        if self._num_readings < PACE.share_records or not self._all_s:
             return
         reading_share = self._reading_s / self._all_s
         fixed_share = max(0.0, self._own_s / self._all_s - reading_share)

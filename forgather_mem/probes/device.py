@@ -28,7 +28,7 @@ HEADROOM_EVERY_S = 1.0
 OTHERS_EVERY_S = 1.0  # how often other devices are looked for
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class DeviceProbe:
     """The device allocator's numbers from one nested reading, and what the driver says is left.
 

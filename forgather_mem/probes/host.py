@@ -25,7 +25,7 @@ PSS_MOST_S = 0.05
 _PSS_S_PER_BYTE = 1e-11  # at least: 40 ms at 4.3 GB; measured at every reading
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class HostProbe:
     """Resident memory, its peak and the applicable limit; less often PSS, shared memory, swap, faults, pressure.
 

@@ -27,7 +27,7 @@ _LEFT = "tensors/activations_bytes"
 _MOST_COUNTING_S = 2e-4
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class PhaseProbe:
     """Peaks per phase from the kernel's and the allocator's own high-water marks: exact, without a thread.
 

@@ -21,7 +21,7 @@ FULL_GENERATION = 2
 _COUNTING_S = 0.04  # with the 400 000 objects of a process that has imported torch and transformers
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class PythonProbe:
     """Collections and pauses of all causes, timed inside the collector; less often, the number of tracked objects.
 

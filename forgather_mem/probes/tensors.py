@@ -28,7 +28,7 @@ _SPARSE_PARTS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class TensorProbe:
     """Bytes of the model's parameters, gradients and buffers and of the optimizer's state.
 

@@ -29,7 +29,7 @@ def is_data_worker(process: Path) -> bool:
         return False
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class WorkerProbe:
     """Data workers of this process, and its other children, without counting shared pages twice.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, TypeGuard
+from typing import TypeGuard, TypeVarTuple
 
 from forgather_mem.telemetry.records import Begins, RunInfo, Work
 from forgather_mem.telemetry.triggers import Trigger, check_share
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,15 @@ class EachRun:
     books: str = ""
     lasts: bool = False
 
-    def __init__(self, make: Callable[Concatenate[RunInfo, P], Work], *arguments: P.args, **keywords: P.kwargs) -> None:
+    def __init__(self, make: Callable[[RunInfo, *Ts], Work], *arguments: *Ts) -> None:
         self._make: Callable[..., Work] = make
-        self._arguments, self._keywords = arguments, keywords
+        self._arguments = arguments
         for name in ("__name__", "reading", "books", "lasts"):
             if hasattr(make, name):
                 setattr(self, name, getattr(make, name))
 
     def begin(self, run: RunInfo) -> Work:
-        return self._make(run, *self._arguments, **self._keywords)
+        return self._make(run, *self._arguments)
 
 
 def _is_work(work: object) -> TypeGuard[Work | Begins]:

@@ -18,6 +18,7 @@ from forgather_mem.testing.small_run import SmallRun, callables, require
 
 _OPEN_FILES, _THREADS = "the number of open files", "the number of threads"
 _MAY_BE_KEPT = (_OPEN_FILES, _THREADS)  # by the first training, for all later ones
+_OF_A_RUN = ("end", "give_back", "is_urgent")
 _BOOKS = ("", "collect", "clear", "trim")
 
 
@@ -87,12 +88,6 @@ class _Part:
         begun = getattr(self._work, "begin", bool)(run)
         self.called = begun if callable(begun) else self._work
 
-    def end(self, run: RunInfo) -> None:
-        getattr(self.called, "end", bool)(run)
-
-    def give_back(self) -> None:
-        getattr(self.called, "give_back", bool)()
-
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         before, name, event = dict(sample.values), name_of(self._work), self.small.event
         require(
@@ -112,7 +107,7 @@ class _Part:
         return answer
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)
+        return getattr(self.called if name in _OF_A_RUN else self._work, name)
 
 
 def _train(
@@ -133,11 +128,11 @@ def _train(
             other.train()
         small.train()
         small.event = "is_urgent"
-        getattr(part.called, "is_urgent", bool)()
+        getattr(part, "is_urgent", bool)()
         small.close()
         for _ in range(2):
             small.event = "give_back, once more"
-            getattr(part.called, "give_back", bool)()
+            getattr(part, "give_back", bool)()
         other.close("exception")
     except AssertionError:
         raise

@@ -58,8 +58,3 @@ def test_without_glibc_nothing_is_done(act: Act, monkeypatch: pytest.MonkeyPatch
     action = TrimHost()
     assert not action.available
     assert act(action) == {}
-
-
-def test_a_wrong_budget_is_named() -> None:
-    with pytest.raises(ValueError, match=r"TrimHost\(budget_frac=0\)"):
-        TrimHost(budget_frac=0)

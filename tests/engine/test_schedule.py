@@ -11,8 +11,7 @@ import pytest
 
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.schedule import (
-    MAX_STRETCH,
-    SHARE_RECORDS,
+    PACE,
     EventSchedule,
     OverheadMeter,
     schedules_of,
@@ -45,11 +44,11 @@ def plan_of(*rules: Rule) -> EventSchedule:
 def share_after(share: float, plan: EventSchedule, fixed_share: float = 0.0) -> None:
     """Readings take this share of the time as rarely as they are taken now, and what else is ours the fixed one."""
     own = OverheadMeter()
-    for _ in range(SHARE_RECORDS + 2):  # those of the start do not count
+    for _ in range(PACE.share_records + 2):  # those of the start do not count
         own.took(fixed_share + share, share, 1.0, [{"step_end": plan}])
 
 
-@pytest.mark.parametrize(("share", "period"), [(0.004, 1), (0.009, 2), (0.03, 8), (0.9, MAX_STRETCH)])
+@pytest.mark.parametrize(("share", "period"), [(0.004, 1), (0.009, 2), (0.03, 8), (0.9, PACE.most_stretch)])
 def test_a_rule_above_its_budget_is_looked_at_so_rarely_that_it_keeps_it(share: float, period: int) -> None:
     plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
     share_after(share, plan)
@@ -61,7 +60,7 @@ def test_what_is_done_once_at_the_beginning_stretches_nothing() -> None:
     own = OverheadMeter()
     for _ in range(2):
         own.took(0.5, 0.5, 1.0, [{"step_end": plan}])
-    for _ in range(SHARE_RECORDS):
+    for _ in range(PACE.share_records):
         own.took(0.001, 0.001, 1.0, [{"step_end": plan}])
     assert plan.periods == (1,)
 
@@ -87,8 +86,8 @@ def test_its_own_period_is_multiplied_and_comes_back_when_the_share_falls() -> N
 def test_after_one_dear_reading_every_step_is_read_again_although_all_of_ours_costs_something() -> None:
     plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
     share_after(0.2, plan, fixed_share=0.002)
-    assert plan.periods == (MAX_STRETCH,)
-    share_after(0.001 / MAX_STRETCH, plan, fixed_share=0.002)
+    assert plan.periods == (PACE.most_stretch,)
+    share_after(0.001 / PACE.most_stretch, plan, fixed_share=0.002)
     assert plan.periods == (1,)
 
 
@@ -130,7 +129,7 @@ def test_in_a_run_readings_that_take_all_the_time_become_rare(tmp_path: Any) -> 
         run.handle(plan, None, state, None, {})
         assert run.step == step
     run.close()
-    assert steps[: SHARE_RECORDS + 2] == list(range(1, SHARE_RECORDS + 3))
+    assert steps[: PACE.share_records + 2] == list(range(1, PACE.share_records + 3))
     assert [step for step in steps if step > 20] == [64, 128, 192, 256]
 
 

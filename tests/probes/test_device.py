@@ -219,11 +219,6 @@ def test_flat_statistics_of_other_backends_become_nested_again() -> None:
     assert allocator.gauge(nested, "reserved_bytes") is None
 
 
-def test_a_wrong_budget_is_named() -> None:
-    with pytest.raises(ValueError, match=r"DeviceProbe\(budget_frac=2\)"):
-        DeviceProbe(budget_frac=2)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("mib", [1, 8, 64, 512])
 def test_gpu_known_amounts_are_found(begin: Callable[..., Work], read: Read, mib: int) -> None:

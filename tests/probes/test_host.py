@@ -193,16 +193,3 @@ def test_nothing_stays_open_after_a_run_and_the_probe_serves_the_next_one(run: R
         assert open_descriptors() > before
         one.close()
         assert open_descriptors() == before
-
-
-def test_equal_parameters_give_equal_readings() -> None:
-    assert HostProbe().reading == HostProbe().reading != HostProbe(slow_every_s=1.0).reading
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"slow_every_s": 0}, {"slow_every_s": -1.0}, {"budget_frac": 0.0}, {"budget_frac": 1.5}]
-)
-def test_a_wrong_value_is_named(wrong: dict[str, float]) -> None:
-    (name, value), *_ = wrong.items()
-    with pytest.raises(ValueError, match=rf"HostProbe\({name}={value}\)"):
-        HostProbe(**wrong)

@@ -133,10 +133,3 @@ def test_one_object_serves_two_trainings(run: Run, read: Read) -> None:
     probe.begin(run)
     gc.collect()
     assert read(probe.begin(Run(run.facts)))["gc/collections"] == 0
-
-
-@pytest.mark.parametrize("wrong", [{"tracked_every_s": 0}, {"budget_frac": 0}])
-def test_a_wrong_value_is_named(wrong: dict[str, float]) -> None:
-    (name, value), *_ = wrong.items()
-    with pytest.raises(ValueError, match=rf"PythonProbe\({name}={value}\)"):
-        PythonProbe(**wrong)

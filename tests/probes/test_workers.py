@@ -220,10 +220,3 @@ def test_readings_are_rare(run: Run, read: Read) -> None:
     probe = WorkerProbe().begin(run)
     assert read(probe)
     assert read(probe) == {}
-
-
-@pytest.mark.parametrize("wrong", [{"every_s": 0}, {"budget_frac": 0}])
-def test_a_wrong_value_is_named(wrong: dict[str, float]) -> None:
-    (name, value), *_ = wrong.items()
-    with pytest.raises(ValueError, match=rf"WorkerProbe\({name}={value}\)"):
-        WorkerProbe(**wrong)

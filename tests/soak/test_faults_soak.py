@@ -38,7 +38,7 @@ ENTRIES = (
 TRAINER = ("training_loop:", "state:")
 # What puts things back: where these fail at each call, nothing can.
 RESTORERS = (
-    "HeapHold.give_back", "Link.end", "Link.settle", "Link.detach", "Run.put_back",
+    "HeapHold.give_back", "_Cleanups._close", "Link.end", "Link.settle", "Link.detach", "Run.put_back",
     "MethodPatches._take_away", "MethodPatches.unwrap_all", ":_uncounted",
 )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeGuard
 
@@ -101,32 +102,27 @@ class TBLogger(RuleCallback):
         super().__init__([Rule(when, [writer], "TBLogger")], enabled=enabled, strict=strict)
 
 
+@dataclass(eq=False)
 class _Writer:
     """The work in one training, or in an event outside one: it has one page."""
 
-    def __init__(
-        self,
-        run: RunInfo,
-        summary_writer: object,
-        logging_dir: str | Path | None,
-        info: Mapping[str, object],
-        scalars: Sequence[tuple[str, str, Derive | None]],
-        takes_all: bool,
-        written: dict[str, tuple[int, str]],
-    ) -> None:
-        self._target = EventTarget(run, summary_writer, logging_dir)
-        self._info = info
-        self._scalars = scalars
-        self._keys = {key for key, _, _ in scalars}
-        self._takes_all = takes_all
-        self._fence = run.fence
-        self._written = written
+    run: RunInfo
+    summary_writer: object
+    logging_dir: str | Path | None
+    info: Mapping[str, object]
+    scalars: Sequence[tuple[str, str, Derive | None]]
+    takes_all: bool
+    written: dict[str, tuple[int, str]]
+
+    def __post_init__(self) -> None:
+        self._target = EventTarget(self.run, self.summary_writer, self.logging_dir)
+        self._keys = {key for key, _, _ in self.scalars}
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not moment.is_main:
             return NOTHING
         if moment.event == "train_begin":
-            self._written.clear()
+            self.written.clear()
             self._introduce(moment)
         elif moment.event == "train_end":
             self._conclude(moment)
@@ -137,17 +133,17 @@ class _Writer:
 
     def _introduce(self, moment: Moment) -> None:
         page = self._target.page(moment)
-        if self._info:
-            page.text("experiment", markdown({"experiment": {k: str(v) for k, v in self._info.items()}}), moment.step)
+        if self.info:
+            page.text("experiment", markdown({"experiment": {k: str(v) for k, v in self.info.items()}}), moment.step)
         facts = training_facts(moment)
         facts["arguments"] = {name: str(value) for name, value in arguments(moment.args).items()}
         config = getattr(moment.objects.get("model"), "config", None)
         if config is not None:
             facts["model"]["config"] = str(config)
         page.text("training_info", markdown(facts), moment.step)
-        short = {name: value for name, value in self._info.items() if _is_short(value)}
+        short = {name: value for name, value in self.info.items() if _is_short(value)}
         if hparams := {**settings(moment.args), **short}:
-            page.hparams(hparams, [tag for _, tag, _ in self._scalars])
+            page.hparams(hparams, [tag for _, tag, _ in self.scalars])
 
     def _conclude(self, moment: Moment) -> None:
         page, history = self._target.page(moment), getattr(moment.state, "log_history", None)
@@ -159,17 +155,17 @@ class _Writer:
     def _new(self, moment: Moment, logs: Mapping[str, object]) -> dict[str, float]:
         """The numbers by tag, without those already written for this step: evaluations are logged too."""
         values: dict[str, float] = {}
-        for key, tag, derive in self._scalars:
+        for key, tag, derive in self.scalars:
             number = _number(logs.get(key))
             if number is not None and derive is not None:
-                number = _number(self._fence.call(f"TBLogger, {tag!r}", derive, number, logs))
+                number = _number(self.run.fence.call(f"TBLogger, {tag!r}", derive, number, logs))
             if number is not None:
                 values[tag] = number
-        if self._takes_all:
+        if self.takes_all:
             rest = {key: _number(value) for key, value in logs.items() if key not in self._keys}
             values.update({key: number for key, number in rest.items() if number is not None})
-        new = {tag: number for tag, number in values.items() if self._written.get(tag) != (moment.step, repr(number))}
-        self._written.update({tag: (moment.step, repr(number)) for tag, number in new.items()})
+        new = {tag: number for tag, number in values.items() if self.written.get(tag) != (moment.step, repr(number))}
+        self.written.update({tag: (moment.step, repr(number)) for tag, number in new.items()})
         return new
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,25 +81,21 @@ class TextgenCallback(RuleCallback):
         super().__init__([begins, Rule(when, [writer], "TextgenCallback")], enabled=enabled, strict=strict)
 
 
+@dataclass(eq=False)
 class _Writer:
     """The work: generates and writes."""
 
-    def __init__(
-        self,
-        run: RunInfo,
-        summary_writer: object,
-        logging_dir: str | Path | None,
-        prompts: Sequence[str],
-        config: GenerationConfig | dict[str, object],
-        tokenizer: object,
-        reset_peaks: bool,
-    ) -> None:
-        self._target = EventTarget(run, summary_writer, logging_dir)
-        self._prompts = prompts
-        self._config = config
-        self._tokenizer = tokenizer
-        self._reset_peaks = reset_peaks
-        self.off = run.rank != 0
+    run: RunInfo
+    summary_writer: object
+    logging_dir: str | Path | None
+    prompts: Sequence[str]
+    config: GenerationConfig | dict[str, object]
+    tokenizer: object
+    reset_peaks: bool
+
+    def __post_init__(self) -> None:
+        self._target = EventTarget(self.run, self.summary_writer, self.logging_dir)
+        self.off = self.run.rank != 0
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not self.off and self.missing(moment) is None:
@@ -118,16 +115,16 @@ class _Writer:
         return None
 
     def _tokenizer_of(self, moment: Moment) -> object:
-        given = (self._tokenizer, moment.objects.get("processing_class"), moment.objects.get("tokenizer"))
+        given = (self.tokenizer, moment.objects.get("processing_class"), moment.objects.get("tokenizer"))
         found = next((tokenizer for tokenizer in given if tokenizer is not None), None)
         return getattr(found, "tokenizer", found)  # a processor of texts and images has one
 
     def _write(self, moment: Moment) -> None:
         model, tokenizer = moment.objects["model"], self._tokenizer_of(moment)
-        config = config_for(model, tokenizer, self._config)
+        config = config_for(model, tokenizer, self.config)
         began_s = time.perf_counter()
-        with _Memory(self._reset_peaks) as memory:
-            texts = _as_phase(moment.run, lambda: generate(model, tokenizer, self._prompts, config))
+        with _Memory(self.reset_peaks) as memory:
+            texts = _as_phase(moment.run, lambda: generate(model, tokenizer, self.prompts, config))
         took_s = time.perf_counter() - began_s
         num_tokens = sum(text.num_tokens for text in texts)
         values = {"textgen/time_ms": took_s * 1e3, "textgen/tokens_per_s": num_tokens / took_s}
