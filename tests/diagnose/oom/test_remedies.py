@@ -169,7 +169,7 @@ def test_where_nothing_is_known_of_the_batch_a_smaller_one_is_still_named() -> N
 
 
 def test_an_evaluation_of_a_whole_graph_is_about_its_edges_and_not_about_a_batch() -> None:
-    edges = FailedOperation(function="forward", operands=(("nodes", (8000, 192)), ("source", (120_000,))))
+    edges = FailedOperation(operands=(("nodes", (8000, 192)), ("source", (120_000,))))
     whole = failed("evaluate", where="host", rows=2, length=120_000, line="gnn.py:38", operation=edges)
     whole = replace(whole, requested_bytes=88 * MIB)
     own_loop = RunSettings(is_trainers=False)
