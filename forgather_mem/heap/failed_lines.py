@@ -39,7 +39,6 @@ class FailedOperation:
     """Plain text and numbers.
 
     Attributes:
-        function: The name of the function around the line.
         operands: Name and shape of the largest tensors or arrays that the line names, the largest first; in a backward
             pass of what else than a model is trained.
         at_once: How many arrays as large as its result the line's expression holds at a time.
@@ -55,7 +54,6 @@ class FailedOperation:
         copied: Which of "model" and "optimizer" they are.
     """
 
-    function: str
     operands: tuple[tuple[str, tuple[int, ...]], ...] = ()
     at_once: int = 1
     graph: VainGraph | None = None
@@ -73,7 +71,7 @@ class FailedOperation:
     def named(self) -> str:
         """The operands for people.
 
-        >>> FailedOperation(function="iou", operands=(("a", (3072, 4)), ("b", (4000, 4)))).named
+        >>> FailedOperation(operands=(("a", (3072, 4)), ("b", (4000, 4)))).named
         '`a` (3,072 x 4) and `b` (4,000 x 4)'
         """
         return " and ".join(f"`{name}` ({' x '.join(f'{size:,}' for size in shape)})" for name, shape in self.operands)
@@ -96,7 +94,6 @@ def failed_operation(
     before = [inner for inner, _ in failed[: failed.index(users[-1])]]
     copied_bytes, copied = copied_state([inner for inner, _ in failed], model, optimizer)
     return FailedOperation(
-        function=frame.f_code.co_name,
         operands=tuple(_operands(frame, statement)),
         at_once=_at_once(statement),
         graph=vain_graph(failed),

@@ -73,7 +73,7 @@ def is_in(case: Case, *functions: str) -> bool:
 
 
 def operation(case: Case) -> FailedOperation:
-    return case.failure.operation or FailedOperation(function="")
+    return case.failure.operation or FailedOperation()
 
 
 def _is_much(num_bytes: int | None, failure: Failure) -> bool:

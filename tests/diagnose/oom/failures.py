@@ -42,6 +42,6 @@ def replace(thing: Any, **facts: Any) -> Any:
     return dataclasses.replace(
         thing,
         **{"batch": batch, **facts},
-        found=facts.pop("found", None) or dataclasses.replace(thing.found, **found),
-        memory=facts.pop("memory", None) or dataclasses.replace(thing.memory, **memory),
+        found=dataclasses.replace(thing.found, **found),
+        memory=dataclasses.replace(thing.memory, **memory),
     )

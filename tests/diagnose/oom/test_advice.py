@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from forgather_mem.diagnose.oom.advice import Advice, advise
+from forgather_mem.diagnose.oom.batch_headroom import room
 from forgather_mem.diagnose.oom.context import RunSettings, StepUse, settings_of
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
-from forgather_mem.diagnose.oom.shapes.larger_batch import room
 from forgather_mem.telemetry.report import Change, OomReport
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import GIB, MIB

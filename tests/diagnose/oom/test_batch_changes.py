@@ -46,7 +46,7 @@ AS_EVER = [
 ]
 PAIRS = failure_of(
     where="host", phase="forward", step=9, rows=4, requested_bytes=94 * MIB, line="train.py:46",
-    operation=FailedOperation(function="iou", operands=(("boxes", (4000, 4)), ("anchors", (3072, 4)))),
+    operation=FailedOperation(operands=(("boxes", (4000, 4)), ("anchors", (3072, 4)))),
 )  # fmt: skip
 
 
@@ -65,14 +65,14 @@ def test_a_larger_batch_a_small_wish_and_a_backward_pass_are_about_the_batch(fai
 
 @pytest.mark.parametrize("phase", ["forward", "evaluate"])
 def test_a_graph_in_vain_is_not_to_be_made(phase: str) -> None:
-    operation = FailedOperation(function="preview", graph=VainGraph(line="train.py:46"))
+    operation = FailedOperation(graph=VainGraph(line="train.py:46"))
     failure = replace(PAIRS, phase=phase, rows=16, operation=operation)
     assert advise(failure, OWN_LOOP, AS_EVER).changes[0].text == "torch.no_grad() around what train.py:46 calls"
 
 
 def test_a_table_that_no_loader_makes_is_made_in_parts() -> None:
     failure = replace(PAIRS, phase="data", rows=None, array_type="float64", used_bytes=300 * MIB, free_bytes=80 * MIB)
-    double = FailedOperation(function="load", at_once=2)
+    double = FailedOperation(at_once=2)
     assert advise(replace(failure, operation=double), OWN_LOOP).changes[0].text.startswith("make less at once at train")
     single = advise(replace(failure, operation=replace(double, at_once=1)), OWN_LOOP).changes[0]
     assert single.in_script == {"dtype": "float32"}, "half of it fits, beside nothing"

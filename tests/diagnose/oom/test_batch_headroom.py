@@ -7,11 +7,10 @@ import random
 import pytest
 import torch
 
-from forgather_mem.diagnose.oom.batch_headroom import room_left
+from forgather_mem.diagnose.oom.batch_headroom import room, room_left
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, StepUse
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
-from forgather_mem.diagnose.oom.shapes.larger_batch import room
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import GIB, MIB
 from tests.simulated_device import TOTAL_MIB, simulated_devices

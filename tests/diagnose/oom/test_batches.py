@@ -91,7 +91,7 @@ def test_rows_that_a_sample_has_more_than_one_of_are_parts_of_it() -> None:
 
 
 def test_a_graph_is_one_sample_of_its_loader() -> None:
-    whole = replace(FAILURE, rows=5000, length=None, operation=FailedOperation(function="main", loader_rows=1))
+    whole = replace(FAILURE, rows=5000, length=None, operation=FailedOperation(loader_rows=1))
     failure, _ = in_samples(whole, RunSettings(is_trainers=False), ())
     assert (failure.rows, failure.length) == (1, 5000)
 

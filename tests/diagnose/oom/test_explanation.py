@@ -89,6 +89,7 @@ def test_where_a_leak_has_filled_memory_its_cure_comes_first() -> None:
         oom, changes = explained(STORY, replace(leak, suspects=suspects), SETTINGS)
         assert (oom.why_now or "").startswith("a leak: 20.0 MiB a step since step 100")
         assert cure in changes[0].text
+        assert not any(change.predicted_bytes for change in changes), "memory that grows fills any device"
 
 
 def test_a_loop_of_its_own_is_told_of_its_batch_and_not_of_arguments_that_it_lacks() -> None:

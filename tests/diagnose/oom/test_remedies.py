@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
 
 from forgather_mem.diagnose.oom.advice import advise
-from forgather_mem.diagnose.oom.context import RunSettings
+from forgather_mem.diagnose.oom.batches import Batches
+from forgather_mem.diagnose.oom.context import RunSettings, StepUse
 from forgather_mem.diagnose.oom.failure import Failure
+from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
+from forgather_mem.diagnose.oom.remedies import REMEDIES
+from forgather_mem.diagnose.oom.remedy import Case
+from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
+from forgather_mem.heap.graphs.failed_graph import VainGraph
 from forgather_mem.units import GIB, MIB
 from tests.diagnose.oom.failures import replace
 from tests.diagnose.oom.test_advice import MODEL_BYTES, failed, first, settings, texts
@@ -169,7 +176,7 @@ def test_where_nothing_is_known_of_the_batch_a_smaller_one_is_still_named() -> N
 
 
 def test_an_evaluation_of_a_whole_graph_is_about_its_edges_and_not_about_a_batch() -> None:
-    edges = FailedOperation(function="forward", operands=(("nodes", (8000, 192)), ("source", (120_000,))))
+    edges = FailedOperation(operands=(("nodes", (8000, 192)), ("source", (120_000,))))
     whole = failed("evaluate", where="host", rows=2, length=120_000, line="gnn.py:38", operation=edges)
     whole = replace(whole, requested_bytes=88 * MIB)
     own_loop = RunSettings(is_trainers=False)
@@ -177,3 +184,48 @@ def test_an_evaluation_of_a_whole_graph_is_about_its_edges_and_not_about_a_batch
     assert advise(whole, own_loop).changes[0].text == text
     rows = replace(whole, operation=replace(edges, operands=(("x", (2, 192)),)))
     assert "per_device_eval_batch_size" in advise(rows, own_loop).changes[0].set
+
+
+OWN = RunSettings(is_trainers=False)
+GENERATION = {"predict_with_generate": True, "generation_num_beams": 4, "generation_max_length": 64}
+STATES = {"adafactor": MIB, "bnb_8bit": 2 * MIB, "torch_8bit": 2 * MIB}
+TRAINERS = replace(settings(per_device_eval_batch_size=8, **GENERATION), state_bytes=STATES)
+CALLBACK = CallbackFailure(callback="Keeps.on_save", line="train.py:8", source="")
+LIST = HeldVariable(name="`outputs` of evaluate()", line="train.py:8", num_bytes=3 * GIB, collects=True)
+GRAPHS = FailedOperation(graph=VainGraph(line="train.py:3"), teacher="train.py:5")
+PAIRS = FailedOperation(operands=(("q", (5000, 64)),), copied_bytes=GIB, copied=("model",))
+UNUSED = {"where": "device", "reserved_unused_bytes": 3 * GIB, "requested_bytes": GIB}
+CASES = [
+    (failed("startup", kind=NCCL_SHM), OWN),
+    (failed("data", kind=PINNED), TRAINERS),
+    (failed("forward", operation=GRAPHS, rows=1), OWN),
+    (failed("save", operation=PAIRS, line="train.py:4", requested_bytes=GIB), OWN),
+    (failed("evaluate", operation=PAIRS, line="train.py:4", requested_bytes=GIB, variables=[LIST]), OWN),
+    (failed("data", operation=PAIRS, line="train.py:4", requested_bytes=GIB, array_type="float64"), OWN),
+    (failed("data", in_sample=True, line="train.py:4", requested_bytes=8 * GIB, array_type="float64"), OWN),
+    *((failed("save", callback=replace(CALLBACK, **more), **facts), OWN) for more, facts in (
+        ({"is_users": False}, {}), ({"copied_bytes": GIB}, {"where": "device"}), ({}, {"rows": 8}), ({}, {}),
+    )),
+    *((failed("optimizer", where, frames=("_multi_tensor_adamw",)), chosen)
+      for where in ("host", "device") for chosen in (OWN, TRAINERS)),
+    *((failed("generate"), chosen) for chosen in (OWN, TRAINERS)),
+    *((failed("save", frames=("_save_optimizer_and_scheduler",)), chosen) for chosen in (OWN, TRAINERS)),
+    *((failed("resume", frames=("_load_optimizer_and_scheduler",)), chosen) for chosen in (OWN, TRAINERS)),
+    *((failed("startup", frames=frames, line="train.py:4", requested_bytes=GIB), OWN)
+      for frames in (("from_pretrained",), ("one_hot",))),
+    *((failed("evaluate", where, predictions=2), RunSettings(has_metrics=True)) for where in ("host", "device")),
+    (failed("evaluate", rows=8), OWN),
+    (failed("forward", **UNUSED, parts={"private pools": 4 * GIB}), OWN),
+    (failed("forward", **UNUSED, kind="cuDNN"), OWN),
+]  # fmt: skip
+
+
+def test_each_row_of_the_table_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = importlib.util.find_spec("torch")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: there)  # as if all libraries were
+    cases = [Case(failure, chosen, Batches(failure, chosen, ())) for failure, chosen in CASES]
+    done = failed("optimizer", parts={"optimizer": GIB})
+    uses = [StepUse(step=1, rows=8, length=None, phases={"optimizer": GIB})]
+    cases.append(Case(done, replace(TRAINERS, optimizer_bytes=GIB), Batches(done, TRAINERS, uses)))
+    without = [row for row in REMEDIES if not any(True for case in cases for _ in row.of(case))]
+    assert [row.text or row.set or row.changes for row in without] == []

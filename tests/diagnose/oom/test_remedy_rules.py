@@ -14,7 +14,7 @@ from forgather_mem.heap.graphs.failed_graph import VainGraph
 from forgather_mem.units import MIB
 from tests.diagnose.oom.failures import failure_of, replace
 
-PAIRS = FailedOperation(function="rank", operands=(("q", (5000, 64)), ("a", (4000, 64))))
+PAIRS = FailedOperation(operands=(("q", (5000, 64)), ("a", (4000, 64))))
 FAILURE = failure_of(
     where="host",
     phase="evaluate",
@@ -41,7 +41,7 @@ def test_a_line_of_an_evaluation_without_a_batch_is_named() -> None:
     assert told(FAILURE) == [text]
     # A small request is not the reason, nor is a line that names nothing
     assert told(replace(FAILURE, requested_bytes=MIB)) == []
-    assert told(replace(FAILURE, operation=FailedOperation(function="main"))) == []
+    assert told(replace(FAILURE, operation=FailedOperation())) == []
 
 
 def test_a_list_comes_before_a_smaller_evaluation_if_it_holds_more_than_was_asked_for() -> None:
@@ -83,7 +83,7 @@ def test_of_a_callbacks_event_the_list_is_told_then_its_line() -> None:
 
 
 def test_a_copy_of_model_and_optimizer_is_told_with_its_size_before_the_line() -> None:
-    operation = FailedOperation(function="keep", copied_bytes=160 * MIB, copied=("model", "optimizer"))
+    operation = FailedOperation(copied_bytes=160 * MIB, copied=("model", "optimizer"))
     assert told(replace(FAILURE, phase="save", operation=operation))[0] == (
         "torch.save to a file at train.py:45, not a copy"
     )
@@ -143,7 +143,7 @@ def test_of_a_list_that_is_not_full_it_is_told_what_the_full_one_takes() -> None
 
 
 def test_a_second_model_that_keeps_its_graph_comes_before_the_batch() -> None:
-    operation = FailedOperation(function="compute_loss", teacher="train.py:33")
+    operation = FailedOperation(teacher="train.py:33")
     assert offered(replace(OPTIMIZER, phase="forward", operation=operation)) == [
         "torch.no_grad() around what train.py:33 calls"
     ]
