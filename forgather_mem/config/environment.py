@@ -17,6 +17,7 @@ from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import addresses_in
+from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.rendering.where import Rendering
 from forgather_mem.config.source.location import STRING, SourceLocation
 from forgather_mem.config.source.rendered import Rendered
@@ -107,8 +108,8 @@ class ConfigEnvironment:
         Raises:
             TemplateError: if anything goes wrong up to there.
         """
-        plain = None if variables or self._global_vars else self._as_plain(os.fspath(name))
-        return plain or self.rendering.render(os.fspath(name), variables)
+        plain = self._as_plain(os.fspath(name))
+        return self._given(plain[1], variables) if plain else self.rendering.render(os.fspath(name), variables)
 
     def find_referenced_templates(
         self, name: str | os.PathLike[str], /, **variables: object
@@ -128,31 +129,38 @@ class ConfigEnvironment:
         Raises:
             TemplateError: when the template itself can't be read.
         """
+        if plain := self._as_plain(os.fspath(name)):
+            return [(0, plain[0].name, str(plain[0].file))], None
         found, error = self.rendering.references(os.fspath(name), variables)
         return [(reference.level, reference.name, str(reference.file)) for reference in found], error
 
     def _render_string(self, text: str, variables: Mapping[str, object]) -> Rendered:
         is_small = len(text) <= self._budgets.source_bytes and self._fits(text)
-        plain = as_plain(text, STRING) if is_small and not variables and not self._global_vars else None
-        return plain or self.rendering.render_string(text, variables)
+        plain = as_plain(text, STRING) if is_small else None
+        return self._given(plain, variables) if plain else self.rendering.render_string(text, variables)
+
+    def _given(self, plain: Rendered, variables: Mapping[str, object]) -> Rendered:
+        """A template with nothing to render, its variables looked at as those of any other."""
+        if not self.policy.is_unsafe:
+            wrap({**self._global_vars, **variables}, str, self._budgets)
+        return plain
 
     def _fits(self, text: str) -> bool:
         return len(text) <= self._budgets.rendered_bytes and text.count("\n") <= self._budgets.nodes
 
-    def _as_plain(self, name: str) -> Rendered | None:
-        """A template with nothing to render, cached until its file changes."""
+    def _as_plain(self, name: str) -> tuple[Found, Rendered] | None:
+        """A template with nothing to render, and its file; cached until that changes."""
         found = self._searcher.find(name)
         if found is None:
             return None  # the renderer reports it
         known = self._plain.get(name)
         if known is not None and known[0] == found:
-            return known[1]
+            return known
         rendered = as_plain(self._searcher.read(found), found.name)
-        if rendered is not None and not self._fits(rendered.text):
+        if rendered is None or not self._fits(rendered.text):
             return None  # the renderer says so
-        if rendered is not None:
-            self._plain[name] = (found, rendered)
-        return rendered
+        self._plain[name] = (found, rendered)
+        return self._plain[name]
 
     def _config(self, rendered: Rendered, variables: Mapping[str, object]) -> Config:
         graph = parse(rendered, self._budgets)

@@ -25,6 +25,15 @@ TRAIN = """\
         save_dir: out
         metric: !var metric
 """
+PLAIN = """\
+# A run with nothing to render, which takes no process
+trainer_callbacks:
+    - 1
+    - 2
+    - !singleton:my_own.callbacks:Mine
+        save_dir: out
+        metric: !var metric
+"""
 MINE = """\
 from json import JSONDecoder
 open("imported", "w").close()

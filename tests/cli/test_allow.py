@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 
 import pytest
 
 from forgather_mem.config.policy.allow_entries import entries_of_folder
-from tests.cli.commands import findings, in_a_process
+from tests.cli.commands import PLAIN, findings, in_a_process
 
 
-def test_allow_lists_asks_and_writes_nothing_without_a_yes(here):
+@pytest.fixture
+def here(here):
+    (here / "train.yaml").write_text(PLAIN)
+    return here
+
+
+def test_allow_lists_asks_and_writes_nothing_without_a_yes(cli, here, monkeypatch):
     for answer in ("n\n", "\n", ""):
-        done = in_a_process("allow", "train.yaml", cwd=here, input=answer)
-        assert done.returncode == 1
-        assert "my_own.callbacks:Mine" in done.stdout
-        assert "train.yaml:5:7" in done.stdout
-        assert "Traceback" not in done.stderr
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+        code, out, _ = cli("allow", "train.yaml")
+        assert code == 1
+        assert "my_own.callbacks:Mine" in out
+        assert "train.yaml:5:7" in out
         assert not (here / "pyproject.toml").exists()
     assert not (here / "imported").exists()
 
 
-def test_allow_writes_what_opens_exactly_these(here):
+def test_allow_writes_what_opens_exactly_these(cli, here):
     (here / "pyproject.toml").write_text("[project]\nname = 'mine'\n")
     done = in_a_process("allow", "train.yaml", cwd=here, input="y\n")
     assert done.returncode == 0
     assert entries_of_folder(here) == ["my_own"]
     assert (here / "pyproject.toml").read_text().startswith("[project]\nname = 'mine'\n")
-    again = in_a_process("allow", "train.yaml", cwd=here, input="")
-    assert (again.returncode, again.stdout) == (0, "train.yaml: the policy refuses none of its names\n")
-    assert in_a_process("check", "train.yaml", "--set", "metric=x", cwd=here).returncode == 0
+    assert cli("allow", "train.yaml") == (0, "train.yaml: the policy refuses none of its names\n", "")
+    assert cli("check", "train.yaml", "--set", "metric=x")[0] == 0
 
 
 def test_allow_opens_a_re_export_by_its_exact_name(cli, here):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import TRAIN, findings
+from tests.cli.commands import PLAIN, TRAIN, findings
 
 
 def test_check_names_each_mistake_and_imports_nothing_that_is_not_allowed(cli, here):
@@ -87,6 +87,7 @@ def test_a_module_that_is_not_there_is_found(cli, here):
 
 
 def test_each_place_where_a_person_may_open_names(cli, here, monkeypatch):
+    (here / "train.yaml").write_text(PLAIN)
     bound = ["train.yaml", "--set", "metric=x"]
     assert findings(cli, *bound)[0] == 1
     assert findings(cli, *bound, "--allow", "my_own")[0] == 0
@@ -97,7 +98,7 @@ def test_each_place_where_a_person_may_open_names(cli, here, monkeypatch):
     (here / "pyproject.toml").write_text('[tool.forgather_mem]\nallow = ["my_own"]\n')
     assert findings(cli, *bound)[0] == 0
     (here / "pyproject.toml").unlink()
-    (here / "train.yaml").write_text(TRAIN.replace("my_own.callbacks:Mine", "my_own/callbacks.py:Mine"))
+    (here / "train.yaml").write_text(PLAIN.replace("my_own.callbacks:Mine", "my_own/callbacks.py:Mine"))
     code, _, raw = findings(cli, *bound)
     assert (code, raw["findings"][0]["allow"]) == (1, ["my_own/callbacks.py"])
     assert findings(cli, *bound, "--allow-file", "my_own/callbacks.py")[0] == 0

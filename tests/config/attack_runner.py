@@ -192,6 +192,7 @@ def rendered_under_watch(attack: dict[str, Any], folder: Path, unsafe: bool) -> 
     from forgather_mem.config.environment import ConfigEnvironment
     from forgather_mem.config.policy.policy import Policy
     from forgather_mem.config.rendering import child as renders
+    from forgather_mem.config.source.static_yaml import is_plain
     from forgather_mem.errors import TemplateError
 
     if unsafe:
@@ -201,6 +202,10 @@ def rendered_under_watch(attack: dict[str, Any], folder: Path, unsafe: bool) -> 
         request = environment.rendering.request(attack.get("load", "attack.yaml"), attack.get("vars", {}))
     except TemplateError:
         return []
+
+    file = folder / request.name
+    if file.is_file() and is_plain(file.read_text("utf-8", errors="replace")):
+        return []  # nothing is rendered
 
     def render() -> list[str]:
         seen = watch(folder)

@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.config.environment import ConfigEnvironment
@@ -302,7 +302,6 @@ PIECES = (
     st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
     | st.binary(max_size=80).map(lambda b: b.decode("latin-1"))
 )
-@settings(max_examples=150, deadline=None)
 def test_any_text_gives_objects_or_one_of_our_errors(text):
     Path("any.yaml").write_text(text, encoding="utf-8")
     environment = ConfigEnvironment(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.policy.policy import Policy
+from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.source.loader import StrangersTemplate
 from forgather_mem.config.source.location import STRING
 from forgather_mem.config.source.rendered import Rendered
@@ -116,7 +117,6 @@ class Rendering:
             TemplateError: if a variable is no plain data.
         """
         from forgather_mem.config.rendering.stranger import Request
-        from forgather_mem.config.rendering.variables import wrap
 
         return Request(
             name=name,

@@ -9,7 +9,7 @@ import textwrap
 import weakref
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.config.construction.construct import Construction
@@ -119,7 +119,6 @@ DATA = st.recursive(
 
 
 @given(DATA, st.sampled_from(["!singleton:dict", "!dict", "!factory:dict", ""]))
-@settings(max_examples=60)
 def test_building_twice_gives_equal_and_distinct_objects(data, tag):
     graph = parse(Rendered.as_is(f"x: {tag}\n  v: {json.dumps(data, ensure_ascii=False)}\n"))
     first, second = (Construction(Resolver(graph, Policy(), {})).build([graph.root])[0] for _ in range(2))

@@ -10,7 +10,7 @@ import threading
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import forgather_mem.callbacks
@@ -110,7 +110,6 @@ NAMES = st.sampled_from(["a", "b", "c", "d", "e", "x", "y"])
 
 
 @given(st.sampled_from([plain, star, only, none, Usual, Starred, New]), st.integers(0, 5), st.sets(NAMES))
-@settings(max_examples=400)
 def test_a_misfit_is_found_exactly_where_python_finds_one(function, num_args, names):
     signature = inspect.signature(function)
     try:

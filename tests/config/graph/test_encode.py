@@ -3,7 +3,7 @@
 import datetime
 
 import yaml
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from forgather_mem.config.graph.encode import Branch, encode, tree
@@ -76,7 +76,6 @@ def draw_node(draw, tag, values):
 
 
 @given(graphs())
-@settings(max_examples=120)
 def test_a_graph_written_as_yaml_parses_to_an_equal_graph(original):
     assert graph(encode(original)) == original
 

@@ -105,7 +105,6 @@ DATA = st.recursive(
 
 
 @given(DATA)
-@settings(max_examples=150)
 def test_plain_data_dumped_by_pyyaml_parses_to_itself(data):
     text = yaml.safe_dump({"x": data}, default_style='"')
     assert plain(graph(text).target("x")) == data
@@ -119,7 +118,7 @@ PIECES = (
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @example("{? }")
 @example("- <<")
 @example("<<: <<")
@@ -129,7 +128,6 @@ def test_any_text_gives_a_graph_or_one_of_our_errors(text):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200)
 def test_any_bytes_give_a_graph_or_one_of_our_errors(data):
     for encoding in ("latin-1", "utf-16-le"):
         error = error_of(graph, data.decode(encoding, "ignore"))

@@ -1,6 +1,6 @@
 """The filters of templates."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.config.rendering.folders import TEXT, parsed, text
@@ -12,7 +12,6 @@ def test_blocks_filters_and_calls_capture_text():
     assert text("{% macro m() %}<{{ caller() }}>{% endmacro %}{% call m() %}in{% endcall %}") == "<in>"
 
 
-@settings(deadline=None)
 @given(TEXT)
 def test_filters_keep_the_mark(value):
     template = (
@@ -24,7 +23,6 @@ def test_filters_keep_the_mark(value):
     }  # fmt: skip
 
 
-@settings(deadline=None, max_examples=25)
 @given(st.text("ab: \n{}[]!&*'\"#-", min_size=1, max_size=12))
 def test_no_way_through_filters_methods_or_macros_lets_a_value_become_yaml(value):
     template = """\

@@ -1,6 +1,6 @@
 """Formatting in templates: what Python gives."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.config.rendering.folders import TEXT, error, parsed, text
@@ -9,7 +9,6 @@ FIELDS = st.sampled_from(["{}", "{0}", "{0!r}", "{x}", "{0:>9}", "{0:<3}|", "{x:
 PERCENTS = st.sampled_from(["%s", "%r", "%9s", "%-4s|", "%.2s", "%%", "a", " ", "{}"])
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(FIELDS, max_size=6).map("".join), TEXT.filter(bool))
 def test_format_gives_what_python_gives(template, value):
     try:
@@ -21,7 +20,6 @@ def test_format_gives_what_python_gives(template, value):
         assert parsed(f"a: [{{{{ {template!r}.format(v, x=v)|toyaml }}}}]", v=value) == {"a": [expected]}
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(PERCENTS, max_size=6), TEXT)
 def test_percent_gives_what_python_gives(pieces, value):
     arguments = [value] * sum(piece.startswith("%") and piece != "%%" for piece in pieces)

@@ -3,7 +3,7 @@
 import concurrent.futures
 import contextlib
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.config.rendering.render import Renderer
@@ -87,7 +87,6 @@ JINJA = st.lists(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=200)
 @given(JINJA.map("".join) | st.text(max_size=30))
 def test_any_text_is_rendered_or_answered_with_our_error(template):
     with contextlib.suppress(TemplateError):

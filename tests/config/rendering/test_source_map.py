@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.config.rendering.render import Renderer
@@ -133,7 +133,6 @@ LINES = st.lists(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=60)
 @given(LINES)
 def test_every_line_of_any_template_goes_back_to_the_line_that_has_its_key(shapes):
     template = "\n".join(shape.format(id=number) for number, shape in enumerate(shapes))

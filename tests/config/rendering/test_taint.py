@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jinja2.filters import do_indent
 
@@ -26,7 +26,6 @@ def outside_chars(text):
     return [outside for chars, outside, _ in text.pieces for _ in chars]
 
 
-@settings(deadline=None)
 @given(PIECES)
 def test_it_is_equal_to_the_string_that_is_meant_in_every_way_a_template_can_ask(pieces):
     string = marked(TaintTokens(), pieces)
@@ -43,7 +42,6 @@ def test_it_is_equal_to_the_string_that_is_meant_in_every_way_a_template_can_ask
         assert getattr(string, name)() == getattr(plain, name)()
 
 
-@settings(deadline=None)
 @given(PIECES)
 def test_printed_and_read_again_it_is_the_same(pieces):
     marks = TaintTokens()
@@ -53,7 +51,6 @@ def test_printed_and_read_again_it_is_the_same(pieces):
     assert outside_chars(again) == outside_chars(string)
 
 
-@settings(deadline=None)
 @given(PIECES)
 def test_what_is_printed_has_none_of_the_characters_from_outside(pieces):
     marks = TaintTokens()
@@ -62,7 +59,6 @@ def test_what_is_printed_has_none_of_the_characters_from_outside(pieces):
     assert len(marks.used(printed)) == len({text for text, outside in pieces if outside})
 
 
-@settings(deadline=None)
 @given(PIECES, st.integers(-12, 12), st.integers(-12, 12))
 def test_a_slice_keeps_the_mark_of_each_character(pieces, start, stop):
     string = marked(TaintTokens(), pieces)
@@ -70,7 +66,6 @@ def test_a_slice_keeps_the_mark_of_each_character(pieces, start, stop):
     assert outside_chars(string[start:stop]) == outside_chars(string)[start:stop]
 
 
-@settings(deadline=None)
 @given(PIECES, PIECES)
 def test_joined_strings_keep_their_marks(left, right):
     marks = TaintTokens()
@@ -81,7 +76,6 @@ def test_joined_strings_keep_their_marks(left, right):
     assert text_of(marks.read(str(one).join(["a", str(two)]))) == text_of(one).join(["a", text_of(two)])
 
 
-@settings(deadline=None)
 @given(PIECES, st.sampled_from(["a", ",", " ", "aB", "\n"]), TEXTS, st.integers(-1, 2))
 def test_changes_give_what_plain_strings_give(pieces, sep, new, count):
     string = marked(TaintTokens(), pieces)
@@ -101,7 +95,6 @@ def test_changes_give_what_plain_strings_give(pieces, sep, new, count):
     assert (sep in string) == (sep in plain)
 
 
-@settings(deadline=None)
 @given(PIECES, TEXTS)
 def test_no_character_from_outside_ever_becomes_template_text(pieces, new):
     string = marked(
@@ -119,7 +112,6 @@ def test_no_character_from_outside_ever_becomes_template_text(pieces, new):
         assert "x" not in str(changed)
 
 
-@settings(deadline=None)
 @given(PIECES, st.booleans(), st.booleans())
 def test_indenting_gives_what_jinja_gives(pieces, first, blank):
     string = marked(TaintTokens(), pieces)
@@ -158,7 +150,6 @@ def test_a_value_may_be_a_part_of_a_name_in_a_tag_when_it_is_no_more_than_that(t
 
 
 @given(st.text("aZ0._/ :@,[]!&*\n'\"#", min_size=1))
-@settings(deadline=None)
 def test_no_value_can_end_a_tag_or_begin_another_part_of_it(value):
     rendered = RENDERER.render_string("a: !call:{{ x }}:f []\nb: 1", {"x": value})
     assert re.fullmatch(r"a: !call:([A-Za-z0-9_./~+-]+|\uf4c1\w+\uf4c2):f \[\]\nb: 1", rendered.text)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forgather_mem.config.environment import ConfigEnvironment
@@ -23,7 +23,6 @@ from forgather_mem.errors import TemplateError
 from tests.config.rendering.folders import RENDERER, TEXT, parsed
 
 
-@settings(deadline=None)
 @given(TEXT)
 @example("x: 1\n!singleton:os:system [ls]")
 @example("{{ 7 * 7 }}")
@@ -47,7 +46,6 @@ PLAIN = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=50)
 @given(PLAIN)
 def test_any_plain_value_is_that_value(value):
     assert parsed("a: {{ x }}\nb: {{ x|toyaml }}\nc: {{ x|tojson }}", x=value) == {"a": value, "b": value, "c": value}

@@ -7,7 +7,7 @@ import time
 
 import jinja2
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forgather_mem.config.environment import ConfigEnvironment
@@ -27,7 +27,6 @@ PIECES = (
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join) | st.text(max_size=30))
-@settings(max_examples=300)
 @example("[abc]")
 @example("a\n  [abc!]  \nb")
 @example("x: |\n  -- text")

@@ -2,7 +2,7 @@
 are those of the reference that the language comes from."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.config.source.syntax import split, to_jinja
@@ -112,7 +112,6 @@ def test_a_file_is_split_into_named_parts_with_their_lines():
     ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a: 1", "", "#--- x ---", "# - x -", "## c", "#---y---", "\r", " #--- x ---"])))
 def test_every_line_of_a_part_is_the_line_of_the_file_that_it_says(lines):
     text = "\n".join(lines)
@@ -131,19 +130,16 @@ FRAGMENTS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(st.lists(FRAGMENTS, max_size=30))
 def test_line_numbers_survive(lines):
     assert to_jinja("\n".join(lines)).count("\n") == max(len(lines) - 1, 0)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=" \n#-[]{}%'\"|>:ab!=<,\t\\"))
 def test_line_numbers_survive_any_text(text):
     assert to_jinja(text).count("\n") == text.count("\n")
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a{}: 1", "  b{}: 'x' ## c", "-- set v{} = 1", "[b{}]", "== w{}", "- 'x{}'"])))
 def test_what_is_written_on_a_line_stays_on_it(shapes):
     lines = [shape.format(f"_{number}_") for number, shape in enumerate(shapes)]
