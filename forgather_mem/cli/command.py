@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # Exit codes of a command that itself ended with 0: a limit is exceeded; a limit was not judged.
-BROKEN, UNDECIDED = 3, 4
+FAILURE, USAGE, BROKEN, UNDECIDED, INTERRUPTED = 1, 2, 3, 4, 130
 _OF_PYTHON = ("-m", "-c", "-")
 _OF_SCRIPTS = (".py", ".pyc", ".pyz", ".sh")
 _OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml")
