@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from forgather_mem.cli.app import FAILURE
+from forgather_mem.cli.command import FAILURE
 from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings, policy_of
 from forgather_mem.cli.output import first_names, print_rows, print_text
 from forgather_mem.cli.parser import CommandParser

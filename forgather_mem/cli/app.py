@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from forgather_mem import __version__
+from forgather_mem.cli.command import FAILURE, INTERRUPTED, USAGE
 from forgather_mem.cli.parser import CommandParser
 from forgather_mem.errors import ForgatherMemError, UsageError, did_you_mean, shown
 
@@ -38,7 +39,6 @@ COMMANDS = {
 
 ALIASES = {"render": "pp"}
 
-USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 _ABOUT = "Where the memory of a training went, when, and how to get it back."
 _PREFIX = "forgather-mem: "
 _WIDTH = 80

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from forgather_mem.cli.app import FAILURE
+from forgather_mem.cli.command import FAILURE
 from forgather_mem.cli.options import add_allow, add_template_arguments, environment_of, parse_settings, policy_of
 from forgather_mem.cli.output import first_names, json_text, print_text
 from forgather_mem.cli.parser import CommandParser

@@ -15,8 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Exit codes of a command that itself ended with 0: a limit is exceeded; a limit was not judged.
-BROKEN, UNDECIDED = 3, 4
+# Exit codes. `BROKEN` and `UNDECIDED` are of a command that itself ended with 0: a limit is exceeded, or was not judged.
+FAILURE, USAGE, BROKEN, UNDECIDED, INTERRUPTED = 1, 2, 3, 4, 130
 _OF_PYTHON = ("-m", "-c", "-")
 _OF_SCRIPTS = (".py", ".pyc", ".pyz", ".sh")
 _OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml")

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.cli.app import INTERRUPTED, complain
+from forgather_mem.cli.app import complain
+from forgather_mem.cli.command import INTERRUPTED
 from forgather_mem.cli.options import add_settings, environment_of, parse_settings, policy_of
 from forgather_mem.cli.parser import CommandParser, whole_number
 from forgather_mem.errors import TemplateError

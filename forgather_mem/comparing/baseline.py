@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from forgather_mem.comparing.causes import changed, leading
@@ -19,7 +19,6 @@ from forgather_mem.telemetry.report_part import ReportPart
 from forgather_mem.telemetry.report_schema import checked, to_dict
 from forgather_mem.units import format_bytes
 
-COUNTED_FRAC, RESIDENT_FRAC = 0.01, 0.1
 # Less is no growth: on the host, of what the C library's allocator counts, and of what is counted tensor by tensor
 _LEAST_RESIDENT, _LEAST_ALLOCATED = 2**25, 2**20
 _LEAST = {
@@ -55,14 +54,13 @@ class Baseline:
     """What a command's trainings took, in their order, and by which fraction they may grow."""
 
     trainings: Sequence[TrainingSizes]
-    counted_frac: float = COUNTED_FRAC
-    resident_frac: float = RESIDENT_FRAC
+    counted_frac: float = 0.01
+    resident_frac: float = 0.1
 
     @classmethod
     def of(cls, reports: Sequence[RunReport], like: Baseline | None = None) -> Baseline:
         """The sizes of these trainings, with the fractions of another one."""
-        fractions = {} if like is None else {"counted_frac": like.counted_frac, "resident_frac": like.resident_frac}
-        return cls(trainings=[_sizes(report) for report in reports], **fractions)
+        return replace(like or cls(trainings=()), trainings=[_sizes(report) for report in reports])
 
     @classmethod
     def read(cls, path: str | Path) -> Baseline:

@@ -18,7 +18,6 @@ from forgather_mem.units import format_bytes
 
 WIDTH = 80
 _NOT_SET = "not set"
-_NO_SETTINGS = "it is older, from TensorBoard, or ended before its first step"
 _PLAN_BOTH = "`forgather-mem run --plan` on both sides says more"
 _BEGINS_A_BLOCK = re.compile(r"\A\d*(?=[-+=#.)])")  # in Markdown: a list, a heading
 _WORDS = {
@@ -103,7 +102,8 @@ def sentences(comparison: Comparison) -> list[str]:
         told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
     for side in (before, after):
         if not any(not name.startswith("batch.") for name in side.first.run.settings):
-            why = "`plan --json` writes them" if side.is_plan else _NO_SETTINGS
+            of_run = "it is from TensorBoard, or ended before its first step"
+            why = "`plan --json` writes them" if side.is_plan else of_run
             told.append(f"{side.name} {_has(side)} no settings: {why}")
     return told
 

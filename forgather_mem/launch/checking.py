@@ -10,7 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from forgather_mem.cli.app import FAILURE, complain, dispatch
+from forgather_mem.cli.app import complain, dispatch
+from forgather_mem.cli.command import FAILURE
 from forgather_mem.cli.check import found_problems
 from forgather_mem.cli.command import Arguments
 from forgather_mem.cli.options import environment_of, parse_settings, policy_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import marshal
 import os
 
-from forgather_mem.cli.command import UNDECIDED, Arguments, Command, begins_command, command_of
+from forgather_mem.cli.command import UNDECIDED, USAGE, Arguments, Command, begins_command, command_of
 from forgather_mem.errors import UsageError, say
 from forgather_mem.formats.ring_memory import PLACE as STATES
 from forgather_mem.formats.ring_memory import StateMemory
@@ -23,7 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-USAGE = 2
 LOOK_EVERY_S = 1.0
 _SITE = os.path.join(os.path.dirname(__file__), "on_path")
 

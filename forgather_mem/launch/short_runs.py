@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from forgather_mem.cli.command import USAGE
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 SHORT_S = 5.0  # a process without torch that has run for less has nothing to tell
 _TORCH_BYTES = 100 * 2**20  # a process that has imported torch is larger; a script without it seldom is
 USAGE_S = 60.0  # who has run for longer, with his imports, has not just printed how he is used
-_USAGE_ERROR = 2  # argparse's exit code, and that of most others
 OF_A_SIGNAL = 128  # above it: what a shell gives for a command that a signal has ended
 
 
@@ -38,7 +38,7 @@ def is_worth_a_report(folder: str | None, arguments: Arguments, command: Command
         return True
     if ended.code is None or ended.code > OF_A_SIGNAL or _has_told_something(folder):
         return True
-    is_usage = ended.code == _USAGE_ERROR or (ended.code == 0 and asks_for_help(command))
+    is_usage = ended.code == USAGE or (ended.code == 0 and asks_for_help(command))
     if is_usage and ended.wall_s < USAGE_S:
         return False
     # Without a folder the process below could note nothing, and its size tells

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from forgather_mem.formats.jsonl import Header, LogReader, Record, log_files
 from forgather_mem.formats.scalars import ScalarSeries
 from forgather_mem.reporting.from_events import event_series
+from forgather_mem.reporting.table import MAX_DEVICES
 from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.metrics import name_on_current, other_device
@@ -26,7 +27,6 @@ Column = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 BETWEEN = "between"  # the event of a row without readings of its own
-MAX_DEVICES = 8  # of a process, on the page
 MAX_RANKS_READ = 16  # for one page
 _MAX_FINDINGS = 10_000
 _NAMES = (

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forgather_mem.page.readings import BETWEEN, MAX_DEVICES, Column, Flags, Readings, filled
+from forgather_mem.page.readings import BETWEEN, Column, Flags, Readings, filled
 from forgather_mem.reporting.problems import what_grows
-from forgather_mem.reporting.table import format_place
+from forgather_mem.reporting.table import MAX_DEVICES, format_place
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.report import DeviceMemory, LeakReport, Peak, RunReport
 from forgather_mem.units import format_bytes

@@ -114,13 +114,11 @@ class LogReplay:
         self._summary = summary or RunSummary()
         self._ledger: dict[Action, LedgerRow] = {}
         self._ring: Ring | None = None
-        self._last_step, self._spacing = -1, 0
-        if summary is None and self.process.step is not None:
+        if summary is None:
             self._summary.begin(self.process.step, dict(self.process.started_with))
-            self._spacing = 1
 
     def _tell(self, header: Mapping[str, object]) -> None:
-        self._header = {"started_s": header["time_s"], **header} if "time_s" in header else dict(header)
+        self._header = dict(header)
         self.process = from_dict(RunHeader, self._header)
 
     def resume(self, rolled_up: RollUp) -> bool:
@@ -130,7 +128,6 @@ class LogReplay:
             return False
         self._begin(rolled_up.header, summary)
         self._ledger = {row.what: row for row in summary.told.ledger}
-        self._last_step, self._spacing = summary.last_step, 1  # it knows where the run began
         return True
 
     def take(self, record: Record) -> None:
@@ -150,8 +147,8 @@ class LogReplay:
         """Take what the black box knows but the log does not."""
         self._ring = ring
         self.process = from_dict(RunHeader, {**ring.header, **self._header})
-        if self._last_step < 0:
-            self._summary.begin(self.process.step or 0, dict(self.process.started_with))
+        if not self._summary.latest_s:  # the log has no record
+            self._summary.begin(self.process.step, dict(self.process.started_with))
             for finding in ring.findings:
                 self._take_finding(finding)
         for sample in ring.samples:
@@ -163,8 +160,6 @@ class LogReplay:
     def build(self) -> RunReport:
         """The report so far."""
         summary, ring = self._summary, self._ring
-        if ring is None and self._spacing and summary.first_step is not None:
-            summary.first_step = max(0, summary.first_step + 1 - self._spacing)
         summary.facts = self._facts()
         summary.told = replace(summary.told, ledger=tuple(self._ledger.values()))
         report = build_report(summary)
@@ -181,10 +176,6 @@ class LogReplay:
             # A user's own, of which a report tells nothing; and what no machine has
             values = {name: value for name, value in values.items() if is_known(name) and abs(value) <= MOST}
             sample = sample._replace(values=values)
-        if self._last_step < 0 and sample.event == "step_end":
-            self._last_step = sample.step
-        elif self._last_step >= 0 and not self._spacing and sample.event == "step_end":
-            self._spacing = max(1, sample.step - self._last_step)
         steps, since_s = max(0, sample.step - summary.last_step), sample.time_s - summary.latest_s
         summary.add(sample)
         own_s = values.get("step/self_s", 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal as signals
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from forgather_mem.reporting.table import format_gib, format_place, format_time
 from forgather_mem.telemetry.report import (
@@ -28,11 +29,26 @@ _GROWS = {
 }
 _CONFIDENCE = {"yes": "high", "likely": "likely"}
 _UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
-# From this fraction of the limit on, a SIGKILL without a kernel count was most likely the kernel's.
-_FULL_FRAC = 0.9
-_OTHERS_TOLD_BYTES = 100 * MIB
-_SILENCE_TOLD_S = 5.0
-_MAX_ADVICE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemLimits:
+    """When something is told of what went wrong.
+
+    Attributes:
+        full_frac: Of the limit: from here on a SIGKILL without a kernel count was most likely the kernel's.
+        others_bytes: What other processes of the group hold; less is not told.
+        silence_s: From the last record to the end; less is not told.
+        advice: Of what the program itself has advised.
+    """
+
+    full_frac: float = 0.9
+    others_bytes: int = 100 * MIB
+    silence_s: float = 5.0
+    advice: int = 4
+
+
+_LIMITS = ProblemLimits()
 
 
 def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) -> list[str]:
@@ -114,12 +130,12 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
         ours = process + (workers or 0) + (killed.others_bytes or 0)
         total = max(killed.used_bytes or 0, ours)
         where = "in the whole container" if report.host.limit_kind == "cgroup" else "on the whole machine"
-        of_others = f" {where}" if total - ours >= _OTHERS_TOLD_BYTES else ""
+        of_others = f" {where}" if total - ours >= _LIMITS.others_bytes else ""
         sizes = f"At the end {format_gib(total)}{of_others}: this process {process / GIB:,.1f}"
         if workers is not None:
             count = killed.num_workers
             sizes += f", {f'{count} ' if count else ''}data workers {workers / GIB:,.1f} (counted once)"
-        if (killed.others_bytes or 0) >= _OTHERS_TOLD_BYTES:
+        if (killed.others_bytes or 0) >= _LIMITS.others_bytes:
             sizes += f", other children {(killed.others_bytes or 0) / GIB:,.1f}"
         lines += _indented(sizes + ".", width)
     lines += _indented(_growth(killed), width) if _growth(killed) else []
@@ -140,7 +156,7 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
 
 def _silence(killed: KilledReport) -> str:
     silent_s = killed.silent_s or 0.0
-    return f", {format_duration(silent_s)} before the end" if silent_s >= _SILENCE_TOLD_S else ""
+    return f", {format_duration(silent_s)} before the end" if silent_s >= _LIMITS.silence_s else ""
 
 
 def is_room(report: RunReport, advice: Change) -> bool:
@@ -184,7 +200,7 @@ def _killer(killed: KilledReport, host: HostMemory) -> str:
     if before is not None and after is not None:
         return f"KILLED BY {name}, but not for memory: the kernel counted no out-of-memory kill (oom_kill {after})."
     used_bytes = killed.used_bytes
-    if used_bytes and host.limit_bytes and used_bytes >= _FULL_FRAC * host.limit_bytes:
+    if used_bytes and host.limit_bytes and used_bytes >= _LIMITS.full_frac * host.limit_bytes:
         return f"KILLED BY {name}, most likely by the kernel: {whose} was nearly reached."
     return f"KILLED BY {name}; the sender is not known."
 
@@ -245,7 +261,7 @@ def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
 def _advice_lines(report: RunReport, oom: OomReport, width: int) -> Iterator[str]:
     """Under one heading what fits by its prediction, under another what has none."""
     heading = ""
-    in_order = sorted(report.advice[:_MAX_ADVICE], key=lambda advice: advice.predicted_bytes is None)
+    in_order = sorted(report.advice[: _LIMITS.advice], key=lambda advice: advice.predicted_bytes is None)
     for number, advice in enumerate(in_order, 1):
         predicted = advice.predicted_bytes
         basis = oom.fit if predicted is not None or (oom.fit or "").startswith("not") else "not measured"

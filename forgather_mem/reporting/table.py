@@ -10,7 +10,7 @@ from forgather_mem.units import GIB, format_bytes, format_duration
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header, rows
 
-_MAX_DEVICES = 8  # of a process; the JSON has all
+MAX_DEVICES = 8  # of a process; the JSON has all
 _WHOSE = {"cgroup": "container", "host": "machine"}
 
 
@@ -78,7 +78,7 @@ def times_of_peaks(report: RunReport) -> dict[str, str]:
 def places(report: RunReport) -> Iterator[MemoryRow]:
     """Each kind of memory of a report; with several ranks, the device that was fullest."""
     times = times_of_peaks(report)
-    for number, device in enumerate(report.device[:_MAX_DEVICES] if report.ranks is None else report.device[:1]):
+    for number, device in enumerate(report.device[:MAX_DEVICES] if report.ranks is None else report.device[:1]):
         label, at = format_place(device.where), times.get(device.where, "")
         start, end, peak = device.allocated_start_bytes, device.allocated_end_bytes, device.peak_allocated_bytes
         yield MemoryRow(f"{label} used", start, end, peak, at, device.total_bytes, "")
@@ -129,8 +129,8 @@ def table_lines(report: RunReport) -> list[str]:
         sizes = "".join(f"{size / GIB:>6,.{decimals}f}" for size in (row.start_bytes, row.end_bytes, row.peak_bytes))
         limit = f"{row.limit_bytes / GIB:>6,.1f} {row.whose}" if row.limit_bytes else ""
         lines.append(f"  {row.label:<14}{sizes}  {row.at:<22}{limit}".rstrip())
-    if report.ranks is None and len(report.device) > _MAX_DEVICES:
-        lines.append(f"  and {len(report.device) - _MAX_DEVICES} more devices: see the JSON")
+    if report.ranks is None and len(report.device) > MAX_DEVICES:
+        lines.append(f"  and {len(report.device) - MAX_DEVICES} more devices: see the JSON")
     return lines
 
 

@@ -95,11 +95,11 @@ class _Code:
     def additions(self, assigned: bool = False) -> Iterator[tuple[int, ast.AST]]:
         """Rank (the clearest first) and place of what adds to the container, or, `assigned`, of any assignment."""
         for node in ast.walk(self.region.node):
-            rank = self._adds(node, assigned)
+            rank = self._adds(node)
             if rank is not None and rank < (_ASSIGNS + 1 if assigned else _ASSIGNS):
                 yield rank, node
 
-    def _adds(self, node: ast.AST, assigned: bool) -> int | None:
+    def _adds(self, node: ast.AST) -> int | None:
         if isinstance(node, ast.Attribute) and node.attr in _ADDS:  # called here, or given away: map(x.append, rows)
             return 0 if self.is_subject(node.value) else None
         if isinstance(node, ast.Call):
@@ -108,30 +108,18 @@ class _Code:
             return 3 if self.is_subject(node.target) else None
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            ranks = (self._assigns(target, node.value, assigned) for target in targets)
+            ranks = (self._assigns(target, node.value) for target in targets)
             return next((rank for rank in ranks if rank is not None), None)
         return None
 
-    def _assigns(self, target: ast.expr, value: ast.expr, assigned: bool) -> int | None:
-        """`assigned`: what is made shorter counts, too: its graph does not become shorter."""
+    def _assigns(self, target: ast.expr, value: ast.expr) -> int | None:
         if isinstance(target, ast.Subscript) and self.is_subject(target.value):
-            by_key = isinstance(target.slice, ast.Slice) if self.is_list else True
-            return 1 if by_key and not self.shortens(target, value) else None
-        if not self.is_subject(target) or (not assigned and self.shortens(target, value)):
+            return 1 if not self.is_list or isinstance(target.slice, ast.Slice) else None
+        if not self.is_subject(target):
             return None
         if self._is_in(value):
             return 4
         return 5 if any(_called(part) in _JOINS for part in ast.walk(value)) else _ASSIGNS
-
-    def shortens(self, target: ast.expr, value: ast.expr) -> bool:
-        """Whether this assigns a slice of the container to it: `x = x[-9:]`, `x[:] = x[-9:]`, also within a call."""
-        base = target.value if isinstance(target, ast.Subscript) else target
-        if not self.is_subject(base):
-            return False
-        return any(
-            isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice) and self._is_in(part.value)
-            for part in ast.walk(value)
-        ) and not any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add) for part in ast.walk(value))
 
     def _is_in(self, node: ast.AST) -> bool:
         return any(self.is_subject(part) for part in ast.walk(node) if isinstance(part, ast.expr))

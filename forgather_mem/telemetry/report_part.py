@@ -30,7 +30,7 @@ class RunHeader(ReportPart):
         process: The start of the process, see `system.process_start`.
         started_s: When the training began.
         limit_bytes, limit_kind: The smallest limit of host memory.
-        step: Optimizer steps done when it began; None in a log of an older version.
+        step: Optimizer steps done when it began.
         started_with: Sizes before the first step, by sample names.
         kills: The kernel's counter of out-of-memory kills then, see `system.cgroups.kill_counter`.
         process_started_s: When the process began.
@@ -53,7 +53,7 @@ class RunHeader(ReportPart):
     started_s: float = field(default=0.0, metadata=ADDED)
     limit_bytes: int = field(default=0, metadata=ADDED)
     limit_kind: str = field(default="host", metadata=ADDED)
-    step: int | None = field(default=None, metadata=ADDED)
+    step: int = field(default=0, metadata=ADDED)
     started_with: Mapping[str, float] = field(default_factory=dict, metadata=ADDED)
     kills: Mapping[str, object] | None = field(default=None, metadata=ADDED)
     process_started_s: float = field(default=0.0, metadata=ADDED)
@@ -66,6 +66,6 @@ class RunHeader(ReportPart):
     plan: Mapping[str, object] | None = field(default=None, metadata=ADDED)
 
     def plain(self) -> dict[str, object]:
-        """What is known as values that JSON has; `time_s` is what older versions call `started_s` in a log."""
+        """What is known as values that JSON has."""
         known = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "extra"}
-        return {name: value for name, value in known.items() if value not in (None, ())} | {"time_s": self.started_s}
+        return {name: value for name, value in known.items() if value not in (None, ())}

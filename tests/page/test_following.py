@@ -85,7 +85,7 @@ def test_another_process_in_the_same_file_begins_anew(tmp_path: Path) -> None:
     run = FollowedRun(tmp_path, "run")
     shown(run)
     with path.open("ab") as file:
-        file.write(header_line(0, {"pid": 2**22 + 9, "time_s": 1000.0, "script": "b.py"}))
+        file.write(header_line(0, {"pid": 2**22 + 9, "started_s": 1000.0, "script": "b.py"}))
     more(path, 1, 3)
     assert shown(run) == read_anew(tmp_path)
     assert shown(run)["script"] == "b.py"

@@ -21,7 +21,7 @@ def log_of(
 ) -> Path:
     """A log whose process is gone: its number is one that no process has."""
     said = {
-        "pid": 2**22 + 5, "host": socket.gethostname(), "world_size": world_size, "time_s": 1000.0, "script": "a.py",
+        "pid": 2**22 + 5, "host": socket.gethostname(), "world_size": world_size, "started_s": 1000.0, "script": "a.py",
         "argv": [], "versions": {}, "limit_bytes": 8 * GIB, "limit_kind": "cgroup", **header,
     }  # fmt: skip
     lines = [header_line(rank, said)]

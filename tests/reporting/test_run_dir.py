@@ -160,7 +160,7 @@ def test_a_running_training_is_running_however_its_clock_was_set(tmp_path: Path,
         sink.write(Sample("step_end", 1, None, time.time(), {"host/rss_bytes": 2.0**30}))
     log = tmp_path / "memory.rank0.jsonl"
     header, record = map(json.loads, log.read_text().splitlines())
-    header["time_s"] -= hours * 3600  # by the clock of today it was begun then
+    header["started_s"] -= hours * 3600  # by the clock of today it was begun then
     log.write_text(f"{json.dumps(header)}\n{json.dumps(record)}\n")
     assert read_run(tmp_path)["run"]["end"] is None
     log.unlink()

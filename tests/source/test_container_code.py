@@ -28,7 +28,6 @@ def module(tmp_path: Path) -> Any:
         ("self.kept[2:] = [x]", True),
         ("self.kept = self.kept + [x]", True),
         ("self.kept = [*self.kept, x]", True),
-        ("self.kept = self.kept[-3:]", False),
         ("self.kept = self.kept[1:] + [x]", True),
         ("heapq.heappush(self.kept, x)", True),
         ("heapq.heappushpop(self.kept, x)", False),

@@ -15,13 +15,6 @@ from forgather_mem.units import MIB, format_bytes
 
 # The highest bound at which "no leak" is still said: arenas and maps grow by a MiB at a time.
 MOST_PER_STEP = 4 * GROWTH.floor_bytes
-# CUDA's allocator takes 20 MiB at a time: one more segment is no growth.
-_SEGMENT_BYTES = 20 * MIB
-_FEWEST_POINTS = 6
-# Up to so much of freed memory that the C library keeps is what any training of some minutes gains.
-_USUAL_KEPT_BYTES = 32 * MIB
-# Of a leak's rate: less beside it is not told.
-_LEAST_BEYOND_FRAC = 0.2
 # Each total, with the sizes that may explain what it gains
 TOTALS: Mapping[str, tuple[str, ...]] = {
     "process": ("native", "mapped", "shared", "pinned"),
@@ -37,6 +30,26 @@ _WORDS = {
     "/dev/shm": "in /dev/shm, which other processes may use, too",
     "reserved": "held by the device's allocator beside the tensors",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class GainLimits:
+    """What of a gain is usual.
+
+    Attributes:
+        segment_bytes: CUDA's allocator takes 20 MiB at a time: one more segment is no growth.
+        fewest_points: Of fewer nothing is said.
+        kept_bytes: Freed memory that the C library keeps in any training of some minutes.
+        beyond_frac: Of a leak's rate: less beside it is not told.
+    """
+
+    segment_bytes: int = 20 * MIB
+    fewest_points: int = 6
+    kept_bytes: int = 32 * MIB
+    beyond_frac: float = 0.2
+
+
+_LIMITS = GainLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +73,7 @@ class Gain:
 
     def without_usual_kept(self) -> Gain:
         """What is left of it without the C library's free memory, unless that is more than a training usually gains."""
-        return replace(self, bytes=self.bytes - self.kept_bytes) if self.kept_bytes <= _USUAL_KEPT_BYTES else self
+        return replace(self, bytes=self.bytes - self.kept_bytes) if self.kept_bytes <= _LIMITS.kept_bytes else self
 
 
 def unexplained(totals: Mapping[str, Series], sizes: Mapping[str, Series], trends: Mapping[str, Trend]) -> list[Gain]:
@@ -82,7 +95,7 @@ def unexplained(totals: Mapping[str, Series], sizes: Mapping[str, Series], trend
         grown, steps = whole
         judged = [part for part in parts if part in trends and trends[part].kind == "no leak"]
         grown -= sum(max(0.0, _grown(sizes[part], since)) for part in judged)
-        if name == "reserved" and grown <= _SEGMENT_BYTES:
+        if name == "reserved" and grown <= _LIMITS.segment_bytes:
             continue
         if grown > 0:
             kept = _grown(totals["kept"], since) if name == "process" and "kept" in totals else 0.0
@@ -123,7 +136,7 @@ def beyond_sentence(gain: Gain, leak_per_step: float) -> str | None:
     'The process grows 768.0 KiB a step, 256.0 KiB of it free memory between what is kept'
     """
     beyond = gain.per_step - leak_per_step
-    if beyond < _LEAST_BEYOND_FRAC * leak_per_step or beyond < MOST_PER_STEP:
+    if beyond < _LIMITS.beyond_frac * leak_per_step or beyond < MOST_PER_STEP:
         return None
     text = f"The process grows {format_bytes(gain.per_step)} a step"
     if (free := min(beyond, gain.kept_bytes / gain.steps)) >= 0.1 * beyond:
@@ -141,7 +154,7 @@ def _grown(series: Series, since: int) -> float:
 def _gained(points: Sequence[Point], since: int) -> tuple[float, int] | None:
     """By how much the lower envelope has risen from this step on, over how many steps; None with too few readings."""
     part = [point for point in points if point[0] >= since]
-    if len(part) < _FEWEST_POINTS:
+    if len(part) < _LIMITS.fewest_points:
         return None
     edges = edges_of(part, 4)
     steps = edges[-1][0] - edges[0][0]
