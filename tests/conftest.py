@@ -50,7 +50,6 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 _LIMIT_S = float(os.environ.get("CPU_LIMIT_S", "20"))
 # These may take twice as much: they start real launchers, or several processes that import torch and transformers
 _DEAR = (
-    "tests/launch/test_what_a_script_notices.py::test_a_watched_script_sees_what_the_page_names_and_nothing_else",
     "tests/launch/test_trainings.py::test_under_torchrun_the_rank_that_was_killed_is_named_with_its_last_step_and_phase",
     "tests/test_docs.py::test_a_page_runs_as_it_stands[README.md]",
     "tests/test_docs.py::test_a_page_runs_as_it_stands[recipes/axolotl.md]",

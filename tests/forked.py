@@ -18,6 +18,7 @@ import types
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from tests.fresh import IN_CHILD, end
 from tests.frozen_heap import freeze
@@ -75,7 +76,7 @@ def on_ranks(
     return [rank.wait() for rank in started]
 
 
-def _whole(file: tempfile._TemporaryFileWrapper[str]) -> str:
+def _whole(file: IO[str]) -> str:
     with file:
         file.seek(0)
         return file.read()

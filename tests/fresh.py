@@ -1,23 +1,19 @@
-"""A process that has imported, and done nothing else; tests marked `fresh` run in forks of it.
+"""Tests marked `fresh` run in forks of a process that has imported.
 
-Started as a program by `conftest.py`, once for all of the workers of xdist. Each connection gets a fork of it, which
-collects one file of tests and forks again for each run of some of them: pytest's own start takes longer than most of
-these tests. It is asked in lines of JSON: the tests, the environment, the file for what they print. The answer is a
-line with the exit code and the CPU seconds of the tests and their children.
+Each connection gets a fork of it, which collects one file of tests and forks again for each run of some of them:
+pytest's own start takes longer than most of these tests. It is asked in lines of JSON: the tests, the environment, the
+file for what they print. The answer is a line with the exit code and the CPU seconds of the tests and their children.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import importlib
 import json
 import os
-import select
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -25,6 +21,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
+
+from tests.origin import Origin, serve
 
 TIMEOUT_S = 300
 OPTIONS = ["-q", "--no-header", "-p", "no:xdist"]
@@ -45,27 +43,14 @@ class FreshProcesses:
     """Begins with the first test that asks for one, or with `start`, and ends with `close`."""
 
     def __init__(self) -> None:
-        self._origin: subprocess.Popen[bytes] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._origin = Origin(__file__, _ADDRESS)
         self._asked: IO[str] | None = None
         self._file = ""  # whose tests that connection is for
         self.cpu_s = 0.0  # of all tests so far
 
     def start(self) -> None:
-        """Start the origin, which ends with this process; those that this one starts find it, too."""
-        # Not by tests/quick_start: what that leaves uncollected would be in the heap that tests look at
-        path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        kept = os.pathsep.join(entry for entry in path if not entry.endswith("quick_start"))
-        self._folder = tempfile.TemporaryDirectory(prefix="forgather-mem-origin-")
-        os.environ[_ADDRESS] = f"{self._folder.name}/socket"
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(os.environ[_ADDRESS])
-            listener.listen()
-            self._origin = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(listener.fileno())], pass_fds=[listener.fileno()],
-                cwd=Path(__file__).parent.parent, env={**os.environ, "PYTHONPATH": kept}, stdin=subprocess.PIPE,
-            )  # fmt: skip
-        self._origin.wait()  # what it leaves behind is nobody's child: tests count the children of their process
+        """Start the origin, which those that this process starts find, too."""
+        self._origin.start()
 
     def run(self, tests: Sequence[str], **environment: str) -> tuple[int, str]:
         """The exit code of pytest for these tests of one file, all in one process, and what it printed."""
@@ -85,10 +70,8 @@ class FreshProcesses:
             return int(code or -1), printed.read()
 
     def _connected(self) -> IO[str]:
-        if _ADDRESS not in os.environ:
-            self.start()
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(os.environ[_ADDRESS])
+            connection.connect(self._origin.start())
             return connection.makefile("rw")
 
     def _disconnect(self) -> None:
@@ -98,11 +81,7 @@ class FreshProcesses:
 
     def close(self) -> None:
         self._disconnect()
-        if self._origin is not None and self._folder is not None:
-            self._origin.communicate()  # the end of its input ends it
-            self._folder.cleanup()
-            del os.environ[_ADDRESS]
-        self._origin = self._folder = None
+        self._origin.close()
 
 
 def has_autograd_threads() -> bool:
@@ -117,26 +96,11 @@ def has_autograd_threads() -> bool:
     return False
 
 
-def _serve(listener: socket.socket) -> None:
-    """Fork for each connection, until the process that has started this one closes the pipe or ends."""
-    if os.fork():
-        os._exit(0)
+def _prepare() -> None:
     from _pytest.config import default_plugins
 
     for name in (*(f"_pytest.{plugin}" for plugin in default_plugins), *IMPORTED):
         importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
-
-    while sys.stdin not in (ready := select.select([sys.stdin, listener], [], [])[0]):
-        connection, _ = ready[0].accept()
-        if not os.fork():
-            listener.close()
-            _answer(connection)
-            os._exit(0)
-        connection.close()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(-1, os.WNOHANG)  # an earlier one
 
 
 def _answer(connection: socket.socket) -> None:
@@ -222,4 +186,4 @@ def _wait(pid: int) -> tuple[int, float]:
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(_prepare, _answer)

@@ -5,7 +5,7 @@ In reading order, each file in a fresh folder and process:
 - a block under `<!-- file: NAME -->` is written to that file; a page may show the output first and the file after it;
 - a `python` block is executed, all blocks of a file in one namespace; a block under `<!-- not run: REASON -->` is not;
 - a `console` block's `$ command` lines are executed and their output compared with the lines that follow; commands of
-  ours are forks, with what they start, but for those of one page;
+  ours are forks, with what they start, but for those of one page in `make soak`;
 - with `FORGATHER_MEM=0` the `python` blocks end no script either, but for those under `<!-- switched on: REASON -->`;
 - a `text` block under `<!-- output -->` is what the python block before it printed;
 - a page under `<!-- needs: MODULE -->` is skipped where that is not installed: `make recipes` installs it.
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 _BLOCK = re.compile(r"(?:<!-- (?P<note>[^>]*?) -->\n+)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S)
 _NEEDS = re.compile(r"<!-- needs: ([\w.]+) -->")
-REAL = "README.md"  # its commands are programs that are started
+REAL = ROOT / "README.md"  # its commands are programs that are started, too
 SWITCHED_OFF = ("README.md", "docs/run.md", "docs/trackers.md")  # the others by `make soak`
 _OF_TRANSFORMERS_4 = "max_steps is given, it will override any value given in num_train_epochs\n"
 _VARIES = re.compile(r'"([^"]+)"')
@@ -132,9 +132,16 @@ def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytes
     freeze()  # nor have those that look through all that torch and transformers are
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with contextlib.ExitStack() as stack:
-        forks = [] if name_of(page) == REAL else [stack.enter_context(ForkedCommands())]
-        run_page(page, tmp_path, ":".join(map(str, [*forks, SCRIPTS])))
+    with ForkedCommands() as forks:
+        run_page(page, tmp_path, f"{forks}:{SCRIPTS}")
+
+
+@pytest.mark.soak
+@pytest.mark.fresh
+@pytest.mark.filterwarnings("default")
+def test_the_first_page_runs_with_programs_that_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(REAL, tmp_path, str(SCRIPTS))
 
 
 def run_page(page: Path, folder: Path, programs: str) -> None:

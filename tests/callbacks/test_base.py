@@ -173,6 +173,7 @@ print(isinstance(MemoryCallback(), TrainerCallback))
 UNWANTED = {"transformers", "accelerate", "huggingface_hub", "yaml", "jinja2", "google_crc32c", "psutil", "tensorboard"}
 
 
+@pytest.mark.soak
 def test_a_trainer_takes_callbacks_that_were_made_for_a_loop_before_transformers_was_imported(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     (tmp_path / "script.py").write_text(LOOP_THEN_TRAINER.replace("UNWANTED", str(UNWANTED)))

@@ -95,6 +95,7 @@ class Shares(TrainerCallback):
         self.batches.append(torch.ones(LEAK_BYTES // 4).share_memory_())
 
 
+@pytest.mark.soak
 @pytest.mark.fresh
 @pytest.mark.usefixtures("unfrozen")
 def test_batches_kept_in_shared_memory_are_a_leak_of_their_own(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ class ReadsOn(TrainerCallback):
 
 @pytest.mark.fresh
 @pytest.mark.usefixtures("unfrozen")
-@pytest.mark.parametrize("place", ["disk", "memory"])
+@pytest.mark.parametrize("place", ["disk", pytest.param("memory", marks=pytest.mark.soak)])
 def test_a_memory_mapped_data_set_is_no_leak(tmp_path: Path, place: str) -> None:
     folder = tmp_path if place == "disk" else Path("/dev/shm")
     with tempfile.NamedTemporaryFile(dir=folder) as file:
@@ -161,6 +162,7 @@ class Fills(TrainerCallback):
             self.kept.append(torch.zeros(LEAK_BYTES // 4))
 
 
+@pytest.mark.soak
 @pytest.mark.fresh
 @pytest.mark.usefixtures("unfrozen")
 def test_an_alarm_that_proves_wrong_is_taken_back_by_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -279,6 +281,7 @@ class Numbers(torch.utils.data.Dataset[torch.Tensor]):
         return torch.ones(1)
 
 
+@pytest.mark.soak
 @pytest.mark.fresh
 @pytest.mark.usefixtures("unfrozen")
 def test_loaders_whose_workers_are_ever_more_are_named(tmp_path: Path) -> None:
@@ -309,6 +312,7 @@ class Recent:
             self.history.pop(0)
 
 
+@pytest.mark.soak
 @pytest.mark.fresh
 @pytest.mark.usefixtures("unfrozen")
 def test_a_look_at_the_length_and_another_classs_bound_acquit_no_leak(tmp_path: Path) -> None:
@@ -324,8 +328,9 @@ def test_a_few_steps_are_not_judged(tmp_path: Path) -> None:
 
 
 def test_a_training_is_bit_identical_with_and_without(tmp_path: Path) -> None:
-    plain = make_trainer(tmp_path / "plain", [Keeps()], max_steps=120)
-    watched = make_trainer(tmp_path / "watched", [Keeps(), LeakDetector(every_steps=1, strict=True)], max_steps=120)
+    plain = make_trainer(tmp_path / "plain", [Keeps()], model=Bigrams(), max_steps=120)
+    ours = [Keeps(), LeakDetector(every_steps=1, strict=True)]
+    watched = make_trainer(tmp_path / "watched", ours, model=Bigrams(), max_steps=120)
     plain.train()
     watched.train()
     assert fingerprint(watched) == fingerprint(plain)

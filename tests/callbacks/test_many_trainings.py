@@ -1,4 +1,4 @@
-"""Fifty trainings in one process, as in a search: nothing of ours is more after the last than after the first ones."""
+"""Twenty trainings in one process, as in a search: nothing of ours is more after the last than after the first ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from forgather_mem.engine.run import Run
 from forgather_mem.loops.training_loop import TrainingLoop
 from tests.training import make_trainer, tiny_model
 
-WARM_UP, MORE = 4, 46
+WARM_UP, MORE = 4, 16
 
 
 def ours_in_modules() -> dict[str, int]:

@@ -136,6 +136,7 @@ def test_who_prints_for_all_is_the_trainers_to_say(
         assert (line in printed) == is_main, line
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(OLD_TORCH, reason="torch 2.6 can't compile the models of transformers 5")
 def test_phases_are_told_under_torch_compile_and_nothing_more_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

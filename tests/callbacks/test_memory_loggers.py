@@ -186,6 +186,7 @@ def test_a_collection_at_the_end_of_the_last_epoch_is_counted(tmp_path: Path) ->
     assert last.value >= 1, "the step's own point stays; what came after it is in the report"
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("unfrozen")  # so that a pause is long enough to be measured
 def test_pauses_have_one_point_a_step_also_with_evaluations_checkpoints_and_two_who_read_them(tmp_path: Path) -> None:
     class Collects(TrainerCallback):

@@ -75,6 +75,7 @@ def test_a_template_of_callbacks_trains_the_demo_and_its_losses_and_memory_are_o
     assert [event.step for event in events.Scalars("mem_host/rss_gib")] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.soak
 def test_ctrl_c_ends_the_training_with_the_table_so_far(tmp_path: Path) -> None:
     arguments = ["--steps", "100000", *SMALL, "--logging-dir", "events"]
     process = subprocess.Popen(

@@ -45,7 +45,11 @@ def test_the_list_of_templates_stays_within_the_terminal(here):
     assert narrow.split() == wide.split(), "nothing is lost"
 
 
-@pytest.mark.parametrize("argv", [["pp", "train.yaml"], ["graph", "train.yaml"], ["targets", "train.yaml"], ["ls"]])
+@pytest.mark.parametrize(
+    "argv",
+    [["pp", "train.yaml"], ["ls"]]
+    + [pytest.param([name, "train.yaml"], marks=pytest.mark.soak) for name in ("graph", "targets")],
+)
 def test_a_terminal_gets_colours_and_a_pipe_gets_none(here, argv):
     plain = in_a_process(*argv, cwd=here)
     assert plain.returncode == 0

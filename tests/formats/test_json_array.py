@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.formats.json_array import JsonArrayFile, element
@@ -161,7 +161,6 @@ def test_a_file_is_continued_and_what_was_torn_is_cut_off(tmp_path: Path, left: 
     assert read(path) == [*kept, {"new": 1}, {"new": 2}]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=20)), min_size=1, max_size=4), st.data())
 def test_a_file_cut_anywhere_keeps_its_whole_elements(
     tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, str]], data: st.DataObject

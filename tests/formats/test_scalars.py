@@ -50,7 +50,7 @@ NUMBERS = st.floats(width=32, allow_nan=False)
 TAGS = st.lists(st.sampled_from(["a", "b", "mem_host/rss_gib", "mem_host/rss_gic", "\u00e4/b"]), max_size=4)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(STEPS, st.floats(0, 2e9), TAGS, st.lists(NUMBERS, min_size=4, max_size=4)), max_size=30))
 def test_any_records_are_read_as_tensorboard_reads_them(
     tmp_path: Path, records: list[tuple[int, float, list[str], list[float]]]

@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.growth.trend import MAX_POINTS, Series, judge, rate_throughout
@@ -143,7 +143,6 @@ def test_steady_growth_is_not_called_slowing(shape: Shape) -> None:
 sizes = st.lists(st.integers(0, 2**33), min_size=0, max_size=200)
 
 
-@settings(max_examples=60, deadline=None)
 @given(sizes)
 def test_what_ends_at_its_lowest_has_leaked_nothing(found: list[int]) -> None:
     points = [(step * 4, float(size)) for step, size in enumerate(found)]
@@ -151,7 +150,6 @@ def test_what_ends_at_its_lowest_has_leaked_nothing(found: list[int]) -> None:
     assert judge(points).kind != "leak"
 
 
-@settings(max_examples=60, deadline=None)
 @given(sizes, st.sampled_from([2.0, 1024.0]), st.sampled_from([0.0, 2.0**36]))
 def test_the_verdict_depends_on_neither_unit_nor_origin(found: list[int], unit: float, origin: float) -> None:
     points = [(step * 4, float(size)) for step, size in enumerate(found)]

@@ -61,6 +61,7 @@ def test_a_process_of_a_training_leaves_the_report_to_that(folder: Path) -> None
     assert not (folder / FILE_NAME).exists()
 
 
+@pytest.mark.soak
 def test_a_loop_that_ctrl_c_ends_is_ended_by_sigint_as_alone(folder: Path) -> None:
     """Python forgets that it is to end so when code is compiled after it, as for a report."""
     lines = (

@@ -66,7 +66,7 @@ def test_the_report_names_the_limit_and_the_kernels_counter(tmp_path: Path, grou
     assert 0.4 * LIMIT_BYTES < report["host"]["rss_peak_bytes"] <= 1.1 * LIMIT_BYTES
 
 
-@pytest.mark.parametrize("left_mib", [4, 16])
+@pytest.mark.parametrize("left_mib", [4, pytest.param(16, marks=pytest.mark.soak)])
 def test_a_failure_near_the_limit_is_told_and_not_looked_into(tmp_path: Path, group: Path, left_mib: int) -> None:
     (tmp_path / "fails.py").write_text(
         "import torch\nfrom forgather_mem.system.memory_limit import MemoryLimit\n"

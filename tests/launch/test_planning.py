@@ -277,7 +277,7 @@ def test_a_signal_ends_a_plan_at_once_and_no_handler_of_the_scripts_runs(tmp_pat
 def test_what_the_script_has_called_by_others_acts_on_nothing_while_it_is_planned(tmp_path: Path) -> None:
     with_work(tmp_path)
     before = BEGINS + CALLED
-    result = planned(tmp_path, "--card", "1GiB", line="time.sleep(1)", before=before, train=FORKS + TRAIN)
+    result = planned(tmp_path, line="time.sleep(1)", before=before, train=FORKS + TRAIN)
     assert result.code == 0, result.err
     assert is_as_before(tmp_path)
 
@@ -363,7 +363,7 @@ def test_such_a_loop_ends_without_its_cleanup(tmp_path: Path) -> None:
     text = loop.replace('print("trained")', "finally:\n  torch.save(model.state_dict(), 'final.pt'); print('trained')")
     (tmp_path / "train.py").write_text(text)
     before = tree(tmp_path)
-    result = run([*PLAN, "train.py"], tmp_path)
+    result = run_forked([*PLAN, "train.py"], tmp_path)
     assert (result.code, result.out) == (1, "")
     assert "train.py:8 trains without a transformers Trainer" in result.err
     assert "batch 0" in result.err

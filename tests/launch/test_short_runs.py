@@ -23,7 +23,7 @@ USAGE = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argumen
         ("", USAGE, ["--learning"], 2),
         ("", "import no_such_module_at_all\n", [], 1),
         ("", "print('x'\n", [], 1),
-        ("import torch\n", USAGE, ["--learning"], 2),
+        pytest.param("import torch\n", USAGE, ["--learning"], 2, marks=pytest.mark.soak),
     ],
     ids=[
         "help",

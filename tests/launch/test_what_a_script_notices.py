@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.forked import Forked
-from tests.launch.commands import ROOT, RUN, environment, python, run
+from tests.launch.commands import ROOT, RUN, environment, python, run, watched
 from tests.launch.forked_run import watched_forked
 
 PAGE = (ROOT / "docs" / "run.md").read_text()
@@ -56,10 +56,15 @@ def is_named(difference: Difference, row: Difference) -> bool:
     return thing == row_thing and fnmatchcase(name, pattern)
 
 
-def test_a_watched_script_sees_what_the_page_names_and_nothing_else(tmp_path: Path) -> None:
+# In the first, nothing but Python's own has been imported when it begins
+KINDS: dict[str, dict[str, str]] = {"plain": {"PYTHONPATH": ""}, "trainer": {}}
+
+
+@pytest.mark.parametrize("kinds", [["plain"], pytest.param(list(KINDS), marks=pytest.mark.soak)], ids=["plain", "all"])
+def test_a_watched_script_sees_what_the_page_names_and_nothing_else(tmp_path: Path, kinds: list[str]) -> None:
     met = set()
-    # In the first, nothing but Python's own has been imported when it begins
-    for kind, more in (("plain", {"PYTHONPATH": ""}), ("trainer", {})):
+    for kind in kinds:
+        more = KINDS[kind]
         alone, watched = (seen(tmp_path, words, kind, **more) for words in (python(), RUN))
         found = differences(alone, watched)
         assert not {one for one in found if not any(is_named(one, row) for row in rows())}, kind
@@ -67,7 +72,8 @@ def test_a_watched_script_sees_what_the_page_names_and_nothing_else(tmp_path: Pa
         begun = [sum(look["/proc/self/fd"].values()) for look in alone]
         held = [sum(look["/proc/self/fd"].values()) for look in watched]
         assert max(ours - theirs for ours, theirs in zip(held, begun, strict=True)) <= MOST_DESCRIPTORS
-    assert met | {("gc", "get_freeze_count")} == set(rows()), "each row is met by one of them"
+    if kinds == list(KINDS):
+        assert met | {("gc", "get_freeze_count")} == set(rows()), "each row is met by one of them"
 
 
 @pytest.mark.fresh
@@ -102,12 +108,12 @@ print(gc.get_freeze_count())
 """
 
 
-@pytest.mark.fresh
+@pytest.mark.soak
 def test_what_a_script_has_frozen_stays_frozen(tmp_path: Path) -> None:
     """Of ours, some objects of the step in which it freezes go at once; then none."""
     (tmp_path / "freezes.py").write_text(FREEZES)
-    watched = watched_forked(["freezes.py"], tmp_path)
-    assert (watched.plain.code, watched.plain.out, watched.plain.err) == (0, "True True 0\n0\n", "")
+    plain = watched(["freezes.py"], tmp_path).plain
+    assert (plain.code, plain.out, plain.err) == (0, "True True 0\n0\n", "")
 
 
 FEW = f"""

@@ -263,7 +263,9 @@ def test_an_evaluation_is_a_phase_of_its_own(watching: tuple[ObservedLoop, Captu
 
 
 @pytest.mark.fresh  # who compiles has no look at lines from then on
-@pytest.mark.parametrize("mode", ["wrapped", "in place", "a function"])
+@pytest.mark.parametrize(
+    "mode", ["wrapped", *(pytest.param(mode, marks=pytest.mark.soak) for mode in ("in place", "a function"))]
+)
 def test_a_compiled_model_has_no_more_graph_breaks_and_is_compiled_no_more_often(
     mode: str, watching: tuple[ObservedLoop, Capture, Phases]
 ) -> None:

@@ -15,6 +15,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 import forgather_mem
 from forgather_mem.callbacks import SimpleGarbageCollector
 from forgather_mem.errors import PlanError
+from forgather_mem.planning.result import Plan
 from tests.planning.counted import real_peak_bytes
 from tests.training import Tokens, fingerprint, make_trainer
 
@@ -40,7 +41,7 @@ def test_the_peak_is_that_of_the_training(tmp_path: Path, arguments: dict[str, A
     assert 0.99 * real <= planned <= 1.02 * real
 
 
-def peak_of_steps(plan: forgather_mem.Plan) -> int:
+def peak_of_steps(plan: Plan) -> int:
     """Without the evaluation, which these trainings don't reach."""
     return max(phase.bytes for phase in plan.phases if phase.phase != "evaluate")
 

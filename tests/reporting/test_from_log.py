@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.engine.so_far import plain_summary
@@ -83,7 +83,6 @@ def test_a_log_of_another_machine_does_not_say_how_it_ended(tmp_path: Path) -> N
     assert read_run(tmp_path)["run"]["end"] is None
 
 
-@settings(max_examples=60, deadline=None)
 @given(cut=st.integers(0, 20_000), junk=st.binary(max_size=60))
 def test_a_log_that_was_cut_off_anywhere_is_read_as_far_as_it_goes(
     tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes
@@ -171,7 +170,6 @@ def test_a_roll_up_is_found_in_the_file_before(tmp_path: Path) -> None:
     assert comparable(tmp_path / "run") == whole
 
 
-@settings(max_examples=60, deadline=None)
 @given(cut=st.floats(0, 1), junk=st.sampled_from([b"", b"\n", b"x\n", b"\0" * 9, b'"}}\n']))
 def test_a_torn_roll_up_is_passed_over(tmp_path_factory: pytest.TempPathFactory, cut: float, junk: bytes) -> None:
     folder = tmp_path_factory.mktemp("torn")

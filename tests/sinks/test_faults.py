@@ -9,7 +9,7 @@ import pytest
 
 from tests.sinks import faults
 
-REPETITIONS = range(5)
+REPETITIONS = [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 50))]
 KINDS = pytest.mark.parametrize("kind", ["tensorboard", "jsonl"])
 
 

@@ -42,7 +42,7 @@ _numbers = iter(range(10**9))
 
 
 @pytest.mark.usefixtures("store")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     period=st.integers(1, 5),
     proposals=st.dictionaries(st.integers(1, 60), st.sampled_from("abcd")),

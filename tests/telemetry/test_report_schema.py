@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.telemetry import report as parts
@@ -120,7 +120,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_whatever_a_key_holds_what_is_read_fits_the_schema(data: st.DataObject) -> None:
     plain = to_dict(filled(RunReport))

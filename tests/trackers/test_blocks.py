@@ -16,18 +16,12 @@ from forgather_mem.system.peak_windows import host_peaks
 from forgather_mem.trackers.blocks import monitor_memory, track_memory
 from forgather_mem.units import MIB
 from tests.memory import spike, touched
-from tests.simulated_device import SimulatedDevice, simulated_device
+from tests.simulated_device import SimulatedDevice
 
 
 @pytest.fixture
 def lines() -> list[str]:
     return []
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
-    with simulated_device(monkeypatch) as found:
-        yield found
 
 
 def number(line: str, word: str) -> float:

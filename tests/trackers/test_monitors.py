@@ -10,7 +10,6 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -29,15 +28,9 @@ from forgather_mem.trackers import (
 )
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, spike, status_bytes, touched
-from tests.simulated_device import SimulatedDevice, simulated_device
+from tests.simulated_device import SimulatedDevice
 
 MB = r"\d+\.\d MB"
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
-    with simulated_device(monkeypatch) as found:
-        yield found
 
 
 def epoch(monitor: EpochMemoryMonitor, losses: list[float]) -> None:

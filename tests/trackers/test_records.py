@@ -5,7 +5,6 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,7 @@ import pytest
 from forgather_mem.trackers.records import BatchMemoryProfiler, MemoryTracker
 from forgather_mem.units import MIB
 from tests.memory import spike, status_bytes, touched
-from tests.simulated_device import SimulatedDevice, simulated_device
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
-    with simulated_device(monkeypatch) as found:
-        yield found
+from tests.simulated_device import SimulatedDevice
 
 
 def numbers(line: str) -> list[float]:

@@ -1,0 +1,71 @@
+"""A process that has imported, and done nothing else; who asks it at its socket gets a fork of it.
+
+Started as a program by `conftest.py`, once for all workers of xdist and the processes that they start.
+"""
+
+import contextlib
+import gc
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+class Origin:
+    """Begins with `start`, unless an earlier process has started it, and ends with `close` or with this process."""
+
+    def __init__(self, program: str, address: str) -> None:
+        """The file that is run, and the variable that holds the socket's name."""
+        self._program, self._variable = program, address
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def start(self) -> str:
+        """The socket's name."""
+        if self._variable not in os.environ:
+            # Not by tests/quick_start: what that leaves uncollected would be in the heap that tests look at
+            path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+            kept = os.pathsep.join([*(entry for entry in path if not entry.endswith("quick_start")), str(ROOT)])
+            self._folder = tempfile.TemporaryDirectory(prefix="forgather-mem-origin-")
+            os.environ[self._variable] = f"{self._folder.name}/socket"
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(os.environ[self._variable])
+                listener.listen()
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", self._program, str(listener.fileno())], pass_fds=[listener.fileno()],
+                    cwd=ROOT, env={**os.environ, "PYTHONPATH": kept}, stdin=subprocess.PIPE,
+                )  # fmt: skip
+            self._process.wait()  # what it leaves behind is nobody's child: tests count the children of their process
+        return os.environ[self._variable]
+
+    def close(self) -> None:
+        if self._process is not None and self._folder is not None:
+            self._process.communicate()  # the end of its input ends it
+            self._folder.cleanup()
+            del os.environ[self._variable]
+        self._process = self._folder = None
+
+
+def serve(prepare: Callable[[], object], answer: Callable[[socket.socket], object]) -> None:
+    """Fork for each connection, until the process that has started this one closes the pipe or ends."""
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    if os.fork():
+        os._exit(0)
+    prepare()
+    gc.collect()
+    gc.freeze()
+    while sys.stdin not in (ready := select.select([sys.stdin, listener], [], [])[0]):
+        connection, _ = ready[0].accept()
+        if not os.fork():
+            listener.close()
+            answer(connection)
+            os._exit(0)
+        connection.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)  # an earlier one
