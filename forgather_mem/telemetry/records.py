@@ -4,8 +4,9 @@
 trainer's) and is valid during the call only: never keep one.
 
 `Work` (a probe or an action), `Sink` and `PhaseWatcher` are called by the engine; `RunInfo` is what they learn of their
-training. `FullWork` and `FullSink` say what else the engine looks for: each of these members is optional, and is called
-or read only if it is there. `forgather_mem.testing` checks a part of your own.
+training. `Begins` is what begins a work for one training. `FullWork` and `FullSink` say what else the engine looks for:
+each of these members is optional, and is called or read only if it is there. `forgather_mem.testing` checks a part of
+your own.
 
 What fails in a part is logged once and ends no training; `KeyboardInterrupt` and `SystemExit` pass.
 """
