@@ -227,7 +227,7 @@ REMEDIES: tuple[Remedy, ...] = (
         note="one sequence for each sample",
     ),
     Remedy(
-        where="generate",
+        where="generate generating",
         text=rules.sequences,
         in_script=lambda case: {"rows": fewer_sequences(case)},
         otherwise=True,
@@ -239,8 +239,8 @@ REMEDIES: tuple[Remedy, ...] = (
         note="keys and values of half as many tokens",
     ),
     Remedy(
-        where="generate",
-        applies=lambda case: not rules.has(case, "generation_max_length"),
+        where="generate generating",
+        applies=lambda case: case.place == "generating" or not rules.has(case, "generation_max_length"),
         text="half as many max_new_tokens",
     ),
     # ---- checkpoints ----

@@ -34,6 +34,8 @@ class Case(NamedTuple):
             return "/dev/shm"
         if callback is None:
             return self.failure.phase
+        if self.failure.phase == "generate" and callback.is_users:
+            return "generating"
         return "library" if not callback.is_users else "callback" if callback.copied_bytes is None else "copy"
 
 
@@ -50,7 +52,7 @@ class Remedy:
     """One row. Texts and values may be functions of the case.
 
     Attributes:
-        where: Phases, or "callback" (the user's), "copy" (a callback of the user's that copies), "library" (a library's
+        where: Phases, or "callback" (the user's), "copy" or "generating" (one that does that), "library" (a library's
             callback), "/dev/shm".
         applies: Whether it may help there.
         text: What to do, as the user would type it; default: what it sets.

@@ -153,6 +153,12 @@ def test_so_many_sequences_are_generated_at_once_as_may_come_to_their_end() -> N
     assert (rows(2**20), rows(16 * GIB)) == (16, 1)
 
 
+def test_a_generation_in_a_callback_is_from_fewer_prompts() -> None:
+    operation = FailedOperation(operands=(("some", (1024, 64)),))
+    failure = failed("generate", callback=CALLBACK, line="t.py:8", operation=operation, requested_bytes=GIB, rows=1024)
+    assert first(failure, TRAINERS) == {"rows": 128}, "the Trainer's own generation is another"
+
+
 def test_a_sample_that_no_process_could_hold_is_not_a_matter_of_workers_or_batches() -> None:
     known = {"requested_bytes": 2 * GIB, "in_sample": True, "line": "train.py:35"}
     workers = settings(dataloader_num_workers=2)
