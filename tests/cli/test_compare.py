@@ -1,31 +1,35 @@
-"""`forgather-mem compare`, as a person types it."""
+"""`forgather-mem compare`: what stands first, what it compares, and how it ends."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from forgather_mem.cli.app import dispatch
 from forgather_mem.reporting.build import write_report
 from tests.comparing.runs import plan, run
 
 OLD, NEW = {"arguments.optim": "sgd"}, {"arguments.optim": "adamw_torch"}
 
 
-def compare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FORGATHER_MEM", "COLUMNS"))}
-    command = [sys.executable, "-m", "forgather_mem", "compare", *arguments]
-    return subprocess.run(command, cwd=folder, env=kept, capture_output=True, text=True, timeout=60)
+def compare(folder: Path, *arguments: str) -> SimpleNamespace:
+    """How the command ends in that folder, and what it prints."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = dispatch(["compare", *arguments])
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("COLUMNS", raising=False)
     write_report(run(500, settings=OLD, optimizer=0), tmp_path / "old" / "forgather_mem" / "20261120-120000")
     write_report(run(560, settings=NEW, optimizer=60), tmp_path / "new")
     write_report(run(561, settings=NEW, optimizer=60), tmp_path / "new2")

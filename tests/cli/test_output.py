@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import in_a_process
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -50,14 +48,14 @@ def test_the_list_of_templates_stays_within_the_terminal(here):
     [["pp", "train.yaml"], ["ls"]]
     + [pytest.param([name, "train.yaml"], marks=pytest.mark.soak) for name in ("graph", "targets")],
 )
-def test_a_terminal_gets_colours_and_a_pipe_gets_none(here, argv):
-    plain = in_a_process(*argv, cwd=here)
-    assert plain.returncode == 0
-    assert "\x1b" not in plain.stdout
+def test_a_terminal_gets_colours_and_a_pipe_gets_none(cli, here, argv):
+    code, plain, _ = cli(*argv)
+    assert code == 0
+    assert "\x1b" not in plain
     shown, text = on_a_terminal(argv, here, 200)
     assert "\x1b[" in shown or argv[0] == "graph"
     assert [line.rstrip() for line in text.rstrip().splitlines()] == [
-        line.rstrip() for line in plain.stdout.rstrip().splitlines()
+        line.rstrip() for line in plain.rstrip().splitlines()
     ]
 
 

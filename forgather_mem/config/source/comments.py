@@ -137,9 +137,9 @@ class Scanner:
         line = self._lines[self._number]
         if line.find(quote, at) >= 0:  # a copy of the rest for each quote would take quadratic time
             return True
-        indent = _indent(line)
+        indent = indent_of(line)
         for later in self._lines[self._number + 1 : self._number + 1 + _MAX_QUOTED_LINES]:
-            if later.strip() and _indent(later) <= indent:
+            if later.strip() and indent_of(later) <= indent:
                 return False
             if quote in later:
                 return True
@@ -148,7 +148,7 @@ class Scanner:
     def _in_literal(self, line: str, statement: re.Match[str] | None) -> bool:
         if self._literal is None:
             return False
-        if not line.strip() or _indent(line) > self._literal:
+        if not line.strip() or indent_of(line) > self._literal:
             return True
         # A statement prints nothing itself, so it does not end the literal; a block does: its content may be printed
         # somewhere else.
@@ -174,5 +174,6 @@ class Scanner:
             self._literal = column
 
 
-def _indent(line: str) -> int:
+def indent_of(line: str) -> int:
+    """How many blanks a line begins with."""
     return len(line) - len(line.lstrip())

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from forgather_mem.config.source.comments import STATEMENT, Scanner
+from forgather_mem.config.source.comments import STATEMENT, Scanner, indent_of
 
 SEQUENCES, MAPPINGS = ("list", "tuple"), ("dlist", "dict", "var")
 """Tags that call nothing, by what each takes."""
@@ -139,7 +139,7 @@ def _with_blocks(lines: Sequence[tuple[str, bool]], is_child: bool) -> list[str]
 def _is_yaml(lines: Sequence[tuple[str, bool]], number: int) -> bool:
     """Whether a line `[name]` is the whole value of a tag above it that takes a sequence, or an item of an open flow
     collection, and so a YAML list rather than a block."""
-    indent = _indent(lines[number][0])
+    indent = indent_of(lines[number][0])
     in_flow = False  # after a comma
     for index in range(number - 1, -1, -1):
         above = lines[index][0].rstrip()
@@ -150,15 +150,11 @@ def _is_yaml(lines: Sequence[tuple[str, bool]], number: int) -> bool:
         if above[-1] == ",":
             in_flow = True
             continue
-        if in_flow or _indent(above) >= indent or not _SEQUENCE.search(above):
+        if in_flow or indent_of(above) >= indent or not _SEQUENCE.search(above):
             return False
         break
     else:
         return False
     texts = (lines[index][0] for index in range(number + 1, len(lines)))
     below = next((text for text in texts if text.strip() and text != "{##}"), None)
-    return below is None or _indent(below) < indent
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
+    return below is None or indent_of(below) < indent

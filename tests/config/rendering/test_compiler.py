@@ -54,12 +54,12 @@ def test_a_changed_file_is_rendered_anew(folder):
     assert folder.text() == "a: changed"
 
 
-def test_texts_that_are_rendered_in_turn_are_compiled_once_and_not_kept_for_ever():
+def test_texts_that_were_rendered_are_not_kept():
     renderer = Renderer(Searcher(()))
-    for number in range(200):
+    for number in range(3):
         assert renderer.render_string(f"a: {{{{ {number} }}}}").text == f"a: {number}"
         assert renderer.render_string("b: {{ x }}", {"x": number}).text == f"b: {number}"
-    assert len(renderer._compiler._compiled) < 100
+    assert not renderer._compiler._compiled
 
 
 def test_a_module_that_is_imported_is_run_for_each_render(folder):
