@@ -13,8 +13,7 @@ from typing import Any
 
 import forgather_mem
 from forgather_mem.cli.app import complain
-from forgather_mem.cli.command import FAILURE
-from forgather_mem.cli.command import command_of
+from forgather_mem.cli.command import FAILURE, command_of
 from forgather_mem.cli.output import json_text, print_text
 from forgather_mem.cli.parser import CommandParser, size_bytes, whole_number
 from forgather_mem.errors import ForgatherMemError, UsageError

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Sequence
 
 from forgather_mem.cli.app import complain, dispatch
-from forgather_mem.cli.command import FAILURE
 from forgather_mem.cli.check import found_problems
-from forgather_mem.cli.command import Arguments
+from forgather_mem.cli.command import FAILURE, Arguments
 from forgather_mem.cli.options import environment_of, parse_settings, policy_of
 from forgather_mem.errors import UsageError
 from forgather_mem.telemetry import run_session
