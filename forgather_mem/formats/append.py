@@ -8,6 +8,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from forgather_mem.errors import ours
@@ -17,12 +18,33 @@ from forgather_mem.units import format_duration
 
 logger = logging.getLogger(__name__)
 
-FIRST_RETRY_S, LONGEST_PAUSE_S = 0.1, 30.0
-# Slow writes may take 2 % of the time, and a quarter of a second at once: a single stall does not make a disk slow.
-SLOW_WRITE_S, SLOW_SHARE, SLOW_BURST_S = 0.01, 0.02, 0.25
-MAX_QUEUED_BYTES = 256 * 1024
-LINK_CHECK_S = 0.5
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLimits:
+    """When a file that takes its time, or no records, is left alone.
+
+    Attributes:
+        first_retry_s: The first pause after a failure; each following one is twice as long.
+        longest_pause_s: The last of them.
+        slow_write_s: A write that takes longer is slow.
+        slow_share: Of the time: what slow writes may take.
+        slow_burst_s: What they may take at once: a single stall does not make a disk slow.
+        queued_bytes: Of records that wait.
+        link_check_s: How often it is looked whether the file is still there.
+    """
+
+    first_retry_s: float = 0.1
+    longest_pause_s: float = 30.0
+    slow_write_s: float = 0.01
+    slow_share: float = 0.02
+    slow_burst_s: float = 0.25
+    queued_bytes: int = 256 * 1024
+    link_check_s: float = 0.5
+
+
+WRITING = WriteLimits()
 
 
 class Losses:
@@ -38,18 +60,18 @@ class Losses:
         self.written = self.dropped = 0
         self.retry_at = 0.0
         self.error: str | None = None
-        self._pause_s = FIRST_RETRY_S
+        self._pause_s = WRITING.first_retry_s
 
     def took(self, num_records: int = 1) -> None:
         """So many records are written; none of them may be a preamble alone, which a full disk takes, too."""
         self.written += num_records
         if num_records:
-            self._pause_s = FIRST_RETRY_S
+            self._pause_s = WRITING.first_retry_s
 
     def pause(self) -> None:
         """Try again after a while."""
         self.retry_at = time.monotonic() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._pause_s = min(2 * self._pause_s, WRITING.longest_pause_s)
 
     def note(self, error: Exception, where: object, num_lost: int = 1) -> None:
         """This has failed, with so many records; said once."""
@@ -91,7 +113,7 @@ class AppendFile:
         self._inode = (0, 0)
         self.losses = Losses()
         self._fine_until = self._rest_until = 0.0
-        self._slow_credit_s, self._last_slow = SLOW_BURST_S, time.monotonic()
+        self._slow_credit_s, self._last_slow = WRITING.slow_burst_s, time.monotonic()
         self._queue: list[bytes] = []
         self._queued_bytes = 0
         self._checked = 0  # of those written, so many are in a file that was there at the last look
@@ -136,7 +158,7 @@ class AppendFile:
         self.end += done
         self.losses.took(num_records)
         now = time.monotonic()
-        if now - began >= SLOW_WRITE_S:
+        if now - began >= WRITING.slow_write_s:
             self._slow(now, now - began)
         return True
 
@@ -181,11 +203,11 @@ class AppendFile:
             if self._always_new:
                 _remove(path)
             return False
-        self._fine_until, self._checked = now + LINK_CHECK_S, self.losses.written
+        self._fine_until, self._checked = now + WRITING.link_check_s, self.losses.written
         return True
 
     def _wait_with(self, record: bytes) -> bool:
-        fits = self._queued_bytes + len(record) <= MAX_QUEUED_BYTES
+        fits = self._queued_bytes + len(record) <= WRITING.queued_bytes
         if fits:
             self._queue.append(record)
             self._queued_bytes += len(record)
@@ -202,12 +224,12 @@ class AppendFile:
     def _slow(self, now: float, took_s: float) -> None:
         self.slow_writes += 1
         self._longest_s = max(self._longest_s, took_s)
-        earned_s = (now - self._last_slow) * SLOW_SHARE
-        self._slow_credit_s = min(self._slow_credit_s + earned_s, SLOW_BURST_S) - took_s
+        earned_s = (now - self._last_slow) * WRITING.slow_share
+        self._slow_credit_s = min(self._slow_credit_s + earned_s, WRITING.slow_burst_s) - took_s
         self._last_slow = now
         if self._slow_credit_s < 0:
             self.rests += 1
-            self._rest_until = now + min(-self._slow_credit_s / SLOW_SHARE, LONGEST_PAUSE_S)
+            self._rest_until = now + min(-self._slow_credit_s / WRITING.slow_share, WRITING.longest_pause_s)
 
     def _recover(self, error: OSError, torn_bytes: int) -> None:
         """Cut off a torn record; abandon the file if that fails or the error may have left more damage."""
@@ -240,7 +262,7 @@ class AppendFile:
             lost, self.losses.written = self.losses.written - self._checked, self._checked
             self._let_go()
             self.losses.note(FileNotFoundError(errno.ENOENT, "the file was deleted"), self.path, lost)
-        self._fine_until, self._checked = (now + LINK_CHECK_S if there else 0.0), self.losses.written
+        self._fine_until, self._checked = (now + WRITING.link_check_s if there else 0.0), self.losses.written
         return there
 
     def _pause(self, error: OSError, num_lost: int) -> None:

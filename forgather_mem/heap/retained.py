@@ -21,9 +21,26 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-MAX_WATCHED = 100_000
-MAX_TENSORS, MAX_NODES = 1_000, 100_000  # of graphs that are looked at
-_BUDGET_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LookLimits:
+    """How far what holds a tensor or a graph is looked for.
+
+    Attributes:
+        watched: Tensors of one thing.
+        tensors: Of those with a graph.
+        nodes: Of these graphs.
+        budget_s: For one search.
+    """
+
+    watched: int = 100_000
+    tensors: int = 1_000
+    nodes: int = 100_000
+    budget_s: float = 2.0
+
+
+_LOOK = LookLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +103,7 @@ class _Watch:
     def __init__(self, thing: object, what: str) -> None:
         self.what = what
         self.itself = _weak(thing)
-        refs = map(_weak, itertools.islice(tensors_in(thing), MAX_WATCHED))
+        refs = map(_weak, itertools.islice(tensors_in(thing), _LOOK.watched))
         self.tensors = [ref for ref in refs if ref is not None]
 
     def held(self, max_owners: int, leaving: tuple[str, ...]) -> Retained | None:
@@ -114,11 +131,11 @@ def _owners(
     wanted: object, max_owners: int, ignore: Sequence[object], leaving: tuple[str, ...]
 ) -> tuple[str, ...] | None:
     """Paths to it; None if those that are leaving are the only ones."""
-    found = find_owners([wanted], max_owners=max_owners + len(leaving), budget_s=_BUDGET_S, ignore=ignore)
+    found = find_owners([wanted], max_owners=max_owners + len(leaving), budget_s=_LOOK.budget_s, ignore=ignore)
     owners = tuple(owner.path for owner in found if not owner.path.startswith(leaving))[:max_owners]
     if owners:
         return owners
-    ways = graph_owners(wanted, max_owners=max_owners, budget_s=_BUDGET_S)
+    ways = graph_owners(wanted, max_owners=max_owners, budget_s=_LOOK.budget_s)
     return tuple(f"the graph of {way.path}: detach it" for way in ways) or (None if found else ())
 
 
@@ -188,8 +205,8 @@ def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) 
         for thing in gc.get_objects()
         if issubclass(type(thing), torch.Tensor) and thing is not wanted and thing.grad_fn is not None
     )
-    tensors = list(itertools.islice(with_graph, MAX_TENSORS))
-    owners = find_owners(tensors, max_owners=MAX_TENSORS, budget_s=budget_s, ignore=[tensors])
+    tensors = list(itertools.islice(with_graph, _LOOK.tensors))
+    owners = find_owners(tensors, max_owners=_LOOK.tensors, budget_s=budget_s, ignore=[tensors])
     leading = {number: _leads_to(tensors[number].grad_fn, wanted) for number in {owner.target for owner in owners}}
     return [owner for owner in owners if leading[owner.target]][:max_owners]
 
@@ -197,7 +214,7 @@ def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) 
 def _leads_to(node: Node, wanted: object) -> bool:
     seen: set[object] = set()
     todo = [node]
-    while todo and len(seen) < MAX_NODES:
+    while todo and len(seen) < _LOOK.nodes:
         node = todo.pop()
         if node in seen:
             continue

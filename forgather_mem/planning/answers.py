@@ -58,17 +58,15 @@ def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
         or "problem": why there are none.
     """
     sizes = cast(Sequence[Sequence[int | None]], request["sizes"])
-    card_bytes = cast(int | None, request["card_bytes"])
-    planned = functools.partial(
-        plan, trainer, on_device=card_bytes is not None, ranks=cast(int, request.get("ranks", 1))
-    )
+    card_bytes, ranks = cast(int | None, request["card_bytes"]), cast(int, request.get("ranks", 1))
+    planned = functools.partial(plan, trainer, on_device=card_bytes is not None, ranks=ranks)
     try:
         plans = [planned(rows=rows, length=length) for rows, length in sizes]
         texts = [one.text() for one in plans]
         settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer)
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
-            bounds = _longest(trainer), card_bytes, _rows(trainer, cast(int, request.get("ranks", 1)))
+            bounds = _longest(trainer), card_bytes, _rows(trainer, ranks)
             cards = [card_plan(one, planned, _ways(trainer), *bounds) for one in plans]
             answer["card"] = [asdict(card) for card in cards]
             texts = [f"{text}\n{card_text(card)}" for text, card in zip(texts, cards, strict=True)]

@@ -8,16 +8,37 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from forgather_mem.units import MIB
 
-_ROUNDED = 512
-_SMALL, _SMALL_SEGMENT = MIB, 2 * MIB
-_MIDDLE, _MIDDLE_SEGMENT = 10 * MIB, 20 * MIB
-_STEP = 2 * MIB
 # Context with its kernels and cuBLAS's workspaces, from a small to a large card; the latter with NCCL's buffers
 CONTEXT_BYTES = 300 * MIB, 900 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """How CUDA's caching allocator takes memory: `c10/cuda/CUDACachingAllocator.cpp`, in bytes.
+
+    Attributes:
+        rounded: A size is a multiple of it.
+        small: Up to here it comes from a pool of its own.
+        small_segment: What that pool takes at a time.
+        middle: Below this the other pool takes `middle_segment`.
+        middle_segment: See `middle`.
+        step: What is larger has a segment of its own, a multiple of this.
+    """
+
+    rounded: int = 512
+    small: int = MIB
+    small_segment: int = 2 * MIB
+    middle: int = 10 * MIB
+    middle_segment: int = 20 * MIB
+    step: int = 2 * MIB
+
+
+_CUDA = Segments()
 
 
 class CardUse(NamedTuple):
@@ -67,7 +88,7 @@ class _Pool:
             self.reserved_bytes += block.size
         block.is_free = False
         left = block.size - size
-        if left >= _ROUNDED if self._is_small else left > _SMALL:
+        if left >= _CUDA.rounded if self._is_small else left > _CUDA.small:
             rest = self._new(left)
             rest.before, rest.after, block.after = block, block.after, rest
             if rest.after is not None:
@@ -77,19 +98,15 @@ class _Pool:
         return block
 
     def give_back(self, block: _Block) -> None:
-        before, after = block.before, block.after
-        if before is not None and before.is_free:
-            self._free.remove((before.size, before.number))
-            block.size += before.size
-            block.before = before.before
-            if block.before is not None:
-                block.before.after = block
-        if after is not None and after.is_free:
-            self._free.remove((after.size, after.number))
-            block.size += after.size
-            block.after = after.after
-            if block.after is not None:
-                block.after.before = block
+        for beside in (block.before, block.after):
+            if beside is not None and beside.is_free:
+                self._free.remove((beside.size, beside.number))
+                low, high = (beside, block) if beside is block.before else (block, beside)
+                low.size, low.after = low.size + high.size, high.after
+                if low.after is not None:
+                    low.after.before = low
+                low.number, self._blocks[block.number] = block.number, low
+                block = low
         self._release(block)
 
     def _release(self, block: _Block) -> None:
@@ -102,8 +119,8 @@ class _Pool:
 
     def _segment(self, size: int) -> int:
         if self._is_small:
-            return _SMALL_SEGMENT
-        return _MIDDLE_SEGMENT if size < _MIDDLE else -(-size // _STEP) * _STEP
+            return _CUDA.small_segment
+        return _CUDA.middle_segment if size < _CUDA.middle else -(-size // _CUDA.step) * _CUDA.step
 
 
 def reserved_by_allocator(events: Iterable[int], sizes: Sequence[int]) -> int:
@@ -120,11 +137,11 @@ def reserved_by_allocator(events: Iterable[int], sizes: Sequence[int]) -> int:
     held: dict[int, _Block] = {}
     for event in events:
         number = event if event >= 0 else ~event
-        pool = small if sizes[number] <= _SMALL else large
+        pool = small if sizes[number] <= _CUDA.small else large
         if event < 0:
             block = held.pop(number, None)
             if block is not None:
                 pool.give_back(block)
         elif sizes[number]:
-            held[number] = pool.take(max(_ROUNDED, -(-sizes[number] // _ROUNDED) * _ROUNDED))
+            held[number] = pool.take(max(_CUDA.rounded, -(-sizes[number] // _CUDA.rounded) * _CUDA.rounded))
     return small.reserved_bytes + large.reserved_bytes

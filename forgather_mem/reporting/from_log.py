@@ -159,7 +159,7 @@ class LogReplay:
 
     def build(self) -> RunReport:
         """The report so far."""
-        summary, ring = self._summary, self._ring
+        summary = self._summary
         summary.facts = self._facts()
         summary.told = replace(summary.told, ledger=tuple(self._ledger.values()))
         report = build_report(summary)

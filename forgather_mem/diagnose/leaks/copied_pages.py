@@ -9,9 +9,25 @@ from forgather_mem.probes.workers import Children
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.units import MIB, format_bytes
 
-_EARLY = 10
-_MOST_POINTS, _FEWEST_POINTS = 64, 5
-_LEAST_BYTES = 8 * MIB  # in the later half: what is imported and called for the first time copies pages, too
+
+@dataclass(frozen=True, slots=True)
+class CopyLimits:
+    """When copied pages are told.
+
+    Attributes:
+        early: So many readings come soon, in `early_frac` of the time.
+        most_points: Of the curve; then every other one is left out.
+        fewest_points: Of fewer nothing is said.
+        least_bytes: In the later half: what is imported and called for the first time copies pages, too.
+    """
+
+    early: int = 10
+    most_points: int = 64
+    fewest_points: int = 5
+    least_bytes: int = 8 * MIB
+
+
+_LIMITS = CopyLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +86,7 @@ class CopiedPages:
             return
         self._pace.take(self._read, step)
         self._readings += 1
-        if self._readings == _EARLY:
+        if self._readings == _LIMITS.early:
             self._pace.budget_frac = BUDGET_FRAC
 
     def read_last(self, step: int) -> None:
@@ -92,17 +108,17 @@ class CopiedPages:
             self._points.append((step, len(pids) * worker.copied_bytes))
             self._shared_bytes = len(pids) * worker.shared_bytes
             self.each_bytes = worker.copied_bytes
-            if len(self._points) > _MOST_POINTS:
+            if len(self._points) > _LIMITS.most_points:
                 del self._points[1:-1:2]
         return {}
 
     def _judged(self) -> Copied | None:
         points = self._points
-        if len(points) < _FEWEST_POINTS:
+        if len(points) < _LIMITS.fewest_points:
             return None
         step, half = points[-1][0], points[len(points) // 2]
         grown = points[-1][1] - half[1]
-        if step <= half[0] or grown < max(_LEAST_BYTES, 4 * GROWTH.floor_bytes * (step - half[0])):
+        if step <= half[0] or grown < max(_LIMITS.least_bytes, 4 * GROWTH.floor_bytes * (step - half[0])):
             return None
         return Copied(
             per_step=grown / (step - half[0]),

@@ -92,9 +92,9 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
             )
             return by_name(there, how, *more, **keywords)
 
-    def opened_by_number(path: Any, flags: int, *more: Any, **keywords: Any) -> int:
+    def opened_by_number(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         try:
-            return by_number(path, flags, *more, **keywords)
+            return by_number(path, flags, mode, dir_fd=dir_fd)
         except PermissionError:
             return nowhere(flags & os.O_RDWR > 0) if flags & _MAKES else by_number(path, os.O_RDONLY)
 

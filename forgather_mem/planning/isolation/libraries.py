@@ -49,7 +49,7 @@ def _map_to_be_read(note: Callable[[], None]) -> None:
             except PermissionError:  # the file is open for reading alone
                 return shared.__new__(cls, file, length, access=mmap.ACCESS_COPY, offset=how.get("offset", 0))
 
-    def from_file(file: str, is_shared: bool | None = None, *more: Any, **how: Any) -> Any:
+    def from_file(file: str, is_shared: bool | None = None, *more: Any, **how: Any) -> object:
         if how.pop("shared", is_shared):
             note()
         return of_file(file, False, *more, **how)
@@ -76,7 +76,7 @@ def _look_into_rows(sqlite3: Any, note: Callable[[], None], scratch: str) -> Non
     """SQLite tells of each statement, also of connections that there are, what it would change."""
     connect = sqlite3.connect
 
-    def connected(*arguments: Any, **keywords: Any) -> Any:
+    def connected(*arguments: object, **keywords: object) -> Any:
         rows = connect(*arguments, **keywords)
         look_into(rows)
         return rows
