@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.engine.closing import Closing, ClosingFinding, interrupted, steps_of, tell_ledger
+from forgather_mem.engine.closing import Closing, Step
 from forgather_mem.engine.facts import (
     current_device,
+    finish_facts,
     header_of,
     run_folder,
     sizes_now,
@@ -25,9 +27,10 @@ from forgather_mem.engine.schedule import ArmedRule, EventSchedule, OverheadMete
 from forgather_mem.engine.settings import read_settings, see_forwards
 from forgather_mem.engine.sink_set import SinkSet
 from forgather_mem.engine.summary import RunFacts, RunSummary
+from forgather_mem.system.allocator import ASK
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.process_end import PROCESS_END
-from forgather_mem.system.time_budget import OwnTime
+from forgather_mem.system.time_budget import Clocks, OwnTime, backed_off
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import (
     Begins,
@@ -42,6 +45,8 @@ from forgather_mem.telemetry.rule import Rule
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import RunReport
+
+ClosingFinding = Callable[[RunSummary], tuple[str, dict[str, Any]]]  # text and data of the finding that closes a run
 
 
 class Run:
@@ -175,7 +180,7 @@ class Run:
     def so_far(self) -> dict[str, object]:
         from forgather_mem.engine.so_far import plain_summary
 
-        tell_ledger(self)
+        _tell_ledger(self)
         return plain_summary(self.summary)
 
     def emit(self, finding: Finding) -> None:
@@ -277,9 +282,9 @@ class Run:
         if self.closed:
             return
         if self.end is None:
-            self.closing.add(*steps_of(self, self.recorder.own.now()))
+            self.closing.add(*_closing_steps(self, self.recorder.own.now()))
             self.end = end, exit_code
-        self.closing.carry_out(functools.partial(interrupted, self))
+        self.closing.carry_out(functools.partial(_interrupted, self))
 
     def put_back(self) -> None:
         """What was changed for this run becomes as it was, whatever has failed before."""
@@ -315,3 +320,71 @@ class Run:
 
 def _no_trainer() -> None:
     """Nobody has linked it."""
+
+
+# ---- how it ends ----
+
+
+def _closing_steps(run: Run, since: Clocks) -> list[Step]:
+    """What is done at the end of this run, which closes since then; more steps follow from it."""
+    fenced = functools.partial(functools.partial, run.fence.call)
+    return [
+        fenced("what was read less often", _tell_backed_off, run),
+        fenced("the last record", run.recorder.flush),
+        fenced("phases", run.phases.close),
+        *run.works.ends(run),
+        *(fenced(str(getattr(call, "__qualname__", "at_close")), call) for call in run.at_close_calls),
+        functools.partial(_judge, run, since),
+    ]
+
+
+def _interrupted(run: Run) -> None:
+    """A training whose closing is interrupted has not finished."""
+    if run.end is not None and run.end[0] == "finished":
+        run.end = "interrupted", run.end[1]
+
+
+def _tell_ledger(run: Run) -> None:
+    """What actions have done so far goes into the summary."""
+    run.summary.told = replace(run.summary.told, ledger=tuple(run.ledger.rows()))
+
+
+def _tell_backed_off(run: Run) -> None:
+    for rule in {id(rule): rule for rule in run.paced if rule.longest_stretch > 1}.values():
+        run.emit(backed_off(run, *rule.told_rarely()))
+
+
+def _judge(run: Run, since: Clocks) -> None:
+    """What came of it all; then the sinks hear of it, and end."""
+    assert run.end is not None
+    run.fence.call("what is known of the run", _conclude, run, since, *run.end)
+    found = run.fence.call("verdict", run.verdict, run.summary)
+    steps: list[Step] = []
+    if found:
+        finding = Finding(kind="verdict", step=run.step, text=found[0], data=found[1])
+        run.fence.call("summary", run.summary.tell, finding)
+        steps += run.sinks.calls("tell", finding)
+    run.closing.add(*steps, *run.sinks.calls("end", run), functools.partial(_is_over, run))
+
+
+def _is_over(run: Run) -> None:
+    for kept in (run.members, run.works, run.at_close_calls):
+        kept.clear()
+    run.closed = True
+    PROCESS_END.withdraw(run.process_ends)
+
+
+def _conclude(run: Run, since: Clocks, end: str, exit_code: int | None) -> None:
+    """What is known of the run when it is over goes into its summary."""
+    fence, summary, recorder = run.fence, run.summary, run.recorder
+    run.reach(run.step)  # not every step has a record
+    fence.call("header", lambda: run.header)
+    recorder.own.add(since)
+    fence.call("own time", recorder.take_self_s)
+    recorder.own.close()
+    fence.call("ledger", run.ledger.close)
+    fence.call("ledger", _tell_ledger, run)
+    wall_s = time.perf_counter() - recorder.began_at
+    fence.call("facts", finish_facts, run.facts, end, exit_code, wall_s, run.device)
+    run.sinks.collect_problems(summary)
+    summary.switched_off = list(dict.fromkeys(summary.switched_off + fence.switched_off + ASK.failure))
