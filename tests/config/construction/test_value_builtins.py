@@ -88,7 +88,7 @@ def test_a_shared_part_counts_each_time():
         part = (part, part)
     for name in ("str", "set", "sorted", "max"):
         with pytest.raises(LimitExceeded):
-            Values().function(name)([part])
+            Values(50_000).function(name)([part])
 
 
 def test_functions_that_would_call_others_take_none():

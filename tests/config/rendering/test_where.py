@@ -24,9 +24,9 @@ def own(tmp_path, monkeypatch):
     return Policy(allow_files=["own"])
 
 
-def takes_a_process(name, policy, folder="."):
+def takes_a_process(name, policy, folder=".", **variables):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
-    ConfigEnvironment(folder, policy=policy).load(name)
+    ConfigEnvironment(folder, policy=policy).load(name, **variables)
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt > before
 
 
@@ -36,6 +36,9 @@ def test_only_a_strangers_template_that_needs_rendering_takes_a_process(own):
         assert not takes_a_process(name, Policy.UNSAFE_ANY)
     for name in ("plain.yaml", "callbacks/memory.yaml"):
         assert not takes_a_process(name, Policy())
+    assert not takes_a_process("plain.yaml", Policy(), x="given, and not used")
+    with pytest.raises(TemplateError, match="variable 'x' is of type"):
+        takes_a_process("plain.yaml", Policy(), x=object())
     assert takes_a_process("t.yaml", own)
     assert takes_a_process("own/uses.yaml", own)  # it uses one beside the folder
     assert not takes_a_process("own/t.yaml", own)
