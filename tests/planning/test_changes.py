@@ -19,7 +19,14 @@ pytestmark = pytest.mark.plans
 
 @pytest.mark.parametrize(
     "change",
-    [{"gradient_checkpointing": True}, {"optim": "adafactor"}, {"bf16": True}, {"gradient_accumulation_steps": 2}],
+    [
+        {"gradient_checkpointing": True},
+        {"optim": "adafactor"},
+        *(
+            pytest.param(change, marks=pytest.mark.soak)
+            for change in ({"bf16": True}, {"gradient_accumulation_steps": 2})
+        ),
+    ],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_it_is_the_plan_of_a_trainer_made_so(tmp_path: Path, change: dict[str, Any]) -> None:

@@ -43,7 +43,14 @@ def test_the_peak_is_that_of_the_evaluation(tmp_path: Path, rows: int) -> None:
     assert plan.notes == ()
 
 
-@pytest.mark.parametrize("arguments", [{"eval_do_concat_batches": False}, {"batch_eval_metrics": True}, {"bf16": True}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"eval_do_concat_batches": False},
+        {"batch_eval_metrics": True},
+        pytest.param({"bf16": True}, marks=pytest.mark.soak),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 def test_other_ways_to_gather_are_planned(tmp_path: Path, arguments: dict[str, Any]) -> None:
     trainer = evaluating(tmp_path, **arguments)

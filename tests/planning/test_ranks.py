@@ -82,7 +82,9 @@ def test_other_fsdp_is_refused(tmp_path: Path, ranks: int, config: dict[str, Any
 
 
 @pytest.mark.fresh
-@pytest.mark.parametrize("way", ["ddp", "ddp views", pytest.param("fsdp", marks=needs_fully_shard)])
+@pytest.mark.parametrize(
+    "way", ["ddp", pytest.param("ddp views", marks=pytest.mark.soak), pytest.param("fsdp", marks=needs_fully_shard)]
+)
 def test_the_peak_of_a_loop_is_that_of_each_of_two_ranks(tmp_path: Path, way: str) -> None:
     distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     planned = forgather_mem.plan(*on_two_ranks.loop_of(way))

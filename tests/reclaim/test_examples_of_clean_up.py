@@ -27,6 +27,7 @@ def test_a_service_that_cleans_up_stays_at_its_size() -> None:
     assert text.count("cleanup_after: Service.answer, call ") == 2
 
 
+@pytest.mark.soak
 def test_the_scenarios_of_the_documents_table_are_as_it_says() -> None:
     lines = run("when_to_clean_up.py", "services", "small", "failed").splitlines()[1:]
     assert len(lines) == 3
