@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from forgather_mem.config.limits import MIB
+from forgather_mem.units import MIB
 
 _T = TypeVar("_T")
 _PER_MIB = 3.0  # a template of 10 000 callbacks has 1.1 MiB and takes 0.5 s; its limit is six times that

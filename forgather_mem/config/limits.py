@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-MIB = 2**20
+from forgather_mem.units import MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

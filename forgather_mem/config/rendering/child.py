@@ -19,7 +19,7 @@ from dataclasses import astuple, dataclass
 from types import FrameType
 
 from forgather_mem.config.clock import CpuClock, OutOfTime
-from forgather_mem.config.limits import MIB, Limits
+from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.functions import Clock
 from forgather_mem.config.rendering.render import Renderer
 from forgather_mem.config.rendering.source_map import SourceMap, Tracer
@@ -27,6 +27,7 @@ from forgather_mem.config.rendering.stranger import Request
 from forgather_mem.config.rendering.taint import TaintTokens
 from forgather_mem.config.source.search import Searcher
 from forgather_mem.errors import TemplateError
+from forgather_mem.units import MIB
 
 
 @dataclass(frozen=True, slots=True)
