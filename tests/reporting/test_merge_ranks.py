@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forgather_mem.reporting.run_dir import read_run
@@ -63,6 +63,7 @@ def test_a_merged_report_has_a_file_of_its_own_that_is_read_first(tmp_path: Path
     assert merged(reports)["ranks"] == whole["ranks"]
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(
