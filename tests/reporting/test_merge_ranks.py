@@ -63,7 +63,7 @@ def test_a_merged_report_has_a_file_of_its_own_that_is_read_first(tmp_path: Path
     assert merged(reports)["ranks"] == whole["ranks"]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -82,7 +82,8 @@ def test_merging_neither_hides_a_failure_nor_a_peak_whatever_the_order(ranks: li
     whole = merged(reports)
     assert whole["host"]["rss_peak_bytes"] == max(size for size, _ in ranks)
     ends = {end for _, end in ranks}
-    worst = next(end for end in ("oom", "killed", "exception", "interrupted", None, "finished") if end in ends)
+    # An error of its own counts more than an end that nobody has recorded: the launcher kills the others
+    worst = next(end for end in ("oom", "exception", "killed", "interrupted", None, "finished") if end in ends)
     assert whole["run"]["end"] == worst
     again = merged(reports[::-1])
     assert (again["host"]["rss_peak_bytes"], again["run"]["end"]) == (whole["host"]["rss_peak_bytes"], worst)
