@@ -6,8 +6,6 @@ each object of the heap again and again is faster in a process of its own. The r
 whichever of xdist's workers asks first, and replayed test by test.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pickle

@@ -1,7 +1,5 @@
 """A real Chromium without a window, driven through chromedriver's HTTP interface: no package is needed for it."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """What all tests share: tests that need a process of their own get one."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """What stands in event files, by TensorBoard's own reader."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -4,8 +4,6 @@ The function's code object is exchanged, so that everybody who has it already, b
 the failure too. Nothing of ours is replaced by something that works differently.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

@@ -1,7 +1,5 @@
 """Small trainings with all our callbacks, in which something of ours fails, and what they must come to all the same."""
 
-from __future__ import annotations
-
 import gc
 import io
 import sys

@@ -4,8 +4,6 @@ For tests marked `fresh`, whose process has done nothing else. Not for what a te
 program is launched, or the size of a process.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os

@@ -1,7 +1,5 @@
 """A host heap that is really fragmented: blocks of glibc's malloc that leave holes, which glibc keeps."""
 
-from __future__ import annotations
-
 import ctypes
 
 import pytest

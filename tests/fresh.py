@@ -5,8 +5,6 @@ pytest's own start takes longer than most of these tests. It is asked in lines o
 file for what they print. The answer is a line with the exit code and the CPU seconds of the tests and their children.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import importlib

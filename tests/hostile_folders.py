@@ -4,8 +4,6 @@ A few of each kind in `make test`, all of them in `make soak`. Also a program: i
 each command that it is asked for in a fork of itself, so that a case takes milliseconds and its size can be measured.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io

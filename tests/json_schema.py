@@ -1,7 +1,5 @@
 """Compares JSON values with docs/report.schema.json: the few words of JSON Schema that it uses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Known amounts of memory to allocate, touch and give back, and the kernel's own word for what a process has."""
 
-from __future__ import annotations
-
 import mmap
 import time
 from pathlib import Path

@@ -4,8 +4,6 @@ CELLS is a JSON list of cells. Prints a JSON list of what each cell printed to s
 and the display hook of its process, which a test run would feel.)
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

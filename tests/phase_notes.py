@@ -1,7 +1,5 @@
 """The work of a rule that notes the phases as they begin."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

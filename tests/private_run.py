@@ -1,7 +1,5 @@
 """Run by test_private.py under `forgather-mem run`: `private_run.py HOW WORDS...`; it writes every file that we can."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

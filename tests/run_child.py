@@ -1,7 +1,5 @@
 """A watched training that says when it has begun a step: `python run_child.py FOLDER STEPS`, to be killed."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

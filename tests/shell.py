@@ -4,8 +4,6 @@ A shell needs a program of that name. The one it finds on its `PATH` hands its a
 hundredth of the time in which torch and transformers are imported, and ends as the fork ends.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

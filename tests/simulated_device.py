@@ -4,8 +4,6 @@ What is simulated is torch (`torch.cuda`, `torch._C`), never our own code. The n
 shape that `torch._C._cuda_memoryStats` gives on a real card.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

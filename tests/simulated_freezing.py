@@ -5,8 +5,6 @@ our callbacks collect several times in each training. What freezing does to obje
 and tests/callbacks/test_gc_governor.py, on a heap that is really unfrozen.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Sizes in the files of data beside tests: "13.7 GiB" is a number of bytes, and so is "13.7 GiB - 8.8 GiB"."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

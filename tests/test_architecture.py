@@ -1,7 +1,5 @@
 """docs/architecture.md names every package, the layers that are enforced, and files that exist."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

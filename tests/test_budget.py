@@ -1,7 +1,5 @@
 """The budget of lines is kept by a count that knows code from prose, and fails above a row."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

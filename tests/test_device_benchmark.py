@@ -1,7 +1,5 @@
 """The runner of `make device`, also where there is no accelerator."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -16,8 +16,6 @@ digits names them in the note above the block, `<!-- ...; varies: "step 24" "23.
 anything, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

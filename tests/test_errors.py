@@ -1,7 +1,5 @@
 """Errors that users see: bounded, printable, picklable, with the name that was meant."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """The examples, each run as its docstring says, and what it leaves behind. (Those on cleaning up: their own file.)"""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Every function in every event is in tests/soak/test_faults_soak.py; here are the members of all parts, and the engine's.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The action for continuous integration: its script, run as GitHub's runner runs it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

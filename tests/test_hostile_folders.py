@@ -1,7 +1,5 @@
 """Whatever stands in a run's folder, `report` answers soon, in bounded memory, and in words. All cases: tests/soak."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

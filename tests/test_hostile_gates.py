@@ -1,8 +1,6 @@
 """Whatever stands in a baseline or a report, a limit is not passed by memory that has grown, and nothing ends in a
 traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """What importing costs: looked at in `sys.modules` of a fresh interpreter, since time is noisy."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The wheel: built, installed into a clean environment, where templates load and the commands run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Public names are listed once, in a stub, and loaded on first use."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

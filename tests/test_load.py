@@ -1,7 +1,5 @@
 """One line to a watched training: `load_callbacks` and `attach`."""
 
-from __future__ import annotations
-
 import gc
 import json
 import weakref

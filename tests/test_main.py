@@ -1,7 +1,5 @@
 """The entry point."""
 
-from __future__ import annotations
-
 from forgather_mem.config.source.search import library
 from tests.cli.commands import in_a_process
 

@@ -1,7 +1,5 @@
 """The templates of memory monitoring: two switches, and what a training with them prints and writes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How benchmarks/peers judges what tools say, by outputs that were captured."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """No secret of a command line, of arguments or of the environment is in any file that a run leaves, however it ends."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

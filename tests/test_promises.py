@@ -4,8 +4,6 @@
 that users see, so it belongs into CHANGELOG.md.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """While a training runs, somebody puts a link in the place of a folder: nothing of ours goes through it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

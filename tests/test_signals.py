@@ -1,7 +1,5 @@
 """What a signal's handler raises while our code runs is the user's, and arrives."""
 
-from __future__ import annotations
-
 import ast
 import gc
 import random

@@ -1,7 +1,5 @@
 """The site of `make docs`, as far as it can be seen without mkdocs; and the files that are not Python."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

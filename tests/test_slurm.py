@@ -1,7 +1,5 @@
 """The recipe for Slurm as Slurm runs it, but for Slurm: `srun` and `scontrol` stand in, the signal is a real one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The figures by which one sees whether a newcomer can find their way in the package: they may only get better."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter, defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The shipped templates: each loads under the default policy, and a child changes one callback by its key."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

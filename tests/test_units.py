@@ -1,7 +1,5 @@
 """Sizes, durations and shares for people, and back."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

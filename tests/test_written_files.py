@@ -1,7 +1,5 @@
 """Every place of the package that writes, makes or removes a file is in the table of docs/security_details.md."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A tokenizer for the tiny model of `tests.training`, made in memory: every word is a token."""
 
-from __future__ import annotations
-
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace

@@ -1,7 +1,5 @@
 """Real, tiny trainings for the tests: a `transformers.Trainer` on a model of a few thousand parameters."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A folder as it is, to be compared with what it is later."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -1,7 +1,5 @@
 """Two tiny trainings that a test runs alike: with a Trainer, and with a loop that has none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

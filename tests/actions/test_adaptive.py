@@ -1,7 +1,5 @@
 """Clears and trims that do not pay stop, those that pay go on: with memory that is really freed and taken again."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 from collections.abc import Callable, Iterator

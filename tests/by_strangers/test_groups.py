@@ -1,7 +1,5 @@
 """Scripts that begin a process group of their own, as those do which end their helpers with `killpg`."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Large templates as people write them are within the limits, and the tree of a template always ends."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem import ConfigEnvironment

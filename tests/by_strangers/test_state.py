@@ -1,7 +1,5 @@
 """A state of a watched trainer holds what it holds without us, for whoever reads its attributes."""
 
-from __future__ import annotations
-
 import gc
 import json
 import weakref

@@ -1,7 +1,5 @@
 """What tests of callbacks share: all of ours, a work that notes its steps, and what was written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trainings that end at a random moment in a random way, and what they must leave as it was."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import random

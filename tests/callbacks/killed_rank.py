@@ -3,8 +3,6 @@
 Rank 0 is watched by `attach`, rank 1 by the callbacks alone.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What all our callbacks do alike: they join trainings and leave them, are copied, and are switched off."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

@@ -1,7 +1,5 @@
 """What holds for each of the built-in callbacks, and for all of them together."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import pickle

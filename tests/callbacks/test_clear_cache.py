@@ -1,7 +1,5 @@
 """The cache-clearing callback in real trainings: when it clears, what it says, what it leaves alone."""
 
-from __future__ import annotations
-
 import weakref
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Callbacks that collect: at which epochs and steps, and what they say."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Copies of a trainer, its state, its control and its callbacks: as without us, and the original stays watched."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import gc

@@ -1,7 +1,5 @@
 """The scheduled collector: what it frees and when, and that it leaves the interpreter as it found it."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterator

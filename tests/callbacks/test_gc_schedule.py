@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.callbacks.gc_schedule import LIMITS, Budget, Schedule

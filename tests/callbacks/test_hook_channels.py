@@ -1,7 +1,5 @@
 """Channels of hooks: the order of what surrounds a part, also when some of it fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A detector in real trainings: what leaks is named, what does not leak is left in peace."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import re

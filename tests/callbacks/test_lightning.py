@@ -1,7 +1,5 @@
 """Our callbacks in real Lightning."""
 
-from __future__ import annotations
-
 import csv
 import gc
 import io

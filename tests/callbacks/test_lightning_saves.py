@@ -1,7 +1,5 @@
 """When `ModelCheckpoint` saves, compared with the files that it writes."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from pathlib import Path

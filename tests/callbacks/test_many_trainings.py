@@ -1,7 +1,5 @@
 """Twenty trainings in one process, as in a search: nothing of ours is more after the last than after the first ones."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Alerts in real trainings: a memory that fills, limits that are crossed, checkpoints and stops in time."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

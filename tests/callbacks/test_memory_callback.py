@@ -1,7 +1,5 @@
 """What `MemoryCallback()` sees when it watches, and that it changes nothing; on a simulated device too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What the loggers write in a real training, read back by others than ourselves where others can read it."""
 
-from __future__ import annotations
-
 import gc
 import json
 import re

@@ -1,7 +1,5 @@
 """What `estimate_minimum` says before the first step, against what is there after it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Real errors in every phase of real trainings: allocations that no machine can make."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

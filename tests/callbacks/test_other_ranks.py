@@ -1,7 +1,5 @@
 """A rank that is not the first prints nothing, however it knows its number."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

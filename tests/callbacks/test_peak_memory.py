@@ -1,7 +1,5 @@
 """One short key in every line that a trainer logs, and so in every service that its integrations send lines to."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path

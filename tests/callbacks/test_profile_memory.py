@@ -1,7 +1,5 @@
 """A few steps recorded by PyTorch's own profiler, in real trainings."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -3,8 +3,6 @@
 On an unfrozen heap, and at random moments: tests/soak/test_restoration.py.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

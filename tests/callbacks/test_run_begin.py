@@ -1,7 +1,5 @@
 """What only a training needs is loaded when one begins, what only its report needs when it ends."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

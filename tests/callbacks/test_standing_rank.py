@@ -1,7 +1,5 @@
 """Rank 0 keeps the store, since nobody has started the ranks with torchrun, and stands still, or is gone."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

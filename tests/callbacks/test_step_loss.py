@@ -1,7 +1,5 @@
 """The loss of a step in a monitor's verbose batches, against what the trainer itself logs."""
 
-from __future__ import annotations
-
 import weakref
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Our callbacks in real trainings: what they do, what they leave alone, what they leave behind."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

@@ -1,7 +1,5 @@
 """Two ranks: rank 0 alone writes TensorBoard and prints, each rank has its JSONL, nobody waits for anybody."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Run by test_two_ranks.py on two ranks: real distributed trainings with every kind of callback of ours."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import json

@@ -1,7 +1,5 @@
 """Templates that the commands are tried on, and a command in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

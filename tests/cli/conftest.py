@@ -1,7 +1,5 @@
 """A folder with templates, and a command in it."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

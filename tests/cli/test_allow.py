@@ -1,7 +1,5 @@
 """`forgather-mem allow`: opens what a template needs, once somebody has said yes."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -1,7 +1,5 @@
 """The commands as a person types them: help, and one message for a mistake, with its exit code."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

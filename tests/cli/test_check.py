@@ -1,7 +1,5 @@
 """`forgather-mem check`: names what is wrong with a template, and builds nothing."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`forgather-mem compare`: what stands first, what it compares, and how it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

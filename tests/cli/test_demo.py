@@ -1,7 +1,5 @@
 """`forgather-mem demo`, as a person types it: real trainings of a few steps in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """`forgather-mem graph`: a template as a tree, and as YAML."""
 
-from __future__ import annotations
-
 from forgather_mem.config.environment import ConfigEnvironment
 
 

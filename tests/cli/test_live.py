@@ -1,7 +1,5 @@
 """`forgather-mem live`, as a person types it: in a pipe, and in a terminal until the training ends."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

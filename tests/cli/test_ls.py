@@ -1,7 +1,5 @@
 """`forgather-mem ls`: the templates that there are."""
 
-from __future__ import annotations
-
 import re
 
 from forgather_mem.config.source.search import library

@@ -1,7 +1,5 @@
 """An assistant's own client asks the server about real runs; nothing outside the folder can be asked for."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

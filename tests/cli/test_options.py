@@ -1,7 +1,5 @@
 """The options that several template commands have."""
 
-from __future__ import annotations
-
 import os
 
 from forgather_mem.cli.options import parse_settings

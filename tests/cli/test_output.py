@@ -1,7 +1,5 @@
 """What the template commands print on a terminal, and into a pipe."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

@@ -1,7 +1,5 @@
 """Words of a command line as a person may type them: options anywhere, mistakes, and the help."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

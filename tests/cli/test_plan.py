@@ -1,7 +1,5 @@
 """The command line of `forgather-mem plan`. Scripts that are planned are in tests/launch/test_planning.py."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cli.commands import in_a_process

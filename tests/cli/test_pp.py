@@ -1,7 +1,5 @@
 """`forgather-mem pp`: the text that a template renders to."""
 
-from __future__ import annotations
-
 from forgather_mem.config.environment import ConfigEnvironment
 
 

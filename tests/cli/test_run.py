@@ -1,7 +1,5 @@
 """The command line of `forgather-mem run`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

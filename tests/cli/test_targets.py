@@ -1,7 +1,5 @@
 """`forgather-mem targets`: what a template can build, and where it stands."""
 
-from __future__ import annotations
-
 
 def test_targets_with_their_places(cli):
     code, out, _ = cli("targets", "train.yaml")

@@ -1,7 +1,5 @@
 """`forgather-mem trefs`: the templates that a template uses."""
 
-from __future__ import annotations
-
 
 def test_trefs_is_a_tree_of_files(cli, here):
     code, out, _ = cli("trefs", "train.yaml")

@@ -1,7 +1,5 @@
 """Reports of runs with chosen sizes, in MiB."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A file that says what trainings took, and what has grown since."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

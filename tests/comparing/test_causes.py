@@ -1,7 +1,5 @@
 """Which settings differ, and which of them are causes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How far two sides may be apart and still be of the same kind."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """From which step on two runs are apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a person reads of a comparison."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which part and which setting explain a difference."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -12,8 +12,6 @@ for all the rest. A stranger's template is rendered in a process of its own, whi
 done once more in a fork of the child, under the same limits and the same watch.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

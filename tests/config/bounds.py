@@ -4,8 +4,6 @@ Each template is tried in a forked child, so that no case helps or hurts the nex
 that loading needs; what counts is what the template itself makes a command take.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import io

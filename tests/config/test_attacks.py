@@ -5,8 +5,6 @@ takes a tenth of a second of CPU, and half a second where a process of its own r
 here, of those that are rendered every sixteenth, and all by `make soak`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

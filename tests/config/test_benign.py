@@ -1,7 +1,5 @@
 """Templates that people write must load under the default policy, and give what they say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

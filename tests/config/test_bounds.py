@@ -4,8 +4,6 @@ A part of the corpus (bounds.yaml) is run here through a load and a construction
 through every command, with the bound on time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

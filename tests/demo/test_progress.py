@@ -1,7 +1,5 @@
 """The demo's progress bar, on a terminal and elsewhere."""
 
-from __future__ import annotations
-
 import io
 from types import SimpleNamespace
 

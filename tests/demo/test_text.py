@@ -1,7 +1,5 @@
 """The demo's data: real text on every machine, the same every time."""
 
-from __future__ import annotations
-
 import builtins
 import io
 import pickle

@@ -1,7 +1,5 @@
 """A run closes whole whenever somebody presses Ctrl-C: its end, its report, its files."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

@@ -1,7 +1,5 @@
 """What is known of a training apart from its records, and the folder for its files; ranks are in `test_rank_store`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

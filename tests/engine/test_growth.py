@@ -1,7 +1,5 @@
 """Growth per step, of series whose growth is known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The ledger: what was freed, what was taken again, what the next steps cost, against known amounts and times."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The stack of phases: what is open, who hears of it, and what becomes of a watcher that fails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The open record and what belongs to it; the works of a run, which begin, stand in for others, and end in order."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The engine, driven event by event, as any loop may do it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import pickle

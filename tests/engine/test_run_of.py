@@ -1,7 +1,5 @@
 """Whose run a trainer's state is: the state's own, of as many trainings as there are."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref

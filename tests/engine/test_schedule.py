@@ -1,7 +1,5 @@
 """Rules that keep to a budget: how rarely they are looked at, from shares that are given."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The settings that a report has: those that decide about memory, and nothing that is nobody's business."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

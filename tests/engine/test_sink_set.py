@@ -1,7 +1,5 @@
 """The sinks of a run: who begins, who is left out, who prints, and what becomes of one that fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

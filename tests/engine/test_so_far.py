@@ -1,7 +1,5 @@
 """A summary as plain values is the same summary when it is read back, and nothing else is one."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """The running totals of a training, from records that are given; what a report makes of them is in `reporting`."""
 
-from __future__ import annotations
-
 from forgather_mem.engine.summary import MAX_FINDINGS, RunFacts, RunSummary
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import Change, LeakReport, OomReport

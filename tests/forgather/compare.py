@@ -7,8 +7,6 @@ Forgather itself loads is loaded by both, each in its own project's search path.
 difference. Forgather needs platformdirs; nothing of it is kept here. Times are compared by their shape.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import difflib

@@ -7,8 +7,6 @@ renders its configurations, builds them and trains a tiny model. Printed is what
 something is not so. Forgather needs platformdirs and torchdata beside our own dependencies.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

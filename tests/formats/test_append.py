@@ -1,7 +1,5 @@
 """Append-only files, on real disks that fail."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

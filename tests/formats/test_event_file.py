@@ -1,7 +1,5 @@
 """Framing of event files, against tensorboard's own reader and checksum."""
 
-from __future__ import annotations
-
 import io
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """The growing JSON array: valid whatever happens to the process, the disk or the file, read back with json."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """JSONL logs: what is written is read, whatever a crash has done to the file."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

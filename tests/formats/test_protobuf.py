@@ -1,7 +1,5 @@
 """Our fields, against google.protobuf."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event

@@ -1,7 +1,5 @@
 """The ring: written by a process that is killed, read by another."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

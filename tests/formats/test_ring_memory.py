@@ -1,7 +1,5 @@
 """The waiting parent's memory: what a killed process has stored there stands in its ring afterwards."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The ring's writer: what happens to the file ends no training."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

@@ -1,7 +1,5 @@
 """The fast reader, against tensorboard's own."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """TensorBoard's own writer, where ours can't be used."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Scalars as events, against TensorBoard's own messages."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event

@@ -1,7 +1,5 @@
 """The line through a series, compared with numpy's least squares."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

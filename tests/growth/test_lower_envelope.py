@@ -1,7 +1,5 @@
 """The lower envelope, its rate and its rises."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.growth.lower_envelope import edges_of, has_stairs, rate_of, stairs_of

@@ -1,7 +1,5 @@
 """A line in noise is found, and nothing else is taken for one."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

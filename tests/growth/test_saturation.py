@@ -1,7 +1,5 @@
 """Growth that slows down is told from growth that is steady."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A trend's verdict against generated series whose truth is known."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Series of sizes as trainings make them, generated together with the truth: by how much they leak a step."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

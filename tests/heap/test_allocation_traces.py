@@ -1,7 +1,5 @@
 """`tracemalloc` is started only where Python can stop it again beside the process's other threads."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import tracemalloc

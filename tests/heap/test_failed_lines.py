@@ -1,7 +1,5 @@
 """What stands before the failed line of a function, and what was to become of what it could not make."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import FrameType
 from typing import Any

@@ -1,7 +1,5 @@
 """What the source around a failed line says of it."""
 
-from __future__ import annotations
-
 import sys
 from types import FrameType
 from typing import Any

@@ -2,8 +2,6 @@
 
 # ruff: noqa: F841 (variables that hold something are what is tested)
 
-from __future__ import annotations
-
 import inspect
 import traceback
 from collections import deque

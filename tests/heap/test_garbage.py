@@ -1,7 +1,5 @@
 """Garbage is told from what lives, without a collection."""
 
-from __future__ import annotations
-
 import gc
 
 from forgather_mem.heap.garbage import Mark, garbage_among

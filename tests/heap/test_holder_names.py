@@ -1,7 +1,5 @@
 """What the user's code calls a container, wherever it is."""
 
-from __future__ import annotations
-
 import queue
 from pathlib import Path
 from typing import Any

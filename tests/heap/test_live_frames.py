@@ -1,7 +1,5 @@
 """Which functions run, in all threads, and which of them are the library's own."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator

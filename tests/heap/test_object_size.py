@@ -1,7 +1,5 @@
 """What is freed with an object, against sizes that are known beforehand."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import sys

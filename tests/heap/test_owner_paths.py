@@ -1,7 +1,5 @@
 """The path from one object to another reads as a programmer would write it, and leads there when it is code."""
 
-from __future__ import annotations
-
 import collections
 import contextvars
 import sys

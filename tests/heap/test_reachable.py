@@ -1,7 +1,5 @@
 """What is near the user's variables, and what it is called there."""
 
-from __future__ import annotations
-
 import functools
 import gc
 from collections import OrderedDict

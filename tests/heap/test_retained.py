@@ -1,7 +1,5 @@
 """Objects that should be gone: which are alive, how large they are, who holds them; for graphs see `test_release`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The variables of a running function are cleared where they are assigned to."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import weakref

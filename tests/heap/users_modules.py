@@ -1,7 +1,5 @@
 """Modules of the user's, made from their text, and the names of what they hold."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A command run plainly and watched, side by side."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

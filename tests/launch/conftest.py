@@ -1,7 +1,5 @@
 """A folder to run commands in, with a package of the name transformers that fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ Parent and hook are the real ones; only the kernel's part of starting a program 
 what is told of a training, not about how commands are started; of each kind of training some tests start real ones.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

@@ -1,7 +1,5 @@
 """Run by test_trainings.py: no Trainer, on as many ranks as there are, and nothing of transformers."""
 
-from __future__ import annotations
-
 import os
 
 import torch

@@ -1,7 +1,5 @@
 """Scripts that wait or count signals, plain or watched, and what comes of them."""
 
-from __future__ import annotations
-
 import ast
 import signal
 import subprocess

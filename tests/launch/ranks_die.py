@@ -1,7 +1,5 @@
 """Run by test_trainings.py under torchrun: a plain loop of which rank 1 comes to an end of its own at step 12."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

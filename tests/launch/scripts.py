@@ -1,7 +1,5 @@
 """What is run plainly and watched: scripts without torch, as short as can be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 TEXTS = {

@@ -1,7 +1,5 @@
 """`run --baseline`: memory that has grown ends the command with 3."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A watched command is, to everybody outside, the command alone: scripts that need no torch."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a process without a Trainer reports at its end."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

@@ -1,7 +1,5 @@
 """What the user asked for is looked at before the command begins, and quickly."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A command that leaks ends with 3 when it was asked for."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

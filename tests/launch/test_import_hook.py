@@ -1,7 +1,5 @@
 """The hook that meets the Trainer: it waits for one module, and leaves no trace in its import."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """A container's limit is reached, and the kernel kills: on machines where a test may make a control group."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A script without a Trainer runs out of memory: what the process tells at its end, and the parent prints."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What torchrun knows when it ends, told to the waiting parent."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

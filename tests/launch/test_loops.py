@@ -1,7 +1,5 @@
 """`forgather-mem run` of trainings that have no Trainer of transformers."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

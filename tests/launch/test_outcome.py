@@ -1,7 +1,5 @@
 """What the parent prints and writes at the end: why the command ended, and whether a limit of the user's is broken."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The parent of `forgather-mem run`: small, checked before it starts anything, and gone when switched off."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

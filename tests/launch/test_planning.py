@@ -1,7 +1,5 @@
 """Scripts under `forgather-mem plan`: unchanged, ended where they would train."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What the parent sees of a command from outside."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Which files `run` makes, and that it touches nobody else's."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

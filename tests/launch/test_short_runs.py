@@ -1,7 +1,5 @@
 """Which commands leave a report, and which leave nothing."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

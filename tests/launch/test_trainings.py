@@ -1,7 +1,5 @@
 """Real trainings, watched: bit for bit as alone, on one and two ranks, of transformers, accelerate, torch and TRL."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Signals under `run`: a script gets each as often as it gets it alone, whoever sends it and to whom."""
 
-from __future__ import annotations
-
 import os
 import pty
 import shutil

@@ -1,7 +1,5 @@
 """The callback that every Trainer of a watched command gets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

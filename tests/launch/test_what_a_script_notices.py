@@ -1,7 +1,5 @@
 """What differs in a watched process for who looks is what docs/run.md names, no more and no less."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The witness: tells a signal to the parent from one to its group, and holds nothing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

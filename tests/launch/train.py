@@ -1,8 +1,6 @@
 """Run by test_trainings.py, plainly and watched: `train.py MODE FOLDER`. What it prints is the same both times."""
 
 # ruff: noqa: E402
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

@@ -1,7 +1,5 @@
 """A handful of the zoo; all of it is run by benchmarks/leaks.py and `make soak`."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A loop's callbacks are called as transformers' own handler calls them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

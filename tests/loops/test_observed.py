@@ -1,7 +1,5 @@
 """Loops that know nothing of us: their steps and phases are heard, and nothing of them changes."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import warnings

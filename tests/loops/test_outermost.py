@@ -1,7 +1,5 @@
 """The modules that a training calls are found among all that are alive, and heard."""
 
-from __future__ import annotations
-
 import copy
 import traceback
 from pathlib import Path

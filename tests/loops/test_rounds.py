@@ -1,7 +1,5 @@
 """What counts as one step of a training with one optimizer or several."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Arguments and state of a loop without a Trainer, from what a launcher has set."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

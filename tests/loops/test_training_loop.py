@@ -1,7 +1,5 @@
 """A plain PyTorch loop fires what a Trainer fires, in its order."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Some of the scripts that run out of memory; all are run by benchmarks/ooms.py and `make soak`."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

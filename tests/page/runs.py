@@ -1,7 +1,5 @@
 """Made-up runs for the page, as reports and readings with known sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page in a real Chromium: what a reader sees, does and can't be made to do."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Iterator

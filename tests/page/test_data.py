@@ -1,7 +1,5 @@
 """The data of the page: what is in it, how large it is, and that it is the same from each source."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

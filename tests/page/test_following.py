@@ -1,7 +1,5 @@
 """A run that is followed shows at each moment what the report would show of its files."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

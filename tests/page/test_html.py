@@ -1,7 +1,5 @@
 """The page as a file: whole, offline, small, and safe whatever a run is called."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Readings of a log and of event files, also of files that somebody else has made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The server of the page: it tells the runs of its folder to who has its address, and nothing to anybody else."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Parts that add up to what was measured, with the leak's holder among them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The verdict in a sentence, and the tables."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What TensorBoard loads at its start never raises, whichever TensorBoard it is."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import re

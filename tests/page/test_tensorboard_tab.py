@@ -1,7 +1,5 @@
 """The Memory tab in a real TensorBoard, which finds it by the entry point of the installed package."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Thinned rows keep every extreme, and packed numbers come back."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What torch finds out of an operation on tensors without values, it keeps: here before the forks that plan."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The truth for plans: what the tensors of a real training take, counted on the host."""
 
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 

@@ -3,8 +3,6 @@
 With the arguments of a Trainer, or with the name of a way to spread the model of a plain loop.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What `forgather-mem plan` gets from a script's Trainer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

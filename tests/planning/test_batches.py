@@ -1,7 +1,5 @@
 """Batches of other sizes, and of the longest rows."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch

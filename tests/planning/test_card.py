@@ -1,7 +1,5 @@
 """The allocator's segments, simulated."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

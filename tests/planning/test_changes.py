@@ -1,7 +1,5 @@
 """A plan of other arguments is the plan of a trainer that has them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

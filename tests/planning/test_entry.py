@@ -1,7 +1,5 @@
 """`forgather_mem.plan` refuses what it can't plan before it forks; a trainer's plan is known to its report."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from pathlib import Path

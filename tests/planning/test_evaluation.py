@@ -1,7 +1,5 @@
 """Planned evaluations against real ones, with all that they gather."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 from typing import Any

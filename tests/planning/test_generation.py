@@ -1,7 +1,5 @@
 """Planned evaluations that generate, against real ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

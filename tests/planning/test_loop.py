@@ -1,7 +1,5 @@
 """Loops without a Trainer, against torch's own tracker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

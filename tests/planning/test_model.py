@@ -1,7 +1,5 @@
 """Models and optimizers without values."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

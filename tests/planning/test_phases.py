@@ -1,7 +1,5 @@
 """Phases and parts of a planned step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

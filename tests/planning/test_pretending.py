@@ -1,7 +1,5 @@
 """Tensors without values, and those with."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

@@ -1,7 +1,5 @@
 """Plans of the first of several ranks against two real ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What can't be planned is told by its line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

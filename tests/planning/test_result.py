@@ -1,7 +1,5 @@
 """What a log comes to."""
 
-from __future__ import annotations
-
 import json
 
 import torch

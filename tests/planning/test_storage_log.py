@@ -1,7 +1,5 @@
 """Each storage once, from the moment when it is made until it goes."""
 
-from __future__ import annotations
-
 import torch
 
 from forgather_mem.planning.storage_log import StorageLog

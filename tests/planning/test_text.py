@@ -1,7 +1,5 @@
 """A plan for people."""
 
-from __future__ import annotations
-
 from forgather_mem.planning.card import CardUse
 from forgather_mem.planning.text import CardPlan, Most, card_text, plan_text
 

@@ -1,7 +1,5 @@
 """Plans of a real Trainer against its real training."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Models without their weights; each test in a child, since classes of torch are changed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

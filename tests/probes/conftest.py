@@ -1,7 +1,5 @@
 """A real run for the probes to take part in, without a trainer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Who collects and clears: lines, counts, bytes; nothing of it stays when the training is over."""
 
-from __future__ import annotations
-
 import _thread
 import functools
 import gc

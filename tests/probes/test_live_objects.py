@@ -1,7 +1,5 @@
 """Objects that the collector hides are found after each freeze, and forgotten when they are gone."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 

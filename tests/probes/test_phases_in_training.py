@@ -1,7 +1,5 @@
 """Known amounts of memory in every phase of a real training, and the peaks that are found for them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from typing import Any

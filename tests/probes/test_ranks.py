@@ -1,7 +1,5 @@
 """Memory over the ranks, on a real store of torch.distributed; both ranks in this process."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

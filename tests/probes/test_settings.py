@@ -1,7 +1,5 @@
 """What all probes have in common: they are settings, which are checked, compared and copied as values."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 from typing import Any

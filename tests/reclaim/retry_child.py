@@ -5,8 +5,6 @@ function), mib_per_row, starting_batch_size, raises ("torch", "numpy", "python")
 the batch sizes tried, how many objects of failed calls were alive when each try began, and what came out.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import resource

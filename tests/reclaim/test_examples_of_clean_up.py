@@ -1,7 +1,5 @@
 """The examples on giving memory back, run as a reader runs them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

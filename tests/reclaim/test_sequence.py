@@ -1,7 +1,5 @@
 """Collect, clear and trim, one after the other."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

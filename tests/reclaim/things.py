@@ -1,7 +1,5 @@
 """Objects that can be watched."""
 
-from __future__ import annotations
-
 import weakref
 
 

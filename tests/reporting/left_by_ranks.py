@@ -1,7 +1,5 @@
 """What ranks leave whose processes are gone, written by our own writers."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Logs of runs whose process is gone."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 from typing import Any

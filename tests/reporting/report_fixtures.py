@@ -1,7 +1,5 @@
 """Reports with made-up numbers, for the texts: those of the texts that were promised."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Summaries of a run on a GPU, and of one on a CPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from forgather_mem.engine.summary import RunFacts, RunSummary

@@ -1,7 +1,5 @@
 """What a report says was in memory, against trainings whose sizes are known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The report: schema 1 as promised, true numbers, and a text that a tired person can act on."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What cleaning up and watching cost, in sentences."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

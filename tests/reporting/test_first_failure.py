@@ -1,7 +1,5 @@
 """The rank that failed first, found among what the ranks have left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Curves, from the log or from TensorBoard's files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

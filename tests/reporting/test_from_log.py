@@ -1,7 +1,5 @@
 """A report from the log alone."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

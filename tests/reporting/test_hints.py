@@ -1,7 +1,5 @@
 """What is not known of a loop is told with the line that would change it, and only where there is something to know."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.reporting.hints import hints_of

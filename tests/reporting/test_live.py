@@ -1,7 +1,5 @@
 """The lines of `forgather-mem live`, from black boxes as a training writes them."""
 
-from __future__ import annotations
-
 import os
 import socket
 from dataclasses import replace

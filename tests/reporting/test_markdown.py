@@ -1,7 +1,5 @@
 """The report for an issue: short, whole, and without the folders of the machine."""
 
-from __future__ import annotations
-
 import os
 import re
 

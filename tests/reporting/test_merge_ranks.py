@@ -1,7 +1,5 @@
 """Reports of several ranks as one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which peak is the run's, where the memory before the first step was large too."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.engine.summary import RunFacts, RunSummary

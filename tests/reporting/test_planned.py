@@ -1,7 +1,5 @@
 """A plan as part of a report."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

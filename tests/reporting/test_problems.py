@@ -1,7 +1,5 @@
 """What went wrong, as the first lines of a report."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

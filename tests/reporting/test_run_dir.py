@@ -1,7 +1,5 @@
 """What is read back of a run is what the run itself would have said, whichever of its files are left."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

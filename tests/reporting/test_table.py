@@ -1,7 +1,5 @@
 """A report's sizes as a table."""
 
-from __future__ import annotations
-
 from forgather_mem.reporting.table import table_lines
 from tests.reporting.report_fixtures import all_well, gib, merged, parsed, report_of
 

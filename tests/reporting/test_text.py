@@ -1,7 +1,5 @@
 """The texts that were promised, and what holds for all of them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

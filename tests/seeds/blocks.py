@@ -5,8 +5,6 @@ variable FORGATHER_MEM_SEEDS names. A block is called by its document, its langu
 "003 yaml 4".
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

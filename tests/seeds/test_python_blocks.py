@@ -3,8 +3,6 @@
 The table at the end says what a block finds (`given`), which blocks stand before it, and what it leaves (`left`).
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import json

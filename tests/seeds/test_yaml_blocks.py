@@ -3,8 +3,6 @@
 A block that is a part of something is completed by as little as possible: the table at the end says by what.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Real faults, as functions: five of each in `make test`, fifty in `make soak`."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """A real TensorBoard server, asked over HTTP for what its page shows."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

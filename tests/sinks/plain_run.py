@@ -1,7 +1,5 @@
 """What a sink gets to know of a training, as plain values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path

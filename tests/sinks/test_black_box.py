@@ -1,7 +1,5 @@
 """The black box in a training: what stands in the ring while it runs, and after each way to end."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The public test double, and what all sinks have in common."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The charts of a run: each has something to show, and what they show are tags that we write."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

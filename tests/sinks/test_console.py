@@ -1,7 +1,5 @@
 """What stands on the terminal."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

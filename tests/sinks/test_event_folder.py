@@ -1,7 +1,5 @@
 """The folder of a run's TensorBoard data, with the names that real writers give."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A callback's own tags on a run's page, read back with TensorBoard's own reader."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What sinks promise when the disk, the folder or the process goes away."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The JSONL sink: one file a rank, rotated, continued, readable by anybody."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What OpenTelemetry's SDK has of a training, read with its own reader, and what a collector gets over HTTP."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import socket

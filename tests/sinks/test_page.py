@@ -1,7 +1,5 @@
 """What a person sees: a real TensorBoard server on what we wrote, with both of its loaders."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

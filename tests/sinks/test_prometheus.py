@@ -1,7 +1,5 @@
 """The file for Prometheus, read back as its scraper reads it."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

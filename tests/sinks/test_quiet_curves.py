@@ -1,7 +1,5 @@
 """Curves that tell nothing are not on the page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from forgather_mem.sinks.tensorboard import QuietCurves, TensorBoardSink

@@ -1,7 +1,5 @@
 """A log begins with what the parent of `forgather-mem run` has seen of its process."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One point of a tag at each step."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

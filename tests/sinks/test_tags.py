@@ -1,7 +1,5 @@
 """The tag and the unit of each number."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

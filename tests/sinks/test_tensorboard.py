@@ -1,7 +1,5 @@
 """The TensorBoard sink, read back with TensorBoard's own reader."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Many threads at the same moment: nothing is lost, and no two runs share a folder."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator

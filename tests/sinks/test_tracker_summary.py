@@ -1,7 +1,5 @@
 """What is written into trackers' runs, with stand-ins for the trackers; tests/with_trackers has the real ones."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Numbers for the trainer's own log lines."""
 
-from __future__ import annotations
-
 import math
 import pickle
 

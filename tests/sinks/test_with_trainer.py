@@ -1,7 +1,5 @@
 """The TensorBoard sink beside transformers' own TensorBoard callback, in real trainings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Samples written by a sink of ours, and read back by TensorBoard's own reader."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """All attacks of tests/config, those that a process of its own renders among them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.config import test_attacks as quick

@@ -1,7 +1,5 @@
 """Callbacks, engine, probes and sinks together for two million steps."""
 
-from __future__ import annotations
-
 import gc
 import time
 from pathlib import Path

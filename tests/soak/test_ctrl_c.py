@@ -1,7 +1,5 @@
 """20 pairs of Ctrl-C at random moments: the second comes while we close, or soon after."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -4,8 +4,6 @@ Watched, a script ends as it does alone: exit code, stdout, its own stderr, its 
 after the plan: nothing stands in its folder that was not there before the training.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

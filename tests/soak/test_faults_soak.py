@@ -3,8 +3,6 @@
 For each trainer a random `FAULT_CASES` of them (100, or all with 0), chosen by `FAULT_SEED`: all of them take hours.
 """
 
-from __future__ import annotations
-
 import gc
 import io
 import os

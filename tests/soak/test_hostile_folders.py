@@ -4,8 +4,6 @@ Each test tries a random `HOSTILE_CASES` of its cases (200, or all with 0), chos
 an hour.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

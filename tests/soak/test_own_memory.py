@@ -1,7 +1,5 @@
 """A training that has little left below a limit of its process is not killed by being watched."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Four ranks under torchrun, one of which ends by itself: it is named, however loud the others are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """200 trainings that end at a random moment, and leave the collector, the trainer and the model as they were."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

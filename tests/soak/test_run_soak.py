@@ -1,7 +1,5 @@
 """Fifty watched trainings that are killed at random moments; signals on a busy machine, and to torchrun."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

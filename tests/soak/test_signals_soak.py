@@ -1,7 +1,5 @@
 """200 signals at random moments of a script, collections among them: what its handler raises arrives each time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

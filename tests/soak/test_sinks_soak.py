@@ -1,7 +1,5 @@
 """Sinks for a long time: two million samples, and a disk that stops."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import logging

@@ -5,8 +5,6 @@ them. What an expression of Jinja takes is another process's affair. `FUZZ_SEED`
 finding belongs into tests/config/bounds.yaml.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -1,7 +1,5 @@
 """The lines of a holder's own class, function or module that add to it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

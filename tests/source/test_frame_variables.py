@@ -1,7 +1,5 @@
 """The variables of a running function are read without leaving anything behind."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

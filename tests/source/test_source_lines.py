@@ -1,7 +1,5 @@
 """The user's code is told from libraries' and from ours; which line adds to a holder is in `test_holder_kinds`."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """Scopes of the user's source."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

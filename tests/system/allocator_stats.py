@@ -1,7 +1,5 @@
 """A device allocator on paper: nested statistics of the shape torch documents, and peaks that can be reset."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from forgather_mem.system.allocator import Allocator, Device

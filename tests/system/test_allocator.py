@@ -1,7 +1,5 @@
 """What differs between accelerators stands in one file, and all of it is asked through `Allocator`."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The kernel's counter of out-of-memory kills, on machines made of files."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

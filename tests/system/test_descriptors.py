@@ -1,7 +1,5 @@
 """Open files of ours stand where no program closes or opens its own."""
 
-from __future__ import annotations
-
 import os
 import resource
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A child that a script forks in a watched training: nothing of ours runs in it, and it may train on its own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """High-water marks, against the kernel and an allocator on paper; how windows share one is in `test_peak_windows`."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.system.high_water import DeviceMark, HostMark

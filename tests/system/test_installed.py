@@ -1,7 +1,5 @@
 """A module comes from where it is installed, and a file of its name beside the script stays the script's."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

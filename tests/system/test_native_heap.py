@@ -1,7 +1,5 @@
 """What the C library has handed out, compared with blocks of a known size."""
 
-from __future__ import annotations
-
 import ctypes
 
 import pytest

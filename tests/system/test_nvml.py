@@ -1,7 +1,5 @@
 """What other processes hold on our device, from NVML on paper."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import ModuleType, SimpleNamespace

@@ -1,7 +1,5 @@
 """What a process may set aside below its own limits on addresses, and what is kept to tell of a failure."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Our own time: a wait for a disk counts, a wait for a busy processor does not."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is still to be done at the end: in which order, in whose process, and once."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

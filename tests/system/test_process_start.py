@@ -1,7 +1,5 @@
 """A process is told from every other that had its number."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """What the kernel's files say of a process, compared with psutil and with other files of the kernel."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

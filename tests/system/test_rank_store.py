@@ -1,7 +1,5 @@
 """Agreement between ranks, on a real store of torch.distributed; both ranks in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

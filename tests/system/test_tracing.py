@@ -1,7 +1,5 @@
 """What torch only records is told from what it computes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

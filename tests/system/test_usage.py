@@ -1,7 +1,5 @@
 """Memory over a span of time on the host and on a simulated device; nesting and threads are in `tests/trackers`."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

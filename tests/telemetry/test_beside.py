@@ -1,7 +1,5 @@
 """Values beside objects of others: nothing of Python runs when these die, so that no signal is lost there."""
 
-from __future__ import annotations
-
 import gc
 import operator
 import signal

@@ -1,7 +1,5 @@
 """Numbers and texts that are read from files are bounded."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.telemetry.bounds import MOST, bounded_text, is_number

@@ -1,7 +1,5 @@
 """The table of events and phases: what follows from it elsewhere, and the numbers that stand in files."""
 
-from __future__ import annotations
-
 import pytest
 from transformers import TrainerCallback
 

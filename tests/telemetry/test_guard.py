@@ -1,7 +1,5 @@
 """What fails in our parts is logged once by its name, and stops nobody; what users want to stop, stops."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of metrics: a tag for each name, which nothing else has, and a refusal of names that are not there."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Each row of the table of metrics is read in a real training: a row alone is a promise that nothing keeps."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

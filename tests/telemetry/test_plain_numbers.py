@@ -1,7 +1,5 @@
 """What parts of a user return reaches records as plain, finite numbers, or is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Records and findings are plain data: they can be kept, sent to another process, and not changed."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import FrozenInstanceError

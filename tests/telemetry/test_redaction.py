@@ -1,7 +1,5 @@
 """What stays of command lines, arguments and texts, and what goes: measured on tables of real kinds of both."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import re

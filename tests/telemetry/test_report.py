@@ -1,7 +1,5 @@
 """The classes of the report as values; `test_report_schema` has their way into JSON and back."""
 
-from __future__ import annotations
-
 from dataclasses import MISSING, FrozenInstanceError, fields
 
 import pytest

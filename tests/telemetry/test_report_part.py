@@ -1,7 +1,5 @@
 """A run that ends and the same run that is killed have the same facts in their reports: a new one has one place."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

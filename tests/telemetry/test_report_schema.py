@@ -1,7 +1,5 @@
 """The report's classes: the same as JSON Schema, there and back without loss, and nothing breaks what reads them."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A rule says what is wrong when it is built."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

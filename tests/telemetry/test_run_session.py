@@ -1,7 +1,5 @@
 """The session of one run of the launcher, as each of its processes sees it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

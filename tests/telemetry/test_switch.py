@@ -1,7 +1,5 @@
 """`FORGATHER_MEM=0`, and a run that cannot begin: the script goes on, and the report says so."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -1,7 +1,5 @@
 """Triggers are values that refuse what can't be meant when they are built."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

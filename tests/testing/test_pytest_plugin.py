@@ -1,7 +1,5 @@
 """The fixture `assert_no_growth`, used as a test would."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re

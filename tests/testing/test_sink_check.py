@@ -1,7 +1,5 @@
 """The public check of a sink: the shipped ones pass, and each fault is found and named."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import io

@@ -1,7 +1,5 @@
 """The trainings that the checks drive."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

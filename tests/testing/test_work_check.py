@@ -1,7 +1,5 @@
 """The public check of a probe or an action: the shipped ones pass, and each fault is found and named."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """MemoryMonitor and EpochMemoryMonitor, and what all trackers share: where lines go, and how they are switched off."""
 
-from __future__ import annotations
-
 import copy
 import io
 import os

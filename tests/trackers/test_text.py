@@ -1,7 +1,5 @@
 """The trackers' table from bytes that are given; their lines are in the other tests here."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.system.usage import Span

@@ -3,8 +3,6 @@
 readers.py TRACKER prints it as JSON: in a process of its own, since they take their folders when they are imported.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import zipfile

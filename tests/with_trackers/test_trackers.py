@@ -1,7 +1,5 @@
 """The trackers that people use, with their real packages and without a network: `make trackers`."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -3,8 +3,6 @@
 train.py TRACKER HOW: `trainer`, `fails` (with an exception), or `accelerate` for a loop of one's own.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

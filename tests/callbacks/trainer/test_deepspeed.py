@@ -1,7 +1,5 @@
 """DeepSpeed, with an engine of the same shape: accelerate calls its optimizer step inside `backward`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

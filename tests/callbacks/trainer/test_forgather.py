@@ -1,7 +1,5 @@
 """Every trainer of a class is met when it is made, and its constructor fails as without us."""
 
-from __future__ import annotations
-
 import traceback
 
 import pytest

@@ -1,7 +1,5 @@
 """What the link does to a trainer: which methods it wraps, what it learns by them, and what it puts back."""
 
-from __future__ import annotations
-
 import copy
 import gc
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What stands around a method leaves no trace in an error that passes through it."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable
 from typing import Any

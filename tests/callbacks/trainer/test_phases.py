@@ -1,7 +1,5 @@
 """The phases of a trainer built as Forgather's is. (Forgather itself: tests/forgather/run_callbacks.py.)"""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Facts before the first step, of models and data whose numbers are known; what is printed is in `test_info`."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Texts of a whole batch, each as its prompt alone gives it, and nothing of the training is touched."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What is told of a series of gradient norms."""
 
-from __future__ import annotations
-
 import math
 
 from forgather_mem.callbacks.training.grad_logger import GradientHealth

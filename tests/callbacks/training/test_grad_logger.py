@@ -1,7 +1,5 @@
 """Gradient norms in real trainings, against the Trainer's own and against norms taken by hand."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import math

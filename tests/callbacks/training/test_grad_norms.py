@@ -1,7 +1,5 @@
 """Norms of all gradients in one pass, against norms by hand."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is said before a training, against numbers counted by hand."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The log of real trainings as JSON, compared with the Trainer's log history."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

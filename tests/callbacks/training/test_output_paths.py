@@ -1,7 +1,5 @@
 """One folder for the pages of all callbacks of a training, and a page of its own for each callback."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

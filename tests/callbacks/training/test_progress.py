@@ -1,7 +1,5 @@
 """What a person sees of a training: bars or lines, and only one set of them."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import re

@@ -1,7 +1,5 @@
 """By what parameters are spread over ranks: the marks that the libraries leave."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

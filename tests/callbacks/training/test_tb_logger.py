@@ -1,7 +1,5 @@
 """The page of a training, read back with TensorBoard's own reader and compared with the Trainer's log history."""
 
-from __future__ import annotations
-
 import logging
 import math
 import pickle

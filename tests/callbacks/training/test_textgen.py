@@ -1,7 +1,5 @@
 """Texts written during real trainings: what they say, what they take, and that the training does not notice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `Config.misfits` finds without building anybody's objects."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

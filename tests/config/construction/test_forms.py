@@ -1,7 +1,5 @@
 """Each form of a value that has a tag: what it builds, empty, of one item, of a line `[a]`, and of a block."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.config.environment import ConfigEnvironment

@@ -1,7 +1,5 @@
 """Values against annotations. What a person may have meant is accepted."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -86,6 +84,6 @@ def test_the_annotations_of_a_dataclass_count():
 
 
 def test_an_annotation_is_never_evaluated():
-    def odd(a: "1 / 0", b: "__import__('os').abort()", c: "int or str", d: "(" * 200 + "int" + ")" * 200): ...  # noqa: F722, UP037
+    def odd(a: "1 / 0", b: "__import__('os').abort()", c: "int or str", d: "(" * 200 + "int" + ")" * 200): ...  # noqa: F722
 
     assert accepted_by(odd).keys() <= {"d"}

@@ -1,7 +1,5 @@
 """How near is the wall? On a device that torch tells of, and on this process's own memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What a checkpoint takes, and how many there are, compared with those of real trainings."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from types import SimpleNamespace

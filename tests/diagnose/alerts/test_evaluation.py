@@ -1,7 +1,5 @@
 """What an evaluation keeps is measured on real arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

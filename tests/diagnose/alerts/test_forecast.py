@@ -1,7 +1,5 @@
 """Forecasts of series that are known: those that fill up, and those that only move."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What is told early reaches sinks and report, and the free space is the file system's."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

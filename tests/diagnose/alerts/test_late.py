@@ -1,7 +1,5 @@
 """What is told early in real trainings. Scripts that fail late are run by benchmarks/late_failures.py."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace

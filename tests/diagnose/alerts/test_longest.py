@@ -1,7 +1,5 @@
 """A batch that is too long is told long before it comes, and the training is the same as without us."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

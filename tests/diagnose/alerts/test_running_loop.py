@@ -1,7 +1,5 @@
 """What values take, each storage once; the rest is tested where a loop is watched."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

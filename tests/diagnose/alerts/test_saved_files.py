@@ -1,7 +1,5 @@
 """Files of `torch.save` that a loop goes on to write. Real disks are in benchmarks/late_failures.py."""
 
-from __future__ import annotations
-
 import os
 import textwrap
 import types

@@ -1,7 +1,5 @@
 """Series that look like a leak for a while and are none, and what a detector says of them while they grow."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

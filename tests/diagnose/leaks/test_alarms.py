@@ -1,7 +1,5 @@
 """What was said while a training ran is in the final verdict, or is taken back by name."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.diagnose.leaks.alarms import Alarm, taken_back

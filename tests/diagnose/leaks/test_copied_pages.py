@@ -1,7 +1,5 @@
 """What data workers copy of the heap that they share, in real forked workers."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Each row of the table of holder kinds is told of something that grows so."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """ "No leak" is said only where what was judged explains what the process and its surroundings have gained."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """What is one leak in many places is told as one."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.diagnose.leaks.heap_diff import merge_similar

@@ -1,7 +1,5 @@
 """What is said of sizes that grow, taken together."""
 
-from __future__ import annotations
-
 from forgather_mem.diagnose.leaks.growing import floor_of, full_at, label_of, whole_of
 from forgather_mem.growth.trend import GROWTH, Trend
 from forgather_mem.system.headroom import host_rooms

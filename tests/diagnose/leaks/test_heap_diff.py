@@ -1,7 +1,5 @@
 """Who holds what grows between keeps looks, and the lines that a window of tracemalloc shows: real memory."""
 
-from __future__ import annotations
-
 import ctypes
 import operator
 import tracemalloc

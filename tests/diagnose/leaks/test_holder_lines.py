@@ -1,7 +1,5 @@
 """What says that a holder will stop growing, told of real holders."""
 
-from __future__ import annotations
-
 import queue
 import sys
 from typing import Any

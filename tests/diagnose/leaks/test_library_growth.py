@@ -1,7 +1,5 @@
 """Growth in a library's modules, far from the user's variables."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.diagnose.leaks.library_growth import LibraryContainers

@@ -1,7 +1,5 @@
 """What is printed while a training runs: of series that are no leak next to nothing, of leaks at once."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

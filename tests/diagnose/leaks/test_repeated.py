@@ -1,7 +1,5 @@
 """Calls that leave something behind are told with what holds it; the fixture around this is in `test_pytest_plugin`."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.diagnose.leaks.repeated import growth_of_calls

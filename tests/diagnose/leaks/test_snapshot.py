@@ -1,7 +1,5 @@
 """What has grown between two looks, and by how much."""
 
-from __future__ import annotations
-
 import functools
 from collections import deque
 

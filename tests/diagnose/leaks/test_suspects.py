@@ -1,7 +1,5 @@
 """A suspect as the report has it."""
 
-from __future__ import annotations
-
 import torch
 
 from forgather_mem.diagnose.leaks.suspects import Suspect

@@ -1,7 +1,5 @@
 """What is said of the trends of a run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from forgather_mem.diagnose.leaks.suspects import Suspect

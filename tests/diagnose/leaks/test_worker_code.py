@@ -1,7 +1,5 @@
 """What data workers keep, by the code of the data set and the collator."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, Subset

@@ -1,7 +1,5 @@
 """Failures from flat facts, and changed copies of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

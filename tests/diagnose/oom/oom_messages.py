@@ -1,7 +1,5 @@
 """Out-of-memory errors as people met them (messages.yaml) or as libraries raise them here, and other errors."""
 
-from __future__ import annotations
-
 import errno
 import pickle
 import queue

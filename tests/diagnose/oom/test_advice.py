@@ -1,7 +1,5 @@
 """Advice against simulated machines: what a run took is known there, so that a change can be tried."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """What stands under WOULD HAVE FIT: it has a prediction, never above the limit, never below what is in use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from forgather_mem.diagnose.oom.advice import advise

@@ -1,7 +1,5 @@
 """Snapshots of an allocator: limited in size and time, and nothing of somebody else's is stopped."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

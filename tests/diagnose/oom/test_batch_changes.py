@@ -1,7 +1,5 @@
 """Changes of a step: which values they name, and whether the training is another one with them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

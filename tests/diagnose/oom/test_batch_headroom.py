@@ -1,7 +1,5 @@
 """The room that a run had, read as a watched training reads it, on a device that torch tells of."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The shapes of batches, and what is kept of their use of memory."""
 
-from __future__ import annotations
-
 from forgather_mem.diagnose.oom.batch_uses import USES, BatchUses
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 

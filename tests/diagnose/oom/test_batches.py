@@ -1,7 +1,5 @@
 """Which batch would have fitted, from uses of memory that are known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

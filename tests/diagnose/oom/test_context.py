@@ -1,7 +1,5 @@
 """The settings of a run as plain data; how large an optimizer's state is, is in `test_optimizer_sizes`."""
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

@@ -1,7 +1,5 @@
 """An error becomes the report's account and its advice, in a script that nobody watched and in a training."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """A failure inside a callback's own event, in real trainings: whose it is, which line, a copy of what."""
 
-from __future__ import annotations
-
 import copy
 import resource
 from pathlib import Path

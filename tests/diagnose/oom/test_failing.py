@@ -1,7 +1,5 @@
 """A run that an exception has ended is closed with the word for it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """What was in memory: the error's own numbers, torch's, the kernel's; libraries' messages are in other tests here."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The tables of messages: each row is of use for a message that somebody met."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Where real functions of torch were when memory ran out, from the traceback alone."""
 
-from __future__ import annotations
-
 import copy
 import io
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What helps outside the two passes: in the data, the optimizer, an evaluation, a checkpoint."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The causes other than the batch, and in which order they are told."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.diagnose.oom.advice import advise

@@ -1,7 +1,5 @@
 """Why just then? From what is known of a failure."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A failure is told when no memory is left, though what explains it is loaded only then."""
 
-from __future__ import annotations
-
 import resource
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tensors whose graph keeps another one are found by the name of their holder."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

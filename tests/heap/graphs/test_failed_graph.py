@@ -1,7 +1,5 @@
 """A graph is in vain where no line goes back through it; where one may, nothing is said."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

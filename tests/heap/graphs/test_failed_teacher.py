@@ -1,7 +1,5 @@
 """A second model that records in a training step."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from types import FrameType

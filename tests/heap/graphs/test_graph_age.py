@@ -1,7 +1,5 @@
 """Graphs that reach back over steps are told from those of one step."""
 
-from __future__ import annotations
-
 import torch
 
 from forgather_mem.heap.graphs.graph_age import number_of, reaches_back

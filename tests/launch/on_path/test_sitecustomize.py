@@ -1,7 +1,5 @@
 """Our hook, first on the import path of a watched command, steps aside."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What is done outside a process is noted, or not done; and what only reads is."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A function in a forked child."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """What libraries would change without asking Python is told, and goes on where it can."""
 
-from __future__ import annotations
-
 import mmap
 import sqlite3
 from contextlib import suppress

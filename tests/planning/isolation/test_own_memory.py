@@ -1,7 +1,5 @@
 """What a forked process writes into memory that it shares with its parent stays in it."""
 
-from __future__ import annotations
-
 import faulthandler
 import mmap
 import multiprocessing

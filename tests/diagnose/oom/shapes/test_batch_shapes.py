@@ -1,7 +1,5 @@
 """The shape of a batch among the arguments of a call."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What a batch takes, fitted to the batches that were seen, on machines whose costs are known."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """How far a pass had come, by its layer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Sizes of states, compared with those of real optimizers where they are installed."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import torch

@@ -1,7 +1,5 @@
 """What a pass takes at its peak."""
 
-from __future__ import annotations
-
 import pytest
 
 from forgather_mem.diagnose.oom.context import StepUse

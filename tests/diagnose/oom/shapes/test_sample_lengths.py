@@ -1,7 +1,5 @@
 """Lengths and order are compared with the batches that the loader then gives."""
 
-from __future__ import annotations
-
 import tracemalloc
 from functools import partial
 from typing import Any
