@@ -12,13 +12,15 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from forgather_mem.engine.phases import PhaseStack
-from forgather_mem.engine.summary import RunFacts
 from forgather_mem.probes.live_objects import live_unless_frozen
 from forgather_mem.probes.tensors import StorageKey, storages_in
 from forgather_mem.telemetry.records import Finding
+
+if TYPE_CHECKING:
+    from forgather_mem.engine.phases import PhaseStack
+    from forgather_mem.engine.summary import RunFacts
 
 PASSES_TO_SEE = 8  # of which one has a graph, or none will have
 # Trainer's arguments; advice after an out-of-memory error reads the same.
