@@ -8,7 +8,6 @@ import importlib
 import inspect
 import json
 import os
-import pickle
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,14 +100,6 @@ def signature(thing: Callable[..., Any]) -> str:
 def test_every_promised_name_has_the_signature_that_it_had() -> None:
     lines = [line for module, names in PROMISED.items() for name in names for line in described(module, name)]
     compare("api.txt", "\n".join(lines) + "\n")
-
-
-@pytest.mark.parametrize("name", CALLBACKS)
-def test_every_callback_pickles(name: str) -> None:
-    from forgather_mem import callbacks
-
-    callback = getattr(callbacks, name)(**({"prompts": ["Once"]} if name == "TextgenCallback" else {}))
-    assert type(pickle.loads(pickle.dumps(callback))) is type(callback)
 
 
 def test_the_package_offers_what_was_promised() -> None:

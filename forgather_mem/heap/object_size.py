@@ -7,6 +7,7 @@ import gc
 import itertools
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -54,7 +55,9 @@ def inside(samples: Sequence[object]) -> Iterator[object]:
             todo += values_of(part)[:8]
         elif isinstance(part, list | tuple):
             todo += part[:8]
-        elif not is_tensor(part) and not isinstance(part, type | FunctionType | BaseException | ModuleType):
+        elif not is_tensor(part) and not isinstance(
+            part, type | FunctionType | BaseException | ModuleType | weakref.ref
+        ):
             attributes = getattr(part, "__dict__", None)
             held = gc.get_referents(part) if attributes is None else attributes.values()  # slots, sets, queues
             todo += itertools.islice(held, 8)

@@ -20,7 +20,9 @@ from forgather_mem.callbacks import (
     InfoCallback,
     JsonLogger,
     LeakDetector,
+    MemoryAlert,
     OOMReporter,
+    ProfileMemory,
     ProgressCallback,
     ScheduledGarbageCollector,
     TBLogger,
@@ -146,7 +148,7 @@ def test_switched_off_they_do_nothing_at_all(
 
 
 def test_each_travels_by_pickle_before_and_after_a_training(tmp_path: Path) -> None:
-    callbacks = [*pickle.loads(pickle.dumps(built_ins())), *pickle.loads(pickle.dumps(WATCHING))]
+    callbacks = pickle.loads(pickle.dumps([*built_ins(), *all_callbacks(), *WATCHING, MemoryAlert(), ProfileMemory()]))
     trained(tmp_path, callbacks, save_strategy="no", max_steps=2)
     for callback, again in zip(callbacks, pickle.loads(pickle.dumps(callbacks)), strict=True):
         assert type(again) is type(callback)

@@ -330,15 +330,6 @@ def test_a_loop_of_ones_own_is_told_of_too(phase: str) -> None:
         assert oom["batch"] == {"rows": 2, "length": 8}
 
 
-def test_a_reporter_can_be_pickled_and_switched_off(tmp_path: Path) -> None:
-    copy = pickle.loads(pickle.dumps(OOMReporter(snapshot=True)))
-    assert copy.snapshot is True
-    assert failed(tmp_path, "forward", reporter=copy)["oom"]["phase"] == "forward"
-    off = OOMReporter(enabled=False)
-    make_trainer(tmp_path, [off]).train()
-    assert off.summary is None
-
-
 @pytest.mark.fresh
 def test_the_text_follows_the_traceback_of_a_script(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("""

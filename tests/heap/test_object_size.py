@@ -3,7 +3,9 @@
 import collections
 import functools
 import sys
+import weakref
 from collections.abc import Callable
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -119,3 +121,9 @@ def test_graphs_and_frames_are_found_inside_of_pieces() -> None:
 def test_of_a_large_piece_a_hundred_objects_are_looked_at() -> None:
     wide = [[[[0] * 20 for _ in range(20)] for _ in range(20)] for _ in range(20)]
     assert 50 < len(list(inside(wide))) < 200  # type: ignore[arg-type]
+
+
+def test_the_callback_of_a_weak_reference_is_not_inside() -> None:
+    model = torch.nn.Identity()
+    known = weakref.WeakKeyDictionary({model: "known"})
+    assert not any(isinstance(part, FunctionType) for part in inside(list(known.data)))

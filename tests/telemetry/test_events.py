@@ -1,5 +1,8 @@
 """The table of events and phases: what follows from it elsewhere, and the numbers that stand in files."""
 
+import re
+from pathlib import Path
+
 import pytest
 from transformers import TrainerCallback
 
@@ -9,6 +12,8 @@ from forgather_mem.engine.run import Run
 from forgather_mem.engine.schedule import EventSchedule
 from forgather_mem.engine.summary import RunFacts
 from forgather_mem.telemetry.events import (
+    _EVENT_ROWS,
+    _PHASE_ROWS,
     EVENT_NUMBERS,
     EVENTS,
     EVENTS_INSIDE_A_STEP,
@@ -35,8 +40,14 @@ def test_the_numbers_in_the_black_box_stay_what_they_were() -> None:
 
 def test_each_event_with_a_record_of_its_own_and_each_phase_has_a_number() -> None:
     assert set(EVENT_NUMBERS) - {"other"} == set(EVENTS) - EVENTS_INSIDE_A_STEP
-    assert sorted(PHASE_NUMBERS) == sorted(PHASES)
-    assert len(set(EVENT_NUMBERS)) == len(EVENT_NUMBERS)
+    assert set(PHASE_NUMBERS) == set(PHASES)
+    for rows, names in ((_EVENT_ROWS, EVENT_NUMBERS), (_PHASE_ROWS, PHASE_NUMBERS)):
+        assert sorted(number for _, number, _ in rows if number) == [*range(1, len(names))], "the next, and once"
+
+
+def test_the_page_about_callbacks_has_each_event() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "callbacks.md").read_text(encoding="utf-8")
+    assert set(EVENTS) <= set(re.findall(r"[a-z_]+", page.split("## Events, in their order")[1].split("\n## ")[0]))
 
 
 @pytest.mark.parametrize("event", EVENTS)

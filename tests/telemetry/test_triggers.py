@@ -1,6 +1,5 @@
 """Triggers are values that refuse what can't be meant when they are built."""
 
-import pickle
 from typing import Any
 
 import pytest
@@ -31,14 +30,6 @@ from forgather_mem.units import GIB
 def test_a_wrong_trigger_says_what_is_wrong_when_it_is_built(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
-
-
-@pytest.mark.parametrize(
-    "trigger",
-    [Every(steps=3), Every(epochs=2), AtEvent("save"), Above("host/rss_bytes", "1GiB"), Below("host/rss_bytes", 1)],
-)
-def test_triggers_are_values(trigger: Trigger) -> None:
-    assert pickle.loads(pickle.dumps(trigger)) == trigger
 
 
 def test_a_trigger_says_when_it_is_to_be_checked() -> None:

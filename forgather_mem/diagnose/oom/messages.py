@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Where = Literal["host", "device"]
+RoomIn = Literal["device", "/dev/shm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +31,11 @@ class MessageShape:
     where: Where
     pattern: re.Pattern[str]
     only_when_full: bool = False
-    unless_room_in: Literal["device", "/dev/shm"] | None = None
+    unless_room_in: RoomIn | None = None
 
 
 def _shape(
-    kind: str,
-    where: Where,
-    pattern: str,
-    *,
-    only_when_full: bool = False,
-    unless_room_in: Literal["device", "/dev/shm"] | None = None,
+    kind: str, where: Where, pattern: str, *, only_when_full: bool = False, unless_room_in: RoomIn | None = None
 ) -> MessageShape:
     return MessageShape(kind, where, re.compile(pattern, re.M), only_when_full, unless_room_in)
 
@@ -48,8 +44,8 @@ def _shape(
 PINNED = "pinned memory"
 NCCL_SHM = "NCCL shared memory"
 SHM_KINDS = frozenset({NCCL_SHM, "shared memory"})
-# They allocate beside torch's cache, so they can't use what it keeps.
-BESIDE_TORCH = frozenset({"cuBLAS", "cuDNN", "NCCL", "CUDA library", "Triton", "flash-attn", "driver"})
+# How the kinds of torch's own allocators end; all others allocate beside its cache and can't use what it keeps.
+OF_TORCH = " allocator"
 
 
 # A quoted error (in a worker's traceback, in a wrapper) begins a line, after the name of the error's type.

@@ -14,7 +14,7 @@ from forgather_mem.diagnose.oom.batch_changes import (
     step_changes,
 )
 from forgather_mem.diagnose.oom.context import dtype_argument, takes_optimizer
-from forgather_mem.diagnose.oom.messages import BESIDE_TORCH
+from forgather_mem.diagnose.oom.messages import OF_TORCH
 from forgather_mem.diagnose.oom.remedy import ANYWHERE, PHASES, Case, Remedy
 from forgather_mem.diagnose.oom.shapes.optimizer_sizes import family_of
 from forgather_mem.units import format_bytes
@@ -304,14 +304,14 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     Remedy(  # for a library that asks the driver itself and can't use what torch keeps
         where=PHASES,
-        applies=lambda case: rules.is_fragmented(case) and case.failure.found.kind in BESIDE_TORCH,
+        applies=lambda case: rules.is_fragmented(case) and not case.failure.found.kind.endswith(OF_TORCH),
         text=f"torch.cuda.set_per_process_memory_fraction({rules.WHEN.left_to_libraries_frac}) before the training",
         in_script={"memory_fraction": rules.WHEN.left_to_libraries_frac},
         note=lambda case: rules.unused_text(case, f"are kept by torch, where {case.failure.found.kind} can't use them"),
     ),
     Remedy(
         where=PHASES,
-        applies=lambda case: rules.is_fragmented(case) and case.failure.found.kind not in BESIDE_TORCH,
+        applies=lambda case: rules.is_fragmented(case) and case.failure.found.kind.endswith(OF_TORCH),
         text=lambda case: "{}={}".format(*next(iter(rules.segments(case).items()))),
         in_script=rules.segments,
         note=lambda case: rules.unused_text(case, "are free, in small pieces"),

@@ -7,7 +7,7 @@ from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 
-FOUND = OutOfMemory(kind="", where="host", error_type="", message="")
+FOUND = OutOfMemory(kind="CPU allocator", where="host", error_type="", message="")
 _FOUND = {"where", "kind", "requested_bytes"}
 _MEMORY = {"used_bytes", "free_bytes", "reserved_unused_bytes", "limit", "in_use"}
 _NAMES = {"parts": "in_use", "frames": "functions"}

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from forgather_mem.diagnose.oom.messages import BESIDE_TORCH, NUMBERS, PINNED, SHAPES, SHM_KINDS, MessageShape
+from forgather_mem.diagnose.oom.messages import NUMBERS, OF_TORCH, PINNED, SHAPES, SHM_KINDS, MessageShape
 from forgather_mem.heap.failed_frames import chain
 from tests.diagnose.oom.oom_messages import LIBRARY_MESSAGES, OTHERS, OUT_OF_MEMORY
 
@@ -37,7 +37,9 @@ def test_each_number_stands_in_a_message_that_was_met(name: str, pattern: re.Pat
 
 def test_kinds_that_other_modules_name_are_in_the_table() -> None:
     kinds = {shape.kind for shape in SHAPES}
-    assert {PINNED, *SHM_KINDS, *BESIDE_TORCH} <= kinds
+    assert {PINNED, *SHM_KINDS} <= kinds
+    torchs = {f"{name} allocator" for name in ("CUDA", "HIP", "XPU", "MPS", "HPU", "CPU", "device")}
+    assert {kind for kind in kinds if kind.endswith(OF_TORCH)} == torchs
     assert {shape.where for shape in SHAPES if shape.kind in SHM_KINDS} == {"host"}
 
 
