@@ -60,13 +60,12 @@ def test_the_api_pages_have_each_public_name_with_a_docstring() -> None:
     for page in (DOCS / "api").glob("*.md"):
         shown |= set(re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE))
     for path in shown - {"forgather_mem.callbacks.lightning.LightningCallbacks"}:  # which imports Lightning
-        module, _, name = path.rpartition(".")
-        assert inspect.getdoc(getattr(importlib.import_module(module), name)), path
+        where, _, name = path.rpartition(".")
+        assert inspect.getdoc(getattr(importlib.import_module(where), name)), path
     public = {f"forgather_mem.{name}" for name in forgather_mem.__all__ if not name.startswith("__")}
-    callbacks = importlib.import_module("forgather_mem.callbacks")
-    public |= {
-        f"forgather_mem.callbacks.{name}" for name in callbacks.__all__ if inspect.isclass(getattr(callbacks, name))
-    }
+    for part in ("callbacks", "probes", "actions", "sinks"):
+        module = importlib.import_module(f"forgather_mem.{part}")
+        public |= {f"{module.__name__}.{name}" for name in module.__all__ if inspect.isclass(getattr(module, name))}
     assert public - shown == set()
 
 

@@ -360,7 +360,10 @@ class RunInfo(Protocol):
     # ---- what else one can hear of; all until the run ends ----
 
     def watch_phases(self, watcher: PhaseWatcher) -> None:
-        """Call `watcher` at every change of phase; for those that are open it begins now."""
+        """Call `watcher` at every change of phase; for those that are open it begins now.
+
+        A Trainer's phases are there only where a callback asks for them, by `needs_phases`.
+        """
 
     def watch_batches(self, see: SeesBatch, /) -> None:
         """Call `see` with the arguments and keywords of what trains on a micro-batch, before it begins."""

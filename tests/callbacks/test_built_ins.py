@@ -50,6 +50,10 @@ def built_ins(**options: Any) -> list[TrainerCallback]:
     return [build(**options) for build in BUILT_INS.values()]
 
 
+def every_one() -> list[TrainerCallback]:
+    return [*built_ins(), *all_callbacks(), *WATCHING, MemoryAlert(), ProfileMemory()]
+
+
 class TextTrainer(Trainer):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(processing_class=tiny_tokenizer(), data_collator=default_data_collator, **arguments)
@@ -147,8 +151,18 @@ def test_switched_off_they_do_nothing_at_all(
     assert "6/6" in said.err  # the Trainer's own bar
 
 
+def test_each_that_is_exported_is_tried_here_and_has_the_two_common_switches() -> None:
+    tried = {type(one) for one in every_one()}
+    exported = {getattr(forgather_mem.callbacks, name) for name in forgather_mem.callbacks.__all__}
+    for kind in (one for one in exported if isinstance(one, type) and issubclass(one, TrainerCallback)):
+        assert kind in tried
+        for switch, default in (("enabled", True), ("strict", False)):
+            parameter = inspect.signature(kind).parameters[switch]
+            assert (parameter.default, parameter.kind) == (default, inspect.Parameter.KEYWORD_ONLY)
+
+
 def test_each_travels_by_pickle_before_and_after_a_training(tmp_path: Path) -> None:
-    callbacks = pickle.loads(pickle.dumps([*built_ins(), *all_callbacks(), *WATCHING, MemoryAlert(), ProfileMemory()]))
+    callbacks = pickle.loads(pickle.dumps(every_one()))
     trained(tmp_path, callbacks, save_strategy="no", max_steps=2)
     for callback, again in zip(callbacks, pickle.loads(pickle.dumps(callbacks)), strict=True):
         assert type(again) is type(callback)
@@ -156,11 +170,7 @@ def test_each_travels_by_pickle_before_and_after_a_training(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", BUILT_INS)
-def test_each_has_the_two_common_switches_and_is_taken_out_alone(tmp_path: Path, name: str) -> None:
-    signature = inspect.signature(type(BUILT_INS[name]()).__init__)
-    for switch, default in (("enabled", True), ("strict", False)):
-        assert signature.parameters[switch].default is default
-        assert signature.parameters[switch].kind is inspect.Parameter.KEYWORD_ONLY
+def test_each_is_taken_out_alone(tmp_path: Path, name: str) -> None:
     trainer = make_trainer(tmp_path, built_ins())
     kind = type(BUILT_INS[name]())
     assert type(trainer.pop_callback(kind)) is kind

@@ -186,7 +186,7 @@ def test_a_forked_child_reads_its_own_memory(probe: Work, read: Read) -> None:
 def test_nothing_stays_open_after_a_run_and_the_probe_serves_the_next_one(run: Run, read: Read) -> None:
     before = open_descriptors()
     probe = HostProbe()
-    for one in (run, Run(run.facts)):
+    for one in (Run(run.facts), Run(run.facts)):
         read(probe.begin(one))
         assert open_descriptors() > before
         one.close()

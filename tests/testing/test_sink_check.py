@@ -51,7 +51,7 @@ def test_every_shipped_sink_passes(name: str, tmp_path: Path) -> None:
     check_sink(SINKS[name], folder=tmp_path)
 
 
-class CsvSink:
+class TextSink:
     """As somebody writes it who has read the protocols' docstrings and nothing else."""
 
     def __init__(self) -> None:
@@ -87,14 +87,14 @@ class CsvSink:
 
 
 def test_a_sink_that_is_written_from_the_docstrings_alone_passes(tmp_path: Path) -> None:
-    check_sink(CsvSink, folder=tmp_path)
+    check_sink(TextSink, folder=tmp_path)
     (first, *_) = sorted(tmp_path.rglob("records.csv"))
     with first.open(newline="") as file:
         rows = list(csv.reader(file))
     assert ["1", "mine/queue_len", "3"] in rows
 
 
-class Unflushed(CsvSink):
+class Unflushed(TextSink):
     def write(self, sample: Sample) -> None:
         if self._file is not None:
             csv.writer(self._file).writerow([sample.step])
@@ -103,50 +103,50 @@ class Unflushed(CsvSink):
         return None
 
 
-class Silent(CsvSink):
+class Silent(TextSink):
     def problems(self) -> str | None:
         return None
 
 
-class Raises(CsvSink):
+class Raises(TextSink):
     def write(self, sample: Sample) -> None:
         raise OSError(28, "No space left on device")
 
 
-class Greedy(CsvSink):
+class Greedy(TextSink):
     def write(self, sample: Sample) -> None:
         sample.values["mine/queue_len"] = 0  # type: ignore[index]
 
 
-class OneTraining(CsvSink):
+class OneTraining(TextSink):
     def begin(self, run: RunInfo) -> None:
         if hasattr(self, "_once"):
             raise RuntimeError("begun already")
         self._once = True
 
 
-class Talks(CsvSink):
+class Talks(TextSink):
     def problems(self) -> Any:
         return 0
 
 
-class Infinite(CsvSink):
+class Infinite(TextSink):
     def log_values(self, step: int) -> dict[str, float]:
         return {"mem_x": float("inf")}
 
 
-class NoMethod(CsvSink):
+class NoMethod(TextSink):
     tell = "tell"
 
 
-class Hangs(CsvSink):
+class Hangs(TextSink):
     key = ["a list"]  # noqa: RUF012
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CsvSink, r"make_sink\(\) gave the class CsvSink: return CsvSink\(\)"),
+        (lambda: TextSink, r"make_sink\(\) gave the class TextSink: return TextSink\(\)"),
         (object, r"object has no method write"),
         (Unflushed, r"a forked child that ended has changed the files of Unflushed.*flush"),
         (Silent, r"Silent wrote nothing on a full disk, and problems\(\) says nothing"),
