@@ -125,5 +125,5 @@ def test_of_a_large_piece_a_hundred_objects_are_looked_at() -> None:
 
 def test_the_callback_of_a_weak_reference_is_not_inside() -> None:
     model = torch.nn.Identity()
-    known = weakref.WeakKeyDictionary({model: "known"})
-    assert not any(isinstance(part, FunctionType) for part in inside(list(known.data)))
+    inside_of = inside(list(weakref.WeakKeyDictionary({model: "known"}).data))
+    assert not any(isinstance(part, FunctionType) for part in inside_of)
