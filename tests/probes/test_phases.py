@@ -140,10 +140,10 @@ def test_phases_left_open_by_an_exception_end_with_the_outer_one(probe: Work, ru
 
 
 def test_nothing_stays_open_after_a_run_that_broke_off_inside_a_phase(run: Run) -> None:
-    before = open_descriptors()
-    PhaseProbe(host_mark=True, budget_frac=1).begin(run)
-    run.phases.enter("forward")
-    run.close()
+    before, one = open_descriptors(), Run(run.facts)
+    PhaseProbe(host_mark=True, budget_frac=1).begin(one)
+    one.phases.enter("forward")
+    one.close()
     assert open_descriptors() == before
 
 
