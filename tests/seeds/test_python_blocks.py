@@ -3,6 +3,8 @@
 The table at the end says what a block finds (`given`), which blocks stand before it, and what it leaves (`left`).
 """
 
+from __future__ import annotations  # and so for the blocks that it compiles
+
 import functools
 import gc
 import json
