@@ -72,14 +72,13 @@ def _tell(folder: str, error: BaseException, reserve_bytes: int) -> None:
 def _explained(
     error: BaseException, found: OutOfMemory, rank: int, reserve_bytes: int
 ) -> tuple[OomReport, tuple[Change, ...]]:
+    from forgather_mem.diagnose.oom.recognition import unexamined
     from forgather_mem.heap.failed_frames import drop_frames
     from forgather_mem.system.memory_limit import near_a_kill
 
     limit = near_a_kill()
     if limit is not None:
-        from forgather_mem.diagnose.oom.story import oom_of, untold
-
-        return oom_of(untold(found, limit)), ()
+        return unexamined(found, limit, "other", 0, rank), ()
     from forgather_mem.diagnose.oom.explanation import explained, failure_outside
 
     failure = failure_outside(error, found, rank, reserve_bytes)

@@ -45,7 +45,6 @@ class Failure:
         predictions: Number of batches that the evaluation had finished.
         steps_done: Number of finished steps of this run.
         in_training: Whether a training was watched, so that its history is known.
-        untold: Why nobody has looked for the reason; None if somebody has.
         leak: How to fix the leak that has filled memory; None if nothing leaks.
     """
 
@@ -73,7 +72,6 @@ class Failure:
     predictions: int | None = None
     steps_done: int = 0
     in_training: bool = False
-    untold: str | None = None
     leak: str | None = None
 
     @property

@@ -8,6 +8,7 @@ import math
 import os
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.oom.messages import (
     ARRAY,
@@ -27,6 +28,10 @@ from forgather_mem.heap.failed_frames import chain
 from forgather_mem.system.allocator import driver_memory, used_allocators
 from forgather_mem.telemetry.redaction import redacted
 from forgather_mem.units import MIB, format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from forgather_mem.system.own_limits import Bound
+    from forgather_mem.telemetry.report import OomReport
 
 MAX_MESSAGE_CHARS = 20_000
 
@@ -91,6 +96,23 @@ class OutOfMemory:
             total = "" if self.total_bytes is None else f" of {format_bytes(self.total_bytes)}"
             parts.append(f"free {format_bytes(self.free_bytes)}{total}")
         return ", ".join(parts)
+
+
+def unexamined(found: OutOfMemory, limit: Bound, phase: str, step: int, rank: int) -> OomReport:
+    """What is told where memory is so short that looking into it could end the process; loads next to nothing.
+
+    Args:
+        found: What the error says.
+        limit: That at which the kernel kills.
+        phase, step, rank: Where it was raised, as far as that is known without looking.
+    """
+    from forgather_mem.telemetry.report import OomReport
+
+    left = f"{format_bytes(limit.free_bytes)} were left below a limit at which the kernel kills ({limit.name})"
+    known = {name: getattr(found, name) for name in ("where", "requested_bytes", "kind", "error_type", "message")}
+    of_limit = {"free_bytes": limit.free_bytes, "limit_bytes": limit.limit_bytes, "limit": limit.name}
+    known |= of_limit if found.where == "host" else {"free_bytes": found.free_bytes}
+    return OomReport(step=step, phase=phase, rank=rank, why_now=f"not looked into: {left}.", **known)
 
 
 def recognise(error: BaseException) -> OutOfMemory | None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from forgather_mem.diagnose.oom.failure import Failure
-from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
-from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.shapes.batch_shapes import GRAPH, Batch
 from forgather_mem.heap.failed_callback import CallbackFailure
-from forgather_mem.system.own_limits import Bound
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport, OomReport
 from forgather_mem.units import MIB, by_sides, format_bytes
 
@@ -28,18 +25,6 @@ _FIRST = {
     "generate": "the first generation",
     "resume": "a checkpoint was being loaded",
 }
-
-
-def untold(found: OutOfMemory, limit: Bound) -> Failure:
-    """The record without an examination, where memory is so short that examining it could end the process."""
-    on_host = MemoryThen(free_bytes=limit.free_bytes, limit_bytes=limit.limit_bytes, limit=limit.name)
-    left = f"{format_bytes(limit.free_bytes)} were left below a limit at which the kernel kills ({limit.name})"
-    return Failure(
-        found=found,
-        phase="other",
-        memory=on_host if found.where == "host" else MemoryThen(free_bytes=found.free_bytes),
-        untold=f"not looked into: {left}.",
-    )
 
 
 def sentence(failure: Failure) -> str:
@@ -83,8 +68,6 @@ def oom_of(failure: Failure, leak: LeakReport = NOT_JUDGED) -> OomReport:
 
 def why_now(failure: Failure, leak: LeakReport) -> str | None:
     """The reason that best explains why memory did not run out earlier; None if unknown."""
-    if failure.untold is not None:
-        return failure.untold
     if _is_leak(failure, leak):
         grows = f"a leak: {format_bytes(leak.bytes_per_step)} a step since step {leak.since_step:,}"
         held = next((suspect.held_by for suspect in leak.suspects if suspect.held_by), None)

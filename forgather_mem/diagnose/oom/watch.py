@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
-from forgather_mem.diagnose.oom.recognition import recognise
+from forgather_mem.diagnose.oom.recognition import recognise, unexamined
 from forgather_mem.diagnose.oom.shapes.batch_shapes import BatchFinder
 from forgather_mem.source.source_lines import calling_line, is_our_class
 from forgather_mem.system.memory_limit import near_a_kill
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from forgather_mem.diagnose.oom.failure import Failure
     from forgather_mem.diagnose.oom.recognition import OutOfMemory
     from forgather_mem.heap.failed_lines import FailedOperation
-    from forgather_mem.telemetry.report import Change, LeakReport, OomReport
+    from forgather_mem.telemetry.report import Change, OomReport
 
 _RESERVE_BYTES = 8 * MIB
 _RESERVED_FRAC = 1 / 4  # at most, of what the first steps leave below a limit of this process
@@ -52,6 +52,7 @@ class OutOfMemoryWatch:
         self._model = self._optimizer = _nothing
         self._settings: RunSettings | None = None
         self._failure: Failure | None = None
+        self._unexamined: tuple[OomReport, str] | None = None  # instead of it
         self._predictions, self._first_step = 0, run.step
         self._passes: set[str | None] = set()  # the lines of the user's that called the model in the first steps
         self._snapshot_path: str | None = None
@@ -127,11 +128,8 @@ class OutOfMemoryWatch:
         told = run.failed_phase or run.phase
         limit = near_a_kill()
         if limit is not None:
-            from forgather_mem.diagnose.oom.story import untold
-
-            self._failure = untold(found, limit)
-            self._failure.phase, self._failure.rank = told, run.rank
-            self._failure.step, self._failure.steps_done = run.step + bool(run.in_step), run.step - self._first_step
+            oom = unexamined(found, limit, told, run.step + bool(run.in_step), run.rank)
+            self._unexamined = oom, f"out of memory in {told}: {found}"
             return
         self._failure = self._looked_into(error, found, told, reserve_bytes)
         if self._snapshot is not None and found.where == "device" and run.folder is not None:
@@ -216,17 +214,15 @@ class OutOfMemoryWatch:
             shape = {"batch.rows": uses.largest.rows, "batch.length": uses.largest.length or None}
             settings = {name: str(size) for name, size in shape.items() if size is not None}
             run.emit(Finding(kind="settings", step=run.step, text="settings", data=settings))
-        if failure is not None:
+        if self._unexamined is not None:
+            self._tell_failure(*self._unexamined, ())
+        elif failure is not None:
+            from forgather_mem.diagnose.oom.explanation import explained
             from forgather_mem.diagnose.oom.story import sentence
-            from forgather_mem.telemetry.report_schema import to_dict
 
             run.reach(self._first_step + failure.steps_done)
-            oom, advice = self._explained(failure, run.told.leak, uses)
-            # One of two reporters, a template's and the user's, may have written it already
-            written = None if run.told.oom is None else run.told.oom.snapshot
-            oom = replace(oom, snapshot=self._snapshot_path or written)
-            run.emit(Finding(kind="oom", step=failure.step, text=sentence(failure), data=to_dict(oom)))
-            run.emit(_advice(failure.step, advice))
+            oom, advice = explained(failure, run.told.leak, self._settings, uses.uses)
+            self._tell_failure(oom, sentence(failure), advice)
         elif self._settings is not None and run.told.leak.verdict != "leak":
             from forgather_mem.diagnose.oom.batch_headroom import room_left
 
@@ -237,14 +233,15 @@ class OutOfMemoryWatch:
                 run.emit(_advice(run.step, [left]))
         uses.close()
 
-    def _explained(self, failure: Failure, leak: LeakReport, uses: BatchUses) -> tuple[OomReport, Sequence[Change]]:
-        if failure.untold is not None:
-            from forgather_mem.diagnose.oom.story import oom_of
+    def _tell_failure(self, oom: OomReport, text: str, advice: Sequence[Change]) -> None:
+        from forgather_mem.telemetry.report_schema import to_dict
 
-            return oom_of(failure), ()
-        from forgather_mem.diagnose.oom.explanation import explained
-
-        return explained(failure, leak, self._settings, uses.uses)
+        run = self._run
+        # One of two reporters, a template's and the user's, may have written it already
+        written = None if run.told.oom is None else run.told.oom.snapshot
+        oom = replace(oom, snapshot=self._snapshot_path or written)
+        run.emit(Finding(kind="oom", step=oom.step, text=text, data=to_dict(oom)))
+        run.emit(_advice(oom.step, advice))
 
 
 def _advice(step: int, changes: Sequence[Change]) -> Finding:
