@@ -4,7 +4,6 @@ import gc
 import json
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,11 +61,3 @@ def test_a_state_and_its_run_are_freed_together(tmp_path: Path, ends: bool) -> N
     gc.collect()
     assert alive() is None
     assert len(RUNS._known) == known - had_a_run
-
-
-def test_a_state_that_no_weak_reference_can_hold_has_its_run_too() -> None:
-    state: Any = SimpleNamespace()
-    assert run_of(state) is None
-    run: Any = object()
-    RUNS.give(state, run)
-    assert run_of(state) is run

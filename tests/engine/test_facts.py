@@ -97,11 +97,6 @@ def test_only_the_first_rank_makes_a_folder(tmp_path: Path, rank: int) -> None:
     assert time.strptime(folder.name[:15], "%Y%m%d-%H%M%S")
 
 
-def test_no_two_trainings_share_a_folder(tmp_path: Path) -> None:
-    assert len({run_folder(tmp_path, 0, str(number)) for number in range(4)}) == 4
-    assert len(list((tmp_path / "forgather_mem").iterdir())) == 4
-
-
 def test_the_environment_names_another_place_which_may_be_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
