@@ -1,10 +1,11 @@
 """Runs attack templates, each in a child process with limits, and prints one JSON line for each.
 
-    python attack_runner.py attacks/names.yaml [--heavy] [--unsafe] [--only FILE/NAME...]
+    python attack_runner.py attacks/names.yaml [--heavy] [--unsafe] [--warm] [--only FILE/NAME...]
 
 With `--heavy` the parent has torch, transformers and our callbacks imported, as a training script has, and runs the
 attacks that say `heavy`; without it the config half alone, so that importing anything would show. `--unsafe` takes
-the policy away, to see that the attacks are real. `--only` runs those of these names.
+the policy away, to see that the attacks are real. With `--warm` the process that renders a stranger's template is a
+fork of that of the tests. `--only` runs those of these names.
 
 A listener on this machine notes who connects. An audit hook in the child is the witness: a process that is started, a
 connection, a file that is opened for writing, an import of something that no attack may import. A canary file stands
@@ -29,6 +30,8 @@ from typing import Any
 import yaml
 from bounds import forked, status
 
+from tests.warm_renderer import share
+
 MIB = 2**20
 CPU_S = 20
 MEMORY = 200 * MIB
@@ -44,10 +47,13 @@ SUSPICIOUS = frozenset(
 
 
 def main(argv: list[str]) -> None:
+    sys.dont_write_bytecode = True  # which an attack may not
     heavy = "--heavy" in argv
     only = set(argv[argv.index("--only") + 1 :]) if "--only" in argv else None
     argv = argv[: argv.index("--only")] if only is not None else argv
     listener = Listener()
+    if "--warm" in argv:
+        share()
     from forgather_mem.config.environment import ConfigEnvironment
 
     # Everything that loading needs is imported once, here, and not in each child.

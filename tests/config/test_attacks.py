@@ -1,8 +1,8 @@
 """Templates of a stranger: none may run code, hang, eat the memory, or end in anything but our error.
 
 The attacks are data (attacks/*.yaml); attack_runner.py runs each in a child process with limits and a witness, which
-takes a tenth of a second of CPU, and half a second where a process of its own renders it. Every eighth of a file is run
-here, of those that are rendered every sixteenth, and all by `make soak`.
+takes a tenth of a second of CPU, and more where a process of its own renders it, which is a warm one here and a new one
+in `make soak`. Every eighth of a file is run here, of those that are rendered every sixteenth, and all by `make soak`.
 """
 
 import json
@@ -15,6 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.forked import Forked
+from tests.fresh import IN_CHILD
+
+pytestmark = pytest.mark.alone(forked=True)
 HERE = Path(__file__).parent
 FROZEN = HERE / "frozen_set" / "attacks.yaml"  # nobody looked at it while the limits were made
 FILES = [*sorted((HERE / "attacks").glob("*.yaml")), FROZEN]
@@ -33,12 +37,18 @@ ATTACKS = [(file.stem, attack) for file in FILES for attack in of(file)]
 
 
 def run(files: list[Path], *options: str) -> dict[tuple[str, str], dict[str, Any]]:
-    command = [sys.executable, str(HERE / "attack_runner.py"), *map(str, files), *options]
-    root = str(HERE.parents[1])
-    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200)
-    assert done.returncode == 0, done.stderr[-2000:]
-    results = [json.loads(line) for line in done.stdout.splitlines()]
+    runner, root, in_fork = HERE / "attack_runner.py", str(HERE.parents[1]), IN_CHILD in os.environ
+    arguments = [*map(str, files), *["--warm"] * in_fork, *options]
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    if in_fork and "--heavy" in options:
+        code, out, err = Forked(runner, arguments, HERE, environment).wait()
+    else:
+        done = subprocess.run(
+            [sys.executable, runner, *arguments], capture_output=True, text=True, env=environment, timeout=1200
+        )
+        code, out, err = done.returncode, done.stdout, done.stderr
+    assert code == 0, err[-2000:]
+    results = [json.loads(line) for line in out.splitlines()]
     return {(result["file"], result["name"]): result for result in results}
 
 

@@ -17,11 +17,13 @@ HERE = Path(__file__).parent
 CORPUS = yaml.load((HERE / "bounds.yaml").read_text(), yaml.CSafeLoader)
 LARGE = ("many %TAG lines", "many anchors and an alias like them", "a long key above many lists")
 SMALL = [case["name"] for case in CORPUS if "repeat" not in case and case["name"] not in LARGE]
-CASES = [*SMALL[::15], *LARGE]  # a process of its own renders each: half a second of CPU
+CASES = [*SMALL[::15], *LARGE]
 RUNNER = """
 import json, sys
 sys.path.insert(0, {here!r})
 import bounds
+from tests.warm_renderer import share
+share()
 bounds.warm_up()
 names = json.loads(sys.stdin.read())
 for case in [case for case in bounds.corpus() if case["name"] in names]:
