@@ -1,4 +1,4 @@
-"""Run by test_two_ranks.py under torchrun: rank 1 is killed in a backward pass, and rank 0 takes long to close.
+"""Run by test_two_ranks.py: rank 1 is killed in a backward pass, and rank 0 takes so many seconds to close.
 
 Rank 0 is watched by `attach`, rank 1 by the callbacks alone.
 """
@@ -33,13 +33,13 @@ class Killed(TrainerCallback):
 
 
 class SlowToClose:
-    """The launcher does not wait for its end."""
+    """A launcher does not wait for its end."""
 
     def __call__(self, moment: Moment, sample: Sample) -> dict[str, float]:
         return {}
 
     def end(self, run: RunInfo) -> None:
-        time.sleep(60)
+        time.sleep(float(sys.argv[2]))
 
 
 if __name__ == "__main__":
