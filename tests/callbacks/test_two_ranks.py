@@ -53,8 +53,9 @@ def test_with_every_callback_rank_0_writes_and_prints_and_every_rank_has_its_own
 def test_without_run_a_rank_that_was_killed_is_named_too(tmp_path: Path, is_real: bool) -> None:
     script, folder = Path(__file__).parent / "killed_rank.py", tmp_path / "out"
     if is_real:  # which ends rank 0 while that closes; it has time to hear that the other one has gone
-        words = [str(SCRIPTS / "torchrun"), "--nproc_per_node=2", "--monitor_interval=3", str(script), str(folder), "60"]
-        done = run(words, tmp_path, PYTHONPATH=f"{Path(__file__).parents[2]}{os.pathsep}{os.environ['PYTHONPATH']}")
+        torchrun = [str(SCRIPTS / "torchrun"), "--nproc_per_node=2", "--monitor_interval=3"]
+        paths = f"{Path(__file__).parents[2]}{os.pathsep}{os.environ['PYTHONPATH']}"
+        done = run([*torchrun, str(script), str(folder), "60"], tmp_path, PYTHONPATH=paths)
         assert done.code == 1
     else:
         ended = on_ranks(script, [str(folder), "0.5"], tmp_path, environment())

@@ -65,6 +65,17 @@ def new_sink(kind: str, folder: Path) -> Sinks:
     return JsonlSink(folder / "memory.rank0.jsonl")
 
 
+def begun(kind: str, folder: Path) -> Sinks:
+    sink = new_sink(kind, folder)
+    sink.begin(PlainRun())
+    return sink
+
+
+def write(sink: Sinks, steps: range) -> None:
+    for step in steps:
+        sink.write(sample(step))
+
+
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str = "256k") -> Iterator[Path]:
     """A tmpfs of that size; skips where mounting is refused."""
@@ -84,8 +95,7 @@ def disk_full(kind: str, tmp_path: Path, seed: int) -> None:
     """The disk fills up in the middle of a record, is full for a while, and has space again."""
     chance = random.Random(seed)
     with small_disk(tmp_path / "disk") as disk:
-        sink = new_sink(kind, disk / "run")
-        sink.begin(PlainRun())
+        sink = begun(kind, disk / "run")
         ballast = disk / "ballast"
         ballast.write_bytes(b"x" * chance.randrange(120_000, 200_000))
         step = 0
@@ -94,15 +104,13 @@ def disk_full(kind: str, tmp_path: Path, seed: int) -> None:
             sink.write(sample(step))
             assert step < 10_000, "the disk never became full"
         first_lost = step
-        for step in range(first_lost + 1, first_lost + 1 + chance.randrange(1, 300)):
-            sink.write(sample(step))
-        last_lost = step
+        last_lost = first_lost + chance.randrange(1, 300)
+        write(sink, range(first_lost + 1, last_lost + 1))
         assert str(last_lost - first_lost + 1) in (sink.problems() or "").replace(",", "")
         assert steps_in(disk, sink) == list(range(1, first_lost))
         ballast.unlink()
         time.sleep(0.4)  # longer than the pause before the next try
-        for step in range(last_lost + 1, last_lost + 11):
-            sink.write(sample(step))
+        write(sink, range(last_lost + 1, last_lost + 11))
         sink.end(PlainRun())
         assert steps_in(disk, sink) == [*range(1, first_lost), *range(last_lost + 1, last_lost + 11)]
 
@@ -111,16 +119,13 @@ def read_only(kind: str, tmp_path: Path, seed: int) -> None:
     """The folder can't be written at first (a read-only mount: root may write anywhere else), then it can."""
     with small_disk(tmp_path / "disk") as disk:
         _remount(disk, "ro")
-        sink = new_sink(kind, disk / "run")
-        sink.begin(PlainRun())
-        for step in range(1, 11 + seed):
-            sink.write(sample(step))
+        sink = begun(kind, disk / "run")
+        write(sink, range(1, 11 + seed))
         assert "Read-only file system" in (sink.problems() or "")
         assert str(10 + seed) in (sink.problems() or "")
         _remount(disk, "rw")
         time.sleep(0.2)
-        for step in range(101, 106):
-            sink.write(sample(step))
+        write(sink, range(101, 106))
         sink.end(PlainRun())
         assert steps_in(disk, sink) == [101, 102, 103, 104, 105]
 
@@ -128,16 +133,12 @@ def read_only(kind: str, tmp_path: Path, seed: int) -> None:
 def folder_deleted(kind: str, tmp_path: Path, seed: int) -> None:
     """Somebody deletes the run's folder: what was lost is counted, and a new file takes the rest."""
     folder = tmp_path / "run"
-    sink = new_sink(kind, folder)
-    sink.begin(PlainRun())
-    for step in range(1, 6 + seed):
-        sink.write(sample(step))
+    sink = begun(kind, folder)
+    write(sink, range(1, 6 + seed))
     shutil.rmtree(folder)
-    for step in range(101, 104):
-        sink.write(sample(step))
+    write(sink, range(101, 104))
     time.sleep(0.55)  # the link count is looked at twice a second
-    for step in range(201, 211):
-        sink.write(sample(step))
+    write(sink, range(201, 211))
     problem = sink.problems() or ""
     sink.end(PlainRun())
     assert steps_in(folder, sink) == list(range(201, 211))
@@ -193,10 +194,8 @@ def killed(kind: str, tmp_path: Path, seed: int) -> None:
     code = (
         "import sys, os\n"
         "from pathlib import Path\n"
-        "from tests.sinks.faults import new_sink, sample\n"
-        "from tests.sinks.plain_run import PlainRun\n"
-        "sink = new_sink(sys.argv[1], Path(sys.argv[2]))\n"
-        "sink.begin(PlainRun())\n"
+        "from tests.sinks.faults import begun, sample\n"
+        "sink = begun(sys.argv[1], Path(sys.argv[2]))\n"
         "step = 0\n"
         "while True:\n"
         "    step += 1\n"
@@ -225,14 +224,11 @@ def killed(kind: str, tmp_path: Path, seed: int) -> None:
 
 def forked(kind: str, tmp_path: Path, seed: int) -> None:
     """A child that inherits the sink writes nothing and does not hang; the parent goes on."""
-    sink = new_sink(kind, tmp_path / "run")
-    sink.begin(PlainRun())
-    for step in range(1, 4 + seed):
-        sink.write(sample(step))
+    sink = begun(kind, tmp_path / "run")
+    write(sink, range(1, 4 + seed))
     child = os.fork()
     if not child:
-        for step in range(1001, 1011):
-            sink.write(sample(step))
+        write(sink, range(1001, 1011))
         sink.end(PlainRun())
         os._exit(0 if sink.problems() is None else 1)
     until = time.monotonic() + 20
@@ -240,8 +236,7 @@ def forked(kind: str, tmp_path: Path, seed: int) -> None:
         assert time.monotonic() < until, "the child hangs"
         time.sleep(0.01)
     assert ended[1] == 0
-    for step in range(4 + seed, 8 + seed):
-        sink.write(sample(step))
+    write(sink, range(4 + seed, 8 + seed))
     sink.end(PlainRun())
     assert sink.problems() is None
     assert steps_in(tmp_path / "run", sink) == list(range(1, 8 + seed))
