@@ -24,8 +24,9 @@ from tests.origin import Origin, serve
 
 TIMEOUT_S = 300
 OPTIONS = ["-q", "--no-header", "-p", "no:xdist"]
-# A plugin of pytest that transformers has imported is not rewritten: it has no asserts that matter here
+# A plugin of pytest that has been imported is not rewritten: it has no asserts that matter here
 _IMPORTED = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+_PLUGINS = ("_hypothesis_pytestplugin", "forgather_mem.testing.pytest_plugin")
 IN_CHILD = "FORGATHER_MEM_TEST_CHILD"
 _ADDRESS = "FORGATHER_MEM_TEST_ORIGIN"  # the origin's socket, to xdist's workers
 # What most of these tests import themselves: in each fork it would take longer than a tiny training
@@ -34,6 +35,7 @@ IMPORTED = (
     *("forgather_mem.callbacks." + name for name in ("leak_detector", "memory_loggers", "oom_reporter")),
     *("forgather_mem.launch." + name for name in ("at_exit", "loops", "outcome", "parent", "watching")),
     "forgather_mem.callbacks.run_begin", "forgather_mem.engine.run", "forgather_mem.loops.observed",
+    "forgather_mem.config.rendering.stranger", "pdb", "readline", "tomllib", *_PLUGINS,  # and what pytest does
 )  # fmt: skip
 
 
@@ -109,8 +111,10 @@ def _answer(connection: socket.socket) -> None:
         if first is None:
             return
         _become(first["environment"], printed.fileno())
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # to look for them takes longer than to collect a file
         forks = _Forks(connection, lines, printed, first)
-        code = int(pytest.main([*OPTIONS, *_IMPORTED, first["tests"][0].partition("::")[0]], plugins=[forks]))
+        options = [*OPTIONS, *_IMPORTED, *(f"-p{plugin}" for plugin in _PLUGINS)]
+        code = int(pytest.main([*options, first["tests"][0].partition("::")[0]], plugins=[forks]))
         if forks.is_one:
             end(code)
         forks.tell(code, 0.0)  # nothing was collected
