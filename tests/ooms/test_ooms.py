@@ -26,7 +26,7 @@ def ooms() -> ModuleType:
 
 
 def forked(words: list[str], folder: Path) -> tuple[int, str]:
-    """For `start`; a loop and a Trainer's script are started as real commands."""
+    """For `start`; a Trainer's script is started as a real command."""
     folder.mkdir()
     result = run_forked(words, folder, PYTHONPATH=str(ROOT))
     return result.code, traceback_of(result.err)
@@ -38,10 +38,10 @@ def traceback_of(stderr: str) -> str:
 
 
 @pytest.mark.fresh
-@pytest.mark.parametrize(("name", "start"), [("data", forked), ("plain_loop", None)], ids=["data", "plain_loop"])
-def test_it_is_explained_and_ends_as_alone(ooms: ModuleType, name: str, start: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["data", "plain_loop"])
+def test_it_is_explained_and_ends_as_alone(ooms: ModuleType, name: str, tmp_path: Path) -> None:
     code, _, said = Forked(ooms.SCRIPTS / f"{name}.py", [], tmp_path, environment()).wait()
-    found = ooms.outcome_of(name, plain=False, advice=False, start=start)
+    found = ooms.outcome_of(name, plain=False, advice=False, start=forked)
     assert found.told in found.phases
     assert found.requested_is_exact
     assert (code, traceback_of(said)) == found.watched, "exit code and traceback"
