@@ -20,6 +20,7 @@ from forgather_mem.config.rendering import stranger
 from tests.alone import REPORTS, AloneFiles, is_alone, write
 from tests.fresh import IN_CHILD, FreshProcesses, has_autograd_threads
 from tests.frozen_heap import forget, freeze
+from tests.programs import no_collections
 from tests.simulated_freezing import simulated_freezing
 from tests.warm_renderer import REAL_START, WarmRenderer
 
@@ -215,6 +216,13 @@ def pytest_unconfigure() -> None:
 def real_renderer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of a stranger's template is started, and imports what it needs."""
     monkeypatch.setattr(stranger, "_START", REAL_START)
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Only an explicit collection collects."""
+    with no_collections():
+        yield
 
 
 @pytest.fixture

@@ -1,45 +1,38 @@
 """What importing costs: looked at in `sys.modules` of a fresh interpreter, since time is noisy."""
 
-import json
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import forgather_mem
+from tests.programs import printed_by
 
 ROOT = Path(forgather_mem.__file__).parent.parent
-HEAVY = ("torch", "transformers", "yaml", "jinja2", "tensorboard", "google.protobuf", "numpy", "accelerate")
+LIBRARIES = "torch transformers tensorboard numpy accelerate google.protobuf"
+HEAVY = f"{LIBRARIES} yaml jinja2"
+OF_PARENT = (
+    "reporting.build", "reporting.text", "telemetry.records", "telemetry.metrics", "telemetry.triggers", "units",
+    "formats.jsonl", "formats.ring", "engine.summary", "launch.outcome",
+)  # fmt: skip
+NOT_LOADED = {
+    "import forgather_mem": HEAVY,
+    "from forgather_mem import Rule, Every, AtEvent, Above; Every(steps=1)": HEAVY,
+    "from forgather_mem import ConfigEnvironment; ConfigEnvironment().load_from_string('a: !list [1]')": LIBRARIES,
+    "\n".join(f"import forgather_mem.{module}" for module in OF_PARENT): f"{LIBRARIES} yaml",
+    "import forgather_mem.reclaim.release": LIBRARIES,
+    "sys.modules['IPython'] = None; import forgather_mem.notebook": "torch",
+    "from forgather_mem.sinks import ConsoleSink, JsonlSink, TrainerLogSink, Capture": LIBRARIES,
+    "from forgather_mem.sinks import TensorBoardSink": "torch tensorflow transformers numpy",
+    "import forgather_mem.testing.pytest_plugin": "torch yaml",
+    "import forgather_mem.system.cgroups": "typing pathlib re dataclasses",
+}
 
 
-def loaded_by(code: str) -> list[str]:
-    """Which of the heavy packages a fresh interpreter holds after `code`."""
-    script = f"{code}\nimport json, sys\nprint(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    loaded: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return loaded
-
-
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    assert loaded_by("import forgather_mem") == []
-
-
-def test_what_the_waiting_parent_needs_loads_no_torch() -> None:
-    of_parent = (
-        "reporting.build reporting.text telemetry.records telemetry.metrics telemetry.triggers units formats.jsonl"
-    )
-    of_parent += " formats.ring engine.summary launch.outcome"
-    code = "\n".join(f"import forgather_mem.{module}" for module in of_parent.split())
-    assert not {"torch", "transformers", "tensorboard"} & set(loaded_by(code))
-
-
-def test_the_template_half_loads_no_torch() -> None:
-    code = "from forgather_mem import ConfigEnvironment; ConfigEnvironment().load_from_string('a: !list [1]')"
-    assert not {"torch", "transformers", "tensorboard", "accelerate"} & set(loaded_by(code))
-
-
-def test_a_rule_can_be_written_without_torch() -> None:
-    assert loaded_by("from forgather_mem import Rule, Every, AtEvent, Above; Every(steps=1)") == []
+@pytest.mark.parametrize("code", NOT_LOADED, ids=[f"what {number}" for number in range(len(NOT_LOADED))])
+def test_what_begins_quickly_loads_nothing_that_takes_time(code: str) -> None:
+    script = f"import sys; before = set(sys.modules)\n{code}\nprint(*set(sys.modules) - before)"
+    assert not set(NOT_LOADED[code].split()) & set(printed_by(script).split())
 
 
 def contracts() -> dict[str, dict[str, list[str]]]:

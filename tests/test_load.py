@@ -1,6 +1,5 @@
 """One line to a watched training: `load_callbacks` and `attach`."""
 
-import gc
 import json
 import weakref
 from pathlib import Path
@@ -15,6 +14,7 @@ from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.launch.watching import callbacks_of_run
 from forgather_mem.load import WATCH
 from forgather_mem.telemetry import run_session
+from tests.programs import no_collections
 from tests.training import fingerprint, make_trainer
 
 
@@ -113,12 +113,9 @@ def test_a_handle_does_not_keep_the_trainer_alive(tmp_path: Path) -> None:
     handle = attach(trainer)
     trainer.train()
     alive = weakref.ref(trainer)
-    gc.disable()
-    try:
+    with no_collections():
         del trainer
         assert alive() is None
-    finally:
-        gc.enable()
     assert handle.report()["steps"] == 6
 
 

@@ -17,6 +17,7 @@ from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import GIB, MIB
 from tests.engine.test_run import new_loop
 from tests.fragments import Fragments, needs_glibc
+from tests.programs import no_collections
 from tests.simulated_device import simulated_device
 
 SCHEDULED = 100
@@ -164,11 +165,8 @@ def test_collections_that_find_garbage_go_on() -> None:
         cycle: list[Any] = []
         cycle.append(cycle)
 
-    gc.disable()
-    try:
+    with no_collections():
         assert len(done_at(Collect(), work, scheduled=10)) == 10
-    finally:
-        gc.enable()
 
 
 @pytest.mark.fresh

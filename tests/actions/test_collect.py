@@ -1,11 +1,13 @@
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from forgather_mem.actions import Collect
 from forgather_mem.units import MIB
 from tests.memory import touched
+
+pytestmark = pytest.mark.usefixtures("uncollected")
 
 Act = Callable[..., dict[str, float]]
 
@@ -16,13 +18,6 @@ class Holder:
     def __init__(self, mib: float = 0) -> None:
         self.me = self
         self.block = touched(mib) if mib else None
-
-
-@pytest.fixture(autouse=True)
-def no_automatic_collections() -> Iterator[None]:
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.parametrize("mib", [1, 8, 64, 512])

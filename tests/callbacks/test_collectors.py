@@ -1,6 +1,5 @@
 """Callbacks that collect: at which epochs and steps, and what they say."""
 
-import gc
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from forgather_mem.callbacks import (
     SimpleGarbageCollector,
 )
 from tests.callbacks.common import captured
+from tests.programs import no_collections
 from tests.training import make_trainer
 
 
@@ -54,14 +54,11 @@ def test_garbage_in_a_cycle_is_gone_after_a_collection(tmp_path: Path) -> None:
     node = Node()
     node.self = node  # type: ignore[attr-defined]
     alive = weakref.ref(node)
-    gc.disable()
-    try:
+    with no_collections():
         del node
         assert alive() is not None
         make_trainer(tmp_path, [SimpleGarbageCollector(collect_freq_step=1)], max_steps=1).train()
         assert alive() is None
-    finally:
-        gc.enable()
 
 
 def test_the_documents_plain_call_collects_after_every_nth_epoch_counted_from_one(

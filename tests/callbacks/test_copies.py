@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import gc
 import pickle
 import weakref
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.engine.test_closing import open_files
+from tests.programs import no_collections
 from tests.training import STAYS, fingerprint, make_trainer
 
 Copy = Callable[[Any], Any]
@@ -222,12 +222,9 @@ def test_a_copied_trainer_is_freed_as_soon_as_without_us(tmp_path: Path) -> None
     attach(trainer)
     twin = copy.deepcopy(trainer)
     alive = weakref.ref(twin)
-    gc.disable()
-    try:
+    with no_collections():
         del twin
         assert alive() is None
-    finally:
-        gc.enable()
 
 
 def test_a_pickled_state_needs_nothing_of_us(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Callable, Iterator
 
@@ -27,15 +26,6 @@ def a_dropped_cycle() -> weakref.ref[Node]:
     node = Node()
     node.itself = node  # type: ignore[attr-defined]
     return weakref.ref(node)
-
-
-@pytest.fixture
-def uncollected() -> Iterator[None]:
-    """Only an explicit collection collects."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """What only a training needs is loaded when one begins, what only its report needs when it ends."""
 
-import subprocess
-import sys
+from tests.programs import printed_by
 
 _SCRIPT = """
 import sys
@@ -26,5 +25,4 @@ assert of_reports <= loaded()
 
 
 def test_the_engine_is_loaded_when_a_training_begins_and_the_report_when_it_ends() -> None:
-    done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    printed_by(_SCRIPT)  # which ends well

@@ -1,15 +1,11 @@
 """The commands as a person types them: help, and one message for a mistake, with its exit code."""
 
-import os
 import re
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 
 from forgather_mem.cli.app import COMMANDS
+from tests.programs import printed_by
 
 TEMPLATE_COMMANDS = ["ls", "pp", "graph", "targets", "trefs", "check", "allow"]
 
@@ -26,12 +22,7 @@ def test_help_loads_nothing_that_takes_time(argv, tmp_path):
         slow = ("torch", "transformers", "yaml", "jinja2", "numpy", "tensorboard", "psutil", "accelerate", "rich")
         print(code, [name for name in slow if name in sys.modules])
     """
-    root = str(Path(__file__).parents[2])
-    out = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, cwd=tmp_path, check=True,
-        env={**os.environ, "PYTHONPATH": root},
-    )  # fmt: skip
-    assert out.stdout.splitlines()[-1] == "0 []"
+    assert printed_by(code, folder=tmp_path).splitlines()[-1] == "0 []"
 
 
 def test_help_says_in_a_line_what_each_command_does_runs_before_templates(cli):

@@ -1,13 +1,12 @@
 """`forgather-mem check`: names what is wrong with a template, and builds nothing."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.commands import PLAIN, TRAIN, findings
+from tests.programs import printed_by
 
 
 def test_check_names_each_mistake_and_imports_nothing_that_is_not_allowed(cli, here):
@@ -116,5 +115,4 @@ def test_a_fine_template_of_our_own_classes_is_checked_without_torch(tmp_path: P
         "import sys; from forgather_mem.cli.app import dispatch; code = dispatch(['check', 'callbacks/memory.yaml'])\n"
         "print(code, [name for name in ('torch', 'transformers') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert done.stdout == "callbacks/memory.yaml: no problems found\n0 []\n"
+    assert printed_by(code, folder=tmp_path) == "callbacks/memory.yaml: no problems found\n0 []\n"

@@ -22,6 +22,7 @@ from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry.records import Finding, Moment, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
+from tests.programs import no_collections
 from tests.training import STAYS, make_trainer
 from tests.ways_to_train import by_loop, by_trainer
 
@@ -235,12 +236,8 @@ def test_what_interrupted_the_closing_is_not_kept_alive(tmp_path: Path) -> None:
         return weakref.ref(thing)
 
     train()
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collections():
         assert train()() is None
-    finally:
-        gc.enable()
 
 
 def test_a_step_that_a_handlers_error_has_left_is_done_all_the_same() -> None:

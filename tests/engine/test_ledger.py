@@ -1,8 +1,6 @@
 """The ledger: what was freed, what was taken again, what the next steps cost, against known amounts and times."""
 
-import gc
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,14 +34,6 @@ class Holder:
         self.block = touched(mib)
 
 
-@pytest.fixture
-def no_automatic_collections() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def only_row(ledger: Ledger) -> LedgerRow:
     ledger.close()
     (row,) = ledger.rows()
@@ -53,7 +43,7 @@ def only_row(ledger: Ledger) -> LedgerRow:
 # ---- bytes ----
 
 
-@pytest.mark.usefixtures("no_automatic_collections")
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize(("again_mib", "retaken_mib"), [(0, 0), (40, 40), (64, 64), (200, 64)])
 def test_what_a_collection_freed_and_what_was_taken_again_of_it(again_mib: float, retaken_mib: float) -> None:
     ledger = Ledger()
@@ -69,7 +59,7 @@ def test_what_a_collection_freed_and_what_was_taken_again_of_it(again_mib: float
         block.close()
 
 
-@pytest.mark.usefixtures("no_automatic_collections")
+@pytest.mark.usefixtures("uncollected")
 def test_a_peak_between_steps_counts_as_taken_again_but_not_what_comes_after_three_steps() -> None:
     ledger = Ledger()
     Holder(64)

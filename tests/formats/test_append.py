@@ -3,14 +3,13 @@
 import logging
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from forgather_mem.formats.append import WRITING, AppendFile
+from tests.programs import printed_by
 from tests.sinks.faults import small_disk
 
 
@@ -112,11 +111,7 @@ def test_an_error_other_than_a_full_disk_starts_a_new_file(tmp_path: Path) -> No
         "good += sum(write(file, b'r' * 299 + b'\\n') for _ in range(2))\n"
         "print(good, file.problem())\n"
     )
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=root, check=True
-    )
-    assert done.stdout.startswith("5 1 of 6 records dropped (File too large")
+    assert printed_by(code, tmp_path).startswith("5 1 of 6 records dropped (File too large")
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert files["0"].startswith(b"begin\n" + b"r" * 299 + b"\n")
     assert files["1"] == b"begin\n" + (b"r" * 299 + b"\n") * 2

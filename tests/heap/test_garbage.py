@@ -3,6 +3,7 @@
 import gc
 
 from forgather_mem.heap.garbage import Mark, garbage_among
+from tests.programs import no_collections
 
 
 class Node:
@@ -11,9 +12,7 @@ class Node:
 
 
 def test_cycles_that_wait_for_a_collection_are_told_from_what_lives() -> None:
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collections():
         mark = Mark()
         alive = [Node() for _ in range(5)]
         for _ in range(7):
@@ -28,8 +27,6 @@ def test_cycles_that_wait_for_a_collection_are_told_from_what_lives() -> None:
         mark.drop()
         del young, garbage
         assert gc.collect() >= 7, "looking has kept nothing"
-    finally:
-        gc.enable()
 
 
 def test_after_a_full_collection_nothing_is_claimed() -> None:

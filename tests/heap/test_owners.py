@@ -1,7 +1,6 @@
 import collections
 import functools
 import gc
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ import pytest
 
 from forgather_mem.heap.owners import Owner, find_owners
 from forgather_mem.source.frame_variables import frame_variables
+from tests.programs import printed_by
 
 pytestmark = pytest.mark.alone
 
@@ -238,8 +238,7 @@ def test_a_process_without_torch_can_search_too() -> None:
         "kept = [Thing()]\n"
         "print(find_owners(kept[:])[0].path, 'torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "__main__.kept[0] False\n", done.stderr
+    assert printed_by(code) == "__main__.kept[0] False\n"
 
 
 @pytest.mark.parametrize("frozen", [False, True])

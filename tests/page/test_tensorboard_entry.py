@@ -3,8 +3,6 @@
 import importlib
 import logging
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +10,7 @@ import pytest
 from tensorboard.plugins.base_plugin import TBPlugin
 
 from forgather_mem.page.tensorboard_entry import MemoryTabLoader
+from tests.programs import printed_by
 
 pytestmark = pytest.mark.filterwarnings("ignore:html5lib's sanitizer is deprecated")  # TensorBoard's own import
 ROOT = Path(__file__).parents[2]
@@ -65,6 +64,4 @@ assert "torch" not in sys.modules
     ],
 )
 def test_where_something_is_missing_or_raises_there_is_no_tab_and_no_error(missing: str, error: str) -> None:
-    code = CHILD.format(missing=missing, error=error)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+    assert printed_by(CHILD.format(missing=missing, error=error)) == "None\n"

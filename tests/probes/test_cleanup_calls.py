@@ -7,9 +7,7 @@ import inspect
 import itertools
 import pickle
 import signal
-import subprocess
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from forgather_mem.probes.cleanup_calls import CleanupProbe
 from forgather_mem.telemetry.records import Finding
 from forgather_mem.units import MIB
 from tests.memory import touched
+from tests.programs import printed_by
 from tests.reporting.report_fixtures import built, text_of
 from tests.simulated_device import simulated_device
 
@@ -271,8 +270,7 @@ def test_nothing_is_imported_for_it() -> None:
     gc.collect()
     run.close()
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
-    assert done.stdout == "1 False\n"
+    assert printed_by(code) == "1 False\n"
 
 
 def test_a_trainings_report_names_the_lines(tmp_path: Path) -> None:

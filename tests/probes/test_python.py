@@ -1,6 +1,6 @@
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -8,14 +8,9 @@ from forgather_mem.engine.run import Run
 from forgather_mem.probes import PythonProbe
 from forgather_mem.telemetry.records import Work
 
+pytestmark = pytest.mark.usefixtures("uncollected")
+
 Read = Callable[..., dict[str, float]]
-
-
-@pytest.fixture(autouse=True)
-def no_automatic_collections() -> Iterator[None]:
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Collect, clear and trim, one after the other."""
 
-import gc
 import weakref
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 
 from forgather_mem.reclaim.release import cleanup
 from forgather_mem.units import MIB
+from tests.programs import no_collections
 from tests.reclaim.things import a_cycle
 from tests.simulated_device import simulated_device
 
@@ -17,13 +17,9 @@ pytestmark = pytest.mark.alone(forked=True)
 
 def test_garbage_in_cycles_is_collected_and_tensors_from_before_are_no_leftover() -> None:
     kept = torch.ones(MIB)
-    gc.disable()
-    try:
-        with cleanup(report=False) as job:
-            cycle = a_cycle()
-            assert cycle() is not None
-    finally:
-        gc.enable()
+    with no_collections(), cleanup(report=False) as job:
+        cycle = a_cycle()
+        assert cycle() is not None
     assert cycle() is None
     assert job.report is not None
     assert job.report.num_objects >= 1

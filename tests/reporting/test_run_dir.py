@@ -20,6 +20,7 @@ from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.units import MIB
 from tests.json_schema import assert_fits
+from tests.programs import printed_by
 from tests.reporting.logs import log_of
 from tests.reporting.report_fixtures import all_well, killed_by, parsed, report_of, text_of, written
 from tests.sinks.plain_run import PlainRun
@@ -143,8 +144,7 @@ def test_reading_a_killed_run_loads_neither_torch_nor_numpy(killed: tuple[Path, 
         f"report_text(killed_report(run_report({str(killed[0])!r}), 9));"
         "print(sorted({'torch', 'transformers', 'numpy', 'yaml', 'tensorboard'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert printed_by(code) == "[]\n"
 
 
 # ---- logs made here: nothing heavy ----

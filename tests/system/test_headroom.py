@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +5,7 @@ import torch
 
 from forgather_mem.system.headroom import HostRooms, device_room, device_rooms, host_rooms
 from forgather_mem.units import GIB, MIB
+from tests.programs import printed_by
 from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_devices
 
 CHILD = """
@@ -28,8 +27,7 @@ for number, name in ((resource.RLIMIT_AS, "AS"), (resource.RLIMIT_DATA, "DATA"))
 
 
 def test_a_limit_of_the_process_is_found_and_its_room_is_what_can_be_allocated() -> None:
-    done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == ["address space (RLIMIT_AS)", "data (RLIMIT_DATA)"], done.stderr
+    assert printed_by(CHILD).splitlines() == ["address space (RLIMIT_AS)", "data (RLIMIT_DATA)"]
 
 
 def test_without_such_limits_the_host_or_its_container_is_the_limit() -> None:

@@ -1,13 +1,11 @@
 """What a process may set aside below its own limits on addresses, and what is kept to tell of a failure."""
 
-import subprocess
-import sys
-
 import pytest
 
 from forgather_mem.system.own_limits import Reserve, own_limits, spare_bytes
 from forgather_mem.system.procfs import kib_fields
 from forgather_mem.units import MIB
+from tests.programs import printed_by
 
 CHILD = """
 import resource, sys
@@ -39,9 +37,7 @@ print(reserve.size_bytes >> 20)
     ],
 )
 def test_of_what_a_limit_leaves_little_is_set_aside(limit: str, left_mib: int, spare: int, held: int) -> None:
-    words = [sys.executable, "-c", CHILD, *limit.split(), str(left_mib)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    first, last = done.stdout.splitlines()
+    first, last = printed_by(CHILD, *limit.split(), left_mib).splitlines()
     name, spare_said, held_said = first.rsplit(" ", 2)
     assert limit.split()[0] in name
     assert int(spare_said) == pytest.approx(spare, rel=0.1)

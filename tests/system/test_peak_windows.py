@@ -1,9 +1,5 @@
 import multiprocessing
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +8,7 @@ from hypothesis import strategies as st
 from forgather_mem.system.peak_windows import PeakWindow, PeakWindows, host_peaks
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes, touched
+from tests.programs import printed_by
 
 
 @pytest.fixture
@@ -174,12 +171,7 @@ print(floor, window.start_bytes, window.peak_bytes, window.exact)
     before_exec = (
         f"import os, sys; x = b'x' * {200 * MIB}; os.execv(sys.executable, [sys.executable, '-c', {script!r}])"
     )
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", before_exec], capture_output=True, text=True, check=True, cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-    )  # fmt: skip
-    floor, start, peak, exact = done.stdout.split()
+    floor, start, peak, exact = printed_by(before_exec).split()
     assert int(floor) > 200 * MIB
     assert exact == "True"
     assert int(peak) - int(start) == pytest.approx(8 * MIB, abs=MIB)

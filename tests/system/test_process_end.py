@@ -1,7 +1,6 @@
 """What is still to be done at the end: in which order, in whose process, and once."""
 
-import subprocess
-import sys
+from tests.programs import printed_by
 
 START = """
 import os, sys
@@ -14,8 +13,7 @@ def say(text):
 
 def said(script: str) -> list[str]:
     """What a process prints that does this and ends."""
-    done = subprocess.run([sys.executable, "-c", START + script], capture_output=True, text=True, timeout=60)
-    return done.stdout.split()
+    return printed_by(START + script).split()
 
 
 def test_the_last_that_was_asked_for_comes_first_and_what_was_withdrawn_does_not_come() -> None:

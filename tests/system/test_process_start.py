@@ -2,11 +2,10 @@
 
 import os
 import socket
-import subprocess
-import sys
 import time
 
 from forgather_mem.system.process_start import is_process_running, process_start
+from tests.programs import printed_by
 
 
 def test_a_process_number_that_was_given_out_again_is_another_process() -> None:
@@ -31,5 +30,4 @@ def test_the_age_of_a_process_is_the_time_since_it_was_started() -> None:
     module = "forgather_mem.system.process_start"
     code = f"import time; time.sleep(0.3); from {module} import process_age_s; print(process_age_s())"
     began_s = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert 0.3 <= float(done.stdout) <= time.monotonic() - began_s + 0.02
+    assert 0.3 <= float(printed_by(code)) <= time.monotonic() - began_s + 0.02

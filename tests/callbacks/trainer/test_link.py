@@ -1,7 +1,6 @@
 """What the link does to a trainer: which methods it wraps, what it learns by them, and what it puts back."""
 
 import copy
-import gc
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.callbacks.common import Steps, captured
 from tests.phase_notes import PhaseNotes
+from tests.programs import no_collections
 from tests.training import make_trainer
 
 
@@ -47,12 +47,9 @@ def test_a_trainer_is_freed_without_a_collection_as_soon_as_without_us(tmp_path:
         trainer = make_trainer(tmp_path, callbacks)
         trainer.train()
         reference = weakref.ref(trainer)
-        gc.disable()
-        try:
+        with no_collections():
             del trainer
             return reference() is not None
-        finally:
-            gc.enable()
 
     assert alive_after([SimpleGarbageCollector(), MemoryCallback()]) == alive_after([])
 

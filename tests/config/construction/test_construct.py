@@ -21,6 +21,7 @@ from forgather_mem.config.policy.policy import Policy
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.errors import TemplateError
 from tests.config.construction.parts import build, construction, refused
+from tests.programs import no_collections
 
 # What is built
 
@@ -166,9 +167,7 @@ def test_a_partial_inside_a_partial_is_passed_on_uncalled(parts):
 
 
 def test_an_object_that_holds_a_partial_is_freed_without_the_collector(parts):
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collections():
         text = (
             "t: !singleton:parts_of_test:Part [!partial:parts_of_test:Part [&s !singleton:parts_of_test:Part []], *s]"
         )
@@ -178,8 +177,6 @@ def test_an_object_that_holds_a_partial_is_freed_without_the_collector(parts):
         gone = weakref.ref(made)
         del made
         assert gone() is None
-    finally:
-        gc.enable()
 
 
 def test_a_partial_says_what_may_still_be_given(parts):

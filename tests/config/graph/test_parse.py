@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from forgather_mem.config.graph.composer import Composer
 from forgather_mem.errors import TemplateError
 from tests.config.graph.graphs import MERGES, TOKEN, graph, plain, refused, root, with_value
+from tests.programs import no_collections
 
 # Documents
 
@@ -144,10 +145,6 @@ def error_of(function, *args):
 
 def test_a_load_leaves_nothing_large_for_the_garbage_collector():
     graph("a: [1, &x 2]")
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collections():
         graph("a: [1, &x 2]")
         assert not [one for one in gc.get_objects() if type(one) is Composer]
-    finally:
-        gc.enable()

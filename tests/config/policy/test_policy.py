@@ -1,8 +1,6 @@
 """The policy: by text before any import, by definition site after it."""
 
-import subprocess
 import sys
-import textwrap
 import warnings
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from forgather_mem.config.policy.allow_entries import entries_of_environment, en
 from forgather_mem.config.policy.policy import Policy
 from forgather_mem.errors import TemplateError
 from tests.config.policy.uses import refusal, use
+from tests.programs import printed_by
 
 # the name alone
 
@@ -35,8 +34,7 @@ def test_a_fresh_process_checks_names_without_torch_or_yaml():
         assert not Policy().verdict("torch:load").allowed
         print([name for name in ("torch", "transformers", "yaml", "jinja2") if name in sys.modules])
     """
-    out = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
-    assert out.stdout == "[]\n"
+    assert printed_by(code) == "[]\n"
 
 
 # what a person opens
@@ -162,8 +160,7 @@ def test_unsafe_any_opens_everything_and_warns_once_per_process():
                 Policy.UNSAFE_ANY.load(NameUse(name, SourceLocation("t.yaml", 1), "$"))
         print(len(caught), "UNSAFE_ANY" in str(caught[0].message))
     """
-    out = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
-    assert out.stdout == "1 True\n"
+    assert printed_by(code) == "1 True\n"
 
 
 def test_a_policy_of_ones_own_does_not_become_unsafe():

@@ -1,8 +1,6 @@
 """The short cut for templates without anything to render, against the renderer."""
 
 import os
-import subprocess
-import sys
 import time
 
 import jinja2
@@ -17,6 +15,7 @@ from forgather_mem.config.source.search import Searcher
 from forgather_mem.config.source.static_yaml import as_plain
 from forgather_mem.config.source.syntax import to_jinja
 from forgather_mem.errors import TemplateError
+from tests.programs import printed_by
 
 RENDERER = Renderer(Searcher())
 PIECES = (
@@ -77,8 +76,7 @@ def test_a_plain_template_loads_without_jinja(tmp_path):
         f"made = ConfigEnvironment({str(tmp_path)!r}).load('t.yaml').construct('x')\n"
         "print(made, {'jinja2', 'torch', 'tomllib'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout == "1 day, 0:00:00 set()\n"
+    assert printed_by(script, folder=tmp_path) == "1 day, 0:00:00 set()\n"
 
 
 def test_a_template_that_changes_is_read_again(tmp_path):
