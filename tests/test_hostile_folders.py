@@ -32,10 +32,7 @@ def reporter() -> Iterator[Reporter]:
 @pytest.fixture(scope="module")
 def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a plain loop that was watched: its report, log, black box and event file."""
-    return make_real_run(tmp_path_factory.mktemp("real"))
-
-
-def make_real_run(folder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("real")
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loop = TrainingLoop(model, optimizer, args=SimpleNamespace(output_dir=str(folder)), callbacks=[MemoryCallback()])

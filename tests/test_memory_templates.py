@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from forgather_mem import ConfigEnvironment, load_callbacks
 from forgather_mem.callbacks import MemoryCallback, TBMemoryLogger
 from forgather_mem.cli.options import parse_settings
 from forgather_mem.trackers import EpochMemoryMonitor
+from tests.events import event_folders, scalars
 from tests.training import fingerprint, make_trainer
 
 MONITORED, DEBUG, PRODUCTION = (
@@ -37,11 +37,9 @@ def test_whatever_stands_together_a_tag_has_one_point_at_a_step(tmp_path: Path, 
     often = {"max_steps": 9, "eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
     make_trainer(tmp_path, callbacks, **often).train()
     points: dict[str, list[int]] = {}
-    for folder in {path.parent for path in tmp_path.rglob("*tfevents*")}:
-        reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-        reader.Reload()
-        for tag in reader.Tags()["scalars"]:
-            points.setdefault(f"{folder} {tag}", []).extend(point.step for point in reader.Scalars(tag))
+    for folder in event_folders(tmp_path):
+        for tag, found in scalars(folder).items():
+            points.setdefault(f"{folder} {tag}", []).extend(step for step, _ in found)
     assert any("mem_gc/collections" in tag for tag in points)
     assert {tag: steps for tag, steps in points.items() if len(set(steps)) < len(steps)} == {}
 
@@ -135,19 +133,11 @@ def test_a_training_is_bit_identical_with_and_without(template: str, tmp_path: P
     assert fingerprint(watched) == fingerprint(plain)
 
 
-def tags_of(folder: Path) -> dict[str, list[int]]:
-    """Tag to its steps, as TensorBoard's own reader finds them."""
-    (file,) = folder.rglob("*tfevents*")
-    reader = EventAccumulator(str(file))
-    reader.Reload()
-    return {tag: [point.step for point in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
-
-
 def test_debugging_writes_every_step_with_phases_and_tensors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_trainer(tmp_path, load_callbacks(DEBUG, logging_dir=str(tmp_path / "tb"))).train()
-    tags = tags_of(tmp_path / "tb")
+    tags = {tag: [step for step, _ in points] for tag, points in scalars(tmp_path / "tb").items()}
     assert tags["mem_host/rss_gib"] == [1, 2, 3, 4, 5, 6]
     assert tags["mem_tensors/parameters_gib"][0] == 1, "then as often as it stays cheap"
     assert any(tag.startswith("mem_phase_host/") for tag in tags)
@@ -161,5 +151,5 @@ def test_production_prints_nothing_and_writes_rarely(tmp_path: Path, capfd: pyte
     assert monitor_of(PRODUCTION).enabled is False
     rare = load_callbacks(PRODUCTION, logging_dir=str(tmp_path / "tb"), every_steps=3)
     make_trainer(tmp_path, rare, logging_strategy="no").train()
-    assert tags_of(tmp_path / "tb")["mem_host/rss_gib"] == [3, 6]
+    assert [step for step, _ in scalars(tmp_path / "tb")["mem_host/rss_gib"]] == [3, 6]
     assert "mem" not in capfd.readouterr().out.lower()

@@ -1,9 +1,7 @@
 """What tests of callbacks share: all of ours, a work that notes its steps, and what was written."""
 
-from pathlib import Path
 from typing import Any
 
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import Trainer, TrainerCallback
 
 from forgather_mem.callbacks import (
@@ -57,16 +55,3 @@ class Steps:
     def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
         self.steps.append(moment.step)
         return {}
-
-
-def read_events(folder: Path, tag: str) -> list[int]:
-    steps = []
-    for directory in sorted({path.parent for path in folder.rglob("*tfevents*")}):
-        accumulator = EventAccumulator(str(directory), size_guidance={"scalars": 0, "tensors": 0})
-        accumulator.Reload()
-        tags = accumulator.Tags()
-        if tag in tags["scalars"]:
-            steps += [event.step for event in accumulator.Scalars(tag)]
-        elif tag in tags["tensors"]:
-            steps += [event.step for event in accumulator.Tensors(tag)]
-    return steps

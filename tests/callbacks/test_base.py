@@ -1,8 +1,6 @@
 """What all our callbacks do alike: they join trainings and leave them, are copied, and are switched off."""
 
-import copy
 import gc
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +15,10 @@ from forgather_mem.callbacks import (
     SimpleGarbageCollector,
     TBMemoryLogger,
 )
-from forgather_mem.engine.run_of import run_of
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
-from tests.callbacks.common import RunsOutOfMemoryOnce, Steps, all_callbacks, captured, read_events
+from tests.callbacks.common import RunsOutOfMemoryOnce, Steps, all_callbacks, captured
+from tests.events import scalars
 from tests.launch.commands import environment
 from tests.training import make_trainer
 
@@ -54,7 +52,7 @@ def test_one_callback_serves_several_trainings(tmp_path: Path) -> None:
     assert logger.summary.steps == 3
     assert [s.step for s in capture.samples if "host/rss_bytes" in s.values] == [1, 2, 3]  # of the last run
     for name in ("a", "b"):
-        assert read_events(tmp_path / name, "mem_host/rss_gib") == [1, 2, 3]
+        assert [step for step, _ in scalars(tmp_path / name)["mem_host/rss_gib"]] == [1, 2, 3]
 
 
 def test_a_restart_with_a_smaller_batch_begins_a_new_run(tmp_path: Path) -> None:
@@ -99,33 +97,6 @@ def test_a_callback_taken_out_in_the_middle_leaves_the_others_working(tmp_path: 
     assert [s.step for s in capture.samples if "mine/first" in s.values] == [1, 2, 3, 4, 5, 6]
     assert [s.step for s in capture.samples if "mine/last" in s.values] == [1, 2, 3]
     assert first.summary.facts.end == "finished"
-
-
-def test_switched_off_by_the_environment_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORGATHER_MEM", "0")
-    trainer = make_trainer(tmp_path, all_callbacks())
-    trainer.train()
-    assert not list(tmp_path.rglob("*tfevents*"))
-    assert run_of(trainer.state) is None
-    assert "_inner_training_loop" not in vars(trainer)
-
-
-def test_disabled_callbacks_do_nothing(tmp_path: Path) -> None:
-    steps = Steps()
-    trainer = make_trainer(tmp_path, [MemoryCallback([Rule(Every(steps=1), [steps])], enabled=False)])
-    trainer.train()
-    assert steps.steps == []
-    assert run_of(trainer.state) is None
-
-
-@pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda callback: pickle.loads(pickle.dumps(callback))])
-def test_callbacks_can_be_copied_and_pickled_before_and_after_a_training(tmp_path: Path, make_copy: Any) -> None:
-    ours = all_callbacks()
-    ours = [make_copy(callback) for callback in ours]
-    make_trainer(tmp_path / "a", ours).train()
-    again = [make_copy(callback) for callback in ours]
-    make_trainer(tmp_path / "b", again).train()
-    assert read_events(tmp_path / "b", "mem_host/rss_gib") == [1, 2, 3, 4, 5, 6]
 
 
 def test_evaluate_and_predict_work_outside_a_training(tmp_path: Path) -> None:

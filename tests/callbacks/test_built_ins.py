@@ -1,5 +1,6 @@
 """What holds for each of the built-in callbacks, and for all of them together."""
 
+import copy
 import inspect
 import os
 import pickle
@@ -21,6 +22,7 @@ from forgather_mem.callbacks import (
     JsonLogger,
     LeakDetector,
     MemoryAlert,
+    MemoryCallback,
     OOMReporter,
     ProfileMemory,
     ProgressCallback,
@@ -28,7 +30,10 @@ from forgather_mem.callbacks import (
     TBLogger,
     TextgenCallback,
 )
-from tests.callbacks.common import all_callbacks
+from forgather_mem.engine.run_of import run_of
+from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.triggers import Every
+from tests.callbacks.common import Steps, all_callbacks
 from tests.events import event_folders, scalars, texts
 from tests.tokenizer import tiny_tokenizer
 from tests.training import fingerprint, make_trainer
@@ -142,8 +147,13 @@ def test_switched_off_they_do_nothing_at_all(
 ) -> None:
     if way == "environment":
         monkeypatch.setenv("FORGATHER_MEM", "0")
-    trainer = trained(tmp_path, built_ins(enabled=way == "environment"), save_strategy="no")
+    steps = Steps()
+    watching = MemoryCallback([Rule(Every(steps=1), [steps])], enabled=way == "environment")
+    more = all_callbacks() if way == "environment" else []
+    trainer = trained(tmp_path, [*built_ins(enabled=way == "environment"), watching, *more], save_strategy="no")
     trainer.evaluate()
+    assert (steps.steps, run_of(trainer.state)) == ([], None)
+    assert "_inner_training_loop" not in vars(trainer)
     assert not list(tmp_path.rglob("*tfevents*"))
     assert not list(tmp_path.rglob("trainer_logs.json"))
     said = capsys.readouterr()
@@ -161,12 +171,16 @@ def test_each_that_is_exported_is_tried_here_and_has_the_two_common_switches() -
             assert (parameter.default, parameter.kind) == (default, inspect.Parameter.KEYWORD_ONLY)
 
 
-def test_each_travels_by_pickle_before_and_after_a_training(tmp_path: Path) -> None:
-    callbacks = pickle.loads(pickle.dumps(every_one()))
-    trained(tmp_path, callbacks, save_strategy="no", max_steps=2)
-    for callback, again in zip(callbacks, pickle.loads(pickle.dumps(callbacks)), strict=True):
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_each_is_copied_before_and_after_a_training(tmp_path: Path, make_copy: Any) -> None:
+    callbacks = [make_copy(one) for one in every_one()]
+    trained(tmp_path / "a", callbacks, save_strategy="no", max_steps=2)
+    copies = [make_copy(one) for one in callbacks]
+    for callback, again in zip(callbacks, copies, strict=True):
         assert type(again) is type(callback)
         assert vars(again).keys() == vars(callback).keys()
+    trained(tmp_path / "b", copies, save_strategy="no", max_steps=2)
+    assert [step for step, _ in scalars(tmp_path / "b")["mem_host/rss_gib"]] == [1, 2]
 
 
 @pytest.mark.parametrize("name", BUILT_INS)

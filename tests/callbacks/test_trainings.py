@@ -21,7 +21,8 @@ from forgather_mem.engine.run_of import run_of
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
-from tests.callbacks.common import Steps, all_callbacks, read_events
+from tests.callbacks.common import Steps, all_callbacks
+from tests.events import event_folders, scalars
 from tests.training import make_trainer
 
 
@@ -104,10 +105,9 @@ def test_a_clear_counts_optimizer_steps_not_micro_batches(tmp_path: Path) -> Non
 
 def test_loss_and_memory_stand_in_one_tensorboard_run(tmp_path: Path) -> None:
     make_trainer(tmp_path, [TBMemoryLogger()], report_to=["tensorboard"], max_steps=4).train()
-    folders = {path.parent for path in tmp_path.rglob("*tfevents*")}
-    assert len(folders) == 1
-    assert read_events(tmp_path, "train/loss") == [2, 4]
-    assert read_events(tmp_path, "mem_host/rss_gib") == [1, 2, 3, 4]
+    assert len(event_folders(tmp_path)) == 1
+    for tag, steps in (("train/loss", [2, 4]), ("mem_host/rss_gib", [1, 2, 3, 4])):
+        assert [step for step, _ in scalars(tmp_path)[tag]] == steps
 
 
 def test_a_clear_stands_in_the_record_of_the_logger_whatever_the_order(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.events import scalars
 from tests.forked import SCRIPTS, Forked
 
 COMMAND = [sys.executable, "-m", "forgather_mem", "demo"]
@@ -66,11 +66,9 @@ def test_a_template_of_callbacks_trains_the_demo_and_its_losses_and_memory_are_o
     assert "our 3 collections" not in said
     found = re.search(r"tensorboard --logdir (out/demo/runs/\S+)", said)
     assert found, said
-    folder = Path(found[1])
-    events = EventAccumulator(str(tmp_path / folder)).Reload()
-    expected = {"train/loss", "eval/loss", "mem_host/rss_gib", "mem_phase_host/backward_gib"}
-    assert expected <= set(events.Tags()["scalars"])
-    assert [event.step for event in events.Scalars("mem_host/rss_gib")] == [1, 2, 3, 4, 5, 6]
+    points = scalars(tmp_path / found[1])
+    assert {"train/loss", "eval/loss", "mem_phase_host/backward_gib"} <= set(points)
+    assert [step for step, _ in points["mem_host/rss_gib"]] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.soak
@@ -97,14 +95,14 @@ def test_ctrl_c_ends_the_training_with_the_table_so_far(tmp_path: Path) -> None:
     assert steps, output
     assert 1 <= int(steps[1].replace(",", "")) < 100_000
     assert "tensorboard --logdir events " in output
-    assert EventAccumulator(str(tmp_path / "events")).Reload().Scalars("mem_host/rss_gib")
+    assert scalars(tmp_path / "events")["mem_host/rss_gib"]
 
 
 def wait_for_steps(folder: Path, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
-        if folder.is_dir() and "mem_host/rss_gib" in EventAccumulator(str(folder)).Reload().Tags()["scalars"]:
+        if "mem_host/rss_gib" in scalars(folder):
             return
         time.sleep(0.5)
     raise AssertionError("no step within four minutes")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import TrainerCallback
 
 from forgather_mem.actions.clear import clear_cache
@@ -19,6 +18,7 @@ from forgather_mem.telemetry.report import LedgerRow
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import GIB, MIB
+from tests.events import texts
 from tests.fragments import Fragments, needs_glibc
 from tests.memory import touched
 from tests.reporting.report_fixtures import built, text_of
@@ -273,10 +273,8 @@ def test_the_table_stands_in_the_report_and_on_tensorboards_text_page(tmp_path: 
     assert [(row["what"], row["calls"]) for row in report["ledger"]] == [("trim", 3), ("collect", 2)]
     assert report["ledger"][0]["time_s"] == 1.5
     assert "our 3 trims took 1.5 s" in text_of(report)
-    accumulator = EventAccumulator(str(tmp_path / "page")).Reload()
-    (event,) = accumulator.Tensors("mem_report/verdict")
-    (page,) = event.tensor_proto.string_val
-    rows = [line for line in page.decode().splitlines() if line.startswith("| ")]
+    ((_, page),) = texts(tmp_path / "page")["mem_report/verdict"]
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
     assert rows[0] == "| what | calls | time | next steps longer by | freed | taken again | objects found |"
     assert [row.split(" | ")[:3] for row in rows[2:]] == [
         ["| trim", "3", "1.5 s"],

@@ -12,7 +12,7 @@ import pytest
 
 from tests.forked import Forked
 from tests.launch.commands import ROOT, RUN, environment, python, run, watched
-from tests.launch.forked_run import watched_forked
+from tests.launch.forked_run import run_forked, watched_forked
 
 PAGE = (ROOT / "docs" / "run.md").read_text()
 MOST_DESCRIPTORS = 6
@@ -149,9 +149,10 @@ def test_a_script_with_few_descriptors_left_has_its_own(tmp_path: Path) -> None:
     assert '"step":60' in log.read_text().replace(" ", "")
 
 
+@pytest.mark.fresh
 def test_a_script_that_closes_all_files_and_gets_our_numbers_has_its_own_alone(tmp_path: Path) -> None:
     """As daemons do; nothing of ours is written into its files or closes one, and no failure is told."""
     (tmp_path / "closing.py").write_text((Path(__file__).parent / "closing.py").read_text())
-    done = run([*RUN, "closing.py"], tmp_path)
+    done = run_forked([*RUN, "closing.py"], tmp_path)
     assert (done.code, done.out) == (0, "True {4}\n"), done.err
     assert "failed" not in done.err

@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -100,28 +101,21 @@ def accumulating() -> nn.Module:
 def in_two_threads() -> nn.Module:
     """The other one's steps are not those of the training that is watched."""
     ready = threading.Barrier(2)
-    trained: dict[int, nn.Module] = {}
 
     def train_one(number: int) -> None:
         torch.manual_seed(number)
         model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))
         ready.wait()
-        trained[number] = train(model, torch.optim.SGD(model.parameters()), STEPS)
+        train(model, torch.optim.SGD(model.parameters()), STEPS)
 
-    threads = [threading.Thread(target=train_one, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(train_one, range(2)))
     return nn.ModuleList([])
 
 
 def in_a_thread() -> nn.Module:
-    trained: list[nn.Module] = []
-    thread = threading.Thread(target=lambda: trained.append(plainly()))
-    thread.start()
-    thread.join()
-    return trained[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(plainly).result()
 
 
 def two_optimizers() -> nn.Module:

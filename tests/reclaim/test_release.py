@@ -1,9 +1,9 @@
 import gc
 import logging
 import sys
-import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -300,12 +300,9 @@ def test_threads_count_together_and_one_cleans_up_at_a_time(caplog: pytest.LogCa
     def handle() -> None:
         pass
 
-    with caplog.at_level(logging.INFO):
-        threads = [threading.Thread(target=lambda: [handle() for _ in range(10)]) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with caplog.at_level(logging.INFO), ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(lambda: [handle() for _ in range(10)])
     assert 1 <= len(caplog.records) <= 8
 
 

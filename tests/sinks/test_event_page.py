@@ -8,13 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 from forgather_mem.sinks.event_page import EventPage
-from tests.sinks.written import scalars
-
-
-def texts(folder: Path, tag: str) -> list[tuple[int, str]]:
-    reader = EventAccumulator(str(folder))
-    reader.Reload()
-    return [(event.step, event.tensor_proto.string_val[0].decode()) for event in reader.Tensors(tag)]
+from tests.events import scalars, texts
 
 
 def test_numbers_and_texts_stand_at_their_steps_and_nothing_is_opened_before(tmp_path: Path) -> None:
@@ -27,7 +21,7 @@ def test_numbers_and_texts_stand_at_their_steps_and_nothing_is_opened_before(tmp
     page.text("config", "| a |\n|---|", 2)
     page.close()
     assert scalars(tmp_path / "run") == {"grad/norm": [(1, 0.5), (2, 1.0)], "grad/max": [(1, 1.0), (2, 2.0)]}
-    assert texts(tmp_path / "run", "config") == [(2, "| a |\n|---|")]
+    assert texts(tmp_path / "run")["config"] == [(2, "| a |\n|---|")]
     page.scalars({"grad/norm": 9}, 9)
     page.close()
     assert len(os.listdir(tmp_path / "run")) == 2, "what is written after a close has a file of its own"

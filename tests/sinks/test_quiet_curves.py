@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from forgather_mem.sinks.tensorboard import QuietCurves, TensorBoardSink
+from tests.events import scalars
 from tests.sinks.plain_run import PlainRun
-from tests.sinks.written import sample, scalars
+from tests.sinks.written import sample
 
 
 def test_a_total_a_flow_and_a_rare_size_begin_when_they_are_not_zero_and_then_fall_to_zero_again() -> None:

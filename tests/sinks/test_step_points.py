@@ -4,8 +4,9 @@ import time
 from pathlib import Path
 
 from forgather_mem.sinks import TensorBoardSink
+from tests.events import scalars
 from tests.sinks.plain_run import PlainRun
-from tests.sinks.written import sample, scalars, write
+from tests.sinks.written import sample, write
 
 GIB = 2.0**30
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from forgather_mem.telemetry.records import Sample
-from tests.sinks.written import sample, scalars, write
+from tests.events import scalars
+from tests.sinks.written import sample, write
 
 GIB = 2.0**30
 

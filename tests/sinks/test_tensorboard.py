@@ -15,8 +15,9 @@ from torch.utils.tensorboard import SummaryWriter
 
 from forgather_mem.sinks import TensorBoardSink
 from forgather_mem.telemetry.records import Finding
+from tests.events import scalars
 from tests.sinks.plain_run import PlainRun
-from tests.sinks.written import sample, scalars, write
+from tests.sinks.written import sample, write
 
 GIB = 2.0**30
 

@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,8 @@ def at_once(work: Callable[[int], object]) -> None:
         begin.wait()
         work(number)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(NUM_THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        list(pool.map(run, range(NUM_THREADS)))
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "not begun"])

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import TrainerCallback
 
 from forgather_mem.sinks import TensorBoardSink
 from forgather_mem.telemetry.records import Sample
+from tests.events import scalars
 from tests.sinks.plain_run import PlainRun
 from tests.training import make_trainer
 
@@ -32,12 +32,6 @@ class Recording(TrainerCallback):
         self.sink.end(PlainRun())
 
 
-def steps(folder: str | None, tag: str) -> list[int]:
-    reader = EventAccumulator(str(folder))
-    reader.Reload()
-    return [point.step for point in reader.Scalars(tag)]
-
-
 def test_losses_and_memory_are_one_run_also_in_a_second_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +44,7 @@ def test_losses_and_memory_are_one_run_also_in_a_second_training(
     folders = list(dict.fromkeys(map(str, recording.folders)))
     assert {Path(folder).parent for folder in folders} == {tmp_path / "runs"}
     for tag in ("train/loss", "mem_host/rss_gib"):
-        assert [step for folder in folders for step in steps(folder, tag)] == [1, 2, 1, 2]
+        assert [step for folder in folders for step, _ in scalars(Path(folder))[tag]] == [1, 2, 1, 2]
     assert len(list((tmp_path / "runs").rglob("events.mem.*"))) == 2
 
 
@@ -62,4 +56,4 @@ def test_a_trainer_that_writes_no_events_gets_a_folder_of_the_usual_name(
     make_trainer(tmp_path, [recording], max_steps=2).train()
     (folder,) = recording.folders
     assert Path(str(folder)).parent == tmp_path / "runs"
-    assert steps(folder, "mem_host/rss_gib") == [1, 2]
+    assert [step for step, _ in scalars(Path(str(folder)))["mem_host/rss_gib"]] == [1, 2]

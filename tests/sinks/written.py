@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
 from forgather_mem.sinks import TensorBoardSink
 from forgather_mem.telemetry.records import Sample
 from tests.sinks.plain_run import PlainRun
@@ -13,12 +11,6 @@ from tests.sinks.plain_run import PlainRun
 def sample(step: int, event: str = "step_end", device: int | None = None, **values: float) -> Sample:
     named = {name.replace("__", "/"): value for name, value in values.items()}
     return Sample(event=event, step=step, epoch=None, time_s=1e9 + step, values=named, device=device)
-
-
-def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    reader.Reload()
-    return {tag: [(p.step, p.value) for p in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
 
 
 def write(folder: Path, *samples: Sample, **options: Any) -> TensorBoardSink:

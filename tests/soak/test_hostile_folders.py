@@ -20,23 +20,13 @@ from forgather_mem.formats.ring import read_ring
 from tests import hostile_folders as hostile
 from tests.hostile_folders import FILES, FOLDERS, MODES, THINGS, VALUES, Make, Reporter, paths_in
 from tests.reporting.report_fixtures import killed, leaking, out_of_memory
-from tests.test_hostile_folders import make_real_run
+from tests.test_hostile_folders import real_run as a_real_run
+from tests.test_hostile_folders import reporter as a_reporter
 
 pytestmark = pytest.mark.soak
+reporter, real_run = a_reporter, a_real_run
 NUM_CASES = int(os.environ.get("HOSTILE_CASES", "200"))
 SEED = int(os.environ.get("HOSTILE_SEED", "20261122"))
-
-
-@pytest.fixture(scope="module")
-def reporter() -> Iterator[Reporter]:
-    server = Reporter()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
-def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_real_run(tmp_path_factory.mktemp("real"))
 
 
 def all_answer(reporter: Reporter, real_run: Path, tmp_path: Path, cases: Iterator[tuple[str, Make]]) -> None:

@@ -1,8 +1,8 @@
 import json
 import re
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -105,11 +105,9 @@ def test_a_tracker_as_a_dict_is_json_and_leaves_out_what_was_not_measured(device
 
 def test_threads_may_record_into_one_tracker() -> None:
     tracker = MemoryTracker()
-    threads = [threading.Thread(target=lambda: [tracker.record(f"{index}") for index in range(50)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(lambda: [tracker.record(f"{index}") for index in range(50)])
     assert len(tracker.records) == 200
     assert [record.since is None for record in tracker.records].count(True) == 1
     for before, after in zip(tracker.records, tracker.records[1:], strict=False):

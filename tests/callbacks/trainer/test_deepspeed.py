@@ -151,19 +151,3 @@ def test_fully_sharded_models_have_the_bytes_of_this_rank(tmp_path: Path) -> Non
         assert settings_of(None, model).trained_bytes == numbers * FLOAT
     finally:
         torch.distributed.destroy_process_group()
-
-
-def test_of_a_tensor_on_four_ranks_a_quarter_is_trained_here() -> None:
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor, Shard
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
-    try:
-        mesh = DeviceMesh("cpu", list(range(4)))
-        model = nn.Module()
-        model.weight = nn.Parameter(DTensor.from_local(torch.zeros(100), mesh, [Shard(0)]))
-        assert model.weight.numel() == 400
-        assert settings_of(None, model).trained_bytes == 100 * FLOAT
-    finally:
-        torch.distributed.destroy_process_group()
