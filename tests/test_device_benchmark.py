@@ -1,7 +1,7 @@
 """The runner of `make device`, also where there is no accelerator."""
 
 import importlib
-import subprocess
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from forgather_mem.units import MIB
+from tests.forked import Forked
 from tests.simulated_device import TOTAL_MIB, SimulatedDevice, simulated_devices
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -27,9 +28,11 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is an accelerator: it would run")
-def test_without_an_accelerator_it_says_what_it_would_do(device: ModuleType) -> None:
-    done = subprocess.run([sys.executable, str(BENCHMARKS / "device.py")], capture_output=True, text=True, check=True)
-    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == [part.name for part in device.PARTS]
+@pytest.mark.fresh
+def test_without_an_accelerator_it_says_what_it_would_do(device: ModuleType, tmp_path: Path) -> None:
+    code, out, err = Forked(BENCHMARKS / "device.py", [], tmp_path, os.environ).wait()
+    assert code == 0, err
+    assert [line.split()[0] for line in out.splitlines()[2:]] == [part.name for part in device.PARTS]
 
 
 def test_each_part_is_a_function(device: ModuleType) -> None:

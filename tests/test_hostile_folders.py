@@ -80,7 +80,7 @@ def test_a_value_that_is_something_else_leaves_the_rest(
     folder.mkdir()
     report = json.loads(json.dumps(report))
     paths = list(hostile.paths_in(report))
-    for number, path in list(enumerate(paths))[::8]:
+    for number, path in list(enumerate(paths))[::12]:
         value = hostile.VALUES[number % len(hostile.VALUES)]
         (folder / "report.json").write_text(json.dumps(hostile.with_value(report, path, value)))
         hostile.check(reporter, folder, hostile.MODES[number % 4])
@@ -111,8 +111,13 @@ def test_a_folder_that_no_training_leaves(folder: str, reporter: Reporter, real_
 _NAMES = ("end", "where", "verdict", "sure", "limit_kind", "host", "folder", "event_folder", "process")
 
 
-@pytest.mark.parametrize("made", [killed, leaking, out_of_memory, all_well])
-@pytest.mark.parametrize("keep", [(), _NAMES], ids=["all texts", "all but names"])
+_TEXTS = [(made, keep) for made in (killed, leaking, out_of_memory, all_well) for keep in ((), _NAMES)]
+
+
+@pytest.mark.parametrize(
+    ("made", "keep"),
+    [pytest.param(*case, marks=[pytest.mark.soak] * (number % 4 in (1, 2))) for number, case in enumerate(_TEXTS)],
+)
 def test_no_text_is_obeyed_whatever_shows_it(
     made: Callable[[], dict[str, object]], keep: tuple[str, ...], reporter: Reporter, tmp_path: Path
 ) -> None:

@@ -21,7 +21,8 @@ from forgather_mem.probes import HostProbe
 from forgather_mem.sinks import JsonlSink, TensorBoardSink
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
-from tests.launch.commands import JUDGED, run
+from tests.launch.commands import JUDGED
+from tests.launch.forked_run import run_forked
 from tests.training import make_trainer
 
 NAMES = (
@@ -103,6 +104,7 @@ def test_a_folder_that_was_a_link_from_the_beginning_is_written_to(tmp_path: Pat
     assert len((tmp_path / "large disk" / "log.jsonl").read_text().splitlines()) >= 6
 
 
+@pytest.mark.fresh
 def test_run_writes_and_reads_nothing_through_a_link_in_the_place_of_a_training(tmp_path: Path, victim: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, sys\n"
@@ -113,11 +115,12 @@ def test_run_writes_and_reads_nothing_through_a_link_in_the_place_of_a_training(
         f"make_trainer(Path('out'), [Swaps('forgather_mem/*', Path({str(victim)!r}))]).train()\n"
     )
     before = put_files(victim)
-    result = run([*JUDGED, "train.py"], tmp_path)
+    result = run_forked([*JUDGED, "train.py"], tmp_path)
     assert result.code == 0, result.err
     assert contents(victim) == before
 
 
+@pytest.mark.fresh
 def test_run_writes_nothing_through_a_link_in_the_place_of_its_own_folder(tmp_path: Path, victim: Path) -> None:
     (tmp_path / "swap.py").write_text(
         "import os, torch\n"
@@ -128,7 +131,7 @@ def test_run_writes_nothing_through_a_link_in_the_place_of_its_own_folder(tmp_pa
         "raise MemoryError\n"
     )
     before = put_files(victim)
-    result = run([*JUDGED, "swap.py"], tmp_path)
+    result = run_forked([*JUDGED, "swap.py"], tmp_path)
     assert result.code == 1
     assert contents(victim) == before
 
