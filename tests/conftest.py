@@ -15,6 +15,7 @@ from _pytest.doctest import DoctestModule
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Of the shell that runs the tests, which are in folders of their own
 os.environ.pop("PWD", None)
+os.environ.pop("TENSORBOARD_LOGGING_DIR", None)
 
 from forgather_mem.config.rendering import stranger
 from tests.alone import REPORTS, AloneFiles, is_alone, write

@@ -22,7 +22,6 @@ EXAMPLES = ROOT / "examples"
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
-    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_module"]:
         del sys.modules[name]

@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import os
 import pickle
 import re
 import threading
@@ -35,6 +34,7 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.callbacks.common import Steps, all_callbacks
 from tests.events import event_folders, scalars, texts
+from tests.memory import open_descriptors
 from tests.tokenizer import tiny_tokenizer
 from tests.training import fingerprint, make_trainer
 
@@ -74,7 +74,6 @@ def trained(folder: Path, callbacks: list[TrainerCallback], **settings: Any) -> 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
-    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
 
 
 class Watcher(TrainerCallback):
@@ -89,11 +88,9 @@ class Watcher(TrainerCallback):
 
 def left_behind(trainer: Trainer) -> dict[str, Any]:
     owners = (trainer, trainer.callback_handler, trainer.accelerator, *trainer.callback_handler.callbacks)
-    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-    files = {os.readlink(link) for link in links if os.path.exists(link)}
     return {
         "threads": {thread.name for thread in threading.enumerate()} - {"tqdm_monitor"},  # of any bar
-        "files": {file for file in files if "tfevents" in file or "trainer_logs" in file},
+        "files": {file for file in open_descriptors() if "tfevents" in file or "trainer_logs" in file},
         "methods": [
             name
             for owner in owners

@@ -1,7 +1,6 @@
 """Our callbacks in real trainings: what they do, what they leave alone, what they leave behind."""
 
 import gc
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -23,19 +22,15 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.callbacks.common import Steps, all_callbacks
 from tests.events import event_folders, scalars
+from tests.memory import open_descriptors
 from tests.training import make_trainer
-
-
-def open_files() -> set[str]:
-    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-    return {os.readlink(link) for link in links if os.path.exists(link)}
 
 
 def left_behind(trainer: Trainer) -> dict[str, Any]:
     handler, accelerator = trainer.callback_handler, trainer.accelerator
     return {
         "threads": sorted(thread.name for thread in threading.enumerate()),
-        "files": {path for path in open_files() if "memory." in path or "forgather" in path or "statm" in path},
+        "files": {path for path in open_descriptors() if "memory." in path or "forgather" in path or "statm" in path},
         "methods": sorted(
             name
             for owner in (trainer, handler, accelerator)

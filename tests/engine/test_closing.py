@@ -22,6 +22,7 @@ from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry.records import Finding, Moment, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
+from tests.memory import open_descriptors
 from tests.programs import no_collections
 from tests.training import STAYS, make_trainer
 from tests.ways_to_train import by_loop, by_trainer
@@ -61,10 +62,7 @@ class Presses:
 
 
 def open_files(folder: Path) -> set[str]:
-    links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
-    with contextlib.suppress(FileNotFoundError):  # the listing's own
-        return {file for link in links if os.path.lexists(link) and str(folder) in (file := os.readlink(link))}
-    return set()
+    return {file for file in open_descriptors() if str(folder) in file}
 
 
 def by_plain_calls(folder: Path, callbacks: list[TrainerCallback]) -> tuple[Any, Callable[[], None]]:

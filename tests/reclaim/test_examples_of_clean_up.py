@@ -1,20 +1,23 @@
 """The examples on giving memory back, run as a reader runs them."""
 
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import Forked
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+pytestmark = pytest.mark.fresh
+
+
 def run(name: str, *arguments: str) -> str:
-    command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    code, out, err = Forked(EXAMPLES / name, arguments, EXAMPLES, os.environ).wait()
+    assert code == 0, err
+    return out
 
 
 def test_a_service_that_cleans_up_stays_at_its_size() -> None:

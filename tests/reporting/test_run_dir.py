@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,14 @@ from forgather_mem.reporting.run_dir import NoRun, find_run, lasted_until, read_
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.units import MIB
+from tests.forked import Forked
 from tests.json_schema import assert_fits
 from tests.programs import printed_by
 from tests.reporting.logs import log_of
 from tests.reporting.report_fixtures import all_well, killed_by, parsed, report_of, text_of, written
 from tests.sinks.plain_run import PlainRun
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.alone(forked=True)
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +44,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """The folder of a training that was killed, and the step it was in."""
     folder = tmp_path_factory.mktemp("killed")
-    command = [sys.executable, "-m", "tests.run_child", str(folder), "100000"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    step = -1
-    for line in child.stdout:  # what was printed before the kill is still in the pipe after it
-        step = int(line) if line.strip().isdecimal() else step
-        if step == 60:
-            child.send_signal(signal.SIGKILL)
-    assert child.wait(timeout=60) == -signal.SIGKILL
-    child.stdout.close()
-    return folder, step
+    code, said, _ = Forked(Path(__file__).parents[1] / "run_child.py", [str(folder), "60"], folder, os.environ).wait()
+    assert code == -signal.SIGKILL
+    return folder, max(int(line) for line in said.splitlines() if line.isdecimal())
 
 
 @pytest.mark.parametrize("left", ["everything", "log"])
@@ -127,7 +117,7 @@ def test_a_run_that_was_killed_tells_its_last_step_from_whatever_is_left(
     assert abs(report["steps"] - step) <= within
     assert abs(report["killed"]["step"] - step) <= within
     assert report["host"]["rss_peak_bytes"] > 50 * MIB
-    assert report["run"]["script"] == "tests.run_child"
+    assert report["run"]["script"].endswith("tests/run_child.py")
     assert report["run"]["wall_s"] > 0
     if left != "log":
         assert report["killed"]["oom_kill_before"] == report["killed"]["oom_kill_after"]

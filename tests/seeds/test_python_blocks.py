@@ -82,7 +82,6 @@ class Stage:
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Stage]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
-    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
     with ExitStack() as until_the_end:
         gc.freeze()  # what is loaded already: a collection then takes no time
         until_the_end.callback(gc.unfreeze)

@@ -156,7 +156,6 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
-    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_module"]:
         del sys.modules[name]

@@ -11,11 +11,6 @@ from forgather_mem.formats.event_file import EventFile
 from forgather_mem.sinks.event_folder import find_event_folder
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
-
-
 def trainers_file(folder: Path) -> None:
     """An event file as a trainer's own writer leaves it: this host, this process."""
     SummaryWriter(str(folder)).close()

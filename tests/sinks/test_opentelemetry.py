@@ -15,13 +15,9 @@ from forgather_mem.sinks import OpenTelemetrySink
 from forgather_mem.telemetry.metrics import every_metric
 from forgather_mem.telemetry.records import Sample
 from tests.sinks.plain_run import PlainRun
+from tests.sinks.written import sample
 
 export = pytest.importorskip("opentelemetry.sdk.metrics.export", reason="the extra otel is not installed")
-
-
-def sample(step: int, **values: float) -> Sample:
-    named = {name.replace("__", "/"): value for name, value in values.items()}
-    return Sample(event="step_end", step=step, epoch=None, time_s=0.0, values=named)
 
 
 def read(reader: Any) -> tuple[dict[str, Any], dict[str, tuple[str, str, float]]]:

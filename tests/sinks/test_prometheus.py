@@ -11,13 +11,9 @@ import pytest
 from forgather_mem.sinks import PrometheusSink
 from forgather_mem.telemetry.metrics import every_metric
 from forgather_mem.telemetry.records import Sample
+from tests.sinks.written import sample
 
 LINE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)\{rank="(\d+)"\} ([-+.0-9eE]+)')
-
-
-def sample(step: int, **values: float) -> Sample:
-    named = {name.replace("__", "/"): value for name, value in values.items()}
-    return Sample(event="step_end", step=step, epoch=None, time_s=0.0, values=named)
 
 
 def read(path: Path) -> dict[str, tuple[str, float]]:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from transformers import TrainerCallback
 
 from forgather_mem.sinks import TensorBoardSink
@@ -32,10 +31,7 @@ class Recording(TrainerCallback):
         self.sink.end(PlainRun())
 
 
-def test_losses_and_memory_are_one_run_also_in_a_second_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+def test_losses_and_memory_are_one_run_also_in_a_second_training(tmp_path: Path) -> None:
     recording = Recording(TensorBoardSink())
     trainer = make_trainer(tmp_path, [recording], report_to=["tensorboard"], max_steps=2, logging_steps=1)
     trainer.train()
@@ -48,10 +44,7 @@ def test_losses_and_memory_are_one_run_also_in_a_second_training(
     assert len(list((tmp_path / "runs").rglob("events.mem.*"))) == 2
 
 
-def test_a_trainer_that_writes_no_events_gets_a_folder_of_the_usual_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+def test_a_trainer_that_writes_no_events_gets_a_folder_of_the_usual_name(tmp_path: Path) -> None:
     recording = Recording(TensorBoardSink())
     make_trainer(tmp_path, [recording], max_steps=2).train()
     (folder,) = recording.folders

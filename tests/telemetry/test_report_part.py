@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forgather_mem.reporting.run_dir import read_run
+from tests.forked import Forked
 
 SCRIPT = """
 import os, signal, sys
@@ -34,6 +33,7 @@ with loop.train(), loop.epoch():
     if sys.argv[1] == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
 """
+pytestmark = pytest.mark.alone(forked=True)
 # What only the end tells, and what is of one process or one moment
 OF_THE_END = {"end", "exit_code", "wall_s", "startup_s", "folder", "event_folder", "argv"}
 OF_THE_HOST_AT_THE_END = {"allocated_end_bytes", "rss_end_bytes"}
@@ -41,10 +41,9 @@ OF_THE_HOST_AT_THE_END = {"allocated_end_bytes", "rss_end_bytes"}
 
 def reported(folder: Path, how: str, roll_up_records: int = 4096) -> dict[str, Any]:
     folder.mkdir()
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    words = [sys.executable, "-c", SCRIPT, how, str(roll_up_records)]
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True)
-    assert done.returncode == (-signal.SIGKILL if how == "killed" else 0), done.stderr.decode()
+    (folder / "loop.py").write_text(SCRIPT)
+    code, _, said = Forked(Path("loop.py"), [how, str(roll_up_records)], folder, os.environ).wait()
+    assert code == (-signal.SIGKILL if how == "killed" else 0), said
     return read_run(folder)
 
 

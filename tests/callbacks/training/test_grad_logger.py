@@ -21,11 +21,6 @@ from tests.training import make_trainer
 LAYERS = ["model.embed_tokens", "model.layers.0", "model.norm", "lm_head"]
 
 
-@pytest.fixture(autouse=True)
-def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
-
-
 class NormsByHand(Trainer):
     """Keeps the layers' norms as they are behind the last backward of a step, in double precision."""
 

@@ -10,11 +10,6 @@ from forgather_mem.callbacks import InfoCallback
 from tests.training import make_trainer
 
 
-@pytest.fixture(autouse=True)
-def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
-
-
 def test_parameters_memory_settings_data_and_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     callback = InfoCallback()
     trainer = make_trainer(tmp_path, [callback], gradient_accumulation_steps=2, learning_rate=3e-4)

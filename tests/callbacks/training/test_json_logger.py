@@ -22,12 +22,6 @@ ROOT = Path(__file__).parents[3]
 SAVES = {"save_strategy": "steps", "save_steps": 3}
 
 
-@pytest.fixture(autouse=True)
-def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
-    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
-
-
 def logs_in(folder: Path) -> list[Path]:
     return sorted(folder.rglob("trainer_logs.json"))
 

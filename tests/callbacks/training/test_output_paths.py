@@ -15,11 +15,6 @@ from tests.engine.test_closing import open_files
 from tests.events import scalars
 
 
-@pytest.fixture(autouse=True)
-def _no_folder_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
-
-
 def moment(output_dir: Path, state: Any = None, **arguments: Any) -> Moment:
     run: Any = SimpleNamespace(output_dir=output_dir)
     return Moment("log", 1, None, SimpleNamespace(**arguments), state or SimpleNamespace(), None, {}, run)

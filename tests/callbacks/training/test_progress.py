@@ -18,11 +18,6 @@ EVALUATES = {"eval_strategy": "steps", "eval_steps": 3}
 STAMP = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d  "
 
 
-@pytest.fixture(autouse=True)
-def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

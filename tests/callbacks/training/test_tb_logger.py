@@ -19,12 +19,6 @@ from tests.training import make_trainer
 EVALUATES = {"eval_strategy": "steps", "eval_steps": 3}
 
 
-@pytest.fixture(autouse=True)
-def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
-    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
-
-
 def logged(trainer: Trainer, key: str) -> list[tuple[int, float]]:
     return [(entry["step"], pytest.approx(entry[key])) for entry in trainer.state.log_history if key in entry]
 

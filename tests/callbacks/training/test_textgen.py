@@ -19,11 +19,6 @@ PROMPTS = ["w3 w4", "w5 w6 w7 w8", ""]
 SAMPLED = {"do_sample": True, "temperature": 0.9, "top_p": 0.9, "max_new_tokens": 5}
 
 
-@pytest.fixture(autouse=True)
-def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
-
-
 class TextTrainer(Trainer):
     """A trainer that has a tokenizer, as those who train on texts have one."""
 
