@@ -1,4 +1,4 @@
-"""A real IPython shell in a process of its own: `python -m tests.notebook_child CELLS`.
+"""A real IPython shell in a process of its own: `python notebook_child.py CELLS`.
 
 CELLS is a JSON list of cells. Prints a JSON list of what each cell printed to stdout. (A shell replaces `__main__`
 and the display hook of its process, which a test run would feel.)

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.events import event_folders, scalars
-from tests.forked import on_ranks
+from tests.forked import Forked, on_ranks
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -96,20 +95,20 @@ def test_callbacks_of_a_users_own_module(
         assert list((tmp_path / "out" / "wandb").glob("offline-run-*/*.wandb"))
 
 
+@pytest.mark.fresh
 def test_a_notebook_gives_memory_back() -> None:
     pytest.importorskip("IPython", reason="IPython is not installed: pip install ipython")
     notebook = json.loads((EXAMPLES / "notebook_cleanup.ipynb").read_text())
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    command = [sys.executable, "-m", "tests.notebook_child", json.dumps(cells)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    _, _, before, released, after, _ = json.loads(done.stdout.splitlines()[-1])
+    code, out, err = Forked(ROOT / "tests/notebook_child.py", [json.dumps(cells)], ROOT, os.environ).wait()
+    assert code == 0, err
+    _, _, before, released, after, _ = json.loads(out.splitlines()[-1])
     assert re.search(r"model +16\.0 MiB", before)
     assert re.search(r"Out\[1\] +8\.0 MiB", before)
     assert re.search(r"error +8\.0 MiB", before)
     assert re.search(r"host [\d.]+ MiB -> [\d.]+ MiB", released)
     assert "16.0 MiB" not in after
-    assert "a trial" in done.stderr
+    assert "a trial" in err
 
 
 @pytest.mark.fresh

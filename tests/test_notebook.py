@@ -1,11 +1,13 @@
 import json
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import Forked
+
+pytestmark = pytest.mark.alone(forked=True)
 pytest.importorskip("IPython", reason="IPython is not installed: pip install ipython")
 ROOT = Path(__file__).parent.parent
 ALIVE = "sum(ref() is not None for ref in watched)"
@@ -40,10 +42,11 @@ CELLS = {
 
 @pytest.fixture(scope="module")
 def printed() -> dict[str, str]:
-    command = [sys.executable, "-m", "tests.notebook_child", json.dumps(list(CELLS.values()))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return dict(zip(CELLS, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    code, out, err = Forked(
+        ROOT / "tests/notebook_child.py", [json.dumps(list(CELLS.values()))], ROOT, os.environ
+    ).wait()
+    assert code == 0, err
+    return dict(zip(CELLS, json.loads(out.splitlines()[-1]), strict=True))
 
 
 def test_what_is_alive_is_shown_by_name_the_largest_first(printed: dict[str, str]) -> None:

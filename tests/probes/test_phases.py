@@ -183,7 +183,7 @@ def test_beside_busy_processes_phases_are_read_until_the_end(run: Run, read: Rea
     probe = PhaseProbe(host_mark=True, budget_frac=5e-4).begin(run)
     found: list[dict[str, float]] = []
     began_s = time.perf_counter()
-    while time.perf_counter() - began_s < 4:
+    while time.perf_counter() - began_s < 2.5:
         for name in ("data", "forward", "backward", "optimizer"):
             with phase(run, name):
                 sum(range(30_000))
