@@ -74,7 +74,6 @@ def test_it_is_found_behind_a_frozen_heap_and_under_the_governor(tmp_path: Path)
 
 
 @pytest.mark.fresh
-@pytest.mark.usefixtures("unfrozen")
 def test_a_training_without_a_leak_is_left_in_peace(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     leak = leak_of(tmp_path, [])
     assert leak["verdict"] == "no leak"
@@ -95,7 +94,6 @@ class Shares(TrainerCallback):
 
 @pytest.mark.soak
 @pytest.mark.fresh
-@pytest.mark.usefixtures("unfrozen")
 def test_batches_kept_in_shared_memory_are_a_leak_of_their_own(tmp_path: Path) -> None:
     leak = leak_of(tmp_path, [Shares()])
     assert (leak["verdict"], leak["where"]) == ("leak", "shared")
@@ -141,7 +139,6 @@ class Elsewhere(TrainerCallback):
 
 
 @pytest.mark.fresh
-@pytest.mark.usefixtures("unfrozen")
 def test_what_grows_in_a_child_process_does_not_end_in_no_leak(tmp_path: Path) -> None:
     leak = leak_of(tmp_path, [Elsewhere()])
     assert (leak["verdict"], leak["undecided"]) == ("not enough data", "unexplained")
@@ -162,7 +159,6 @@ class Fills(TrainerCallback):
 
 @pytest.mark.soak
 @pytest.mark.fresh
-@pytest.mark.usefixtures("unfrozen")
 def test_an_alarm_that_proves_wrong_is_taken_back_by_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     leak = leak_of(tmp_path, [Fills()], max_steps=320)
     said = " ".join(capfd.readouterr().err.split())
@@ -186,7 +182,6 @@ class Empties(TrainerCallback):
 
 
 @pytest.mark.fresh
-@pytest.mark.usefixtures("unfrozen")
 def test_an_alarm_is_taken_back_while_the_training_runs_and_not_raised_by_the_next_tooth(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,7 +210,6 @@ class Remembers(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 @pytest.mark.fresh
-@pytest.mark.usefixtures("unfrozen")
 def test_a_leak_of_workers_that_have_ended_is_in_the_verdict(tmp_path: Path) -> None:
     detector = LeakDetector(strict=True)
     settings: dict[str, Any] = {"max_steps": 240, "logging_steps": 100, "dataloader_num_workers": 1}
@@ -245,7 +239,6 @@ class Enters(TrainerCallback):
 
 
 @pytest.mark.fresh
-@pytest.mark.usefixtures("unfrozen")
 def test_what_is_emptied_after_the_last_step_has_leaked_until_then(tmp_path: Path) -> None:
     leak = leak_of(tmp_path, [Enters()])
     assert leak["verdict"] == "leak"
@@ -281,7 +274,6 @@ class Numbers(torch.utils.data.Dataset[torch.Tensor]):
 
 @pytest.mark.soak
 @pytest.mark.fresh
-@pytest.mark.usefixtures("unfrozen")
 def test_loaders_whose_workers_are_ever_more_are_named(tmp_path: Path) -> None:
     rounds = Rounds()
     leak = leak_of(tmp_path, [rounds], max_steps=200)
@@ -312,7 +304,6 @@ class Recent:
 
 @pytest.mark.soak
 @pytest.mark.fresh
-@pytest.mark.usefixtures("unfrozen")
 def test_a_look_at_the_length_and_another_classs_bound_acquit_no_leak(tmp_path: Path) -> None:
     leak = leak_of(tmp_path, [Averages()])
     assert (leak["verdict"], leak["suspects"][0]["held_by"]) == ("leak", "Averages.history")
