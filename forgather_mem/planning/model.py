@@ -6,7 +6,7 @@ A parameter stays the same object, so that whoever has it has no values either: 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
@@ -19,14 +19,16 @@ from forgather_mem.planning.storage_log import StorageLog
 WORKSPACES = "Not in the plan is the workspace"
 
 
-def empty(model: nn.Module, optimizer: torch.optim.Optimizer | None, mode: Pretending, log: StorageLog) -> None:
+def empty(
+    models: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer], mode: Pretending, log: StorageLog
+) -> None:
     """Put tensors of the same size without values in place of all weights; what shares memory shares it still.
 
     Buffers on the host keep their values: models ask for them (positions, masks), and they are small.
 
     Args:
-        model: The model.
-        optimizer: Given the emptied parameters; its state, if it has one already, loses its values, too.
+        models: The models, which may share weights.
+        optimizers: Given the emptied parameters; their state, if they have one already, loses its values, too.
         mode: Makes tensors without values.
         log: Told of each parameter and state.
 
@@ -34,8 +36,9 @@ def empty(model: nn.Module, optimizer: torch.optim.Optimizer | None, mode: Prete
         PlanError: if a parameter is of a kind that can't be planned.
     """
     emptied = _Emptied(mode, log)  # nothing holds it: where a model is sharded later its weights go
-    emptied.model(model)
-    if optimizer is not None:
+    for model in models:
+        emptied.model(model)
+    for optimizer in optimizers:
         emptied.optimizer(optimizer)
 
 

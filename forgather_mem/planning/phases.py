@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.refusal import problem_of
+from forgather_mem.planning.rounds import Rounds
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.source.source_lines import is_our_class, is_user_class
 
@@ -33,8 +34,14 @@ _HEARD = (
 _Numbered = Sequence[tuple[int, object]]
 
 
-def tell_phases(log: StorageLog, model: torch.nn.Module) -> None:
-    """The model's call begins "forward", `backward()` "backward"; after that it is "optimizer" until the next call."""
+def tell_phases(log: StorageLog, models: Sequence[torch.nn.Module], rounds: Rounds | None = None) -> None:
+    """The call of a model begins "forward", `backward()` "backward"; then it is "optimizer" until the next call.
+
+    Args:
+        log: Told of them, and of gradients and the state of optimizers.
+        models: That are trained.
+        rounds: Told of the steps of optimizers.
+    """
 
     def forward(_: object, args: Sequence[object], keywords: Mapping[str, object]) -> None:
         if log.phase not in ("backward", "evaluate"):  # a whole model may be checkpointed
@@ -43,21 +50,24 @@ def tell_phases(log: StorageLog, model: torch.nn.Module) -> None:
             if not tensor.requires_grad:
                 log.saw(tensor, "batch")
 
-    def saw_gradients() -> None:
-        for parameter in model.parameters():  # which may be sharded later
+    def saw_gradients(*of: torch.Tensor) -> None:
+        for parameter in (*of, *(one for model in models for one in model.parameters())):  # which may be sharded later
             if parameter.grad is not None:
                 log.saw(parameter.grad, "gradients")
 
-    def stepping(*_: object) -> None:
-        saw_gradients()
-        log.begin("optimizer")
+    def stepping(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        saw_gradients(*(parameter for group in optimizer.param_groups for parameter in group["params"]))
+        if log.phase != "backward":  # in the hook of a parameter it goes on
+            log.begin("optimizer")
 
     def stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        for state in optimizer.state.values():
-            for tensor in tensors_among(state):
-                log.saw(tensor, "optimizer")
+        for tensor in tensors_among(list(optimizer.state.values())):
+            log.saw(tensor, "optimizer")
+        if rounds is not None:
+            rounds.stepped(optimizer)
 
-    model.register_forward_pre_hook(forward, with_kwargs=True)
+    for model in models:
+        model.register_forward_pre_hook(forward, with_kwargs=True)
     torch.autograd.backward = _around_backward(log, torch.autograd.backward, saw_gradients)
     register_optimizer_step_pre_hook(stepping)
     register_optimizer_step_post_hook(stepped)

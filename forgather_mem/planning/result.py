@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from forgather_mem.planning.batches import JOINS, PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.model import WORKSPACES
+from forgather_mem.planning.rounds import NOT_THROUGH
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.planning.text import evaluation_text, plan_text
 from forgather_mem.telemetry.beside import Beside
 
-_BOUNDS = (WORKSPACES, "at least "), (JOINS, "at most ")
+_BOUNDS = (WORKSPACES, "at least "), (NOT_THROUGH, "at least "), (JOINS, "at most ")
 PARTS = ("parameters", "gradients", "optimizer", "activations", "batch", "results", "callbacks", "temporaries")
 
 

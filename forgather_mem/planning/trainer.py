@@ -80,12 +80,13 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, failed: Mapping[int, str])
     shapes = _plan_batches(trainer, wanted.shape, notes)
     # A model that will be sharded is on the host: its shards alone are on a device
     is_whole = not (wanted.on_device and shards_model(trainer))
-    empty(trainer.model, trainer.optimizer, mode, log if is_whole else StorageLog())
+    optimizers = [] if trainer.optimizer is None else [trainer.optimizer]
+    empty([trainer.model], optimizers, mode, log if is_whole else StorageLog())
     host = StorageLog() if wanted.on_device else None
     evaluation = Evaluation(trainer, mode, wanted.shape.length, host)
     steps = Steps(log, trainer.model, callbacks, lambda: _evaluate(evaluation, trainer, log, notes))
     trainer.callback_handler.callbacks = [steps]
-    tell_phases(log, trainer.model)
+    tell_phases(log, [trainer.model])
     try:
         with mode:
             trainer.train()

@@ -12,7 +12,7 @@ from forgather_mem.planning.storage_log import StorageLog
 
 def emptied(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> StorageLog:
     log = StorageLog()
-    empty(model, optimizer, Pretending(log), log)
+    empty([model], [optimizer] if optimizer is not None else [], Pretending(log), log)
     log.close()
     return log
 
