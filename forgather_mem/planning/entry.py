@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Batch, PlannedShape, Trainer, Wanted, resized, shape_of
 from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
-from forgather_mem.planning.isolation.child import in_a_child, notes_of
+from forgather_mem.planning.highest import highest_plan
+from forgather_mem.planning.isolation.child import notes_of
 from forgather_mem.planning.model import empty, notes_on
-from forgather_mem.planning.phases import STEPS, tell_phases
+from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among, warm_up
 from forgather_mem.planning.ranks import prepare_ranks
 from forgather_mem.planning.result import PLANS, Plan, plan_of_log
+from forgather_mem.planning.rounds import Rounds
+from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.planning.trainer import plan_of_trainer
 
 if TYPE_CHECKING:
     from forgather_mem.planning.isolation.acts import Lines
 
+_Given = TypeVar("_Given")
+
 
 def plan(
     training: Callable[[Batch], object] | Trainer,
     /,
-    model: torch.nn.Module | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
     batch: Batch | None = None,
     *,
     rows: int | None = None,
@@ -43,7 +47,8 @@ def plan(
         print(forgather_mem.plan(trainer))
         print(forgather_mem.plan(step, model, optimizer, batch))
 
-    Two steps run in a forked child, in the Trainer's own loop; the second has the state of the optimizer. Weights and
+    Two steps run in a forked child, in the Trainer's own loop; the second has the state of the optimizer. A function
+    is called until its optimizers have stepped, and after that for a whole round of all of them. Weights and
     what is computed from them have a size there but no values, so that no memory is needed for them. Batches are
     real, of the longest rows that the dataset has. Nothing is changed here: neither the trainer nor the model, nor a
     random generator. A Trainer's evaluation is planned with all that it gathers. Not included: what is in no tensor,
@@ -52,8 +57,8 @@ def plan(
     Args:
         training: A `transformers.Trainer`; or a function that does one step with a batch: forward, backward, and the
             step of the optimizer.
-        model: With a function, the model that it trains.
-        optimizer: With a function, its optimizer.
+        model: With a function, the model that it trains, or a list of several.
+        optimizer: With a function, its optimizer, or a list of several.
         batch: With a function, a real batch.
         rows: Plan batches of so many rows instead.
         length: Plan rows of so many tokens instead.
@@ -67,11 +72,11 @@ def plan(
             line that does.
         TypeError: if `training` is neither, or a function without its model and batch.
     """
-    call: Callable[[], Plan]
+    made: Callable[[StandIns], Plan]
     not_done: Lines = {}
     wanted = Wanted(PlannedShape(rows, length), on_device, ranks, arguments)
     if callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
-        call = functools.partial(_plan_of_trainer, training, wanted, not_done)
+        made = functools.partial(plan_of_trainer, training, wanted)
     elif not callable(training):
         raise TypeError(f"plan({type(training).__name__}): give a Trainer, or a function that does one step")
     elif model is None or batch is None:
@@ -83,34 +88,29 @@ def plan(
     elif arguments:
         raise TypeError(f"plan(step, ..., {next(iter(arguments))}=...): only a Trainer has arguments to change")
     else:
-        planned = functools.partial(_plan_of_loop, training, model, optimizer, batch, wanted)
-        call = functools.partial(in_a_child, planned, not_done=not_done)
+        optimizers = [] if optimizer is None else _listed(optimizer)
+        made = functools.partial(_plan_of_loop, training, _listed(model), optimizers, batch, wanted)
     warm_up()
-    found = call()
-    found = replace(found, notes=(*found.notes, *notes_of(not_done, "\n".join(found.notes))))
+    found = highest_plan(made, not_done)
+    found = found.with_notes(notes_of(not_done, "\n".join(found.notes)))
     if not callable(training) and wanted.shape == PlannedShape() and not arguments and ranks == 1:
         PLANS[training] = found
     return found
 
 
-def _plan_of_trainer(trainer: Trainer, wanted: Wanted, not_done: Lines) -> Plan:
-    """Without the callbacks that fail in it, each of which a child has tried."""
-    failed: dict[int, str] = {}
-    while True:
-        found = in_a_child(functools.partial(plan_of_trainer, trainer, wanted, failed), not_done=not_done)
-        if isinstance(found, Plan):
-            return found
-        failed[found.number] = found.why
+def _listed(given: _Given | Sequence[_Given]) -> Sequence[_Given]:
+    return given if isinstance(given, Sequence) else [given]
 
 
 def _plan_of_loop(
     step: Callable[[Batch], object],
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer | None,
+    models: Sequence[torch.nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
     batch: Batch,
     wanted: Wanted,
+    answers: StandIns,
 ) -> Plan:
-    """What `step(batch)`, called twice, takes. The model can't be used afterwards: call it in a child.
+    """What `step(batch)` takes, called until it is enough. The models can't be used afterwards: call it in a child.
 
     Raises:
         PlanError: if the step has an optimizer and neither went backward nor called it: it would tell too little.
@@ -118,20 +118,25 @@ def _plan_of_loop(
     if wanted.on_device:
         step_as_on_a_device()
     log = StorageLog()
-    mode = Pretending(log, wanted.on_device)
-    empty(model, optimizer, mode, log)
-    prepare_ranks(model, mode)
-    batch = resized(batch, wanted.shape.rows, wanted.shape.length)
+    mode = Pretending(log, wanted.on_device, answers)
+    answers.answer(holds=not wanted.on_device)
+    given, batch = batch, resized(batch, wanted.shape.rows, wanted.shape.length)
     for tensor in tensors_among(batch):
         log.saw(tensor, "batch")
-    tell_phases(log, model)
+    notes = empty(models, optimizers, mode, log, given)
+    prepare_ranks(models, mode)
+    rounds = Rounds(log, optimizers)
+    tell_phases(log, models, rounds)
     need_no_values()
     with mode:
-        for number in range(1, STEPS + 1):
-            log.begin("forward", number)
+        while rounds.go_on():
+            log.begin("forward", rounds.step)
             step(batch)
-    if optimizer is not None and not {"backward", "optimizer"} & {stretch.phase for stretch in log.stretches}:
-        raise PlanError(
-            "step(batch) called no backward(): give a function that also does backward() and optimizer.step()"
-        )
-    return plan_of_log(log, shape_of(batch), notes=notes_on(model, wanted.on_device))
+            if not {"backward", "optimizer"} & {stretch.phase for stretch in log.stretches}:
+                if not optimizers:
+                    break
+                raise PlanError(
+                    "step(batch) called no backward(): give a function that also does backward() and optimizer.step()"
+                )
+    notes += [note for model in models for note in notes_on(model, wanted.on_device)]
+    return plan_of_log(log, shape_of(batch), notes=[*notes, *rounds.notes()], host=mode.host)

@@ -8,33 +8,32 @@ good: it is called in a process that plans and then ends.
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.refusal import problem_of
+from forgather_mem.planning.rounds import Rounds
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.source.source_lines import is_our_class, is_user_class
 
 STEPS = 2  # the first has no state of the optimizer yet
-_HEARD = (
-    "train_begin",
-    "epoch_begin",
-    "step_begin",
-    "substep_end",
-    "pre_optimizer_step",
-    "optimizer_step",
-    "epoch_end",
-)
-_Numbered = Sequence[tuple[int, object]]
+_NUMBERS = {"on_log": "logs", "on_evaluate": "metrics"}
 
 
-def tell_phases(log: StorageLog, model: torch.nn.Module) -> None:
-    """The model's call begins "forward", `backward()` "backward"; after that it is "optimizer" until the next call."""
+def tell_phases(log: StorageLog, models: Sequence[torch.nn.Module], rounds: Rounds | None = None) -> None:
+    """The call of a model begins "forward", `backward()` "backward"; then it is "optimizer" until the next call.
+
+    Args:
+        log: Told of them, and of gradients and the state of optimizers.
+        models: That are trained.
+        rounds: Told of the steps of optimizers.
+    """
 
     def forward(_: object, args: Sequence[object], keywords: Mapping[str, object]) -> None:
         if log.phase not in ("backward", "evaluate"):  # a whole model may be checkpointed
@@ -43,21 +42,24 @@ def tell_phases(log: StorageLog, model: torch.nn.Module) -> None:
             if not tensor.requires_grad:
                 log.saw(tensor, "batch")
 
-    def saw_gradients() -> None:
-        for parameter in model.parameters():  # which may be sharded later
+    def saw_gradients(*of: torch.Tensor) -> None:
+        for parameter in (*of, *(one for model in models for one in model.parameters())):  # which may be sharded later
             if parameter.grad is not None:
                 log.saw(parameter.grad, "gradients")
 
-    def stepping(*_: object) -> None:
-        saw_gradients()
-        log.begin("optimizer")
+    def stepping(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        saw_gradients(*(parameter for group in optimizer.param_groups for parameter in group["params"]))
+        if log.phase != "backward":  # in the hook of a parameter it goes on
+            log.begin("optimizer")
 
     def stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        for state in optimizer.state.values():
-            for tensor in tensors_among(state):
-                log.saw(tensor, "optimizer")
+        for tensor in tensors_among(list(optimizer.state.values())):
+            log.saw(tensor, "optimizer")
+        if rounds is not None:
+            rounds.stepped(optimizer)
 
-    model.register_forward_pre_hook(forward, with_kwargs=True)
+    for model in models:
+        model.register_forward_pre_hook(forward, with_kwargs=True)
     torch.autograd.backward = _around_backward(log, torch.autograd.backward, saw_gradients)
     register_optimizer_step_pre_hook(stepping)
     register_optimizer_step_post_hook(stepped)
@@ -73,36 +75,17 @@ class EnoughSteps(BaseException):
     """Ends the loop: no handler of exceptions in it is meant."""
 
 
-class CallbackFailed(BaseException):
-    """A callback can't be planned.
-
-    Args:
-        number: Its place in the trainer's list.
-        why: In words.
-    """
-
-    def __init__(self, number: int, why: str) -> None:
-        super().__init__(number, why)
-        self.number, self.why = number, why
-
-
-def sorted_out(callbacks: Iterable[object], failed: Mapping[int, str]) -> tuple[_Numbered, list[str]]:
-    """The user's callbacks that are planned, with their places, and notes on those that may keep tensors and are not.
+def sorted_out(callbacks: Iterable[object]) -> tuple[Sequence[object], list[str]]:
+    """The user's callbacks, which are planned, and a note on those that may keep tensors and are not.
 
     The latter are others than transformers' and our own.
     """
-    numbered = [
-        (number, one)
-        for number, one in enumerate(callbacks)
-        if not is_our_class(type(one)) and not type(one).__module__.startswith("transformers.")
+    kept = [
+        one for one in callbacks if not is_our_class(type(one)) and type(one).__module__.split(".")[0] != "transformers"
     ]
-    planned = [(number, one) for number, one in numbered if is_user_class(type(one)) and number not in failed]
-    names = [type(one).__name__ for number, one in numbered if (number, one) not in planned and number not in failed]
-    notes = [f"Callbacks are not in the plan: {', '.join(dict.fromkeys(names))}."] if names else []
-    notes += [
-        f"{type(one).__name__} is not in the plan: {failed[number]}" for number, one in numbered if number in failed
-    ]
-    return planned, notes
+    planned = [one for one in kept if is_user_class(type(one))]
+    names = dict.fromkeys(type(one).__name__ for one in kept if one not in planned)
+    return planned, [f"Callbacks are not in the plan: {', '.join(names)}."] if names else []
 
 
 class Steps:
@@ -111,19 +94,21 @@ class Steps:
     Args:
         log: Told of the steps.
         model: That is trained.
-        callbacks: The user's that are planned, with their places.
+        callbacks: The user's that are planned.
         at_end: Called after the last step.
 
     Attributes:
+        failed: Notes on callbacks that are left out from where they failed.
         kept_bytes: What the callbacks keep after a step.
         kept_more_bytes: Than after the step before.
     """
 
     def __init__(
-        self, log: StorageLog, model: torch.nn.Module, callbacks: _Numbered, at_end: Callable[[], None]
+        self, log: StorageLog, model: torch.nn.Module, callbacks: Sequence[object], at_end: Callable[..., None]
     ) -> None:
-        self._log, self._model, self._callbacks, self._at_end = log, model, callbacks, at_end
-        self._was_last_of_epoch = False
+        self._log, self._model, self._callbacks, self._at_end = log, model, list(callbacks), at_end
+        self.failed: list[str] = []
+        self._was_last_of_epoch = self._is_after_end = False
         self.kept_bytes = self.kept_more_bytes = 0
 
     def on_train_begin(self, *given: object, **keywords: object) -> None:
@@ -134,12 +119,17 @@ class Steps:
 
     def on_step_end(self, arguments: object, state: _State, *given: object, **keywords: object) -> None:
         self._tell("on_step_end", arguments, state, *given, **keywords)
-        before, self.kept_bytes = self.kept_bytes, self._log.alive_bytes("callbacks")
-        self.kept_more_bytes = self.kept_bytes - before
+        if not self._is_after_end:
+            before, self.kept_bytes = self.kept_bytes, self._log.alive_bytes("callbacks")
+            self.kept_more_bytes = self.kept_bytes - before
         is_last = self._log.step >= STEPS
         if is_last and (state.epoch < 1 or self._was_last_of_epoch):
-            self._at_end()
-            raise EnoughSteps
+            held_bytes = self._log.alive_bytes()
+            if not self._is_after_end:
+                self._at_end(arguments, state, *given, **keywords)
+            if self._is_after_end or self._log.alive_bytes() <= held_bytes:
+                raise EnoughSteps
+            self._is_after_end = True  # what the evaluation has left is there in the steps after it
         # The last step of an epoch has fewer batches, and none loaded ahead: the next one belongs to it, too
         self._was_last_of_epoch = is_last
         self._log.begin("data", min(STEPS, self._log.step + 1))
@@ -147,19 +137,26 @@ class Steps:
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):
             raise AttributeError(name)
-        return partial(self._tell, name) if name.removeprefix("on_") in _HEARD else lambda *_, **__: None
+        return partial(self._tell, name)
 
     def _tell(self, event: str, arguments: object, *of_training: object, **keywords: object) -> None:
         """The state of the training, and what is to be done next, are copies."""
-        for number, callback in self._callbacks:
+        numbers = _NUMBERS.get(event)
+        if numbers is not None:  # whatever is asked for is one
+            known = keywords.get(numbers, {})
+            keywords[numbers] = defaultdict(
+                lambda: 1.0, {"loss": 1.0, "eval_loss": 1.0, **cast(dict[str, float], known)}
+            )
+        for callback in self._callbacks[:]:
             call = getattr(callback, event)
             if call.__module__.startswith("transformers."):  # nothing
                 continue
             self._log.making = "callbacks"
             try:
                 call(arguments, *map(copy.copy, of_training), **keywords)
-            except Exception as error:  # the callback's own
-                raise CallbackFailed(number, problem_of(error)) from error
+            except Exception as error:  # noqa: BLE001  # the callback's own
+                self._callbacks.remove(callback)
+                self.failed.append(f"{type(callback).__name__} is not in the plan: {problem_of(error)}")
             finally:
                 self._log.making = None
 

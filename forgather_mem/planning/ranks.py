@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -48,8 +48,8 @@ def be_the_first_of(ranks: int, log: StorageLog) -> None:
     distributed.all_gather_into_tensor = gathered  # type: ignore[assignment]  # accelerate's are of two forms, which a fake group refuses
 
 
-def prepare_ranks(model: torch.nn.Module, mode: Pretending) -> None:
-    """Let a model that was made for several ranks, and then emptied, train as that of the first.
+def prepare_ranks(models: Iterable[torch.nn.Module], mode: Pretending) -> None:
+    """Let models that were made for several ranks, and then emptied, train as those of the first.
 
     Raises:
         PlanError: if the ranks are real: they would wait for this process, which has no part in what they do.
@@ -57,7 +57,9 @@ def prepare_ranks(model: torch.nn.Module, mode: Pretending) -> None:
     if distributed.is_initialized() and distributed.get_world_size() > 1 and distributed.get_backend() != "fake":
         raise PlanError(f"{distributed.get_world_size()} processes train together: plan it in one, with backend 'fake'")
     follow_resizing(mode.log)
-    if isinstance(model, DistributedDataParallel):
+    for model in models:
+        if not isinstance(model, DistributedDataParallel):
+            continue
         answer_gradients(mode.log)
         with mode:
             model.__init__(  # type: ignore[misc]  # its buckets are for the parameters that it has now

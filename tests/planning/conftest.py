@@ -23,7 +23,7 @@ def _steps_are_known() -> None:
     model, rows = tiny_model(), Tokens(8)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     mode = Pretending(StorageLog())
-    empty(model, optimizer, mode, StorageLog())
+    empty([model], [optimizer], mode, StorageLog())
     with mode:
         for _ in range(2):
             batch = {name: torch.stack([row[name] for row in rows][:4]) for name in ("input_ids", "labels")}

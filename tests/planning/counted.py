@@ -7,18 +7,23 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import Trainer
 
 
 class Counted(TorchDispatchMode):
     """The most bytes of tensors alive, counted anew from all storages that were seen when there is one more or larger.
 
+    Seen is what goes into an operation, and what comes out of it: a tensor that nothing made here counts from its
+    first use on.
+
     Where `tracemalloc` runs, arrays of numpy that are no tensor's count as well, and it is counted at each operation.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, *models: torch.nn.Module) -> None:
         super().__init__()
-        self.seen = {storage_of(tensor)._weak_ref() for tensor in (*model.parameters(), *model.buffers())}
+        weights = (tensor for model in models for tensor in (*model.parameters(), *model.buffers()))
+        self.seen = {storage_of(tensor)._weak_ref() for tensor in weights}
         self.sizes: dict[int, int] = {}
         self.peak_bytes = self.alive_bytes = 0
         self.count()
@@ -26,16 +31,21 @@ class Counted(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # what they are made of comes here
+        self.see(args, kwargs)
         result = func(*args, **(kwargs or {}))
+        self.see(result)
+        return result
+
+    def see(self, *values: Any) -> None:
         more = tracemalloc.is_tracing()
-        for tensor in result if isinstance(result, list | tuple) else [result]:
+        for tensor in tree_leaves(values):
             if isinstance(tensor, torch.Tensor) and not tensor.is_meta and not isinstance(tensor, FakeTensor):
                 storage = tensor.untyped_storage()
-                self.seen.add(storage._weak_ref())
-                more |= self.sizes.get(storage._cdata) != storage.nbytes()
+                if self.sizes.get(storage._cdata) != storage.nbytes():
+                    self.seen.add(storage._weak_ref())
+                    more = True
         if more:
             self.count()
-        return result
 
     def count(self) -> None:
         self.sizes = {}

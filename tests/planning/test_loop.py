@@ -8,6 +8,8 @@ from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 
 import forgather_mem
+from forgather_mem.planning.isolation.child import in_a_child
+from tests.planning.counted import Counted
 
 pytestmark = pytest.mark.plans
 
@@ -43,7 +45,11 @@ def step_of(model: nn.Module, optimizer: torch.optim.Optimizer, autocast: bool =
 
 
 def tracked(model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[Batch], None], batch: Batch) -> int:
-    """What torch's tracker counts in two real steps."""
+    """What torch's tracker counts in two real steps, in a child, since it keeps weights for ever."""
+    return in_a_child(lambda: _tracked(model, optimizer, step, batch))
+
+
+def _tracked(model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[Batch], None], batch: Batch) -> int:
     tracker = MemTracker()
     tracker.track_external(model, optimizer, *batch.values())
     with tracker:
@@ -196,6 +202,68 @@ def test_an_optimizer_in_the_hooks_of_parameters_steps() -> None:
     assert parts["gradients"] < parts["parameters"] / 2, "each goes at once"
 
 
+@pytest.mark.parametrize("every", [4, 7])
+def test_a_loop_is_planned_until_its_optimizers_have_gone_round(every: int) -> None:
+    makes, judges = nn.Linear(64, 256), nn.Sequential(nn.Linear(256, 64), nn.Linear(64, 1))
+    optimizers = [torch.optim.AdamW(part.parameters()) for part in (makes, judges)]
+    seen = 0
+
+    def step(batch: torch.Tensor) -> None:
+        nonlocal seen
+        seen += 1
+        judges(makes(batch).detach()).mean().backward()
+        optimizers[1].step()
+        optimizers[1].zero_grad()
+        judges(makes(batch)).mean().backward()
+        if seen % every == 0:
+            optimizers[0].step()
+            optimizers[0].zero_grad()
+
+    batch = torch.zeros(8, 64)
+    plan = forgather_mem.plan(step, [makes, judges], tuple(optimizers), batch)
+    with Counted(makes, judges) as counted:
+        counted.see(batch)
+        for _ in range(3 * every):
+            step(batch)
+    assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.005)
+    assert plan.notes == ()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_accumulation_of_accelerate_is_planned() -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+    model = Classifier()
+    prepared, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+
+    def step(batch: Batch) -> None:
+        with accelerator.accumulate(prepared):
+            accelerator.backward(nn.functional.cross_entropy(prepared(batch["input_ids"]), batch["labels"]))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    plan = forgather_mem.plan(step, prepared, optimizer, batch_of())
+    batch = batch_of()
+    with Counted(model) as counted:
+        for _ in range(9):
+            step(batch)
+    assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.001)
+
+
+def test_an_optimizer_that_never_steps_makes_it_a_lower_bound() -> None:
+    model, other = nn.Linear(8, 8), nn.Linear(8, 8)
+    optimizers = [torch.optim.SGD(part.parameters()) for part in (model, other)]
+
+    def step(batch: torch.Tensor) -> None:
+        model(batch).sum().backward()
+        optimizers[0].step()
+
+    plan = forgather_mem.plan(step, model, optimizers, torch.zeros(8, 8))
+    assert plan.notes == ("Not in the plan is what comes after 64 batches: SGD has not stepped.",)
+    assert str(plan).startswith("Peak at least ")
+
+
 def test_a_distribution_is_not_asked_whether_it_is_one() -> None:
     model = nn.Linear(8, 4)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -210,6 +278,12 @@ def test_a_distribution_is_not_asked_whether_it_is_one() -> None:
 
 def test_of_a_kernel_that_keeps_what_only_it_knows_a_plan_is_a_lower_bound() -> None:
     model = nn.LSTM(8, 8)
-    plan = forgather_mem.plan(lambda batch: model(batch)[0].sum().backward(), model, None, torch.zeros(4, 2, 8))
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step(batch: torch.Tensor) -> None:
+        model(batch)[0].sum().backward()
+        optimizer.step()
+
+    plan = forgather_mem.plan(step, model, optimizer, torch.zeros(4, 2, 8))
     assert str(plan).startswith("Peak at least ")
     assert plan.notes == ("Not in the plan is the workspace of LSTM, a lower bound.",)
