@@ -18,6 +18,7 @@ from forgather_mem.planning.card import CardUse, use_of_card
 from forgather_mem.planning.changes import ATTENTION
 from forgather_mem.planning.entry import plan
 from forgather_mem.planning.result import Plan
+from forgather_mem.planning.script import Script
 from forgather_mem.planning.text import CardPlan, Most, card_text
 
 Answer = dict[str, object]
@@ -45,13 +46,13 @@ class Searched:
 _SEARCH = Searched()
 
 
-def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
-    """The plans of this trainer that are asked for, in JSON's types.
+def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answer | None:
+    """The plans of this training that are asked for, in JSON's types; None where a script does not train here.
 
     Args:
         request: "sizes" is a list of pairs, rows and length of batches; None in place of one leaves it as it is.
             "card_bytes" is the size of a card, or None; "ranks" the number of processes, 1 without it.
-        trainer: The script's.
+        training: The script's Trainer, or its own loop.
 
     Returns:
         "plans" as dictionaries, "settings" as in a report, "card" where one was asked for, and "text" for people;
@@ -59,15 +60,21 @@ def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
     """
     sizes = cast(Sequence[Sequence[int | None]], request["sizes"])
     card_bytes, ranks = cast(int | None, request["card_bytes"]), cast(int, request.get("ranks", 1))
-    planned = functools.partial(plan, trainer, on_device=card_bytes is not None, ranks=ranks)
+    own = training if isinstance(training, Script) else None
+    trainer = None if own else training
+    call = own.plan if own else functools.partial(plan, trainer)
+    planned = functools.partial(call, on_device=card_bytes is not None, ranks=ranks)
     try:
         plans = [planned(rows=rows, length=length) for rows, length in sizes]
+        if None in plans:
+            return None
         texts = [one.text() for one in plans]
-        settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer)
+        settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer) if trainer else {}
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
-            bounds = _longest(trainer), card_bytes, _rows(trainer, ranks)
-            cards = [card_plan(one, planned, _ways(trainer), *bounds) for one in plans]
+            bounds = _longest(trainer), card_bytes, _rows(trainer, ranks) if trainer else None
+            ways = _ways(trainer) if trainer else None
+            cards = [card_plan(one, planned, ways, *bounds) for one in plans]
             answer["card"] = [asdict(card) for card in cards]
             texts = [f"{text}\n{card_text(card)}" for text, card in zip(texts, cards, strict=True)]
     except PlanError as error:
@@ -87,7 +94,7 @@ def _most_of_card(plan: Plan) -> int:
 def card_plan(
     own: Plan,
     planned: Callable[..., Plan],
-    ways: Iterable[tuple[str, object]],
+    ways: Iterable[tuple[str, object]] | None,
     longest: int,
     card_bytes: int,
     all_rows: int | None = None,
@@ -97,7 +104,7 @@ def card_plan(
     Args:
         own: The plan.
         planned: Makes the plan of other rows, another length, other arguments.
-        ways: Arguments to try instead, by name and value.
+        ways: Arguments to try instead, by name and value; None where a training has none.
         longest: The most that rows may have.
         card_bytes: The card's memory.
         all_rows: Of the data set, which no batch has more than; None if that is not known.
@@ -129,8 +136,8 @@ def card_plan(
         use=use_of(own),
         most_rows=most(rows, all_rows, lambda rows: of(rows, of_rows)),
         most_length=most(length, longest, lambda length: of(own.rows, length)),
-        smaller=None if fits else most(rows, rows - 1, smaller, in_a_step),
-        instead=tuple(_instead(lambda **way: planned(rows=own.joined or own.rows, length=of_rows, **way), ways)),
+        smaller=None if fits or ways is None else most(rows, rows - 1, smaller, in_a_step),
+        instead=tuple(_instead(lambda **way: planned(rows=own.joined or own.rows, length=of_rows, **way), ways or ())),
     )
 
 

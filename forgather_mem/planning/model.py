@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.pretending import Pretending
@@ -20,7 +21,11 @@ WORKSPACES = "Not in the plan is the workspace"
 
 
 def empty(
-    models: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer], mode: Pretending, log: StorageLog
+    models: Iterable[nn.Module],
+    optimizers: Iterable[torch.optim.Optimizer],
+    mode: Pretending,
+    log: StorageLog,
+    leaves: Iterable[torch.Tensor] = (),
 ) -> None:
     """Put tensors of the same size without values in place of all weights; what shares memory shares it still.
 
@@ -31,6 +36,7 @@ def empty(
         optimizers: Given the emptied parameters; their state, if they have one already, loses its values, too.
         mode: Makes tensors without values.
         log: Told of each parameter and state.
+        leaves: What is trained and is in no model.
 
     Raises:
         PlanError: if a parameter is of a kind that can't be planned.
@@ -38,6 +44,7 @@ def empty(
     emptied = _Emptied(mode, log)  # nothing holds it: where a model is sharded later its weights go
     for model in models:
         emptied.model(model)
+    emptied.tensors(leaves)
     for optimizer in optimizers:
         emptied.optimizer(optimizer)
 
@@ -54,7 +61,7 @@ class _Emptied:
 
     def __init__(self, mode: Pretending, log: StorageLog) -> None:
         self._mode, self._log = mode, log
-        self._new: dict[int, nn.Parameter] = {}  # by the id of the old one, which stays alive in `_old`
+        self._new: dict[int, torch.Tensor] = {}  # by the id of the old one, which stays alive in `_old`
         self._storages: dict[int, torch.Tensor] = {}
         self._old: list[torch.Tensor] = []
         self._shared: Counter[int] = Counter()  # tensors in a storage
@@ -64,7 +71,7 @@ class _Emptied:
             for whole, shard in empty_shards(model, self._mode.unknown):
                 self._is_now(whole, shard)
         for name, parameter in model.named_parameters():
-            if id(parameter) not in self._new:
+            if id(parameter) not in self._new and not isinstance(parameter, FakeTensor):
                 _check_kind(name, parameter)
         self._shared = Counter(parameter.untyped_storage()._cdata for parameter in model.parameters())
         with torch.no_grad():
@@ -96,7 +103,14 @@ class _Emptied:
                 self._log.saw(value, "optimizer")
         return emptied
 
-    def _parameter_of(self, old: nn.Parameter) -> nn.Parameter:
+    def tensors(self, leaves: Iterable[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for leaf in leaves:
+                self._parameter_of(leaf)
+
+    def _parameter_of(self, old: torch.Tensor) -> torch.Tensor:
+        if isinstance(old, FakeTensor):  # by a model that has it, too
+            return old
         if id(old) not in self._new:
             new = nn.Parameter(self._like(old), requires_grad=old.requires_grad)
             new.__dict__.update(old.__dict__)
@@ -104,6 +118,9 @@ class _Emptied:
             self._new[id(old)] = old
             self._old.append(new)
             self._log.saw(old, "parameters")
+            if new.grad is not None:
+                old.grad = self._mode.unknown(new.grad)
+                self._log.saw(old.grad, "gradients")
         return self._new[id(old)]
 
     def _is_now(self, old: nn.Parameter, new: nn.Parameter) -> None:

@@ -20,6 +20,7 @@ from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.rounds import Rounds
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.source.source_lines import is_our_class, is_user_class
+from forgather_mem.system.backward_passes import around_passes
 
 STEPS = 2  # the first has no state of the optimizer yet
 _HEARD = (
@@ -68,7 +69,7 @@ def tell_phases(log: StorageLog, models: Sequence[torch.nn.Module], rounds: Roun
 
     for model in models:
         model.register_forward_pre_hook(forward, with_kwargs=True)
-    torch.autograd.backward = _around_backward(log, torch.autograd.backward, saw_gradients)
+    around_passes(partial(_pass, log, saw_gradients))
     register_optimizer_step_pre_hook(stepping)
     register_optimizer_step_post_hook(stepped)
 
@@ -174,15 +175,13 @@ class Steps:
                 self._log.making = None
 
 
-def _around_backward(
-    log: StorageLog, backward: Callable[..., None], afterwards: Callable[[], None]
-) -> Callable[..., None]:
-    def told(*args: object, **keywords: object) -> None:
-        is_outer = log.phase != "backward"  # checkpointing calls it again, inside
-        log.begin("backward")
-        backward(*args, **keywords)
-        if is_outer:
-            afterwards()
-            log.begin("optimizer")
-
-    return told
+def _pass(
+    log: StorageLog, afterwards: Callable[[], None], backward: Callable[..., object], *args: object, **keywords: object
+) -> object:
+    is_outer = log.phase != "backward"  # checkpointing calls it again, inside
+    log.begin("backward")
+    result = backward(*args, **keywords)
+    if is_outer:
+        afterwards()
+        log.begin("optimizer")
+    return result

@@ -145,5 +145,7 @@ def _phase_peaks(log: StorageLog) -> Iterator[PhasePlan]:
                 best, most = list(sizes), total
         found[key] = best
     for (step, phase), best in found.items():
+        if step == 0:
+            continue  # it is not planned
         parts = {name: size for name, size in zip(PARTS, best, strict=True) if size}
         yield PhasePlan(step=step, phase=phase, bytes=sum(best), parts=parts)

@@ -1,0 +1,256 @@
+"""A script's own loop, planned where it stands: from the first call of a model on it computes nothing.
+
+It goes on in a forked child as it would have, until it is enough. What is changed in torch there is so for good.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn, cast
+from weakref import WeakSet
+
+import torch
+from torch import distributed, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, _DatasetKind
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
+
+from forgather_mem.errors import PlanError
+from forgather_mem.planning.batches import Loader, PlannedShape, Wanted, batches_of_longest_rows, largest, shape_of
+from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
+from forgather_mem.planning.isolation.child import GoesOn, Tell, in_a_child, notes_of
+from forgather_mem.planning.model import empty, notes_on
+from forgather_mem.planning.phases import STEPS, tell_phases
+from forgather_mem.planning.pretending import Pretending, tensors_among, warm_up
+from forgather_mem.planning.ranks import prepare_ranks
+from forgather_mem.planning.refusal import problem_of
+from forgather_mem.planning.result import Plan, plan_of_log
+from forgather_mem.planning.rounds import NOT_THROUGH, Rounds
+from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.probes.live_objects import live_objects
+from forgather_mem.system.backward_passes import around_passes
+
+_NO_EVALUATION = "No evaluation came within the planned steps; one that comes later is not planned."
+_MOST_EVALUATED = 64
+_KINDS = nn.Module, Optimizer, torch.Tensor, _BaseDataLoaderIter
+
+
+class Script:
+    """What there is of a training where its first step begins, in the process that forks its plans.
+
+    Args:
+        is_late: Whether a part of a step has been computed, which is not planned.
+    """
+
+    def __init__(self, is_late: bool) -> None:
+        self._is_late = is_late
+        self._found: list[Any] = live_objects(cast(type, _KINDS))
+
+    def plan(self, *, rows: int | None, length: int | None, on_device: bool, ranks: int) -> Plan | None:
+        """The plan of its loop; None if what is called here is no training, as far as the loop has come.
+
+        Raises:
+            PlanError: if it can't be planned.
+            GoesOn: in the child.
+        """
+        if ranks > 1:
+            raise PlanError("--ranks is for a Trainer: of another loop plan the model of one rank, in Python")
+        not_done: dict[str, None] = {}
+        warm_up()
+        found = in_a_child(partial(self._enter, Wanted(PlannedShape(rows, length), on_device)), not_done=not_done)
+        return found and replace(found, notes=(*found.notes, *notes_of(not_done, "\n".join(found.notes))))
+
+    def _enter(self, wanted: Wanted) -> NoReturn:
+        loop = _Loop(self._found, wanted, self._is_late)
+        self._found.clear()
+        raise GoesOn(loop.begin)
+
+
+class _Loop:
+    """The loop in its child.
+
+    Args:
+        found: All models, optimizers, tensors and data loaders' iterators that there are.
+        wanted: The batches to plan in place of its own.
+        is_late: See `Script`.
+    """
+
+    def __init__(self, found: Iterable[object], wanted: Wanted, is_late: bool) -> None:
+        need_no_values()
+        if wanted.on_device:
+            step_as_on_a_device()
+        if "torch._dynamo" in sys.modules:
+            torch.compiler.set_stance("force_eager")
+        self._wanted, self._log = wanted, StorageLog()
+        self._mode = Pretending(self._log, wanted.on_device)
+        modules = [one for one in found if isinstance(one, nn.Module)]
+        inner = {id(child) for module in modules for child in module.children()}
+        models = [one for one in modules if id(one) not in inner and next(one.parameters(), None) is not None]
+        self._optimizers = [one for one in found if isinstance(one, Optimizer)]
+        leaves = [one for one in found if isinstance(one, torch.Tensor) and one.is_leaf and one.requires_grad]
+        empty(models, self._optimizers, self._mode, self._log, leaves)
+        if distributed.is_available() and distributed.is_initialized():
+            prepare_ranks(models, self._mode)
+        self._models, self._known = nn.ModuleList(models), WeakSet(models)
+        trained = [one for of in self._optimizers for group in of.param_groups for one in group["params"]]
+        self._trained = {id(one) for one in trained or self._models.parameters() if one.requires_grad}
+        self._shapes: list[PlannedShape] = []
+        self._given: list[PlannedShape] = []
+        self._notes: list[str] = []
+        is_changed = self._plan_batches(found)
+        # Of batches that were made before, or of what was computed before, a first round is not planned
+        self._skipped = int(is_late or is_changed)
+        self._is_late = is_late
+        self._rounds = Rounds(self._optimizers)
+        self._depth = self._calls = self._passes = self._evaluated = 0
+        self._is_new, self._is_through = True, False
+
+    def begin(self, tell: Tell) -> None:
+        """Compute nothing from now on, until it is enough: then tell the parent."""
+        self._tell = tell
+        tell_phases(self._log, [self._models], self)
+        around_passes(self._pass)
+        call = nn.Module.__call__
+
+        def called(module: nn.Module, *args: object, **keywords: object) -> object:
+            self._depth += 1
+            try:
+                if self._depth == 1 and not torch.compiler.is_compiling():
+                    self._call(module, args, keywords)
+                return call(module, *args, **keywords)
+            finally:
+                self._depth -= 1
+
+        nn.Module.__call__ = called  # type: ignore[method-assign]
+        if (trainers := sys.modules.get("transformers.trainer")) is not None:
+            trainers.Trainer.train = lambda *_, **__: self.end()
+        atexit.register(self.end)
+        sys.excepthook = lambda _, error, __: self.end(error)
+        self._log.begin("data", self._step)
+        self._mode.__enter__()
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """See `Rounds`."""
+        if all(one.param_groups is not optimizer.param_groups for one in self._optimizers):
+            self._optimizers.append(optimizer)
+        self._rounds.stepped(optimizer)
+        if self._skipped and self._rounds.step > 1:
+            self._rounds, self._skipped = Rounds(self._optimizers), 0
+        if self._step != self._log.step or not self._calls:
+            self._log.begin("data" if self._calls else "forward", self._step)
+
+    @property
+    def _step(self) -> int:
+        """That is planned; 0 in one that is not."""
+        if self._optimizers:
+            return 0 if self._skipped else self._rounds.step
+        return min(STEPS, self._passes + 1 - self._skipped)
+
+    def _call(self, module: nn.Module, args: tuple[object, ...], keywords: Mapping[str, object]) -> None:
+        parameters = list(module.parameters())
+        if any(not isinstance(one, FakeTensor) for one in parameters) and module not in self._known:
+            self._known.add(module)  # made since
+            empty([module], [], self._mode, self._log)
+            self._models.append(module)
+        if parameters and self._log.phase != "backward":  # else it is called again by checkpointing
+            self._calls += 1
+            self._begin("forward" if torch.is_grad_enabled() else "evaluate", parameters)
+            self._given = [*self._given[-1:], shape_of(keywords or args)]
+        for tensor in tensors_among((args, keywords)):
+            if not tensor.requires_grad:
+                self._log.saw(tensor, "batch")
+
+    def _begin(self, phase: str, parameters: Iterable[torch.Tensor]) -> None:
+        self._batch_begins()
+        if phase == "forward":
+            if self._is_through:
+                self.end()
+        elif not any(id(one) in self._trained for one in parameters):
+            return  # a teacher, in a step
+        elif self._is_through:
+            self._evaluated += 1
+            if self._evaluated > _MOST_EVALUATED:
+                self._notes.append(f"{NOT_THROUGH} {_MOST_EVALUATED} batches of the evaluation.")
+                self.end()
+        self._log.begin(phase, self._step)
+
+    def _batch_begins(self) -> None:
+        """Unless it has, since the last backward pass."""
+        if self._is_new:
+            self._is_new = False
+            is_enough = not self._rounds.go_on()
+            self._is_through = is_enough if self._optimizers else self._passes - self._skipped >= STEPS
+
+    def _pass(self, backward: Callable[..., object], *args: object, **keywords: object) -> object:
+        is_inner = self._log.phase == "backward"
+        if not is_inner:
+            self._batch_begins()
+            if self._is_through:
+                self.end()
+        result = backward(*args, **keywords)
+        if not is_inner:
+            self._passes += 1
+            self._is_new = True
+            if not self._calls and not self._optimizers:
+                self._log.begin("forward", self._step)
+        return result
+
+    def _plan_batches(self, found: Iterable[object]) -> bool:
+        """Let data loaders make the plan's batches; whether those that there are would have made others."""
+        load, known = DataLoader._get_iterator, WeakSet[Loader]()
+
+        def planned(loader: DataLoader[object]) -> object:
+            if loader not in known:
+                known.add(loader)
+                self._of_longest_rows(loader, loader.batch_size)
+            return load(loader)
+
+        DataLoader._get_iterator = planned  # type: ignore[method-assign,assignment]
+        is_changed = self._wanted.shape != PlannedShape()
+        for one in found:
+            if isinstance(one, _BaseDataLoaderIter):
+                of: Any = one
+                of.__class__ = _SingleProcessDataLoaderIter  # a child can't use its parent's workers
+                of._pin_memory = False
+                of._dataset_fetcher = _DatasetKind.create_fetcher(
+                    of._dataset_kind, of._dataset, of._auto_collation, of._collate_fn, of._drop_last
+                )
+                rows = getattr(of._index_sampler, "batch_size", None)
+                is_changed |= self._of_longest_rows(of._dataset_fetcher, rows)
+        return is_changed
+
+    def _of_longest_rows(self, loader: Loader, rows: int | None) -> bool:
+        """Whether it will make other batches than it has."""
+        is_trained = torch.is_grad_enabled()
+        wanted = self._wanted.shape if is_trained else PlannedShape(None, self._wanted.shape.length)
+        longest = batches_of_longest_rows(loader, rows or 1, "length", wanted, self._shapes.append) if rows else None
+        if longest is not None and is_trained and wanted.length is None:
+            self._notes = [longest.note()]
+        return longest is not None
+
+    def end(self, error: BaseException | None = None) -> NoReturn:
+        """Tell the parent what there is, and end this process."""
+        self._batch_begins()
+        has_begun = self._passes > 0 or self._rounds.step > 1
+        if not has_begun and not self._is_late:
+            self._tell(None, None)
+        if error is None and self._log.step == 0:
+            error = PlanError("the script has ended before a whole step could be planned")
+        if error is not None and not self._is_through:
+            self._tell(None, error)
+        if error is not None:
+            self._notes.append(f"What follows step {STEPS} is not planned: {problem_of(error)}")
+        if self._wanted.shape != PlannedShape() and not self._shapes:
+            self._tell(
+                None, PlanError("batches of another size can't be planned: torch's DataLoader does not make them")
+            )
+        if not any(stretch.phase == "evaluate" for stretch in self._log.stretches):
+            self._notes.append(_NO_EVALUATION)
+        models = [note for model in self._models for note in notes_on(model, self._wanted.on_device)]
+        notes = [*models, *self._notes, *(self._rounds.notes() if self._optimizers else [])]
+        self._tell(plan_of_log(self._log, largest(self._shapes or self._given), notes=notes), None)
