@@ -163,7 +163,9 @@ def _plan_loops(acts: _Acts) -> None:
         acts.answer(lambda: _answer_to(Script(is_late)), may_go_on=not is_late)
 
     def called(one: Any, *arguments: object, **keywords: object) -> object:
-        if next(one.parameters(), None) is not None and not _is_pretended():
+        from forgather_mem.system.tracing import is_traced
+
+        if next(one.parameters(), None) is not None and not is_traced() and not _is_planned():
             begins(is_late=False)
         return (call if module.__call__ is called else module.__call__)(one, *arguments, **keywords)
 
@@ -173,7 +175,7 @@ def _plan_loops(acts: _Acts) -> None:
         return result
 
     def stepping(*_: object) -> None:
-        if not _is_pretended():
+        if not _is_planned():
             begins(is_late=True)
 
     module.__call__ = called
@@ -255,14 +257,13 @@ def _told_of(pid: int, what: str) -> bytes:
         return b""
 
 
-def _is_pretended() -> bool:
-    """Whether tensors have no values here: in a plan, and where torch compiles."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
+def _is_planned() -> bool:
+    """Whether a plan made in Python calls this."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
     from forgather_mem.planning.pretending import Pretending
 
-    return any(isinstance(mode, Pretending | FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
+    return any(isinstance(mode, Pretending) for mode in _get_current_dispatch_mode_stack())
 
 
 def plan_before_training(trainers: type) -> None:

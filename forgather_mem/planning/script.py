@@ -34,9 +34,10 @@ from forgather_mem.planning.rounds import NOT_THROUGH, Rounds
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.backward_passes import around_passes
+from forgather_mem.system.tracing import is_traced
 
 _NO_EVALUATION = "No evaluation came within the planned steps; one that comes later is not planned."
-_MOST_EVALUATED = 64
+_MOST_EVALUATED, _MOST_AHEAD = 64, 2
 _KINDS = nn.Module, Optimizer, torch.Tensor, _BaseDataLoaderIter
 
 
@@ -93,10 +94,11 @@ class _Loop:
         models = [one for one in modules if id(one) not in inner and next(one.parameters(), None) is not None]
         self._optimizers = [one for one in found if isinstance(one, Optimizer)]
         leaves = [one for one in found if isinstance(one, torch.Tensor) and one.is_leaf and one.requires_grad]
-        empty(models, self._optimizers, self._mode, self._log, leaves)
+        if not is_traced():  # else it is inside of `torch.func.grad`, whose arguments keep their values
+            empty(models, self._optimizers, self._mode, self._log, leaves)
         if distributed.is_available() and distributed.is_initialized():
             prepare_ranks(models, self._mode)
-        self._models, self._known = nn.ModuleList(models), WeakSet(models)
+        self._models, self._known, self._stepping = nn.ModuleList(models), WeakSet(models), WeakSet[nn.Module]()
         trained = [one for of in self._optimizers for group in of.param_groups for one in group["params"]]
         self._trained = {id(one) for one in trained or self._models.parameters() if one.requires_grad}
         self._shapes: list[PlannedShape] = []
@@ -107,8 +109,8 @@ class _Loop:
         self._skipped = int(is_late or is_changed)
         self._is_late = is_late
         self._rounds = Rounds(self._optimizers)
-        self._depth = self._calls = self._passes = self._evaluated = 0
-        self._is_new, self._is_through = True, False
+        self._depth = self._calls = self._passes = self._evaluated = self._ahead = 0
+        self._is_new, self._is_through, self._cut = True, False, False
 
     def begin(self, tell: Tell) -> None:
         """Compute nothing from now on, until it is enough: then tell the parent."""
@@ -120,7 +122,7 @@ class _Loop:
         def called(module: nn.Module, *args: object, **keywords: object) -> object:
             self._depth += 1
             try:
-                if self._depth == 1 and not torch.compiler.is_compiling():
+                if self._depth == 1 and not is_traced():
                     self._call(module, args, keywords)
                 return call(module, *args, **keywords)
             finally:
@@ -151,6 +153,11 @@ class _Loop:
             return 0 if self._skipped else self._rounds.step
         return min(STEPS, self._passes + 1 - self._skipped)
 
+    @property
+    def _trains(self) -> bool:
+        """Whether it is no evaluation."""
+        return torch.is_grad_enabled() and (not self._stepping or any(one.training for one in self._stepping))
+
     def _call(self, module: nn.Module, args: tuple[object, ...], keywords: Mapping[str, object]) -> None:
         parameters = list(module.parameters())
         if any(not isinstance(one, FakeTensor) for one in parameters) and module not in self._known:
@@ -159,6 +166,8 @@ class _Loop:
             self._models.append(module)
         if parameters and self._log.phase != "backward":  # else it is called again by checkpointing
             self._calls += 1
+            if torch.is_grad_enabled() and not self._is_through:
+                self._stepping.add(module)
             self._begin("forward" if torch.is_grad_enabled() else "evaluate", parameters)
             self._given = [*self._given[-1:], shape_of(keywords or args)]
         for tensor in tensors_among((args, keywords)):
@@ -168,8 +177,7 @@ class _Loop:
     def _begin(self, phase: str, parameters: Iterable[torch.Tensor]) -> None:
         self._batch_begins()
         if phase == "forward":
-            if self._is_through:
-                self.end()
+            self._end_if_through()
         elif not any(id(one) in self._trained for one in parameters):
             return  # a teacher, in a step
         elif self._is_through:
@@ -186,12 +194,18 @@ class _Loop:
             is_enough = not self._rounds.go_on()
             self._is_through = is_enough if self._optimizers else self._passes - self._skipped >= STEPS
 
+    def _end_if_through(self) -> None:
+        """A loop whose data loader has come to an end may have batches that it has loaded before."""
+        if self._is_through:
+            self._ahead += 1
+            if not self._cut or self._ahead > _MOST_AHEAD:
+                self.end()
+
     def _pass(self, backward: Callable[..., object], *args: object, **keywords: object) -> object:
         is_inner = self._log.phase == "backward"
-        if not is_inner:
+        if not is_inner and not self._calls:
             self._batch_begins()
-            if self._is_through:
-                self.end()
+            self._end_if_through()
         result = backward(*args, **keywords)
         if not is_inner:
             self._passes += 1
@@ -202,15 +216,26 @@ class _Loop:
 
     def _plan_batches(self, found: Iterable[object]) -> bool:
         """Let data loaders make the plan's batches; whether those that there are would have made others."""
-        load, known = DataLoader._get_iterator, WeakSet[Loader]()
+        load, known, following = DataLoader._get_iterator, WeakSet[Loader](), _BaseDataLoaderIter.__next__
 
         def planned(loader: DataLoader[object]) -> object:
+            if self._cut and self._trains:
+                self.end()  # the next epoch
             if loader not in known:
                 known.add(loader)
                 self._of_longest_rows(loader, loader.batch_size)
             return load(loader)
 
+        def follows(iterator: object) -> object:
+            if self._trains and self._passes:
+                self._batch_begins()
+                if self._is_through:  # what follows an epoch is planned, too
+                    self._cut = True
+                    raise StopIteration
+            return following(iterator)
+
         DataLoader._get_iterator = planned  # type: ignore[method-assign,assignment]
+        _BaseDataLoaderIter.__next__ = follows  # type: ignore[method-assign,assignment]
         is_changed = self._wanted.shape != PlannedShape()
         for one in found:
             if isinstance(one, _BaseDataLoaderIter):
@@ -226,7 +251,7 @@ class _Loop:
 
     def _of_longest_rows(self, loader: Loader, rows: int | None) -> bool:
         """Whether it will make other batches than it has."""
-        is_trained = torch.is_grad_enabled()
+        is_trained = self._trains
         wanted = self._wanted.shape if is_trained else PlannedShape(None, self._wanted.shape.length)
         longest = batches_of_longest_rows(loader, rows or 1, "length", wanted, self._shapes.append) if rows else None
         if longest is not None and is_trained and wanted.length is None:
@@ -243,7 +268,7 @@ class _Loop:
             error = PlanError("the script has ended before a whole step could be planned")
         if error is not None and not self._is_through:
             self._tell(None, error)
-        if error is not None:
+        if error is not None and not isinstance(error, StopIteration):
             self._notes.append(f"What follows step {STEPS} is not planned: {problem_of(error)}")
         if self._wanted.shape != PlannedShape() and not self._shapes:
             self._tell(
