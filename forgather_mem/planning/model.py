@@ -114,7 +114,7 @@ class _Emptied:
         if id(old) not in self._new:
             new = nn.Parameter(self._like(old), requires_grad=old.requires_grad)
             new.__dict__.update(old.__dict__)
-            _swap(old, new)
+            swap(old, new)
             self._new[id(old)] = old
             self._old.append(new)
             self._log.saw(old, "parameters")
@@ -139,7 +139,7 @@ class _Emptied:
         return base.view(old.dtype).as_strided(old.size(), old.stride(), old.storage_offset())
 
 
-def _swap(one: torch.Tensor, other: torch.Tensor) -> None:
+def swap(one: torch.Tensor, other: torch.Tensor) -> None:
     """As `torch.utils.swap_tensors`, which refuses where somebody has a weak reference: that is to have the new one.
 
     Hooks stay.

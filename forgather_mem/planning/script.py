@@ -24,7 +24,7 @@ from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Loader, PlannedShape, Wanted, batches_of_longest_rows, largest, shape_of
 from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
 from forgather_mem.planning.isolation.child import GoesOn, Tell, in_a_child, notes_of
-from forgather_mem.planning.model import empty, notes_on
+from forgather_mem.planning.model import empty, notes_on, swap
 from forgather_mem.planning.phases import STEPS, tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among, warm_up
 from forgather_mem.planning.ranks import prepare_ranks
@@ -117,6 +117,8 @@ class _Loop:
         self._tell = tell
         tell_phases(self._log, [self._models], self)
         around_passes(self._pass)
+        torch.utils.swap_tensors = swap  # for `Module.to`: torch's refuses weights that are in use
+        FakeTensor.__reduce_ex__ = lambda *_: (torch.empty, (0,))  # for `torch.save`: what it writes is lost
         call = nn.Module.__call__
 
         def called(module: nn.Module, *args: object, **keywords: object) -> object:
@@ -178,8 +180,8 @@ class _Loop:
         self._batch_begins()
         if phase == "forward":
             self._end_if_through()
-        elif not any(id(one) in self._trained for one in parameters):
-            return  # a teacher, in a step
+        elif not any(id(one) in self._trained for one in parameters):  # a teacher
+            phase = "evaluate" if self._log.phase == "evaluate" else "forward"
         elif self._is_through:
             self._evaluated += 1
             if self._evaluated > _MOST_EVALUATED:
@@ -226,13 +228,20 @@ class _Loop:
                 self._of_longest_rows(loader, loader.batch_size)
             return load(loader)
 
-        def follows(iterator: object) -> object:
-            if self._trains and self._passes:
-                self._batch_begins()
-                if self._is_through:  # what follows an epoch is planned, too
-                    self._cut = True
-                    raise StopIteration
-            return following(iterator)
+        def follows(iterator: Any) -> object:
+            if not self._trains or not self._passes:
+                return following(iterator)
+            self._batch_begins()
+            if self._is_through:  # what follows an epoch is planned, too
+                self._cut = True
+                raise StopIteration
+            try:
+                return following(iterator)
+            except StopIteration:
+                if not self._skipped:
+                    raise
+                iterator._sampler_iter = iter(iterator._index_sampler)  # the round that is skipped is no part of it
+                return following(iterator)
 
         DataLoader._get_iterator = planned  # type: ignore[method-assign,assignment]
         _BaseDataLoaderIter.__next__ = follows  # type: ignore[method-assign,assignment]
@@ -264,12 +273,14 @@ class _Loop:
         has_begun = self._passes > 0 or self._rounds.step > 1
         if not has_begun and not self._is_late:
             self._tell(None, None)
-        if error is None and self._log.step == 0:
+        if error is None and not any(
+            one.step and one.phase in ("backward", "optimizer") for one in self._log.stretches
+        ):
             error = PlanError("the script has ended before a whole step could be planned")
         if error is not None and not self._is_through:
             self._tell(None, error)
-        if error is not None and not isinstance(error, StopIteration):
-            self._notes.append(f"What follows step {STEPS} is not planned: {problem_of(error)}")
+        if error is not None and self._log.phase == "evaluate":
+            self._notes.append(f"{NOT_THROUGH} an error in the evaluation: {problem_of(error)}")
         if self._wanted.shape != PlannedShape() and not self._shapes:
             self._tell(
                 None, PlanError("batches of another size can't be planned: torch's DataLoader does not make them")
