@@ -40,6 +40,7 @@ def meetings() -> dict[str, Callable[[], object]]:
         _ARGUMENTS: _allow_what_devices_do,
         _TRAINER: functools.partial(_plan_instead, acts),
         _OPTIMIZERS: functools.partial(_plan_loops, acts),
+        "torch._dynamo": lambda: sys.modules["torch"].compiler.set_stance("force_eager"),
     }
     if _request()["meta"]:
         found[_MODELS] = _leave_weights_unread
@@ -62,7 +63,7 @@ class _Acts:
 
     def __init__(self) -> None:
         self._done: dict[str, None] = {}
-        self._planner: tuple[int, int] | None = None
+        self.planner: tuple[int, int] | None = None  # its process and thread
         self._turn = allocate_lock()
         self._not_noted = os.environ[run_session.PLAN], "/dev/", "/proc/"
         self.waiting = 0  # the process from which this one was forked, which ends as this one does
@@ -72,10 +73,10 @@ class _Acts:
         names = acted_on(event, arguments)
         if names is None or (names and all(name.startswith(self._not_noted) for name in names)):
             return
-        if self._planner is not None and self._planner[0] != os.getpid():
+        if self.planner is not None and self.planner[0] != os.getpid():
             return  # children that plan have a rule of their own
-        if self._planner is not None and event != "os.kill":
-            if self._planner[1] == get_ident() or self.waiting != os.getpid():
+        if self.planner is not None and event != "os.kill":
+            if self.planner[1] == get_ident() or self.waiting != os.getpid():
                 raise PermissionError(f"{event}: a plan acts on nothing")
             with self._turn:  # until it is known whether the script goes on
                 pass
@@ -83,7 +84,7 @@ class _Acts:
 
     def end(self) -> None:
         """This thread plans, or ends it."""
-        self._planner = os.getpid(), get_ident()
+        self.planner = os.getpid(), get_ident()
 
     def answer(self, made: Callable[[], dict[str, object] | None], may_go_on: bool = False) -> None:
         """Answer with what this makes, and end. Returns in a child that is planned, and where there is no answer.
@@ -92,14 +93,14 @@ class _Acts:
             made: Makes it. Another thread that would answer waits for the end.
             may_go_on: Whether the script goes on where there is no answer: a fork makes it then.
         """
-        if self._planner is not None and self._planner[0] != os.getpid():
+        if self.planner is not None and self.planner[0] != os.getpid():
             return
         with self._turn:
             self.end()
             if not may_go_on or self._is_fork():
                 _answer(made, self)
             else:
-                self._planner = None
+                self.planner = None
 
     def _is_fork(self) -> bool:
         """True in a fork. Here it is waited for, and unless it has found nothing to plan, this process ends as it did.
@@ -165,7 +166,7 @@ def _plan_loops(acts: _Acts) -> None:
     def called(one: Any, *arguments: object, **keywords: object) -> object:
         from forgather_mem.system.tracing import is_traced
 
-        if next(one.parameters(), None) is not None and not is_traced() and not _is_planned():
+        if acts.planner is None and next(one.parameters(), None) is not None and not is_traced() and not _is_planned():
             begins(is_late=False)
         return (call if module.__call__ is called else module.__call__)(one, *arguments, **keywords)
 
@@ -230,12 +231,13 @@ def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
             json.dump({**answer, "notes": acts.notes()}, file)
         for stream in _streams():
             stream.flush()
-        mark, others = f"{run_session.PLAN}={folder}".encode(), [os.getpid()]
+        spared = os.getpid(), acts.waiting or os.getpid()
+        mark, others = f"{run_session.PLAN}={folder}".encode(), [*spared]
         for pid in sorted(map(int, filter(str.isdecimal, os.listdir("/proc")))):
             _, parent, *_ = _told_of(pid, "stat").rpartition(b") ")[2].split() or (b"", -1)
             if int(parent) in others or mark in _told_of(pid, "environ").split(b"\0"):  # the former without variables
                 others.append(pid)
-        for pid in {*others}.difference((os.getpid(), acts.waiting)):
+        for pid in {*others}.difference(spared):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     finally:

@@ -85,8 +85,6 @@ class _Loop:
         need_no_values()
         if wanted.on_device:
             step_as_on_a_device()
-        if "torch._dynamo" in sys.modules:
-            torch.compiler.set_stance("force_eager")
         self._wanted, self._log = wanted, StorageLog()
         self._mode = Pretending(self._log, wanted.on_device)
         modules = [one for one in found if isinstance(one, nn.Module)]
@@ -98,7 +96,7 @@ class _Loop:
             empty(models, self._optimizers, self._mode, self._log, leaves)
         if distributed.is_available() and distributed.is_initialized():
             prepare_ranks(models, self._mode)
-        self._models, self._known, self._stepping = nn.ModuleList(models), WeakSet(models), WeakSet[nn.Module]()
+        self._models, self._stepping = nn.ModuleList(models), WeakSet[nn.Module]()
         trained = [one for of in self._optimizers for group in of.param_groups for one in group["params"]]
         self._trained = {id(one) for one in trained or self._models.parameters() if one.requires_grad}
         self._shapes: list[PlannedShape] = []
@@ -162,16 +160,15 @@ class _Loop:
 
     def _call(self, module: nn.Module, args: tuple[object, ...], keywords: Mapping[str, object]) -> None:
         parameters = list(module.parameters())
-        if any(not isinstance(one, FakeTensor) for one in parameters) and module not in self._known:
-            self._known.add(module)  # made since
+        if any(type(one) is nn.Parameter for one in parameters):  # made since
             empty([module], [], self._mode, self._log)
             self._models.append(module)
         if parameters and self._log.phase != "backward":  # else it is called again by checkpointing
             self._calls += 1
-            if torch.is_grad_enabled() and not self._is_through:
-                self._stepping.add(module)
             self._begin("forward" if torch.is_grad_enabled() else "evaluate", parameters)
-            self._given = [*self._given[-1:], shape_of(keywords or args)]
+            if torch.is_grad_enabled():
+                self._stepping.add(module)
+                self._given = self._given or [shape_of(keywords or args)]
         for tensor in tensors_among((args, keywords)):
             if not tensor.requires_grad:
                 self._log.saw(tensor, "batch")
@@ -225,7 +222,7 @@ class _Loop:
                 self.end()  # the next epoch
             if loader not in known:
                 known.add(loader)
-                self._of_longest_rows(loader, loader.batch_size)
+                self._of_longest_rows(loader)
             return load(loader)
 
         def follows(iterator: Any) -> object:
@@ -254,16 +251,20 @@ class _Loop:
                 of._dataset_fetcher = _DatasetKind.create_fetcher(
                     of._dataset_kind, of._dataset, of._auto_collation, of._collate_fn, of._drop_last
                 )
-                rows = getattr(of._index_sampler, "batch_size", None)
-                is_changed |= self._of_longest_rows(of._dataset_fetcher, rows)
+                of._dataset_fetcher.batch_sampler = of._index_sampler if of._auto_collation else None
+                is_changed |= self._of_longest_rows(of._dataset_fetcher)
         return is_changed
 
-    def _of_longest_rows(self, loader: Loader, rows: int | None) -> bool:
+    def _of_longest_rows(self, loader: Any) -> bool:
         """Whether it will make other batches than it has."""
-        is_trained = self._trains
-        wanted = self._wanted.shape if is_trained else PlannedShape(None, self._wanted.shape.length)
-        longest = batches_of_longest_rows(loader, rows or 1, "length", wanted, self._shapes.append) if rows else None
-        if longest is not None and is_trained and wanted.length is None:
+        is_trained, wanted = self._trains, self._wanted.shape
+        if loader.batch_sampler is None:  # the data set makes them
+            return False
+        rows = getattr(loader.batch_sampler, "batch_size", None) or 1
+        if not is_trained:
+            return batches_of_longest_rows(loader, rows, "length", wanted._replace(rows=None)) is not None
+        longest = batches_of_longest_rows(loader, rows, "length", wanted, self._shapes.append)
+        if longest is not None and wanted.length is None:
             self._notes = [longest.note()]
         return longest is not None
 
