@@ -18,7 +18,7 @@ from forgather_mem.planning.card import CardUse, use_of_card
 from forgather_mem.planning.changes import ATTENTION
 from forgather_mem.planning.entry import plan
 from forgather_mem.planning.result import Plan
-from forgather_mem.planning.script import Script
+from forgather_mem.planning.script import NOT_HERE, Script
 from forgather_mem.planning.text import CardPlan, Most, card_text
 
 Answer = dict[str, object]
@@ -60,25 +60,20 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
     """
     sizes = cast(Sequence[Sequence[int | None]], request["sizes"])
     card_bytes, ranks = cast(int | None, request["card_bytes"]), cast(int, request.get("ranks", 1))
-    own = training if isinstance(training, Script) else None
-    trainer = None if own else training
-    call = own.plan if own else functools.partial(plan, trainer)
-    planned = functools.partial(call, on_device=card_bytes is not None, ranks=ranks)
+    trainer: Trainer = None if isinstance(training, Script) else training
+    planned = functools.partial(plan, training, on_device=card_bytes is not None, ranks=ranks)
     try:
         plans = [planned(rows=rows, length=length) for rows, length in sizes]
-        if None in plans:
-            return None
         texts = [one.text() for one in plans]
         settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer) if trainer else {}
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
-            bounds = _longest(trainer), card_bytes, _rows(trainer, ranks) if trainer else None
-            ways = _ways(trainer) if trainer else None
-            cards = [card_plan(one, planned, ways, *bounds) for one in plans]
+            bounds = _longest(trainer), card_bytes, _rows(trainer, ranks)
+            cards = [card_plan(one, planned, _ways(trainer) if trainer else None, *bounds) for one in plans]
             answer["card"] = [asdict(card) for card in cards]
             texts = [f"{text}\n{card_text(card)}" for text, card in zip(texts, cards, strict=True)]
     except PlanError as error:
-        return {"problem": str(error)}
+        return None if str(error).startswith(NOT_HERE) else {"problem": str(error)}
     return {**answer, "text": "\n".join(texts)}
 
 
@@ -115,7 +110,10 @@ def card_plan(
 
     def most(first: int, last: int | None, at: Callable[[int], Plan], in_a_step: int = 0) -> Most | None:
         limit = _SEARCH.most_rows if last is None else last
-        found = largest_plan(at, _most_of_card, card_bytes, first, limit) if first and limit else None
+        try:
+            found = largest_plan(at, _most_of_card, card_bytes, first, limit) if first and limit else None
+        except PlanError:  # other sizes can't be planned
+            return None
         if found is None:
             return None
         return Most(found[0], use_of(found[1]), found[0] == last, -(-in_a_step // found[0]))
@@ -163,13 +161,13 @@ def _ways(trainer: Trainer) -> Iterator[tuple[str, object]]:
 
 
 def _longest(trainer: Trainer) -> int:
-    config = getattr(trainer.model, "config", None)
+    config = getattr(getattr(trainer, "model", None), "config", None)
     return int(getattr(config, "max_position_embeddings", None) or _SEARCH.most_length)
 
 
 def _rows(trainer: Trainer, ranks: int) -> int | None:
     """Those of the data set that one of the ranks has."""
-    dataset = trainer.train_dataset
+    dataset = getattr(trainer, "train_dataset", None)
     return min(-(-len(dataset) // ranks), _SEARCH.most_rows) if isinstance(dataset, Sized) else None
 
 

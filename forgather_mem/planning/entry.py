@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -12,13 +11,16 @@ import torch
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Batch, PlannedShape, Trainer, Wanted, resized, shape_of
 from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
-from forgather_mem.planning.isolation.child import in_a_child, notes_of
+from forgather_mem.planning.highest import highest_plan
+from forgather_mem.planning.isolation.child import notes_of
 from forgather_mem.planning.model import empty, notes_on
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among, warm_up
 from forgather_mem.planning.ranks import prepare_ranks
 from forgather_mem.planning.result import PLANS, Plan, plan_of_log
 from forgather_mem.planning.rounds import Rounds
+from forgather_mem.planning.script import Script
+from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.planning.trainer import plan_of_trainer
 
@@ -29,7 +31,7 @@ _Given = TypeVar("_Given")
 
 
 def plan(
-    training: Callable[[Batch], object] | Trainer,
+    training: Callable[[Batch], object] | Trainer | Script,
     /,
     model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
@@ -71,11 +73,13 @@ def plan(
             line that does.
         TypeError: if `training` is neither, or a function without its model and batch.
     """
-    call: Callable[[], Plan]
+    made: Callable[[StandIns], Plan]
     not_done: Lines = {}
     wanted = Wanted(PlannedShape(rows, length), on_device, ranks, arguments)
-    if callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
-        call = functools.partial(_plan_of_trainer, training, wanted, not_done)
+    if isinstance(training, Script):
+        made = functools.partial(training.plan, wanted)
+    elif callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
+        made = functools.partial(plan_of_trainer, training, wanted)
     elif not callable(training):
         raise TypeError(f"plan({type(training).__name__}): give a Trainer, or a function that does one step")
     elif model is None or batch is None:
@@ -88,11 +92,10 @@ def plan(
         raise TypeError(f"plan(step, ..., {next(iter(arguments))}=...): only a Trainer has arguments to change")
     else:
         optimizers = [] if optimizer is None else _listed(optimizer)
-        planned = functools.partial(_plan_of_loop, training, _listed(model), optimizers, batch, wanted)
-        call = functools.partial(in_a_child, planned, not_done=not_done)
+        made = functools.partial(_plan_of_loop, training, _listed(model), optimizers, batch, wanted)
     warm_up()
-    found = call()
-    found = replace(found, notes=(*found.notes, *notes_of(not_done, "\n".join(found.notes))))
+    found = highest_plan(made, not_done)
+    found = found.with_notes(notes_of(not_done, "\n".join(found.notes)))
     if not callable(training) and wanted.shape == PlannedShape() and not arguments and ranks == 1:
         PLANS[training] = found
     return found
@@ -102,22 +105,13 @@ def _listed(given: _Given | Sequence[_Given]) -> Sequence[_Given]:
     return given if isinstance(given, Sequence) else [given]
 
 
-def _plan_of_trainer(trainer: Trainer, wanted: Wanted, not_done: Lines) -> Plan:
-    """Without the callbacks that fail in it, each of which a child has tried."""
-    failed: dict[int, str] = {}
-    while True:
-        found = in_a_child(functools.partial(plan_of_trainer, trainer, wanted, failed), not_done=not_done)
-        if isinstance(found, Plan):
-            return found
-        failed[found.number] = found.why
-
-
 def _plan_of_loop(
     step: Callable[[Batch], object],
     models: Sequence[torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
     batch: Batch,
     wanted: Wanted,
+    answers: StandIns,
 ) -> Plan:
     """What `step(batch)` takes, called until it is enough. The models can't be used afterwards: call it in a child.
 
@@ -127,13 +121,14 @@ def _plan_of_loop(
     if wanted.on_device:
         step_as_on_a_device()
     log = StorageLog()
-    mode = Pretending(log, wanted.on_device)
-    empty(models, optimizers, mode, log)
-    prepare_ranks(models, mode)
-    batch = resized(batch, wanted.shape.rows, wanted.shape.length)
+    mode = Pretending(log, wanted.on_device, answers)
+    answers.answer(holds=not wanted.on_device)
+    given, batch = batch, resized(batch, wanted.shape.rows, wanted.shape.length)
     for tensor in tensors_among(batch):
         log.saw(tensor, "batch")
-    rounds = Rounds(optimizers)
+    notes = empty(models, optimizers, mode, log, given)
+    prepare_ranks(models, mode)
+    rounds = Rounds(log, optimizers)
     tell_phases(log, models, rounds)
     need_no_values()
     with mode:
@@ -146,5 +141,5 @@ def _plan_of_loop(
                 raise PlanError(
                     "step(batch) called no backward(): give a function that also does backward() and optimizer.step()"
                 )
-    notes = [note for model in models for note in notes_on(model, wanted.on_device)]
-    return plan_of_log(log, shape_of(batch), notes=[*notes, *rounds.notes()])
+    notes += [note for model in models for note in notes_on(model, wanted.on_device)]
+    return plan_of_log(log, shape_of(batch), notes=[*notes, *rounds.notes()], host=mode.host)

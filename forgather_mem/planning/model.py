@@ -5,18 +5,21 @@ A parameter stays the same object, so that whoever has it has no values either: 
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.pretending import Pretending
+from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.ranks import empty_shards, like_shard
 from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.planning.surroundings import alive_things, note_of
 
+OTHER_MODELS, OTHER_TENSORS = "other models", "other tensors"
 WORKSPACES = "Not in the plan is the workspace"
 
 
@@ -25,18 +28,24 @@ def empty(
     optimizers: Iterable[torch.optim.Optimizer],
     mode: Pretending,
     log: StorageLog,
+    replaced: object = None,
     leaves: Iterable[torch.Tensor] = (),
-) -> None:
+) -> list[str]:
     """Put tensors of the same size without values in place of all weights; what shares memory shares it still.
 
-    Buffers on the host keep their values: models ask for them (positions, masks), and they are small.
+    Buffers on the host keep their values: models ask for them (positions, masks), and they are small. Of all other
+    models that are alive the parameters go as well; what else is alive is noted.
 
     Args:
         models: The models, which may share weights.
         optimizers: Given the emptied parameters; their state, if they have one already, loses its values, too.
         mode: Makes tensors without values.
         log: Told of each parameter and state.
+        replaced: A batch that is planned in another size.
         leaves: What is trained and is in no model.
+
+    Returns:
+        Notes on what is alive beside them, by name.
 
     Raises:
         PlanError: if a parameter is of a kind that can't be planned.
@@ -44,9 +53,12 @@ def empty(
     emptied = _Emptied(mode, log)  # nothing holds it: where a model is sharded later its weights go
     for model in models:
         emptied.model(model)
-    emptied.tensors(leaves)
+    with torch.no_grad():
+        for leaf in leaves:
+            emptied.parameter_of(leaf, "parameters")
     for optimizer in optimizers:
         emptied.optimizer(optimizer)
+    return emptied.others(set(map(id, tensors_among(replaced))))
 
 
 def notes_on(model: nn.Module, on_device: bool) -> list[str]:
@@ -73,16 +85,52 @@ class _Emptied:
         for name, parameter in model.named_parameters():
             if id(parameter) not in self._new and not isinstance(parameter, FakeTensor):
                 _check_kind(name, parameter)
-        self._shared = Counter(parameter.untyped_storage()._cdata for parameter in model.parameters())
+        self._modules(list(model.modules()), "parameters")
+
+    def _modules(self, modules: Sequence[nn.Module], part: str) -> None:
+        """Without those below them."""
+        own = [one for module in modules for one in module._parameters.values() if one is not None]
+        self._shared = Counter(one.untyped_storage()._cdata for one in {id(one): one for one in own}.values())
         with torch.no_grad():
-            for module in model.modules():
+            for module in modules:
                 for key, old in module._parameters.items():
                     if old is not None:
-                        module._parameters[key] = self._parameter_of(old)
+                        module._parameters[key] = self.parameter_of(old, part)
                 for key, buffer in module._buffers.items():
                     if buffer is not None:
                         module._buffers[key] = new = buffer if buffer.device.type == "cpu" else self._like(buffer)
-                        self._log.saw(new, "parameters")
+                        self._log.saw(new, part)
+
+    def others(self, passed_over: set[int]) -> list[str]:
+        """All that is alive beside them; on a device what is there, and where there is none the weights of models."""
+        alive, log = alive_things(), self._mode.log
+        if self._mode.host is not None:
+            is_there = any(one.device.type not in ("cpu", "meta") for one in alive.tensors)
+            passed_over.update(id(one) for one in alive.tensors if is_there and one.device.type == "cpu")
+        modules = [
+            module
+            for module in alive.modules
+            if all(
+                type(one) in (torch.Tensor, nn.Parameter) and id(one) not in passed_over
+                for one in module._parameters.values()
+                if one is not None and id(one) not in self._new
+            )
+        ]
+        self._log = log
+        own = {id(one) for one in self._new.values()}
+        models = [(root, _size(root, own)) for root in roots(modules)]
+        self._modules(modules, OTHER_MODELS)
+        tensors = []
+        for tensor in alive.tensors:
+            is_own = id(tensor) in passed_over or id(tensor) in own or tensor.is_meta or _has_no_storage(tensor)
+            if not is_own and not log.knows(tensor):
+                where = log if self._mode.host is None or tensor.device.type != "cpu" else self._mode.host
+                where.saw(tensor, OTHER_TENSORS)
+                tensors.append((tensor, tensor.untyped_storage().nbytes() if where is log else 0))
+        notes = [*note_of(OTHER_MODELS, models), *note_of(OTHER_TENSORS, tensors)]
+        del alive, modules, models, tensors
+        gc.freeze()  # a Trainer collects garbage before it trains
+        return notes
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         with torch.no_grad():
@@ -103,24 +151,19 @@ class _Emptied:
                 self._log.saw(value, "optimizer")
         return emptied
 
-    def tensors(self, leaves: Iterable[torch.Tensor]) -> None:
-        with torch.no_grad():
-            for leaf in leaves:
-                self._parameter_of(leaf)
-
-    def _parameter_of(self, old: torch.Tensor) -> torch.Tensor:
-        if isinstance(old, FakeTensor):  # by a model that has it, too
+    def parameter_of(self, old: torch.Tensor, part: str) -> torch.Tensor:
+        if isinstance(old, FakeTensor):  # by another model that has it
             return old
         if id(old) not in self._new:
             new = nn.Parameter(self._like(old), requires_grad=old.requires_grad)
             new.__dict__.update(old.__dict__)
             swap(old, new)
+            if new.grad is not None:
+                old.grad, new.grad = self._mode.unknown(new.grad), None
             self._new[id(old)] = old
             self._old.append(new)
-            self._log.saw(old, "parameters")
-            if new.grad is not None:
-                old.grad = self._mode.unknown(new.grad)
-                self._log.saw(old.grad, "gradients")
+            self._log.saw(old, part)
+            self._log.shares(new, old)
         return self._new[id(old)]
 
     def _is_now(self, old: nn.Parameter, new: nn.Parameter) -> None:
@@ -151,6 +194,20 @@ def swap(one: torch.Tensor, other: torch.Tensor) -> None:
     for name, kept in zip(("_backward_hooks", "_post_accumulate_grad_hooks"), hooks, strict=True):
         if kept:
             setattr(one, name, kept)
+
+
+def roots(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Those that are no part of another."""
+    parts = {id(one) for module in modules for one in module._modules.values()}
+    return [module for module in modules if id(module) not in parts]
+
+
+def _size(model: nn.Module, but: set[int]) -> int:
+    return sum(one.nbytes for one in model.parameters() if id(one) not in but)
+
+
+def _has_no_storage(tensor: torch.Tensor) -> bool:
+    return tensor.layout != torch.strided or hasattr(type(tensor), "__tensor_flatten__")
 
 
 def _check_kind(name: str, parameter: torch.Tensor) -> None:

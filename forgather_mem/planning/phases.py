@@ -8,9 +8,10 @@ good: it is called in a process that plans and then ends.
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -31,8 +32,11 @@ _HEARD = (
     "pre_optimizer_step",
     "optimizer_step",
     "epoch_end",
+    "log",
+    "evaluate",
+    "save",
 )
-_Numbered = Sequence[tuple[int, object]]
+_NUMBERS = {"on_log": "logs", "on_evaluate": "metrics"}
 
 
 def tell_phases(log: StorageLog, models: Sequence[torch.nn.Module], rounds: Rounds | None = None) -> None:
@@ -84,36 +88,17 @@ class EnoughSteps(BaseException):
     """Ends the loop: no handler of exceptions in it is meant."""
 
 
-class CallbackFailed(BaseException):
-    """A callback can't be planned.
-
-    Args:
-        number: Its place in the trainer's list.
-        why: In words.
-    """
-
-    def __init__(self, number: int, why: str) -> None:
-        super().__init__(number, why)
-        self.number, self.why = number, why
-
-
-def sorted_out(callbacks: Iterable[object], failed: Mapping[int, str]) -> tuple[_Numbered, list[str]]:
-    """The user's callbacks that are planned, with their places, and notes on those that may keep tensors and are not.
+def sorted_out(callbacks: Iterable[object]) -> tuple[Sequence[object], list[str]]:
+    """The user's callbacks, which are planned, and a note on those that may keep tensors and are not.
 
     The latter are others than transformers' and our own.
     """
-    numbered = [
-        (number, one)
-        for number, one in enumerate(callbacks)
-        if not is_our_class(type(one)) and not type(one).__module__.startswith("transformers.")
+    kept = [
+        one for one in callbacks if not is_our_class(type(one)) and type(one).__module__.split(".")[0] != "transformers"
     ]
-    planned = [(number, one) for number, one in numbered if is_user_class(type(one)) and number not in failed]
-    names = [type(one).__name__ for number, one in numbered if (number, one) not in planned and number not in failed]
-    notes = [f"Callbacks are not in the plan: {', '.join(dict.fromkeys(names))}."] if names else []
-    notes += [
-        f"{type(one).__name__} is not in the plan: {failed[number]}" for number, one in numbered if number in failed
-    ]
-    return planned, notes
+    planned = [one for one in kept if is_user_class(type(one))]
+    names = dict.fromkeys(type(one).__name__ for one in kept if one not in planned)
+    return planned, [f"Callbacks are not in the plan: {', '.join(names)}."] if names else []
 
 
 class Steps:
@@ -122,19 +107,21 @@ class Steps:
     Args:
         log: Told of the steps.
         model: That is trained.
-        callbacks: The user's that are planned, with their places.
+        callbacks: The user's that are planned.
         at_end: Called after the last step.
 
     Attributes:
+        failed: Notes on callbacks that are left out from where they failed.
         kept_bytes: What the callbacks keep after a step.
         kept_more_bytes: Than after the step before.
     """
 
     def __init__(
-        self, log: StorageLog, model: torch.nn.Module, callbacks: _Numbered, at_end: Callable[[], None]
+        self, log: StorageLog, model: torch.nn.Module, callbacks: Sequence[object], at_end: Callable[..., None]
     ) -> None:
-        self._log, self._model, self._callbacks, self._at_end = log, model, callbacks, at_end
-        self._was_last_of_epoch = False
+        self._log, self._model, self._callbacks, self._at_end = log, model, list(callbacks), at_end
+        self.failed: list[str] = []
+        self._was_last_of_epoch = self._is_after_end = False
         self.kept_bytes = self.kept_more_bytes = 0
 
     def on_train_begin(self, *given: object, **keywords: object) -> None:
@@ -145,12 +132,17 @@ class Steps:
 
     def on_step_end(self, arguments: object, state: _State, *given: object, **keywords: object) -> None:
         self._tell("on_step_end", arguments, state, *given, **keywords)
-        before, self.kept_bytes = self.kept_bytes, self._log.alive_bytes("callbacks")
-        self.kept_more_bytes = self.kept_bytes - before
+        if not self._is_after_end:
+            before, self.kept_bytes = self.kept_bytes, self._log.alive_bytes("callbacks")
+            self.kept_more_bytes = self.kept_bytes - before
         is_last = self._log.step >= STEPS
         if is_last and (state.epoch < 1 or self._was_last_of_epoch):
-            self._at_end()
-            raise EnoughSteps
+            held_bytes = self._log.alive_bytes()
+            if not self._is_after_end:
+                self._at_end(arguments, state, *given, **keywords)
+            if self._is_after_end or self._log.alive_bytes() <= held_bytes:
+                raise EnoughSteps
+            self._is_after_end = True  # what the evaluation has left is there in the steps after it
         # The last step of an epoch has fewer batches, and none loaded ahead: the next one belongs to it, too
         self._was_last_of_epoch = is_last
         self._log.begin("data", min(STEPS, self._log.step + 1))
@@ -162,15 +154,22 @@ class Steps:
 
     def _tell(self, event: str, arguments: object, *of_training: object, **keywords: object) -> None:
         """The state of the training, and what is to be done next, are copies."""
-        for number, callback in self._callbacks:
+        numbers = _NUMBERS.get(event)
+        if numbers is not None:  # whatever is asked for is one
+            known = keywords.get(numbers, {})
+            keywords[numbers] = defaultdict(
+                lambda: 1.0, {"loss": 1.0, "eval_loss": 1.0, **cast(dict[str, float], known)}
+            )
+        for callback in self._callbacks[:]:
             call = getattr(callback, event)
             if call.__module__.startswith("transformers."):  # nothing
                 continue
             self._log.making = "callbacks"
             try:
                 call(arguments, *map(copy.copy, of_training), **keywords)
-            except Exception as error:  # the callback's own
-                raise CallbackFailed(number, problem_of(error)) from error
+            except Exception as error:  # noqa: BLE001  # the callback's own
+                self._callbacks.remove(callback)
+                self.failed.append(f"{type(callback).__name__} is not in the plan: {problem_of(error)}")
             finally:
                 self._log.making = None
 

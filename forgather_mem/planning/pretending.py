@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forgather_mem.errors import PlanError
+from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
 
 # More is not computed, so that planning a large batch takes no memory
@@ -31,14 +32,18 @@ class Pretending(TorchDispatchMode):
     Args:
         log: Where storages are noted.
         on_device: Whether collectives are those of a device.
+        answers: Asked for values that are not known.
 
     Attributes:
         log: The same.
+        host: On a device, where storages of the host are noted: a data set, and what is made of it alone.
     """
 
-    def __init__(self, log: StorageLog, on_device: bool = False) -> None:
+    def __init__(self, log: StorageLog, on_device: bool = False, answers: StandIns | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._answers = answers or StandIns()
         self.log, self._on_device = log, on_device
+        self.host = StorageLog() if on_device else None
         self._fake = _Fake()
         self._overwritten: set[int] = set()  # storages alive, with values in which unknown ones were written
 
@@ -74,6 +79,11 @@ class Pretending(TorchDispatchMode):
         given = list(tensors_among((args, keywords)))
         if func.namespace == "prim" or not all(map(self._is_own, given)):  # the former asks a tensor for its device
             return func(*args, **keywords)
+        log = self._log_of(given)
+        self._answers.operations += 1
+        for tensor in given:
+            if not tensor.is_meta and not isinstance(tensor, FakeTensor):  # those are known from when they were made
+                log.saw(tensor)
         if str(func) == _GATHERING:  # views, which its schema does not say
             if not isinstance(args[1], torch.Tensor):
                 raise PlanError("torch.distributed.fsdp.fully_shard is planned with torch 2.9 or newer")
@@ -88,8 +98,14 @@ class Pretending(TorchDispatchMode):
             result = self._compute(func, args, keywords)
         for tensor in tensors_among(result):
             if not tensor.is_meta and self._is_own(tensor):  # else torch asks for a size only
-                self.log.saw(tensor)
+                log.saw(tensor)
         return result
+
+    def _log_of(self, given: Sequence[torch.Tensor]) -> StorageLog:
+        """Where an operation on these takes place: on the device, unless all of them are the host's."""
+        if self.host is None or any(self._is_unknown(one) or self.log.knows(one) for one in given):
+            return self.log
+        return self.host if given or self.log.phase == "data" else self.log
 
     def _is_own(self, tensor: torch.Tensor) -> bool:
         """Not one of those with which torch finds out what will be spread over ranks."""
@@ -103,10 +119,17 @@ class Pretending(TorchDispatchMode):
     def _pretend(self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
         if _is_view(func) and not isinstance(args[0], FakeTensor):
             return func(*args, **keywords)  # of a tensor whose values no longer count
-        told = self._with_numbers(args) if func.overloadpacket in _INDEXED else args
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return self._answers.value(cast(torch.Tensor, args[0]).dtype)
+        if func is torch.ops.aten.equal.default:
+            return self._answers.value(torch.bool)
         if func is torch.ops.aten._ctc_loss.Tensor:
             return self._ctc_loss(cast(Sequence[torch.Tensor], args))
+        told = self._with_numbers(args) if func.overloadpacket in _INDEXED else args
         with self._fake:
+            if func in _GREATEST:
+                self._answers.bound()
+                return _GREATEST[func](*self._blank(told), **self._blank(keywords))
             result = func(*self._blank(told), **self._blank(keywords))
         written = _written(func, args, keywords) if func._schema.is_mutable else ()
         for tensor in written:
@@ -118,11 +141,17 @@ class Pretending(TorchDispatchMode):
         return written[0] if len(written) == 1 and isinstance(result, torch.Tensor) else result
 
     def _with_numbers(self, args: Sequence[Any]) -> Sequence[object]:
-        """Arguments in which a known mask is the numbers of what it chooses: so the size of that is known."""
+        """Arguments in which a mask is the numbers of what it chooses, or may choose: so the size of that is known."""
         indices: list[object] = []
         for index in args[1]:
-            is_mask = isinstance(index, torch.Tensor) and index.dtype == torch.bool and not self._is_unknown(index)
-            indices += index.nonzero().unbind(1) if is_mask else [index]
+            if not isinstance(index, torch.Tensor) or index.dtype not in (torch.bool, torch.uint8):
+                indices.append(index)
+            elif self._is_unknown(index):
+                self._answers.bound()
+                with self._fake:
+                    indices += _numbers_of_all(self._blank(index)).unbind(1)
+            else:
+                indices += index.nonzero().unbind(1)
         return [args[0], indices, *args[2:]]
 
     def _ctc_loss(self, args: Sequence[torch.Tensor]) -> object:
@@ -194,6 +223,24 @@ def tensors_among(value: object) -> Iterator[torch.Tensor]:
             yield from tensors_among(one)
     elif isinstance(value, Mapping):
         yield from tensors_among(list(value.values()))
+
+
+def _numbers_of_all(mask: torch.Tensor) -> torch.Tensor:
+    return mask.new_empty((mask.numel(), mask.dim()), dtype=torch.long)
+
+
+def _each_once(given: torch.Tensor, *_: object, **__: object) -> tuple[torch.Tensor, ...]:
+    """As if no two were alike."""
+    numbers = given.new_empty(given.shape, dtype=torch.long)
+    return given.new_empty(given.numel()), numbers, numbers.flatten()
+
+
+# What is as large as values make it, at its largest
+_GREATEST: dict[torch._ops.OpOverload, Callable[..., object]] = {
+    torch.ops.aten.nonzero.default: _numbers_of_all,
+    torch.ops.aten.masked_select.default: lambda of, mask: of.new_empty(torch.broadcast_tensors(of, mask)[0].numel()),
+    torch.ops.aten._unique2.default: _each_once,
+}
 
 
 def _may_be_large(returned: torch.Argument) -> bool:

@@ -16,20 +16,10 @@ from forgather_mem.planning.isolation.acts import ON_NOTHING
 from forgather_mem.source.source_lines import is_user_file, line_with_text
 from forgather_mem.telemetry.redaction import redacted
 
-_ASKS_FOR = {
-    "aten._local_scalar_dense": ".item() or a condition",
-    "aten.nonzero": "nonzero() or a mask as an index",
-    "aten.equal": "torch.equal()",
-    "aten._unique2": "unique()",
-    "aten.unique_dim": "unique()",
-    "aten.masked_select": "masked_select()",
-    "aten.repeat_interleave": "repeat_interleave()",
-}
 _TAKEN_AWAY = (errno.EACCES, errno.EBADF, errno.ENOTSOCK, errno.EPERM)  # what a file or a connection answers then
-_HINTS = {"aten._local_scalar_dense.default": "; to keep or log a loss, use loss.detach()"}
 _BAD_FORK = "Autograd-and-Fork"  # of torch's message, where autograd has threads: on a machine with a device
 _OF_TORCH = f"{os.sep}torch{os.sep}"
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def problem_of(error: BaseException) -> str:
@@ -40,10 +30,7 @@ def problem_of(error: BaseException) -> str:
             "device: plan before the first backward(), or with `forgather-mem plan SCRIPT`"
         )
     name = str(getattr(error, "func", ""))
-    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
-        asked, hint = _ASKS_FOR.get(name.rpartition(".")[0], name), _HINTS.get(name, "")
-        what = f"{asked} needs a value, and a plan computes none{hint}"
-    elif isinstance(error, UnsupportedOperatorException):
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException | UnsupportedOperatorException):
         what = f"the size of what {name} makes is known only by computing it"
     else:
         what = f"{type(error).__name__}: {redacted(str(error).partition(chr(10))[0])}"
@@ -55,7 +42,7 @@ def problem_of(error: BaseException) -> str:
 def _where(error: BaseException) -> str:
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     users = [frame for frame in frames if is_user_file(frame[0])]
-    others = [frame for frame in frames if _OF_TORCH not in frame[0] and not frame[0].startswith(_OURS)]
-    if not users and not others and frames[-1][0].startswith(_OURS):
+    others = [frame for frame in frames if _OF_TORCH not in frame[0] and not frame[0].startswith(OURS)]
+    if not users and not others and frames[-1][0].startswith(OURS):
         return ""  # a function that can't be called with a batch: it has no line yet
     return f"{line_with_text(*(users or others or frames)[-1])}: "

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from forgather_mem.planning.batches import JOINS, PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
-from forgather_mem.planning.model import WORKSPACES
+from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS, WORKSPACES
 from forgather_mem.planning.rounds import NOT_THROUGH
+from forgather_mem.planning.stand_ins import BOUNDED
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.planning.text import evaluation_text, plan_text
 from forgather_mem.telemetry.beside import Beside
 
-_BOUNDS = (WORKSPACES, "at least "), (NOT_THROUGH, "at least "), (JOINS, "at most ")
-PARTS = ("parameters", "gradients", "optimizer", "activations", "batch", "results", "callbacks", "temporaries")
+_BOUNDS = (WORKSPACES, "at least "), (NOT_THROUGH, "at least "), (JOINS, "at most "), (BOUNDED, "at most ")
+PARTS = (
+    *("parameters", "gradients", "optimizer", "activations", "batch", OTHER_MODELS, OTHER_TENSORS),
+    *("results", "callbacks", "temporaries"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,7 @@ class Plan:
         joined: How many rows of the data set a collator joins into one; 0 if it does not.
         accumulation: Batches in a step.
         reserved_bytes: What torch's allocator would have reserved of a device in the end, by a simulation.
-        host_bytes: In a plan for a device, the most that an evaluation gathers on the host.
+        host_bytes: In a plan for a device, the most that is on the host: data, and what an evaluation gathers.
         phases: The peaks of all phases, in order.
         notes: What was planned otherwise than it will be.
     """
@@ -72,6 +76,10 @@ class Plan:
     def highest_parts(self) -> dict[str, int]:
         """Each part at its own peak."""
         return {part: max(row.parts.get(part, 0) for row in self.phases) for part in PARTS}
+
+    def with_notes(self, notes: Iterable[str]) -> Plan:
+        """The same with more notes."""
+        return replace(self, notes=(*self.notes, *notes))
 
     def text(self) -> str:
         """The plan for people."""

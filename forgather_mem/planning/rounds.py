@@ -7,25 +7,31 @@ from collections.abc import Iterable
 from torch.optim import Optimizer
 
 from forgather_mem.planning.pretending import tensors_among
+from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.units import format_bytes
 
+_LITTLE = 0.001  # of what is kept: losses in a list
 NOT_THROUGH = "Not in the plan is what comes after"
 
 
 class Rounds:
     """Counts the steps of optimizers: each has to step, and after that a whole round has to be through.
 
-    One whose state has grown has to step again: that of LBFGS grows until its history is full.
+    One whose state has grown has to step again: that of LBFGS grows until its history is full. So it is with what is
+    kept from batch to batch, as a queue of features.
 
     Args:
+        log: Knows what is kept.
         optimizers: Those that are to step, at least; others are added when they do.
         most_batches: After so many it is enough.
     """
 
-    def __init__(self, optimizers: Iterable[Optimizer] = (), most_batches: int = 64) -> None:
+    def __init__(self, log: StorageLog, optimizers: Iterable[Optimizer] = (), most_batches: int = 64) -> None:
         # By what a wrapper, such as accelerate's, has in common with the optimizer in it
         self._optimizers = {id(one.param_groups): one for one in optimizers}
         self._state_bytes: dict[int, int] = {}
         self._wait_for = set(self._optimizers)
+        self._log, self._kept_bytes, self._grown_bytes = log, 0, 0
         self._batches, self._most = 0, most_batches
 
     def stepped(self, optimizer: Optimizer) -> None:
@@ -47,7 +53,10 @@ class Rounds:
     def go_on(self) -> bool:
         """Whether another batch is to be planned; asked before each, where the one before it is through."""
         self._batches += 1
-        is_through = self._optimizers and not self._wait_for
+        kept_bytes = self._log.alive_bytes()
+        self._grown_bytes = kept_bytes - self._kept_bytes
+        self._kept_bytes = max(self._kept_bytes, kept_bytes)
+        is_through = self._optimizers and not self._wait_for and self._grown_bytes <= _LITTLE * kept_bytes
         return not is_through and self._batches <= self._most
 
     def notes(self) -> list[str]:
@@ -59,4 +68,6 @@ class Rounds:
             for key, one in self._optimizers.items()
             if key in self._wait_for
         )
-        return [f"{NOT_THROUGH} {self._most} batches: {', '.join(missing) or 'no optimizer has stepped'}."]
+        grows = f"each keeps {format_bytes(self._grown_bytes)} more" if self._grown_bytes > 0 else ""
+        why = ", ".join(missing) or (grows if self._optimizers else "no optimizer has stepped")
+        return [f"{NOT_THROUGH} {self._most} batches: {why}."]

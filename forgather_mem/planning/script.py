@@ -6,11 +6,10 @@ It goes on in a forked child as it would have, until it is enough. What is chang
 from __future__ import annotations
 
 import atexit
+import gc
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from functools import partial
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 import torch
@@ -23,26 +22,28 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataL
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Loader, PlannedShape, Wanted, batches_of_longest_rows, largest, shape_of
 from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
-from forgather_mem.planning.isolation.child import GoesOn, Tell, in_a_child, notes_of
-from forgather_mem.planning.model import empty, notes_on, swap
+from forgather_mem.planning.highest import Told
+from forgather_mem.planning.isolation.child import GoesOn, Tell
+from forgather_mem.planning.model import empty, notes_on, roots, swap
 from forgather_mem.planning.phases import STEPS, tell_phases
-from forgather_mem.planning.pretending import Pretending, tensors_among, warm_up
+from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.ranks import prepare_ranks
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.rounds import NOT_THROUGH, Rounds
+from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
-from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.backward_passes import around_passes
 from forgather_mem.system.tracing import is_traced
 
+NOT_HERE = "no training begins here"
 _NO_EVALUATION = "No evaluation came within the planned steps; one that comes later is not planned."
-_MOST_EVALUATED, _MOST_AHEAD = 64, 2
+_MOST = 64
 _KINDS = nn.Module, Optimizer, torch.Tensor, _BaseDataLoaderIter
 
 
 class Script:
-    """What there is of a training where its first step begins, in the process that forks its plans.
+    """A loop of a script's own, where its first step begins.
 
     Args:
         is_late: Whether a part of a step has been computed, which is not planned.
@@ -50,64 +51,66 @@ class Script:
 
     def __init__(self, is_late: bool) -> None:
         self._is_late = is_late
-        self._found: list[Any] = live_objects(cast(type, _KINDS))
 
-    def plan(self, *, rows: int | None, length: int | None, on_device: bool, ranks: int) -> Plan | None:
-        """The plan of its loop; None if what is called here is no training, as far as the loop has come.
+    def plan(self, wanted: Wanted, answers: StandIns) -> NoReturn:
+        """Let a child go on as the script, until it is planned.
 
         Raises:
             PlanError: if it can't be planned.
-            GoesOn: in the child.
+            GoesOn: else.
         """
-        if ranks > 1:
+        if wanted.ranks > 1:
             raise PlanError("--ranks is for a Trainer: of another loop plan the model of one rank, in Python")
-        not_done: dict[str, None] = {}
-        warm_up()
-        found = in_a_child(partial(self._enter, Wanted(PlannedShape(rows, length), on_device)), not_done=not_done)
-        return found and replace(found, notes=(*found.notes, *notes_of(not_done, "\n".join(found.notes))))
-
-    def _enter(self, wanted: Wanted) -> NoReturn:
-        loop = _Loop(self._found, wanted, self._is_late)
-        self._found.clear()
-        raise GoesOn(loop.begin)
+        raise GoesOn(_Loop(wanted, answers, self._is_late).begin)
 
 
 class _Loop:
     """The loop in its child.
 
     Args:
-        found: All models, optimizers, tensors and data loaders' iterators that there are.
         wanted: The batches to plan in place of its own.
+        answers: Asked for values.
         is_late: See `Script`.
     """
 
-    def __init__(self, found: Iterable[object], wanted: Wanted, is_late: bool) -> None:
+    def __init__(self, wanted: Wanted, answers: StandIns, is_late: bool) -> None:
         need_no_values()
         if wanted.on_device:
             step_as_on_a_device()
-        self._wanted, self._log = wanted, StorageLog()
-        self._mode = Pretending(self._log, wanted.on_device)
-        modules = [one for one in found if isinstance(one, nn.Module)]
-        inner = {id(child) for module in modules for child in module.children()}
-        models = [one for one in modules if id(one) not in inner and next(one.parameters(), None) is not None]
+        self._wanted, self._answers, self._log = wanted, answers, StorageLog()
+        self._mode = Pretending(self._log, wanted.on_device, answers)
+        answers.answer(holds=not wanted.on_device)
+        gc.unfreeze()
+        found = [one for one in gc.get_objects() if issubclass(type(one), _KINDS)]
         self._optimizers = [one for one in found if isinstance(one, Optimizer)]
         leaves = [one for one in found if isinstance(one, torch.Tensor) and one.is_leaf and one.requires_grad]
-        if not is_traced():  # else it is inside of `torch.func.grad`, whose arguments keep their values
-            empty(models, self._optimizers, self._mode, self._log, leaves)
+        self._trained = _of_optimizers(self._optimizers)
+        trained = self._trained or set(map(id, leaves))
+        models = [
+            one
+            for one in roots([one for one in found if isinstance(one, nn.Module)])
+            if any(id(parameter) in trained for parameter in one.parameters())
+        ]
+        iterators = [one for one in found if isinstance(one, _BaseDataLoaderIter)]
+        del found
+        self._notes: list[str] = []
+        if not is_traced():
+            self._notes = empty(models, self._optimizers, self._mode, self._log, leaves=leaves)
+        else:  # inside of `torch.func.grad`, whose arguments keep their values
+            for parameter in nn.ModuleList(models).parameters():
+                self._log.saw(parameter, "parameters")
+        del leaves
         if distributed.is_available() and distributed.is_initialized():
             prepare_ranks(models, self._mode)
         self._models, self._stepping = nn.ModuleList(models), WeakSet[nn.Module]()
-        trained = [one for of in self._optimizers for group in of.param_groups for one in group["params"]]
-        self._trained = {id(one) for one in trained or self._models.parameters() if one.requires_grad}
         self._shapes: list[PlannedShape] = []
         self._given: list[PlannedShape] = []
-        self._notes: list[str] = []
-        is_changed = self._plan_batches(found)
+        is_changed = self._plan_batches(iterators)
         # Of batches that were made before, or of what was computed before, a first round is not planned
         self._skipped = int(is_late or is_changed)
         self._is_late = is_late
-        self._rounds = Rounds(self._optimizers)
-        self._depth = self._calls = self._passes = self._evaluated = self._ahead = 0
+        self._rounds = Rounds(self._log, self._optimizers)
+        self._depth = self._calls = self._passes = self._evaluated = self._ahead = self._epochs = 0
         self._is_new, self._is_through, self._cut = True, False, False
 
     def begin(self, tell: Tell) -> None:
@@ -140,9 +143,10 @@ class _Loop:
         """See `Rounds`."""
         if all(one.param_groups is not optimizer.param_groups for one in self._optimizers):
             self._optimizers.append(optimizer)
+            self._trained |= _of_optimizers([optimizer])
         self._rounds.stepped(optimizer)
         if self._skipped and self._rounds.step > 1:
-            self._rounds, self._skipped = Rounds(self._optimizers), 0
+            self._rounds, self._skipped = Rounds(self._log, self._optimizers), 0
         if self._step != self._log.step or not self._calls:
             self._log.begin("data" if self._calls else "forward", self._step)
 
@@ -175,16 +179,28 @@ class _Loop:
 
     def _begin(self, phase: str, parameters: Iterable[torch.Tensor]) -> None:
         self._batch_begins()
-        if phase == "forward":
+        if self._is_through and phase == "forward":
             self._end_if_through()
-        elif not any(id(one) in self._trained for one in parameters):  # a teacher
-            phase = "evaluate" if self._log.phase == "evaluate" else "forward"
         elif self._is_through:
             self._evaluated += 1
-            if self._evaluated > _MOST_EVALUATED:
-                self._notes.append(f"{NOT_THROUGH} {_MOST_EVALUATED} batches of the evaluation.")
+            if self._evaluated > _MOST:
+                self._notes.append(f"{NOT_THROUGH} {_MOST} batches of the evaluation.")
                 self.end()
+        if phase == "evaluate" and not any(id(one) in self._trained for one in parameters):  # a teacher
+            phase = "evaluate" if self._log.phase == "evaluate" else "forward"
         self._log.begin(phase, self._step)
+
+    def _train_next(self) -> None:
+        """The next epoch ends at once; but another training may begin, with an optimizer that was made since."""
+        made = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]  # all else is frozen
+        new = [one for one in made if not _of_optimizers([one]) <= self._trained]
+        if new:
+            self._trained |= _of_optimizers(new)
+            self._optimizers, self._rounds = new, Rounds(self._log, new)
+            self._is_through = self._cut = False
+        self._epochs += 1
+        if self._epochs > _MOST:
+            self.end()
 
     def _batch_begins(self) -> None:
         """Unless it has, since the last backward pass."""
@@ -197,7 +213,7 @@ class _Loop:
         """A loop whose data loader has come to an end may have batches that it has loaded before."""
         if self._is_through:
             self._ahead += 1
-            if not self._cut or self._ahead > _MOST_AHEAD:
+            if not self._cut or self._ahead > STEPS:
                 self.end()
 
     def _pass(self, backward: Callable[..., object], *args: object, **keywords: object) -> object:
@@ -213,13 +229,13 @@ class _Loop:
                 self._log.begin("forward", self._step)
         return result
 
-    def _plan_batches(self, found: Iterable[object]) -> bool:
+    def _plan_batches(self, iterators: Iterable[Any]) -> bool:
         """Let data loaders make the plan's batches; whether those that there are would have made others."""
         load, known, following = DataLoader._get_iterator, WeakSet[Loader](), _BaseDataLoaderIter.__next__
 
         def planned(loader: DataLoader[object]) -> object:
             if self._cut and self._trains:
-                self.end()  # the next epoch
+                self._train_next()
             if loader not in known:
                 known.add(loader)
                 self._of_longest_rows(loader)
@@ -243,16 +259,14 @@ class _Loop:
         DataLoader._get_iterator = planned  # type: ignore[method-assign,assignment]
         _BaseDataLoaderIter.__next__ = follows  # type: ignore[method-assign,assignment]
         is_changed = self._wanted.shape != PlannedShape()
-        for one in found:
-            if isinstance(one, _BaseDataLoaderIter):
-                of: Any = one
-                of.__class__ = _SingleProcessDataLoaderIter  # a child can't use its parent's workers
-                of._pin_memory = False
-                of._dataset_fetcher = _DatasetKind.create_fetcher(
-                    of._dataset_kind, of._dataset, of._auto_collation, of._collate_fn, of._drop_last
-                )
-                of._dataset_fetcher.batch_sampler = of._index_sampler if of._auto_collation else None
-                is_changed |= self._of_longest_rows(of._dataset_fetcher)
+        for of in iterators:
+            of.__class__ = _SingleProcessDataLoaderIter  # a child can't use its parent's workers
+            of._pin_memory = False
+            of._dataset_fetcher = _DatasetKind.create_fetcher(
+                of._dataset_kind, of._dataset, of._auto_collation, of._collate_fn, of._drop_last
+            )
+            of._dataset_fetcher.batch_sampler = of._index_sampler if of._auto_collation else None
+            is_changed |= self._of_longest_rows(of._dataset_fetcher)
         return is_changed
 
     def _of_longest_rows(self, loader: Any) -> bool:
@@ -265,29 +279,40 @@ class _Loop:
             return batches_of_longest_rows(loader, rows, "length", wanted._replace(rows=None)) is not None
         longest = batches_of_longest_rows(loader, rows, "length", wanted, self._shapes.append)
         if longest is not None and wanted.length is None:
-            self._notes = [longest.note()]
+            self._notes.extend([] if longest.note() in self._notes else [longest.note()])
         return longest is not None
 
     def end(self, error: BaseException | None = None) -> NoReturn:
         """Tell the parent what there is, and end this process."""
+        plan, problem = None, ""
+        try:
+            plan = self._plan(error)
+        except PlanError as refused:
+            problem = str(refused)
+        # Where this is no training other answers don't help
+        answers = StandIns() if problem == NOT_HERE else self._answers
+        self._tell(Told(plan, problem, answers), None)
+
+    def _plan(self, error: BaseException | None) -> Plan:
         self._batch_begins()
-        has_begun = self._passes > 0 or self._rounds.step > 1
-        if not has_begun and not self._is_late:
-            self._tell(None, None)
-        if error is None and not any(
-            one.step and one.phase in ("backward", "optimizer") for one in self._log.stretches
-        ):
-            error = PlanError("the script has ended before a whole step could be planned")
+        phases = {one.phase for one in self._log.stretches if one.step}
+        if not self._passes and self._rounds.step == 1 and not self._is_late:
+            raise PlanError(NOT_HERE)
         if error is not None and not self._is_through:
-            self._tell(None, error)
-        if error is not None and self._log.phase == "evaluate":
-            self._notes.append(f"{NOT_THROUGH} an error in the evaluation: {problem_of(error)}")
+            raise PlanError(problem_of(error))
+        if not {"backward", "optimizer"} & phases:
+            raise PlanError("the script has ended before a whole step could be planned")
         if self._wanted.shape != PlannedShape() and not self._shapes:
-            self._tell(
-                None, PlanError("batches of another size can't be planned: torch's DataLoader does not make them")
-            )
-        if not any(stretch.phase == "evaluate" for stretch in self._log.stretches):
-            self._notes.append(_NO_EVALUATION)
-        models = [note for model in self._models for note in notes_on(model, self._wanted.on_device)]
-        notes = [*models, *self._notes, *(self._rounds.notes() if self._optimizers else [])]
-        self._tell(plan_of_log(self._log, largest(self._shapes or self._given), notes=notes), None)
+            raise PlanError("batches of another size can't be planned: torch's DataLoader does not make them")
+        notes = [note for model in self._models for note in notes_on(model, self._wanted.on_device)] + self._notes
+        if error is not None and self._log.phase == "evaluate":
+            notes.append(f"{NOT_THROUGH} an error in the evaluation: {problem_of(error)}")
+        if "evaluate" not in {one.phase for one in self._log.stretches}:
+            notes.append(_NO_EVALUATION)
+        notes += self._rounds.notes() if self._optimizers else []
+        return plan_of_log(self._log, largest(self._shapes or self._given), notes=notes, host=self._mode.host)
+
+
+def _of_optimizers(optimizers: Iterable[Optimizer]) -> set[int]:
+    """The parameters that they train, by id."""
+    return {id(one) for of in optimizers for group in of.param_groups for one in group["params"]}

@@ -46,6 +46,20 @@ class StorageLog:
         """A tensor that exists; its storage is counted once, whatever its views."""
         self._saw(getattr(tensor, "_local_tensor", tensor).untyped_storage(), part)
 
+    def shares(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """The memory of one is that of the other in the training: whatever holds it still, it counts once."""
+        storage = old.untyped_storage()
+        known = self._alive.get(new.untyped_storage()._cdata)
+        if known is not None:
+            key = storage._cdata
+            if key in self._alive:
+                self._gone(key, self._alive[key][1])
+            self._alive[key] = weakref.ref(storage, lambda _: self._alive.pop(key, None) and None), known[1]
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether its storage is one of these."""
+        return getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata in self._alive
+
     def resized(self, storage: torch.UntypedStorage) -> None:
         """A storage that has another size now, if it is one of these."""
         if storage._cdata in self._alive:
@@ -85,9 +99,10 @@ class StorageLog:
         """The step that it is, from 1."""
         return self.stretches[-1].step
 
-    def alive_bytes(self, part: str) -> int:
-        """What there is of this part now."""
-        return sum(self.sizes[number] for _, number in self._alive.values() if self.parts[number] == part)
+    def alive_bytes(self, part: str = "") -> int:
+        """What there is of this part now, or of all."""
+        alive = {number for _, number in self._alive.values()}
+        return sum(self.sizes[number] for number in alive if part in ("", self.parts[number]))
 
     def close(self) -> None:
         """Note nothing more."""

@@ -18,9 +18,10 @@ def plan_text(
     """The peak, when it is, a bar for each part, and notes."""
     batch = f", batch {shape}" if shape else ""
     lines = [f"Peak {bound}{format_bytes(peak_bytes)} of tensors, {phase}, step {step}{batch}."]
+    width = max(12, *map(len, parts)) if parts else 12
     for name, size in sorted(parts.items(), key=lambda row: -row[1]):
         bar = "#" * round(_BAR * size / max(1, peak_bytes))
-        lines.append(f"  {name:<12} {format_bytes(size):>11}  {bar}".rstrip())
+        lines.append(f"  {name:<{width}} {format_bytes(size):>11}  {bar}".rstrip())
     return "\n".join([*lines, *notes])
 
 
@@ -28,12 +29,12 @@ def evaluation_text(peak_bytes: int, results_bytes: int, host_bytes: int) -> lis
     """What an evaluation gathers, where that is a good part of the peak.
 
     >>> evaluation_text(1000 * 2**20, 0, 700 * 2**20)
-    ['On the host the evaluation gathers 700.0 MiB.']
+    ['On the host there are 700.0 MiB.']
 
     Args:
         peak_bytes: Of all tensors.
         results_bytes: Part of it.
-        host_bytes: What is gathered beside it, on the host.
+        host_bytes: What is beside it, on the host.
     """
     lines = []
     if results_bytes > peak_bytes / 2:
@@ -43,7 +44,7 @@ def evaluation_text(peak_bytes: int, results_bytes: int, host_bytes: int) -> lis
             "moves them off a device. What compute_metrics takes comes on top.",
         ]
     if host_bytes > peak_bytes / 2:
-        lines.append(f"On the host the evaluation gathers {format_bytes(host_bytes)}.")
+        lines.append(f"On the host there are {format_bytes(host_bytes)}.")
     return lines
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Sized
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from typing import Any
@@ -21,18 +21,19 @@ from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted
 from forgather_mem.planning.changes import apply_changes, need_no_values, step_as_on_a_device, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
 from forgather_mem.planning.model import empty, notes_on
-from forgather_mem.planning.phases import STEPS, CallbackFailed, EnoughSteps, Steps, sorted_out, tell_phases
+from forgather_mem.planning.phases import STEPS, EnoughSteps, Steps, sorted_out, tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.ranks import shards_model, train_with_ranks
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan, plan_of_log
+from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import format_bytes
 
 _FEW = 2  # of an evaluation the last batch, and that before, whose results the loop still holds
 # What has no part in a step, or needs values
 _ARGUMENTS = {
-    "max_steps": STEPS + 1,
+    "max_steps": STEPS + 2,  # one after an evaluation
     "logging_nan_inf_filter": False,
     "include_num_input_tokens_seen": False,
     "eval_on_start": False,
@@ -44,16 +45,13 @@ _ARGUMENTS = {
 }
 
 
-def plan_of_trainer(trainer: Trainer, wanted: Wanted, failed: Mapping[int, str]) -> Plan | CallbackFailed:
+def plan_of_trainer(trainer: Trainer, wanted: Wanted, answers: StandIns) -> Plan:
     """What two steps of this trainer take. The trainer can't be used afterwards: call it in a child.
 
     Args:
         trainer: The trainer.
         wanted: What to plan in place of its own.
-        failed: Callbacks that can't be planned, by their place, and why.
-
-    Returns:
-        Its plan; or which callback has failed, without which it has to be planned in another child.
+        answers: Asked for values.
 
     Raises:
         PlanError: if it can't be planned.
@@ -64,13 +62,14 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, failed: Mapping[int, str])
     if wanted.on_device:
         step_as_on_a_device()
     log = StorageLog()
-    mode = Pretending(log, wanted.on_device)
+    mode = Pretending(log, wanted.on_device, answers)
+    answers.answer(holds=not wanted.on_device)
     if wanted.ranks > 1:
         train_with_ranks(trainer, wanted.ranks, mode, wanted.on_device)
     elif shards_model(trainer):
         raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
     notes = ["torch.compile is planned as if it were off."] if getattr(trainer.args, "torch_compile", False) else []
-    callbacks, left_out = sorted_out(trainer.callback_handler.callbacks, failed)
+    callbacks, left_out = sorted_out(trainer.callback_handler.callbacks)
     notes += [*left_out, *notes_on(trainer.model, wanted.on_device)]
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
@@ -81,10 +80,17 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, failed: Mapping[int, str])
     # A model that will be sharded is on the host: its shards alone are on a device
     is_whole = not (wanted.on_device and shards_model(trainer))
     optimizers = [] if trainer.optimizer is None else [trainer.optimizer]
-    empty([trainer.model], optimizers, mode, log if is_whole else StorageLog())
-    host = StorageLog() if wanted.on_device else None
-    evaluation = Evaluation(trainer, mode, wanted.shape.length, host)
-    steps = Steps(log, trainer.model, callbacks, lambda: _evaluate(evaluation, trainer, log, notes))
+    notes += empty([trainer.model], optimizers, mode, log if is_whole else StorageLog())
+    evaluation = Evaluation(trainer, mode, wanted.shape.length, mode.host)
+
+    def at_end(*given: object, **keywords: object) -> None:
+        if trainer.args.logging_strategy != "no":
+            steps.on_log(*given, **keywords)
+        _evaluate(evaluation, trainer, log, notes)
+        if trainer.args.save_strategy != "no":
+            steps.on_save(*given, **keywords)
+
+    steps = Steps(log, trainer.model, callbacks, at_end)
     trainer.callback_handler.callbacks = [steps]
     tell_phases(log, [trainer.model])
     try:
@@ -92,14 +98,13 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, failed: Mapping[int, str])
             trainer.train()
     except EnoughSteps:
         pass
-    except CallbackFailed as failure:
-        return failure
+    notes += steps.failed
     if steps.kept_more_bytes > 0:
         more = format_bytes(steps.kept_more_bytes)
         notes.append(f"Callbacks keep {more} more after step 2 than after step 1; what later steps add is not planned.")
     if not shapes and wanted.shape != PlannedShape():
         raise PlanError("batches of another size can't be planned: the data loader is not torch's")
-    return plan_of_log(log, largest(shapes), trainer.args.gradient_accumulation_steps, notes, host)
+    return plan_of_log(log, largest(shapes), trainer.args.gradient_accumulation_steps, notes, mode.host)
 
 
 def _evaluate(evaluation: Evaluation, trainer: Trainer, log: StorageLog, notes: list[str]) -> None:
@@ -168,6 +173,7 @@ class Evaluation:
         container.to_cpu_and_numpy = self._moving(container.to_cpu_and_numpy)
         container.get_arrays = lambda one: self._gathered(one)
         trainer.evaluate()
+        self._arrays.clear()
 
     def _few_batches(self, *of: object) -> Loader:
         """The trainer's loader, of the longest rows, which ends after a few batches."""

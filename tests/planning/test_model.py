@@ -11,8 +11,9 @@ from forgather_mem.planning.storage_log import StorageLog
 
 
 def emptied(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> StorageLog:
+    """The log of the model alone; what else this process holds is in another."""
     log = StorageLog()
-    empty([model], [optimizer] if optimizer is not None else [], Pretending(log), log)
+    empty([model], [optimizer] if optimizer is not None else [], Pretending(StorageLog()), log)
     log.close()
     return log
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from forgather_mem.planning.rounds import Rounds
+from forgather_mem.planning.storage_log import StorageLog
 
 
 def parameters() -> Iterator[torch.nn.Parameter]:
@@ -24,7 +25,7 @@ def steps(optimizer: torch.optim.Optimizer, rounds: Rounds) -> None:
 
 def test_one_that_steps_at_each_batch_needs_two() -> None:
     optimizer = torch.optim.AdamW(parameters())
-    rounds, seen = Rounds([optimizer]), []
+    rounds, seen = Rounds(StorageLog(), [optimizer]), []
     while rounds.go_on():
         seen.append(rounds.step)
         steps(optimizer, rounds)
@@ -33,7 +34,7 @@ def test_one_that_steps_at_each_batch_needs_two() -> None:
 
 def test_all_have_to_step_and_once_again() -> None:
     often, rarely = torch.optim.Adam(parameters()), torch.optim.SGD(parameters())
-    rounds, seen = Rounds([often, rarely]), []
+    rounds, seen = Rounds(StorageLog(), [often, rarely]), []
     while rounds.go_on():
         seen.append(rounds.step)
         steps(often, rounds)
@@ -44,7 +45,7 @@ def test_all_have_to_step_and_once_again() -> None:
 
 def test_one_that_nobody_told_of_counts_from_its_first_step() -> None:
     told, other = torch.optim.Adam(parameters()), torch.optim.Adam(parameters())
-    rounds, batches = Rounds([told]), 0
+    rounds, batches = Rounds(StorageLog(), [told]), 0
     while rounds.go_on():
         batches += 1
         steps(told, rounds)
@@ -55,7 +56,7 @@ def test_one_that_nobody_told_of_counts_from_its_first_step() -> None:
 
 def test_a_history_fills() -> None:
     optimizer = torch.optim.LBFGS(parameters(), lr=0.01, max_iter=3, history_size=8)
-    rounds, batches = Rounds([optimizer]), 0
+    rounds, batches = Rounds(StorageLog(), [optimizer]), 0
     while rounds.go_on():
         batches += 1
         steps(optimizer, rounds)
@@ -66,7 +67,7 @@ def test_a_history_fills() -> None:
 
 def test_after_the_most_batches_it_is_said_what_is_missing() -> None:
     optimizer = torch.optim.AdamW(parameters())
-    rounds, batches = Rounds([optimizer], most_batches=10), 0
+    rounds, batches = Rounds(StorageLog(), [optimizer], most_batches=10), 0
     while rounds.go_on():
         batches += 1
     assert batches == 10

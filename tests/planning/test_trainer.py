@@ -72,8 +72,9 @@ class AveragesAtSteps(TrainerCallback):
         self.averaged = {name: 0.9 * (self.averaged or weights)[name] + 0.1 * one for name, one in weights.items()}
 
 
-@pytest.mark.parametrize("callback", [Averages(), AveragesAtSteps()])
-def test_what_a_callback_of_the_users_keeps_is_planned(tmp_path: Path, callback: TrainerCallback) -> None:
+@pytest.mark.parametrize("kind", [Averages, AveragesAtSteps])
+def test_what_a_callback_of_the_users_keeps_is_planned(tmp_path: Path, kind: type[TrainerCallback]) -> None:
+    callback = kind()
     trainer = make_trainer(tmp_path, [callback], max_steps=3)
     plan = forgather_mem.plan(trainer)
     assert plan.notes == ()
@@ -111,8 +112,7 @@ class Starts(TrainerCallback):
 
 class AsksForAValue(TrainerCallback):
     def on_step_end(self, *_: object, model: torch.nn.Module, **__: object) -> None:
-        self.kept = torch.zeros(2**24)
-        self.norm = next(model.parameters()).norm().item()
+        self.often = next(model.parameters()).argmax(-1).bincount()
 
 
 def test_a_callback_that_acts_or_needs_a_value_is_left_out_and_named(tmp_path: Path) -> None:
@@ -122,12 +122,34 @@ def test_a_callback_that_acts_or_needs_a_value_is_left_out_and_named(tmp_path: P
     assert not (tmp_path / "new").exists()
     asks, starts, writes = plan.notes
     assert asks.startswith("AsksForAValue is not in the plan: test_trainer.py:")
-    assert ".item() or a condition needs a value" in asks
+    assert "the size of what aten.bincount" in asks
     assert starts.startswith("Starts is not in the plan: test_trainer.py:")
     assert starts.endswith("PermissionError: subprocess.Popen 'true': a plan acts on nothing")
     assert writes.startswith("test_trainer.py:")
     assert writes.endswith("(self.path.touch()) was not done: a plan acts on nothing.")
-    assert not plan.highest_parts()["callbacks"], "what it kept before it failed is not there either"
+
+
+class SwapsForEvaluation(TrainerCallback):
+    """Evaluates averaged weights, and goes on with its own."""
+
+    def on_train_begin(self, *_: object, model: torch.nn.Module, **__: object) -> None:
+        self.averaged = [one.detach().clone() for one in model.parameters()]
+
+    def on_log(self, *_: object, logs: dict[str, float], **__: object) -> None:
+        self.logged = f"{logs.get('loss', 0.0):.2f}"
+
+    def on_evaluate(self, *_: object, model: torch.nn.Module, metrics: dict[str, float], **__: object) -> None:
+        self.last = metrics["eval_loss"], [one.detach().clone() for one in model.parameters()]
+
+
+def test_what_a_callback_keeps_of_an_evaluation_is_there_in_the_steps_after_it(tmp_path: Path) -> None:
+    arguments = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "logging_steps": 1}
+    trainer = make_trainer(tmp_path, [SwapsForEvaluation()], **arguments)
+    trainer.eval_dataset = trainer.train_dataset
+    plan = forgather_mem.plan(trainer)
+    assert plan.notes == ()
+    assert plan.highest_parts()["callbacks"] >= 1.98 * plan.highest_parts()["parameters"]
+    assert plan.peak_bytes == pytest.approx(real_peak_bytes(trainer), rel=0.01)
 
 
 def test_a_subclass_is_planned_with_what_it_does(tmp_path: Path) -> None:
@@ -150,8 +172,8 @@ def test_the_second_step_has_the_optimizers_state(tmp_path: Path) -> None:
 
 
 def test_batches_of_another_size_are_those_that_a_trainer_would_have(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, per_device_train_batch_size=8)
-    other, own = forgather_mem.plan(make_trainer(tmp_path), rows=8), forgather_mem.plan(trainer)
+    other = forgather_mem.plan(make_trainer(tmp_path), rows=8)
+    own = forgather_mem.plan(make_trainer(tmp_path, per_device_train_batch_size=8))
     assert (other.rows, other.peak_bytes) == (own.rows, own.peak_bytes) == (8, own.peak_bytes)
 
 

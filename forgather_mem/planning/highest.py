@@ -1,0 +1,84 @@
+"""The highest plan: whether what a training asks for matters shows by planning it with other answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from forgather_mem.errors import PlanError
+from forgather_mem.planning.isolation.child import in_a_child, notes_of
+from forgather_mem.planning.refusal import problem_of
+from forgather_mem.planning.result import Plan
+from forgather_mem.planning.stand_ins import NUMBERS, StandIns, listed_lines
+from forgather_mem.units import format_bytes
+
+if TYPE_CHECKING:
+    from forgather_mem.planning.isolation.acts import Lines
+
+
+class Told(NamedTuple):
+    """By a child."""
+
+    plan: Plan | None
+    problem: str
+    answers: StandIns
+
+    def score(self) -> tuple[int, int]:
+        return (self.plan.peak_bytes if self.plan else -1, self.answers.operations)
+
+
+def highest_plan(made: Callable[[StandIns], Plan], not_done: Lines, most_plans: int = 10) -> Plan:
+    """The plan, each in a child, whose answers make it the highest.
+
+    Where other numbers and no condition leave all peaks as they are it is the first one; else each condition is tried.
+
+    Raises:
+        PlanError: where no answers make a plan.
+    """
+    told = first = best = in_a_child(partial(_told, made, StandIns()), not_done=not_done)
+    tried: set[str] = set()
+    depends: dict[str, int] = {}
+    for number in range(1, most_plans):
+        asked = [*best.answers.conditions, *([NUMBERS] if best.answers.numbers else [])]
+        todo = [line for line in asked if line not in tried]
+        if not todo:
+            break
+        if best.plan is None:
+            other = {todo[-1]}
+        else:
+            other = set(todo) if number == 1 else {todo[0]}
+        told = in_a_child(partial(_told, made, StandIns(best.answers.otherwise ^ other)), not_done=not_done)
+        if best.plan and told.plan:
+            if told.plan.phases == best.plan.phases and number == 1:
+                break
+            if told.plan.peak_bytes != best.plan.peak_bytes and len(other) == 1:
+                depends[next(iter(other))] = min(told.plan.peak_bytes, best.plan.peak_bytes)
+        if len(other) == 1:
+            tried |= other
+        if told.score() > best.score():
+            best, tried = told, tried - {NUMBERS} | other
+        elif best.plan is None:
+            best = told
+    if best.plan is None:
+        raise PlanError("\n".join([first.problem, *notes_of(not_done, first.problem)]))
+    return best.plan.with_notes([*best.answers.notes(), *_dependence(depends, best)])
+
+
+def _dependence(depends: dict[str, int], best: Told) -> list[str]:
+    assert best.plan is not None
+    depends = {line: low for line, low in depends.items() if low < best.plan.peak_bytes}
+    if not depends:
+        return []
+    lines = [*dict.fromkeys(one for line in depends for one in (best.answers.numbers if line == NUMBERS else [line]))]
+    low, high = format_bytes(min(depends.values())), format_bytes(best.plan.peak_bytes)
+    return [f"The peak depends on a value ({listed_lines(lines)}): {low} to {high}, of which the higher is told."]
+
+
+def _told(made: Callable[[StandIns], Plan], answers: StandIns) -> Told:
+    try:
+        return Told(made(answers), "", answers)
+    except PlanError as error:
+        return Told(None, str(error), answers)
+    except Exception as error:  # noqa: BLE001  # the training's own: the parent tells it
+        return Told(None, problem_of(error), answers)

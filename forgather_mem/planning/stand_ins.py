@@ -1,0 +1,111 @@
+"""Answers in place of values that a plan does not have: a number is 1, a condition holds, a mask chooses all."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from forgather_mem.planning.refusal import OURS
+from forgather_mem.source.source_lines import line_name
+
+BOUNDED = "All is planned of what a mask chooses"
+NUMBERS = "numbers"
+_MACHINERY = (
+    OURS,
+    *(
+        f"{torch.__path__[0]}/{name}"
+        for name in ("_tensor.py", "_subclasses", "_dynamo", "_compile.py", "utils/_", "_ops.py")
+    ),
+)
+Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+
+
+class StandIns:
+    """What is answered in one plan.
+
+    Args:
+        otherwise: Lines in which a condition does not hold; "numbers" if these are others than 1.
+
+    Attributes:
+        conditions: The lines that have asked for one, in order.
+        numbers: The same of numbers, with how often.
+        masks: The same of sizes.
+        operations: How many there were.
+    """
+
+    def __init__(self, otherwise: Iterable[str] = ()) -> None:
+        self.otherwise = frozenset(otherwise)
+        self.conditions, self.numbers, self.masks = Counter[str](), Counter[str](), Counter[str]()
+        self.operations = 0
+
+    def value(self, dtype: torch.dtype) -> float:
+        """Instead of one of this kind."""
+        line = _asking_line()
+        if dtype == torch.bool:
+            self.conditions[line] += 1
+            # A loop shall end: after some time it is the other way round
+            return (line in self.otherwise) == (self.conditions[line] % 64 == 0)
+        self.numbers[line] += 1
+        if not (dtype.is_floating_point or dtype.is_complex):
+            return 2 if NUMBERS in self.otherwise else 1
+        return (0.01, 100.0)[self.numbers[line] % 2] if NUMBERS in self.otherwise else 1.0
+
+    def bound(self) -> None:
+        """The size of something is the greatest that it can be."""
+        self.masks[_asking_line()] += 1
+
+    def answer(self, holds: bool) -> None:
+        """Let tensors without values, for good, answer also where torch asks no operation.
+
+        Args:
+            holds: Whether an array is the tensor's memory, as on the host.
+        """
+
+        def array(tensor: torch.Tensor, *_: object, **__: object) -> Array:
+            one = np.array(self.value(tensor.dtype), torch.empty(0, dtype=tensor.dtype).numpy().dtype)
+            return np.asarray(_Repeated(one, tuple(tensor.shape), tensor if holds else None))
+
+        def listed(tensor: torch.Tensor) -> object:
+            return array(tensor).tolist()
+
+        def formatted(tensor: torch.Tensor, how: str) -> str:
+            return format(self.value(tensor.dtype), how) if how else str(tensor)
+
+        FakeTensor.numpy = FakeTensor.__array__ = array  # type: ignore[method-assign,assignment]
+        FakeTensor.tolist = listed  # type: ignore[method-assign,assignment]
+        FakeTensor.__format__ = formatted  # type: ignore[method-assign]
+
+    def notes(self) -> list[str]:
+        """What was answered."""
+        notes = [f"{BOUNDED} ({listed_lines(self.masks)}): an upper bound."] if self.masks else []
+        count = len(self.numbers)
+        what = "A value was" if count == 1 else f"{count} values were"
+        return [*notes, *([f"{what} taken as 1 ({listed_lines(self.numbers)})."] if count else [])]
+
+
+class _Repeated:
+    """For numpy: one number as an array of any size, which takes no memory and holds a tensor."""
+
+    def __init__(self, one: Array, shape: tuple[int, ...], held: torch.Tensor | None) -> None:
+        self._one, self._held = one, held
+        self.__array_interface__ = {**one.__array_interface__, "shape": shape, "strides": (0,) * len(shape)}
+
+
+def _asking_line() -> str:
+    """The innermost line that is no machinery of torch's."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_MACHINERY) and frame.f_back is not None:
+        frame = frame.f_back
+    return line_name(frame.f_code.co_filename, frame.f_lineno)
+
+
+def listed_lines(lines: Iterable[str]) -> str:
+    """The first few of these lines."""
+    named = list(lines)
+    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")

@@ -1,0 +1,119 @@
+"""What is answered in place of values, and what comes of it."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import forgather_mem
+from forgather_mem.planning.stand_ins import StandIns
+from tests.planning.counted import Counted
+
+pytestmark = pytest.mark.plans
+Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+
+LABELS = torch.arange(128) % 50
+
+
+def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(model(batch), LABELS[: len(batch)].repeat(len(batch) // 128 or 1)[: len(batch)])
+
+
+def logs(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    loss = loss_of(model, batch)
+    assert float(f"{loss.detach():.2f}") + loss.item() > 0
+    assert model(batch).argmax(-1).tolist()[-1] is not None
+    return loss
+
+
+def is_checked(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    loss = loss_of(model, batch)
+    if torch.isnan(loss):
+        raise ValueError("diverged")
+    if not torch.isfinite(loss).all():
+        raise ValueError("diverged")
+    return loss
+
+
+def chooses(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    logits = model(batch)
+    chosen = logits.max(-1).values > -1e9
+    return cross_entropy(logits[chosen], LABELS[chosen])
+
+
+def goes_again(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    loss = loss_of(model, batch)
+    return loss_of(model, torch.cat([batch, batch])) if loss > 1 else loss
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        (logs, "2 values were taken as 1 (test_stand_ins.py:"),
+        (is_checked, ""),
+        (chooses, "All is planned of what a mask chooses (test_stand_ins.py:"),
+        (goes_again, "The peak depends on a value (test_stand_ins.py:"),
+    ],
+)
+def test_a_training_that_asks_for_values_is_planned_at_its_highest(how: Loss, told: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 50))
+    optimizer, batch = torch.optim.AdamW(model.parameters()), torch.randn(128, 64)
+
+    def step(batch: torch.Tensor) -> None:
+        how(model, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    plan = forgather_mem.plan(step, model, optimizer, batch)
+    with Counted(model) as counted:
+        counted.see(batch, LABELS)
+        for _ in range(3):
+            step(batch)
+    assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.001)
+    assert "".join(plan.notes).startswith(told)
+    assert len(plan.notes) == bool(told)
+
+
+def test_arrays_hold_the_memory_of_their_tensors() -> None:
+    model, kept = nn.Linear(64, 512), list[object]()
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step(batch: torch.Tensor) -> None:
+        features = model(batch)
+        features.mean().backward()
+        optimizer.step()
+        kept.append(features.detach().cpu().numpy()[:2])
+        del kept[:-3]
+
+    plan = forgather_mem.plan(step, model, optimizer, torch.zeros(256, 64))
+    with Counted(model) as counted:
+        for _ in range(5):
+            step(torch.zeros(256, 64))
+    assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.001)
+
+
+def test_a_closure_is_called_until_the_history_is_full() -> None:
+    model = nn.Linear(64, 50)
+    optimizer, batch = torch.optim.LBFGS(model.parameters(), max_iter=4, history_size=5), torch.randn(128, 64)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        return loss
+
+    plan = forgather_mem.plan(lambda _: optimizer.step(closure), model, optimizer, batch)
+    with Counted(model) as counted:
+        for _ in range(6):
+            optimizer.step(closure)
+    assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.002)
+    assert plan.notes[-1].startswith("The peak depends on a value (lbfgs.py:")
+
+
+def test_a_loop_that_waits_for_a_condition_ends() -> None:
+    answers, asked = StandIns(), 0
+    while answers.value(torch.bool):
+        asked += 1
+    assert asked == 63

@@ -1,0 +1,82 @@
+"""What is alive beside a training counts, against all storages that go into or out of its operations."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import forgather_mem
+from forgather_mem.planning.result import Plan
+from tests.planning.counted import Counted
+
+pytestmark = pytest.mark.plans
+
+
+def compared(step: Callable[[torch.Tensor], None], model: nn.Module, batch: torch.Tensor, *held: torch.Tensor) -> Plan:
+    """The plan, which has to be what the training takes."""
+    optimizer = step.__closure__ and next(
+        cell.cell_contents for cell in step.__closure__ if isinstance(cell.cell_contents, torch.optim.Optimizer)
+    )
+    plan = forgather_mem.plan(step, model, optimizer, batch)
+    with Counted(model) as counted:
+        counted.see(batch, held)
+        for _ in range(5):
+            step(batch)
+    assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.001)
+    return plan
+
+
+class Distils:
+    def __init__(self, teacher: nn.Module) -> None:
+        self.teacher = teacher.requires_grad_(False)
+
+
+def test_a_teacher_counts_from_the_start_and_is_named() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 512, 3, padding=1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    distils = Distils(nn.Conv2d(512, 512, 3))
+
+    def step(batch: torch.Tensor) -> None:
+        (model(batch).mean((1, 2, 3)) - distils.teacher(model(batch)).mean((1, 2, 3))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    plan = compared(step, model, torch.zeros(2, 3, 12, 12), *distils.teacher.parameters())
+    assert {row.parts["other models"] for row in plan.phases} == {4 * (512 * 512 * 9 + 512)}
+    assert plan.notes == ("Other models: Distils.teacher 9.0 MiB.",)
+
+
+def test_a_table_and_a_bank_of_features_count_and_views_of_weights_do_not() -> None:
+    model = nn.Linear(64, 128)
+    optimizer = torch.optim.AdamW(model.parameters())
+    table, bank = torch.zeros(10_000, 64), torch.zeros(5_000, 128)
+    untouched, views = torch.zeros(300_000), [one.data for one in model.parameters()]
+
+    def step(batch: torch.Tensor) -> None:
+        features = model(table[batch])
+        (features @ bank.T).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            bank[: len(batch)] = features
+            for view in views:
+                view.mul_(0.99)
+
+    plan = compared(step, model, torch.arange(32), table, bank, untouched)
+    assert plan.parts["other tensors"] == pytest.approx(table.nbytes + bank.nbytes + untouched.nbytes, rel=0.001)
+    assert plan.notes[0].startswith("Other tensors: local ")
+
+
+def test_a_queue_is_planned_until_it_is_full() -> None:
+    model, kept = nn.Linear(64, 512), list[torch.Tensor]()
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step(batch: torch.Tensor) -> None:
+        features = model(batch)
+        features.mean().backward()
+        optimizer.step()
+        kept.append(features.detach())
+        del kept[:-3]
+
+    assert compared(step, model, torch.zeros(256, 64)).notes == ()
