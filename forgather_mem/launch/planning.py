@@ -315,7 +315,7 @@ def _allow_what_devices_do() -> None:
     def checked(arguments: object) -> None:
         if arguments.fp16:  # type: ignore[attr-defined]
             arguments.fp16, arguments.bf16 = False, True  # type: ignore[attr-defined]
-        arguments.tf32 = None  # type: ignore[attr-defined]
+        arguments.tf32 = arguments.ddp_backend = None  # type: ignore[attr-defined]  # the latter joins a process group
         check(arguments)
         if getattr(arguments, "fsdp_plugin_args", None):
             arguments.fsdp = None  # type: ignore[attr-defined]  # which a Trainer refuses in one process

@@ -103,13 +103,13 @@ class _Emptied:
 
     def others(self, passed_over: set[int]) -> list[str]:
         """All that is alive beside them; on a device what is there, and where there is none the weights of models."""
-        alive, log = alive_things(), self._mode.log
+        (alive, held), log = alive_things(), self._mode.log
         if self._mode.host is not None:
-            is_there = any(one.device.type not in ("cpu", "meta") for one in alive.tensors)
-            passed_over.update(id(one) for one in alive.tensors if is_there and one.device.type == "cpu")
+            is_there = any(one.device.type not in ("cpu", "meta") for one in held)
+            passed_over.update(id(one) for one in held if is_there and one.device.type == "cpu")
         modules = [
             module
-            for module in alive.modules
+            for module in alive
             if all(
                 type(one) in (torch.Tensor, nn.Parameter) and id(one) not in passed_over
                 for one in module._parameters.values()
@@ -121,14 +121,14 @@ class _Emptied:
         models = [(root, _size(root, own)) for root in roots(modules)]
         self._modules(modules, OTHER_MODELS)
         tensors = []
-        for tensor in alive.tensors:
+        for tensor in held:
             is_own = id(tensor) in passed_over or id(tensor) in own or tensor.is_meta or _has_no_storage(tensor)
             if not is_own and not log.knows(tensor):
                 where = log if self._mode.host is None or tensor.device.type != "cpu" else self._mode.host
                 where.saw(tensor, OTHER_TENSORS)
                 tensors.append((tensor, tensor.untyped_storage().nbytes() if where is log else 0))
         notes = [*note_of(OTHER_MODELS, models), *note_of(OTHER_TENSORS, tensors)]
-        del alive, modules, models, tensors
+        del alive, held, modules, models, tensors
         gc.freeze()  # a Trainer collects garbage before it trains
         return notes
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -15,21 +14,14 @@ from forgather_mem.units import MIB, format_bytes
 _MOST_NAMED = 3
 
 
-class Alive(NamedTuple):
-    """All modules and tensors of this process."""
-
-    modules: list[nn.Module]
-    tensors: list[torch.Tensor]
-
-
-def alive_things() -> Alive:
-    """All of this process but garbage, also what was alive at a `gc.freeze()`, of which nothing is left."""
+def alive_things() -> tuple[list[nn.Module], list[torch.Tensor]]:
+    """All modules and tensors of this process but garbage, also what was frozen, of which nothing is left."""
     gc.unfreeze()
     gc.collect()
     things = gc.get_objects()
     kinds = set(map(type, things))
     modules, tensors = ({one for one in kinds if issubclass(one, kind)} for kind in (nn.Module, torch.Tensor))
-    return Alive([one for one in things if type(one) in modules], [one for one in things if type(one) in tensors])
+    return [one for one in things if type(one) in modules], [one for one in things if type(one) in tensors]
 
 
 def note_of(part: str, sizes: Iterable[tuple[object, int]]) -> list[str]:
