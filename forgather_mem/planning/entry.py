@@ -129,7 +129,7 @@ def _plan_of_loop(
     notes = empty(models, optimizers, mode, log, given)
     prepare_ranks(models, mode)
     rounds = Rounds(log, optimizers)
-    tell_phases(log, models, rounds)
+    tell_phases(log, models, rounds.stepped)
     need_no_values()
     with mode:
         while rounds.go_on():

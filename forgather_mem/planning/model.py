@@ -95,7 +95,7 @@ class _Emptied:
             for module in modules:
                 for key, old in module._parameters.items():
                     if old is not None:
-                        module._parameters[key] = self.parameter_of(old, part)
+                        module._parameters[key] = self.parameter_of(old, part)  # type: ignore[assignment]
                 for key, buffer in module._buffers.items():
                     if buffer is not None:
                         module._buffers[key] = new = buffer if buffer.device.type == "cpu" else self._like(buffer)

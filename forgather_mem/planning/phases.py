@@ -18,7 +18,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.refusal import problem_of
-from forgather_mem.planning.rounds import Rounds
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.source.source_lines import is_our_class, is_user_class
 from forgather_mem.system.backward_passes import around_passes
@@ -39,13 +38,17 @@ _HEARD = (
 _NUMBERS = {"on_log": "logs", "on_evaluate": "metrics"}
 
 
-def tell_phases(log: StorageLog, models: Sequence[torch.nn.Module], rounds: Rounds | None = None) -> None:
+def tell_phases(
+    log: StorageLog,
+    models: Sequence[torch.nn.Module],
+    then: Callable[[torch.optim.Optimizer], None] = lambda _: None,
+) -> None:
     """The call of a model begins "forward", `backward()` "backward"; then it is "optimizer" until the next call.
 
     Args:
         log: Told of them, and of gradients and the state of optimizers.
         models: That are trained.
-        rounds: Told of the steps of optimizers.
+        then: Called with each optimizer that has stepped.
     """
 
     def forward(_: object, args: Sequence[object], keywords: Mapping[str, object]) -> None:
@@ -68,8 +71,7 @@ def tell_phases(log: StorageLog, models: Sequence[torch.nn.Module], rounds: Roun
     def stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
         for tensor in tensors_among(list(optimizer.state.values())):
             log.saw(tensor, "optimizer")
-        if rounds is not None:
-            rounds.stepped(optimizer)
+        then(optimizer)
 
     for model in models:
         model.register_forward_pre_hook(forward, with_kwargs=True)

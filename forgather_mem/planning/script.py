@@ -116,10 +116,11 @@ class _Loop:
     def begin(self, tell: Tell) -> None:
         """Compute nothing from now on, until it is enough: then tell the parent."""
         self._tell = tell
-        tell_phases(self._log, [self._models], self)
+        tell_phases(self._log, [self._models], self._stepped)
         around_passes(self._pass)
         torch.utils.swap_tensors = swap  # for `Module.to`: torch's refuses weights that are in use
-        FakeTensor.__reduce_ex__ = lambda *_: (torch.empty, (0,))  # for `torch.save`: what it writes is lost
+        # For `torch.save`: what it writes is lost
+        FakeTensor.__reduce_ex__ = lambda *_: (torch.empty, (0,))  # type: ignore[method-assign]
         call = nn.Module.__call__
 
         def called(module: nn.Module, *args: object, **keywords: object) -> object:
@@ -137,10 +138,9 @@ class _Loop:
         atexit.register(self.end)
         sys.excepthook = lambda _, error, __: self.end(error)
         self._log.begin("data", self._step)
-        self._mode.__enter__()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
 
-    def stepped(self, optimizer: Optimizer) -> None:
-        """See `Rounds`."""
+    def _stepped(self, optimizer: Optimizer) -> None:
         if all(one.param_groups is not optimizer.param_groups for one in self._optimizers):
             self._optimizers.append(optimizer)
             self._trained |= _of_optimizers([optimizer])

@@ -328,7 +328,10 @@ def test_weights_may_stay_unread_and_half_precision_needs_no_device(tmp_path: Pa
 def test_what_stands_in_the_way_is_named_by_file_and_line(tmp_path: Path) -> None:
     result = planned(tmp_path, line="loss.long().reshape(1).bincount()")
     assert (result.code, result.out) == (1, "")
-    assert "forgather-mem: this can't be planned: train.py:14 (loss.long().reshape(1).bincount()): the size of" in result.err
+    assert (
+        "forgather-mem: this can't be planned: train.py:14 (loss.long().reshape(1).bincount()): the size of"
+        in result.err
+    )
     assert "Before it was planned the script acted as in a run: os.mkdir 'out'." in result.err
 
 
