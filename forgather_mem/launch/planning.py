@@ -17,7 +17,7 @@ from _thread import allocate_lock, get_ident
 from contextlib import suppress
 
 from forgather_mem.planning.isolation.acts import acted_on
-from forgather_mem.system.backward_passes import around_passes
+from forgather_mem.planning.loop.backward_passes import around_passes
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -158,7 +158,7 @@ def _plan_loops(acts: _Acts) -> None:
     call = module.__call__
 
     def begins(is_late: bool) -> None:
-        from forgather_mem.planning.script import Script
+        from forgather_mem.planning.loop.script import Script
 
         module.__call__ = call
         acts.answer(lambda: _answer_to(Script(is_late)), may_go_on=not is_late)

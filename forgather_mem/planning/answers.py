@@ -17,8 +17,8 @@ from forgather_mem.planning.batches import Trainer
 from forgather_mem.planning.card import CardUse, use_of_card
 from forgather_mem.planning.changes import ATTENTION
 from forgather_mem.planning.entry import plan
+from forgather_mem.planning.loop.script import NOT_HERE, Script
 from forgather_mem.planning.result import Plan
-from forgather_mem.planning.script import NOT_HERE, Script
 from forgather_mem.planning.text import CardPlan, Most, card_text
 
 Answer = dict[str, object]

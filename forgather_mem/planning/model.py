@@ -158,8 +158,7 @@ class _Emptied:
             new = nn.Parameter(self._like(old), requires_grad=old.requires_grad)
             new.__dict__.update(old.__dict__)
             swap(old, new)
-            if new.grad is not None:
-                old.grad, new.grad = self._mode.unknown(new.grad), None
+            new.grad = None
             self._new[id(old)] = old
             self._old.append(new)
             self._log.saw(old, part)

@@ -16,11 +16,11 @@ from typing import Protocol, cast
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from forgather_mem.planning.loop.backward_passes import around_passes
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.source.source_lines import is_our_class, is_user_class
-from forgather_mem.system.backward_passes import around_passes
 
 STEPS = 2  # the first has no state of the optimizer yet
 _HEARD = (

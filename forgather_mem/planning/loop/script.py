@@ -24,6 +24,7 @@ from forgather_mem.planning.batches import Loader, PlannedShape, Wanted, batches
 from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
 from forgather_mem.planning.highest import Told
 from forgather_mem.planning.isolation.child import GoesOn, Tell
+from forgather_mem.planning.loop.backward_passes import around_passes
 from forgather_mem.planning.model import empty, notes_on, roots, swap
 from forgather_mem.planning.phases import STEPS, tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among
@@ -33,7 +34,6 @@ from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.rounds import NOT_THROUGH, Rounds
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
-from forgather_mem.system.backward_passes import around_passes
 from forgather_mem.system.tracing import is_traced
 
 NOT_HERE = "no training begins here"
@@ -94,12 +94,15 @@ class _Loop:
         iterators = [one for one in found if isinstance(one, _BaseDataLoaderIter)]
         del found
         self._notes: list[str] = []
+        gradients = [(one, one.grad) for one in leaves if is_late and one.grad is not None]
         if not is_traced():
             self._notes = empty(models, self._optimizers, self._mode, self._log, leaves=leaves)
         else:  # inside of `torch.func.grad`, whose arguments keep their values
             for parameter in nn.ModuleList(models).parameters():
                 self._log.saw(parameter, "parameters")
-        del leaves
+        for leaf, gradient in gradients:  # the step goes on with them
+            leaf.grad = self._mode.unknown(gradient)
+        del leaves, gradients
         if distributed.is_available() and distributed.is_initialized():
             prepare_ranks(models, self._mode)
         self._models, self._stepping = nn.ModuleList(models), WeakSet[nn.Module]()
