@@ -62,7 +62,7 @@ def plan_script(
 ) -> int:
     """Say what a script's training will take, without training.
 
-    The script runs until its Trainer would train, without a device; it is planned there, and ends. Its output goes to
+    The script runs until it would train, without a device; it is planned there, and ends. Its output goes to
     stderr.
     """
     sizes = _sizes(settings)
@@ -74,8 +74,10 @@ def plan_script(
         answer = _answer(Path(folder) / run_session.ANSWER)
     if answer is None:
         complain(
-            f"no plan: the command ended with {code} and has not called train() of a transformers Trainer",
-            None if code else "for another loop: forgather_mem.plan(step, model, optimizer, batch)",
+            f"no plan: the command ended with {code} and has trained nothing that was noticed",
+            None
+            if code
+            else "in Python a step of it can be planned: forgather_mem.plan(step, model, optimizer, batch)",
         )
         return code if code > 0 else FAILURE
     notes = answer.pop("notes")

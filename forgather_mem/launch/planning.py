@@ -15,9 +15,9 @@ import signal
 import sys
 from _thread import allocate_lock, get_ident
 from contextlib import suppress
-from itertools import count
 
 from forgather_mem.planning.isolation.acts import acted_on
+from forgather_mem.planning.loop.backward_passes import around_passes
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _OPTIMIZERS = "torch.optim.optimizer"
-_MOST_PASSES = 2
-_WHAT_TO_DO = "ended at its first steps: plan that loop in Python, by forgather_mem.plan(step, model, optimizer, batch)"
+_NOT_HERE = 2  # the exit code of a fork that has found nothing to plan
 _MOST_NAMED = 5
 _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trainer", "transformers.modeling_utils"
 
@@ -40,7 +39,8 @@ def meetings() -> dict[str, Callable[[], object]]:
     found: dict[str, Callable[[], object]] = {
         _ARGUMENTS: _allow_what_devices_do,
         _TRAINER: functools.partial(_plan_instead, acts),
-        _OPTIMIZERS: functools.partial(_end_at_the_first_step, acts),
+        _OPTIMIZERS: functools.partial(_plan_loops, acts),
+        "torch._dynamo": lambda: sys.modules["torch"].compiler.set_stance("force_eager"),
     }
     if _request()["meta"]:
         found[_MODELS] = _leave_weights_unread
@@ -63,22 +63,64 @@ class _Acts:
 
     def __init__(self) -> None:
         self._done: dict[str, None] = {}
-        self._planner: tuple[int, int] | None = None
+        self.planner: tuple[int, int] | None = None  # its process and thread
+        self._turn = allocate_lock()
         self._not_noted = os.environ[run_session.PLAN], "/dev/", "/proc/"
+        self.waiting = 0  # the process from which this one was forked, which ends as this one does
 
     def look(self, event: str, arguments: tuple[object, ...]) -> None:
         """For `sys.addaudithook`."""
         names = acted_on(event, arguments)
         if names is None or (names and all(name.startswith(self._not_noted) for name in names)):
             return
-        if self._planner is None:
-            self._done[" ".join(["write" if event == "open" else event, *map(repr, names)])] = None
-        elif self._planner[1] != get_ident() or (self._planner[0] == os.getpid() and event != "os.kill"):
-            raise PermissionError(f"{event}: a plan acts on nothing")  # children that plan have a rule of their own
+        if self.planner is not None and self.planner[0] != os.getpid():
+            return  # children that plan have a rule of their own
+        if self.planner is not None and event != "os.kill":
+            if self.planner[1] == get_ident() or self.waiting != os.getpid():
+                raise PermissionError(f"{event}: a plan acts on nothing")
+            with self._turn:  # until it is known whether the script goes on
+                pass
+        self._done[" ".join(["write" if event == "open" else event, *map(repr, names)])] = None
 
     def end(self) -> None:
         """This thread plans, or ends it."""
-        self._planner = os.getpid(), get_ident()
+        self.planner = os.getpid(), get_ident()
+
+    def answer(self, made: Callable[[], dict[str, object] | None], may_go_on: bool = False) -> None:
+        """Answer with what this makes, and end. Returns in a child that is planned, and where there is no answer.
+
+        Args:
+            made: Makes it. Another thread that would answer waits for the end.
+            may_go_on: Whether the script goes on where there is no answer: a fork makes it then.
+        """
+        if self.planner is not None and self.planner[0] != os.getpid():
+            return
+        with self._turn:
+            self.end()
+            if not may_go_on or self._is_fork():
+                _answer(made, self)
+            else:
+                self.planner = None
+
+    def _is_fork(self) -> bool:
+        """True in a fork. Here it is waited for, and unless it has found nothing to plan, this process ends as it did.
+
+        A signal that would end this process ends it.
+        """
+        self.waiting, planner = os.getpid(), 0
+        from forgather_mem.planning.isolation.child import without_handlers
+
+        again = without_handlers(lambda number, _: os.kill(planner, number))
+        planner = _forked()
+        if not planner:
+            self.end()
+            return True
+        code = os.waitstatus_to_exitcode(os.waitpid(planner, 0)[1])
+        if code != _NOT_HERE:
+            os._exit(code if code >= 0 else 1)
+        self.waiting = 0
+        again()
+        return False
 
     def notes(self) -> list[str]:
         """A sentence with the first few, if there are any."""
@@ -95,35 +137,86 @@ def _request() -> dict[str, object]:
 
 
 def _plan_instead(acts: _Acts) -> None:
-    import traceback
-
-    from forgather_mem.planning.answers import answer_to
-    from forgather_mem.planning.isolation.child import without_handlers, write_no_files
-
     trainers = sys.modules[_TRAINER].Trainer
-    original, turn, planner = trainers.train, allocate_lock(), 0
+    original = trainers.train
 
     def train(trainer: object, *arguments: object, **keywords: object) -> object:
-        nonlocal planner
-        if planner not in (0, os.getpid()):
-            return original(trainer, *arguments, **keywords)  # which is planned, in a child
-        turn.acquire()  # another thread that would train waits for the end
-        planner = os.getpid()
-        acts.end()
-        answer: dict[str, object] = {"problem": "planning has failed"}
-        try:
-            without_handlers(
-                lambda number, _: _end({"problem": f"it was ended by {signal.Signals(number).name}"}, acts)
-            )
-            write_no_files([1, 2, *(stream.fileno() for stream in _streams())])
-            answer = answer_to(_request(), trainer)
-        except BaseException as error:  # noqa: BLE001  # an interrupt, too: nothing of the script's shall handle it
-            traceback.print_exc(file=sys.__stderr__)
-            answer = {"problem": f"planning has failed with {type(error).__name__}, as told above"}
-        finally:
-            _end(answer, acts)
+        acts.answer(lambda: _answer_to(trainer))
+        return original(trainer, *arguments, **keywords)  # which is planned, in a child
 
     trainers.train = train
+
+
+def _plan_loops(acts: _Acts) -> None:
+    """Plan a loop without a Trainer where it begins: at the first call of a model.
+
+    A model may be called for another reason. If no training follows there, as far as that can be planned, the script
+    goes on, and is planned at its first backward pass, or the first step of an optimizer. torch's engine hears of all
+    passes, by whichever function.
+    """
+    module = sys.modules["torch.nn.modules.module"].Module
+    call = module.__call__
+
+    def begins(is_late: bool) -> None:
+        from forgather_mem.planning.loop.script import Script
+
+        module.__call__ = call
+        acts.answer(lambda: _answer_to(Script(is_late)), may_go_on=not is_late)
+
+    def called(one: Any, *arguments: object, **keywords: object) -> object:
+        from forgather_mem.system.tracing import is_traced
+
+        if acts.planner is None and next(one.parameters(), None) is not None and not is_traced() and not _is_planned():
+            begins(is_late=False)
+        return (call if module.__call__ is called else module.__call__)(one, *arguments, **keywords)
+
+    def passed(backward: Callable[..., object], *arguments: object, **keywords: object) -> object:
+        result = backward(*arguments, **keywords)
+        stepping()
+        return result
+
+    def stepping(*_: object) -> None:
+        if not _is_planned():
+            begins(is_late=True)
+
+    module.__call__ = called
+    around_passes(passed)
+    sys.modules[_OPTIMIZERS].register_optimizer_step_pre_hook(stepping)
+
+
+def _answer_to(training: object) -> dict[str, object] | None:
+    from forgather_mem.planning.answers import answer_to
+
+    return answer_to(_request(), training)
+
+
+def _forked() -> int:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forks where there are threads
+        return os.fork()
+
+
+def _answer(made: Callable[[], dict[str, object] | None], acts: _Acts) -> None:
+    """Answer, and end; but in a child that is planned go on."""
+    import traceback
+
+    from forgather_mem.planning.isolation.child import GoesOn, without_handlers, write_no_files
+
+    try:
+        without_handlers(lambda number, _: _end({"problem": f"it was ended by {signal.Signals(number).name}"}, acts))
+        write_no_files([1, 2, *(stream.fileno() for stream in _streams())])
+        answer = made()
+    except GoesOn:
+        return
+    except BaseException as error:  # noqa: BLE001  # an interrupt, too: nothing of the script's shall handle it
+        answer = {"problem": f"planning has failed with {type(error).__name__}, as told above"}
+        with suppress(BaseException):
+            traceback.print_exc(file=sys.__stderr__)
+    if answer is None:
+        os._exit(_NOT_HERE)
+    _end(answer, acts)
 
 
 def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
@@ -138,12 +231,13 @@ def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
             json.dump({**answer, "notes": acts.notes()}, file)
         for stream in _streams():
             stream.flush()
-        mark, others = f"{run_session.PLAN}={folder}".encode(), [os.getpid()]
+        spared = os.getpid(), acts.waiting or os.getpid()
+        mark, others = f"{run_session.PLAN}={folder}".encode(), [*spared]
         for pid in sorted(map(int, filter(str.isdecimal, os.listdir("/proc")))):
             _, parent, *_ = _told_of(pid, "stat").rpartition(b") ")[2].split() or (b"", -1)
             if int(parent) in others or mark in _told_of(pid, "environ").split(b"\0"):  # the former without variables
                 others.append(pid)
-        for pid in {*others}.difference(others[:1]):
+        for pid in {*others}.difference(spared):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     finally:
@@ -165,39 +259,13 @@ def _told_of(pid: int, what: str) -> bytes:
         return b""
 
 
-def _end_at_the_first_step(acts: _Acts) -> None:
-    """Let no loop without a Trainer train, which may take hours.
-
-    The script ends at the first step of an optimizer, or at its third backward pass, where parameters may be changed
-    by hand: a script may do one or two for another reason. torch's engine hears of all, by whichever function.
-    """
-    variable, num_passes = sys.modules["torch.autograd"].Variable, count(1)
-
-    def stepping(*_: object) -> None:
-        if not _is_pretended():
-            from forgather_mem.source.source_lines import calling_line
-
-            where = calling_line() or "the command"
-            _end({"problem": f"{where} trains without a transformers Trainer, and was {_WHAT_TO_DO}"}, acts)
-
-    class Engine(type(variable._execution_engine)):  # type: ignore[misc]
-        def run_backward(self, *arguments: object, **keywords: object) -> object:
-            if not _is_pretended() and next(num_passes) > _MOST_PASSES:
-                stepping()
-            return super().run_backward(*arguments, **keywords)
-
-    variable._execution_engine = Engine()
-    sys.modules[_OPTIMIZERS].register_optimizer_step_pre_hook(stepping)
-
-
-def _is_pretended() -> bool:
-    """Whether tensors have no values here: in a plan, and where torch compiles."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
+def _is_planned() -> bool:
+    """Whether a plan made in Python calls this."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
     from forgather_mem.planning.pretending import Pretending
 
-    return any(isinstance(mode, Pretending | FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
+    return any(isinstance(mode, Pretending) for mode in _get_current_dispatch_mode_stack())
 
 
 def plan_before_training(trainers: type) -> None:

@@ -17,6 +17,7 @@ from forgather_mem.planning.batches import Trainer
 from forgather_mem.planning.card import CardUse, use_of_card
 from forgather_mem.planning.changes import ATTENTION
 from forgather_mem.planning.entry import plan
+from forgather_mem.planning.loop.script import NOT_HERE, Script
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.text import CardPlan, Most, card_text
 
@@ -45,13 +46,13 @@ class Searched:
 _SEARCH = Searched()
 
 
-def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
-    """The plans of this trainer that are asked for, in JSON's types.
+def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answer | None:
+    """The plans of this training that are asked for, in JSON's types; None where a script does not train here.
 
     Args:
         request: "sizes" is a list of pairs, rows and length of batches; None in place of one leaves it as it is.
             "card_bytes" is the size of a card, or None; "ranks" the number of processes, 1 without it.
-        trainer: The script's.
+        training: The script's Trainer, or its own loop.
 
     Returns:
         "plans" as dictionaries, "settings" as in a report, "card" where one was asked for, and "text" for people;
@@ -59,19 +60,20 @@ def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
     """
     sizes = cast(Sequence[Sequence[int | None]], request["sizes"])
     card_bytes, ranks = cast(int | None, request["card_bytes"]), cast(int, request.get("ranks", 1))
-    planned = functools.partial(plan, trainer, on_device=card_bytes is not None, ranks=ranks)
+    trainer: Trainer = None if isinstance(training, Script) else training
+    planned = functools.partial(plan, training, on_device=card_bytes is not None, ranks=ranks)
     try:
         plans = [planned(rows=rows, length=length) for rows, length in sizes]
         texts = [one.text() for one in plans]
-        settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer)
+        settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer) if trainer else {}
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
             bounds = _longest(trainer), card_bytes, _rows(trainer, ranks)
-            cards = [card_plan(one, planned, _ways(trainer), *bounds) for one in plans]
+            cards = [card_plan(one, planned, _ways(trainer) if trainer else None, *bounds) for one in plans]
             answer["card"] = [asdict(card) for card in cards]
             texts = [f"{text}\n{card_text(card)}" for text, card in zip(texts, cards, strict=True)]
     except PlanError as error:
-        return {"problem": str(error)}
+        return None if str(error).startswith(NOT_HERE) else {"problem": str(error)}
     return {**answer, "text": "\n".join(texts)}
 
 
@@ -87,7 +89,7 @@ def _most_of_card(plan: Plan) -> int:
 def card_plan(
     own: Plan,
     planned: Callable[..., Plan],
-    ways: Iterable[tuple[str, object]],
+    ways: Iterable[tuple[str, object]] | None,
     longest: int,
     card_bytes: int,
     all_rows: int | None = None,
@@ -97,7 +99,7 @@ def card_plan(
     Args:
         own: The plan.
         planned: Makes the plan of other rows, another length, other arguments.
-        ways: Arguments to try instead, by name and value.
+        ways: Arguments to try instead, by name and value; None where a training has none.
         longest: The most that rows may have.
         card_bytes: The card's memory.
         all_rows: Of the data set, which no batch has more than; None if that is not known.
@@ -108,7 +110,10 @@ def card_plan(
 
     def most(first: int, last: int | None, at: Callable[[int], Plan], in_a_step: int = 0) -> Most | None:
         limit = _SEARCH.most_rows if last is None else last
-        found = largest_plan(at, _most_of_card, card_bytes, first, limit) if first and limit else None
+        try:
+            found = largest_plan(at, _most_of_card, card_bytes, first, limit) if first and limit else None
+        except PlanError:  # other sizes can't be planned
+            return None
         if found is None:
             return None
         return Most(found[0], use_of(found[1]), found[0] == last, -(-in_a_step // found[0]))
@@ -129,8 +134,8 @@ def card_plan(
         use=use_of(own),
         most_rows=most(rows, all_rows, lambda rows: of(rows, of_rows)),
         most_length=most(length, longest, lambda length: of(own.rows, length)),
-        smaller=None if fits else most(rows, rows - 1, smaller, in_a_step),
-        instead=tuple(_instead(lambda **way: planned(rows=own.joined or own.rows, length=of_rows, **way), ways)),
+        smaller=None if fits or ways is None else most(rows, rows - 1, smaller, in_a_step),
+        instead=tuple(_instead(lambda **way: planned(rows=own.joined or own.rows, length=of_rows, **way), ways or ())),
     )
 
 
@@ -156,13 +161,13 @@ def _ways(trainer: Trainer) -> Iterator[tuple[str, object]]:
 
 
 def _longest(trainer: Trainer) -> int:
-    config = getattr(trainer.model, "config", None)
+    config = getattr(getattr(trainer, "model", None), "config", None)
     return int(getattr(config, "max_position_embeddings", None) or _SEARCH.most_length)
 
 
 def _rows(trainer: Trainer, ranks: int) -> int | None:
     """Those of the data set that one of the ranks has."""
-    dataset = trainer.train_dataset
+    dataset = getattr(trainer, "train_dataset", None)
     return min(-(-len(dataset) // ranks), _SEARCH.most_rows) if isinstance(dataset, Sized) else None
 
 

@@ -13,6 +13,7 @@ from forgather_mem.planning.batches import Batch, PlannedShape, Trainer, Wanted,
 from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
 from forgather_mem.planning.highest import highest_plan
 from forgather_mem.planning.isolation.child import notes_of
+from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import empty, notes_on
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among, warm_up
@@ -30,7 +31,7 @@ _Given = TypeVar("_Given")
 
 
 def plan(
-    training: Callable[[Batch], object] | Trainer,
+    training: Callable[[Batch], object] | Trainer | Script,
     /,
     model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
@@ -75,7 +76,9 @@ def plan(
     made: Callable[[StandIns], Plan]
     not_done: Lines = {}
     wanted = Wanted(PlannedShape(rows, length), on_device, ranks, arguments)
-    if callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
+    if isinstance(training, Script):
+        made = functools.partial(training.plan, wanted)
+    elif callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
         made = functools.partial(plan_of_trainer, training, wanted)
     elif not callable(training):
         raise TypeError(f"plan({type(training).__name__}): give a Trainer, or a function that does one step")
@@ -126,7 +129,7 @@ def _plan_of_loop(
     notes = empty(models, optimizers, mode, log, given)
     prepare_ranks(models, mode)
     rounds = Rounds(log, optimizers)
-    tell_phases(log, models, rounds)
+    tell_phases(log, models, rounds.stepped)
     need_no_values()
     with mode:
         while rounds.go_on():

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.pretending import Pretending, tensors_among
@@ -28,6 +29,7 @@ def empty(
     mode: Pretending,
     log: StorageLog,
     replaced: object = None,
+    leaves: Iterable[torch.Tensor] = (),
 ) -> list[str]:
     """Put tensors of the same size without values in place of all weights; what shares memory shares it still.
 
@@ -40,6 +42,7 @@ def empty(
         mode: Makes tensors without values.
         log: Told of each parameter and state.
         replaced: A batch that is planned in another size.
+        leaves: What is trained and is in no model.
 
     Returns:
         Notes on what is alive beside them, by name.
@@ -50,6 +53,9 @@ def empty(
     emptied = _Emptied(mode, log)  # nothing holds it: where a model is sharded later its weights go
     for model in models:
         emptied.model(model)
+    with torch.no_grad():
+        for leaf in leaves:
+            emptied.parameter_of(leaf, "parameters")
     for optimizer in optimizers:
         emptied.optimizer(optimizer)
     return emptied.others(set(map(id, tensors_among(replaced))))
@@ -67,7 +73,7 @@ class _Emptied:
 
     def __init__(self, mode: Pretending, log: StorageLog) -> None:
         self._mode, self._log = mode, log
-        self._new: dict[int, nn.Parameter] = {}  # by the id of the old one, which stays alive in `_old`
+        self._new: dict[int, torch.Tensor] = {}  # by the id of the old one, which stays alive in `_old`
         self._storages: dict[int, torch.Tensor] = {}
         self._old: list[torch.Tensor] = []
         self._shared: Counter[int] = Counter()  # tensors in a storage
@@ -77,7 +83,7 @@ class _Emptied:
             for whole, shard in empty_shards(model, self._mode.unknown):
                 self._is_now(whole, shard)
         for name, parameter in model.named_parameters():
-            if id(parameter) not in self._new:
+            if id(parameter) not in self._new and not isinstance(parameter, FakeTensor):
                 _check_kind(name, parameter)
         self._modules(list(model.modules()), "parameters")
 
@@ -89,7 +95,7 @@ class _Emptied:
             for module in modules:
                 for key, old in module._parameters.items():
                     if old is not None:
-                        module._parameters[key] = self._parameter_of(old, part)
+                        module._parameters[key] = self.parameter_of(old, part)  # type: ignore[assignment]
                 for key, buffer in module._buffers.items():
                     if buffer is not None:
                         module._buffers[key] = new = buffer if buffer.device.type == "cpu" else self._like(buffer)
@@ -112,7 +118,7 @@ class _Emptied:
         ]
         self._log = log
         own = {id(one) for one in self._new.values()}
-        models = [(root, _size(root, own)) for root in _roots(modules)]
+        models = [(root, _size(root, own)) for root in roots(modules)]
         self._modules(modules, OTHER_MODELS)
         tensors = []
         for tensor in held:
@@ -145,11 +151,13 @@ class _Emptied:
                 self._log.saw(value, "optimizer")
         return emptied
 
-    def _parameter_of(self, old: nn.Parameter, part: str) -> nn.Parameter:
+    def parameter_of(self, old: torch.Tensor, part: str) -> torch.Tensor:
+        if isinstance(old, FakeTensor):  # by another model that has it
+            return old
         if id(old) not in self._new:
             new = nn.Parameter(self._like(old), requires_grad=old.requires_grad)
             new.__dict__.update(old.__dict__)
-            _swap(old, new)
+            swap(old, new)
             new.grad = None
             self._new[id(old)] = old
             self._old.append(new)
@@ -173,7 +181,7 @@ class _Emptied:
         return base.view(old.dtype).as_strided(old.size(), old.stride(), old.storage_offset())
 
 
-def _swap(one: torch.Tensor, other: torch.Tensor) -> None:
+def swap(one: torch.Tensor, other: torch.Tensor) -> None:
     """As `torch.utils.swap_tensors`, which refuses where somebody has a weak reference: that is to have the new one.
 
     Hooks stay.
@@ -187,7 +195,7 @@ def _swap(one: torch.Tensor, other: torch.Tensor) -> None:
             setattr(one, name, kept)
 
 
-def _roots(modules: Iterable[nn.Module]) -> list[nn.Module]:
+def roots(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """Those that are no part of another."""
     parts = {id(one) for module in modules for one in module._modules.values()}
     return [module for module in modules if id(module) not in parts]

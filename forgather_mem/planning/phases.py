@@ -16,9 +16,9 @@ from typing import Protocol, cast
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from forgather_mem.planning.loop.backward_passes import around_passes
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.refusal import problem_of
-from forgather_mem.planning.rounds import Rounds
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.source.source_lines import is_our_class, is_user_class
 
@@ -26,13 +26,17 @@ STEPS = 2  # the first has no state of the optimizer yet
 _NUMBERS = {"on_log": "logs", "on_evaluate": "metrics"}
 
 
-def tell_phases(log: StorageLog, models: Sequence[torch.nn.Module], rounds: Rounds | None = None) -> None:
+def tell_phases(
+    log: StorageLog,
+    models: Sequence[torch.nn.Module],
+    then: Callable[[torch.optim.Optimizer], None] = lambda _: None,
+) -> None:
     """The call of a model begins "forward", `backward()` "backward"; then it is "optimizer" until the next call.
 
     Args:
         log: Told of them, and of gradients and the state of optimizers.
         models: That are trained.
-        rounds: Told of the steps of optimizers.
+        then: Called with each optimizer that has stepped.
     """
 
     def forward(_: object, args: Sequence[object], keywords: Mapping[str, object]) -> None:
@@ -55,12 +59,11 @@ def tell_phases(log: StorageLog, models: Sequence[torch.nn.Module], rounds: Roun
     def stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
         for tensor in tensors_among(list(optimizer.state.values())):
             log.saw(tensor, "optimizer")
-        if rounds is not None:
-            rounds.stepped(optimizer)
+        then(optimizer)
 
     for model in models:
         model.register_forward_pre_hook(forward, with_kwargs=True)
-    torch.autograd.backward = _around_backward(log, torch.autograd.backward, saw_gradients)
+    around_passes(partial(_pass, log, saw_gradients))
     register_optimizer_step_pre_hook(stepping)
     register_optimizer_step_post_hook(stepped)
 
@@ -161,15 +164,13 @@ class Steps:
                 self._log.making = None
 
 
-def _around_backward(
-    log: StorageLog, backward: Callable[..., None], afterwards: Callable[[], None]
-) -> Callable[..., None]:
-    def told(*args: object, **keywords: object) -> None:
-        is_outer = log.phase != "backward"  # checkpointing calls it again, inside
-        log.begin("backward")
-        backward(*args, **keywords)
-        if is_outer:
-            afterwards()
-            log.begin("optimizer")
-
-    return told
+def _pass(
+    log: StorageLog, afterwards: Callable[[], None], backward: Callable[..., object], *args: object, **keywords: object
+) -> object:
+    is_outer = log.phase != "backward"  # checkpointing calls it again, inside
+    log.begin("backward")
+    result = backward(*args, **keywords)
+    if is_outer:
+        afterwards()
+        log.begin("optimizer")
+    return result

@@ -56,6 +56,11 @@ def prepare_ranks(models: Iterable[torch.nn.Module], mode: Pretending) -> None:
     """
     if distributed.is_initialized() and distributed.get_world_size() > 1 and distributed.get_backend() != "fake":
         raise PlanError(f"{distributed.get_world_size()} processes train together: plan it in one, with backend 'fake'")
+    if distributed.is_initialized() and distributed.get_backend() != "fake":  # whose threads a fork does not have
+        distributed.distributed_c10d._update_default_pg(None)
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        distributed.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
     follow_resizing(mode.log)
     for model in models:
         if not isinstance(model, DistributedDataParallel):

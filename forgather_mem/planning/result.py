@@ -137,9 +137,12 @@ def _phase_peaks(log: StorageLog) -> Iterator[PhasePlan]:
     part_of = [PARTS.index(part or "temporaries") for part in log.parts]
     sizes = [0] * len(PARTS)
     found: dict[tuple[int, str], list[int]] = {}
+    before: list[int] = []
     ends = [stretch.first_event for stretch in log.stretches[1:]] + [len(log.events)]
     for stretch, end in zip(log.stretches, ends, strict=True):
         key = stretch.step, stretch.phase
+        if stretch.phase == "evaluate" and key not in found:
+            early, before = key, list(sizes)
         best = found.get(key) or list(sizes)
         total, most = sum(sizes), sum(best)
         if total > most:
@@ -152,6 +155,12 @@ def _phase_peaks(log: StorageLog) -> Iterator[PhasePlan]:
             if total > most:
                 best, most = list(sizes), total
         found[key] = best
+    if before and early[0] < log.step:  # before the first step: it comes again, beside what there is in the end
+        found[log.step, "evaluate"] = [
+            high - low + now for high, low, now in zip(found[early], before, sizes, strict=True)
+        ]
     for (step, phase), best in found.items():
+        if step == 0:
+            continue  # it is not planned
         parts = {name: size for name, size in zip(PARTS, best, strict=True) if size}
         yield PhasePlan(step=step, phase=phase, bytes=sum(best), parts=parts)

@@ -52,6 +52,8 @@ class StorageLog:
         known = self._alive.get(new.untyped_storage()._cdata)
         if known is not None:
             key = storage._cdata
+            if key in self._alive:
+                self._gone(key, self._alive[key][1])
             self._alive[key] = weakref.ref(storage, lambda _: self._alive.pop(key, None) and None), known[1]
 
     def knows(self, tensor: torch.Tensor) -> bool:

@@ -142,8 +142,9 @@ optimizer = torch.optim.AdamW(model.parameters())
 def step(batch):
     model(batch).sum().backward()
     optimizer.step()
-print(forgather_mem.plan(step, model, optimizer, torch.ones(2, 4)))
-for number in range(3): model(torch.ones(2, 4)).sum().backward(); optimizer.step()
+batch = torch.ones(2, 4)
+print(forgather_mem.plan(step, model, optimizer, batch))
+for number in range(3): model(batch).sum().backward(); optimizer.step()
 """
 
 
@@ -335,21 +336,26 @@ def test_what_stands_in_the_way_is_named_by_file_and_line(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 1), (7, 7)])
-def test_a_script_without_a_trainer_gets_a_hint_unless_it_failed(tmp_path: Path, code: int, expected: int) -> None:
+def test_a_script_that_trains_nothing_gets_a_hint_unless_it_failed(tmp_path: Path, code: int, expected: int) -> None:
     (tmp_path / "train.py").write_text(f"import sys\nsys.exit({code})\n")
     result = run([*PLAN, "train.py"], tmp_path, PYTHONPATH=str(ROOT))
     assert result.code == expected
-    assert "has not called train() of a transformers Trainer" in result.err
+    assert "has trained nothing that was noticed" in result.err
     assert ("forgather_mem.plan(step, model, optimizer, batch)" in result.err) == (code == 0)
 
 
 @pytest.mark.fresh
-def test_a_loop_without_a_trainer_does_not_train(tmp_path: Path) -> None:
+def test_a_loop_without_a_trainer_is_planned_where_it_begins_and_ends(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOP)
-    result = run_forked([*PLAN, "train.py"], tmp_path)
-    assert (result.code, result.out) == (1, "")
-    assert "train.py:6 trains without a transformers Trainer" in result.err
-    assert "plan that loop in Python, by forgather_mem.plan(step, model, optimizer, batch)" in result.err
+    result = run_forked([*PLAN, "--json", "train.py"], tmp_path)
+    assert result.code == 0, result.err
+    (plan,) = json.loads(result.out)["plans"]
+    assert plan["rows"] == 2
+    # Weights, gradients and both averages are 20 numbers each; each of two tensors has its count of steps
+    at_the_end = next(row for row in plan["phases"] if (row["step"], row["phase"]) == (2, "optimizer"))
+    assert {name: at_the_end["parts"][name] for name in ("parameters", "gradients", "optimizer")} == {
+        "parameters": 80, "gradients": 80, "optimizer": 2 * 80 + 2 * 4
+    }  # fmt: skip
     assert result.err.count("batch 0") == 1
     assert "batch 1" not in result.err
     assert "trained" not in result.err
@@ -365,8 +371,7 @@ def test_such_a_loop_ends_without_its_cleanup(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
     before = tree(tmp_path)
     result = run_forked([*PLAN, "train.py"], tmp_path)
-    assert (result.code, result.out) == (1, "")
-    assert "train.py:8 trains without a transformers Trainer" in result.err
+    assert result.code == 0, result.err
     assert "batch 0" in result.err
     assert not {"trained", "at exit"} & {*result.err.split("\n")}
     assert tree(tmp_path) == before
@@ -387,25 +392,38 @@ BACKWARD = "model(torch.ones(2, 4)).sum().backward()"
             "model.weight.grad = torch.func.grad(lambda w: (torch.ones(2, 4) @ w.T).sum())(model.weight.detach())",
             "None",
         ),
-        (f"thread = threading.Thread(target=lambda: {BACKWARD}); thread.start(); thread.join()", "None"),
         (f"from torch.autograd import backward; {BACKWARD}", "model.weight.register_hook(lambda grad: grad)"),
     ],
-    ids=["by hand", "unused optimizer", "autograd.grad", "functional", "thread", "hook"],
+    ids=["by hand", "unused optimizer", "autograd.grad", "functional", "hook"],
 )
-def test_a_loop_that_changes_its_parameters_by_hand_does_not_train(
-    tmp_path: Path, backward: str, optimizer: str
-) -> None:
+def test_a_loop_that_changes_its_parameters_by_hand_is_planned(tmp_path: Path, backward: str, optimizer: str) -> None:
     with_work(tmp_path)
-    loop = f"import threading, torch\nmodel = torch.nn.Linear(4, 4, bias=False)\noptimizer = {optimizer}\ntry:\n"
-    loop += f"  for number in range(9):\n    print('batch', number)\n    {backward}\n    with torch.no_grad():\n"
+    loop = f"import torch\nmodel = torch.nn.Linear(4, 4, bias=False)\noptimizer = {optimizer}\ntry:\n"
+    loop += f"  for number in range(99):\n    print('batch', number)\n    {backward}\n    with torch.no_grad():\n"
     (tmp_path / "train.py").write_text(f"{loop}      {BY_HAND}\nfinally:\n  torch.save({{}}, 'final.pt')\n")
     before = tree(tmp_path)
+    result = run_forked([*PLAN, "--json", "train.py"], tmp_path)
+    assert result.code == 0, result.err
+    (plan,) = json.loads(result.out)["plans"]
+    assert plan["phases"][-1]["parts"].get("parameters", 64) == 64  # inside of torch.func they are not told apart
+    assert any("AdamW has not stepped" in note for note in plan["notes"]) == (optimizer.startswith("torch.optim"))
+    assert "batch 0" in result.err
+    assert "batch 1" not in result.err
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.fresh
+def test_a_loop_whose_steps_are_threads_does_not_train(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import threading, torch\nmodel = torch.nn.Linear(4, 4)\n"
+        f"def step(): {BACKWARD}\n"
+        "for number in range(9):\n  print('batch', number)\n"
+        "  thread = threading.Thread(target=step); thread.start(); thread.join()\n"
+    )
     result = run_forked([*PLAN, "train.py"], tmp_path)
     assert (result.code, result.out) == (1, "")
-    assert "train.py:7 trains without a transformers Trainer" in result.err
-    assert "batch 2" in result.err
-    assert "batch 3" not in result.err
-    assert tree(tmp_path) == before
+    assert "this can't be planned: the process that planned" in result.err  # a fork has the thread alone
+    assert "batch 1" not in result.err
 
 
 def test_with_a_torch_that_is_not_met_a_script_ends_where_it_imports_it(tmp_path: Path) -> None:
@@ -415,7 +433,7 @@ def test_with_a_torch_that_is_not_met_a_script_ends_where_it_imports_it(tmp_path
     (tmp_path / "train.py").write_text("import torch.optim.optimizer\nprint('trained')\n")
     result = run([*PLAN, "train.py"], tmp_path, PYTHONPATH=str(ROOT))
     assert (result.code, result.out) == (1, "")
-    assert "this can't be planned: planning has failed with KeyError('torch.autograd')" in result.err
+    assert "this can't be planned: planning has failed with KeyError('torch.nn.modules.module')" in result.err
     assert "trained" not in result.err
 
 
@@ -434,9 +452,8 @@ def test_where_a_plan_cannot_begin_in_a_process_it_ends(tmp_path: Path) -> None:
 def test_a_script_that_plans_its_loop_itself_does_so(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PLANS_ITSELF)
     result = run_forked([*PLAN, "train.py"], tmp_path)
-    assert result.code == 1
-    assert "Peak " in result.err
-    assert "train.py:9 trains without a transformers Trainer" in result.err
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[0] in result.err, "the script's own plan is of the same loop"
 
 
 @pytest.mark.fresh

@@ -35,12 +35,12 @@ def test_what_can_not_be_planned_is_told(tmp_path: Path) -> None:
     class Asks(Trainer):
         def compute_loss(self, *arguments: Any, **keywords: Any) -> Any:
             loss = super().compute_loss(*arguments, **keywords)
-            self.last = loss.item()
+            self.last = loss.detach()[None].long().bincount()
             return loss
 
     answer = answer_to({"sizes": [[None, None]], "card_bytes": None}, make_trainer(tmp_path, trainer_class=Asks))
     assert str(answer["problem"]).startswith("test_answers.py:")
-    assert "self.last = loss.item()" in str(answer["problem"])
+    assert "bincount" in str(answer["problem"])
 
 
 def planned_by_a_law(rows: int = 8, length: int = 512, **changes: object) -> Plan:

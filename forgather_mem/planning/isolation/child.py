@@ -12,6 +12,7 @@ import logging
 import os
 import pickle
 import select
+import shutil
 import signal
 import stat
 import sys
@@ -22,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation.acts import ON_NOTHING, act_on_nothing
@@ -38,6 +39,19 @@ Result = TypeVar("Result")
 _resource = installed("resource")
 _ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
+Tell = Callable[[object, BaseException | None], NoReturn]
+
+
+class GoesOn(BaseException):
+    """Raised by the function of a child that does not end with it, but goes on as its parent would have.
+
+    Args:
+        given: Called with what tells the parent, once, the result or the error, and ends the child.
+    """
+
+    def __init__(self, given: Callable[[Tell], None]) -> None:
+        super().__init__()
+        self.given = given
 
 
 def in_a_child(function: Callable[[], Result], most_s: float = _MOST_S, not_done: Lines | None = None) -> Result:
@@ -52,10 +66,15 @@ def in_a_child(function: Callable[[], Result], most_s: float = _MOST_S, not_done
 
     Raises:
         PlanError: if the function raised anything, if the child was killed, or has not ended in time.
+        GoesOn: in the child, if the function did.
     """
     # Of a plan's own folder: its process changes no other
-    with tempfile.TemporaryDirectory(dir=os.environ.get(PLAN), ignore_cleanup_errors=True) as scratch:
+    scratch, parent = tempfile.mkdtemp(dir=os.environ.get(PLAN)), os.getpid()
+    try:
         result, problem, lines = pickle.loads(_answer_of_fork(function, most_s, scratch))
+    finally:
+        if os.getpid() == parent:
+            shutil.rmtree(scratch, ignore_errors=True)
     if problem is not None:
         raise PlanError(problem)
     if not_done is not None:
@@ -63,23 +82,37 @@ def in_a_child(function: Callable[[], Result], most_s: float = _MOST_S, not_done
     return result  # type: ignore[no-any-return]
 
 
-def without_handlers(end: Callable[[int, object], object] | signal.Handlers = signal.SIG_DFL) -> None:
+def without_handlers(end: Callable[[int, object], object] | signal.Handlers = signal.SIG_DFL) -> Callable[[], None]:
     """From now on no handler of a signal that the script has set runs in this process, and its timers stop.
 
     In another thread than the main one, which runs the handlers, only the latter.
 
     Args:
         end: What signals do by which a process is asked to end, unless they are ignored.
+
+    Returns:
+        What sets all of them again.
     """
-    for timer in signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF:
-        signal.setitimer(timer, 0)
+    timers = [
+        (one, signal.setitimer(one, 0)) for one in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+    ]
+    handlers: dict[int, Any] = {}
     with suppress(ValueError):  # another thread
         for number in signal.valid_signals():
             handler = signal.getsignal(number)
             if number in _ENDING and handler not in (signal.SIG_IGN, None):
-                signal.signal(number, end)
+                handlers[number] = signal.signal(number, end)
             elif callable(handler):  # a child that is ignored can't be waited for
-                signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN)
+                default = signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN
+                handlers[number] = signal.signal(number, default)
+
+    def again() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for timer, values in timers:
+            signal.setitimer(timer, *values)
+
+    return again
 
 
 def _answer_of_fork(function: Callable[[], object], most_s: float, scratch: str) -> bytes:
@@ -92,7 +125,7 @@ def _answer_of_fork(function: Callable[[], object], most_s: float, scratch: str)
             child = os.fork()
             if not child:
                 os.close(reader)
-                _answer(function, writer, not_done)
+                _answer(function, partial(_tell, writer, not_done))
         finally:
             FIRST_IN_CHILD.clear()
     os.close(writer)
@@ -108,6 +141,8 @@ def _answer_of_fork(function: Callable[[], object], most_s: float, scratch: str)
     if code:
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         raise PlanError(f"the process that planned was {how}")
+    if not told:
+        raise PlanError("the process that planned has ended without an answer")
     return told
 
 
@@ -124,15 +159,36 @@ def _told(reader: int, most_s: float) -> bytes:
     raise PlanError(f"planning has not ended after {most_s:,.0f} s")
 
 
-def _answer(function: Callable[[], object], writer: int, not_done: Lines) -> None:
+def _answer(function: Callable[[], object], tell: Tell) -> None:
+    error: Exception | None = None
+    try:
+        _prepare()
+        try:
+            result = function()
+        except Exception as raised:  # noqa: BLE001  # the training's own: the parent tells it
+            result, error = None, raised
+        tell(result, error)
+    except GoesOn as goes_on:
+        goes_on.given(tell)
+        raise
+    except BaseException:  # noqa: BLE001  # no exit handler of the parent's, no flush of its buffers
+        os._exit(1)
+
+
+def _tell(writer: int, not_done: Lines, result: object, error: BaseException | None = None) -> NoReturn:
     code = 1
     try:
-        answer = pickle.dumps(_result_and_problem(function, not_done))
+        problem = None
+        if error is not None:
+            from forgather_mem.planning.refusal import problem_of  # takes long
+
+            problem = str(error) if isinstance(error, PlanError) else problem_of(error)
+            problem = "\n".join([problem, *notes_of(not_done, problem)])
         with os.fdopen(writer, "wb") as file:
-            file.write(answer)
+            file.write(pickle.dumps((result, problem, not_done)))
         code = 0
     finally:
-        os._exit(code)  # no exit handler of the parent's, no flush of its buffers
+        os._exit(code)
 
 
 def _take_away(thread: int, writer: int, scratch: str, not_done: Lines) -> None:
@@ -150,7 +206,7 @@ def _take_away(thread: int, writer: int, scratch: str, not_done: Lines) -> None:
     FIRST_IN_CHILD.clear()
 
 
-def _result_and_problem(function: Callable[[], object], not_done: Lines) -> tuple[object, str | None, Lines]:
+def _prepare() -> None:
     import torch
 
     for take_away in FIRST_IN_CHILD[:]:  # where it has failed: then this does
@@ -160,15 +216,6 @@ def _result_and_problem(function: Callable[[], object], not_done: Lines) -> tupl
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    try:
-        return function(), None, not_done
-    except PlanError as error:
-        problem = str(error)
-    except Exception as error:  # noqa: BLE001  # the training's own: the parent tells it
-        from forgather_mem.planning.refusal import problem_of  # takes long
-
-        problem = problem_of(error)
-    return None, "\n".join([problem, *notes_of(not_done, problem)]), not_done
 
 
 def notes_of(not_done: Lines, said: str = "") -> list[str]:

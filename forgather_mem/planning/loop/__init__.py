@@ -1,0 +1,1 @@
+"""A loop of a script's own, planned where it stands."""
