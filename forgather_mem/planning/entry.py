@@ -12,13 +12,13 @@ import torch
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Batch, PlannedShape, Trainer, Wanted, resized, shape_of
 from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
-from forgather_mem.planning.isolation.child import in_a_child, notes_of
+from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child, notes_of
 from forgather_mem.planning.model import empty, notes_on
 from forgather_mem.planning.phases import STEPS, tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among, warm_up
 from forgather_mem.planning.ranks import prepare_ranks
 from forgather_mem.planning.result import PLANS, Plan, plan_of_log
-from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.planning.storage_log import StorageLog, Trace
 from forgather_mem.planning.trainer import plan_of_trainer
 
 if TYPE_CHECKING:
@@ -67,11 +67,9 @@ def plan(
             line that does.
         TypeError: if `training` is neither, or a function without its model and batch.
     """
-    call: Callable[[], Plan]
-    not_done: Lines = {}
     wanted = Wanted(PlannedShape(rows, length), on_device, ranks, arguments)
     if callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
-        call = functools.partial(_plan_of_trainer, training, wanted, not_done)
+        found = begun_plan(training, wanted)()
     elif not callable(training):
         raise TypeError(f"plan({type(training).__name__}): give a Trainer, or a function that does one step")
     elif model is None or batch is None:
@@ -83,24 +81,39 @@ def plan(
     elif arguments:
         raise TypeError(f"plan(step, ..., {next(iter(arguments))}=...): only a Trainer has arguments to change")
     else:
+        warm_up()
+        not_done: Lines = {}
         planned = functools.partial(_plan_of_loop, training, model, optimizer, batch, wanted)
-        call = functools.partial(in_a_child, planned, not_done=not_done)
-    warm_up()
-    found = call()
-    found = replace(found, notes=(*found.notes, *notes_of(not_done, "\n".join(found.notes))))
+        found = _noted(in_a_child(planned, not_done=not_done), not_done)
+    found = replace(found, trace=Trace())
     if not callable(training) and wanted.shape == PlannedShape() and not arguments and ranks == 1:
         PLANS[training] = found
     return found
 
 
-def _plan_of_trainer(trainer: Trainer, wanted: Wanted, not_done: Lines) -> Plan:
-    """Without the callbacks that fail in it, each of which a child has tried."""
+def begun_plan(trainer: Trainer, wanted: Wanted) -> Callable[[], Plan]:
+    """The plan of a Trainer, begun: several are made side by side. What it returns waits for it, and must be called.
+
+    Callbacks that fail are left out: then another child plans without them.
+    """
+    warm_up()
     failed: dict[int, str] = {}
-    while True:
-        found = in_a_child(functools.partial(plan_of_trainer, trainer, wanted, failed), not_done=not_done)
-        if isinstance(found, Plan):
-            return found
-        failed[found.number] = found.why
+    not_done: Lines = {}
+    planned = functools.partial(plan_of_trainer, trainer, wanted, failed)
+    first = begun_in_a_child(planned, not_done=not_done)
+
+    def found() -> Plan:
+        came = first()
+        while not isinstance(came, Plan):
+            failed[came.number] = came.why
+            came = in_a_child(planned, not_done=not_done)
+        return _noted(came, not_done)
+
+    return found
+
+
+def _noted(plan: Plan, not_done: Lines) -> Plan:
+    return replace(plan, notes=(*plan.notes, *notes_of(not_done, "\n".join(plan.notes))))
 
 
 def _plan_of_loop(

@@ -22,6 +22,13 @@ class Stretch(NamedTuple):
     phase: str
 
 
+class Trace(NamedTuple):
+    """Storages as they are made and go, as in a `StorageLog`."""
+
+    events: array[int] = array("q")
+    sizes: array[int] = array("q")
+
+
 class StorageLog:
     """Storages seen so far, by number.
 
@@ -88,6 +95,20 @@ class StorageLog:
     def alive_bytes(self, part: str) -> int:
         """What there is of this part now."""
         return sum(self.sizes[number] for _, number in self._alive.values() if self.parts[number] == part)
+
+    def lasting(self) -> Trace:
+        """The log without what goes while data is loaded: how that is made larger for a plan is not the training's."""
+        ends = [stretch.first_event for stretch in self.stretches[1:]] + [len(self.events)]
+        goes: set[int] = set()
+        for stretch, end in zip(self.stretches, ends, strict=True):
+            if stretch.phase == "data":
+                inside = set(self.events[stretch.first_event : end])
+                goes |= {number for number in inside if ~number in inside}  # both of it
+        stays = [number for number in range(len(self.sizes)) if number not in goes]
+        new = {old: number for number, old in enumerate(stays)}
+        new |= {~old: ~number for old, number in new.items()}
+        events = array("q", (new[event] for event in self.events if event in new))
+        return Trace(events, array("q", (self.sizes[number] for number in stays)))
 
     def close(self) -> None:
         """Note nothing more."""
