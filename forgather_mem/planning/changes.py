@@ -11,6 +11,7 @@ from torch import nn
 
 from forgather_mem.errors import PlanError, did_you_mean
 from forgather_mem.planning.batches import Trainer
+from forgather_mem.planning.recurrent import take_fewer_tokens
 
 ATTENTION = "attn_implementation"
 _CONFIGURES = ("dtype", "torch_dtype", "attn_implementation")
@@ -83,12 +84,13 @@ def need_no_values() -> None:
     """Let torch, for good, not ask for values that change nothing here.
 
     `torch.amp.GradScaler` steps as if no gradient were infinite, and a distribution does not check what it is given.
-    Data is loaded in this process: another could not send it.
+    Data is loaded in this process: another could not send it. Nor as many tokens, where a layer loops over them.
     """
 
     def step(_: object, optimizer: torch.optim.Optimizer, found: object, *args: object, **keywords: object) -> object:
         return optimizer.step(*args, **keywords)  # type: ignore[call-overload]
 
+    take_fewer_tokens()
     torch.amp.GradScaler._maybe_opt_step = step  # type: ignore[method-assign, assignment]
     torch.distributions.Distribution.set_default_validate_args(False)
     loading = {"num_workers": 0, "timeout": 0, "pin_memory": False, "persistent_workers": False}

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forgather_mem.errors import PlanError
+from forgather_mem.planning.recurrent import OF_ONEDNN, workspace_bytes
 from forgather_mem.planning.storage_log import StorageLog
 
 # More is not computed, so that planning a large batch takes no memory
@@ -108,6 +109,8 @@ class Pretending(TorchDispatchMode):
             return self._ctc_loss(cast(Sequence[torch.Tensor], args))
         with self._fake:
             result = func(*self._blank(told), **self._blank(keywords))
+        if func is OF_ONEDNN and not self._on_device:
+            result = (*result[:-1], self.unknown_bytes(workspace_bytes(args)))
         written = _written(func, args, keywords) if func._schema.is_mutable else ()
         for tensor in written:
             if not isinstance(tensor, FakeTensor):
