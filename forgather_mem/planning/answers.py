@@ -10,11 +10,12 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 from forgather_mem.engine.settings import settings_of_training
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted
-from forgather_mem.planning.card import CardUse, use_of_card
+from forgather_mem.planning.card import CardUse, context_of, reserved_by_allocator, use_of_card
 from forgather_mem.planning.changes import ATTENTION
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.search import Search, all_of, largest_plan, side_by_side
+from forgather_mem.planning.storage_log import Trace
 from forgather_mem.planning.text import CardPlan, Most, card_text
 
 Answer = dict[str, object]
@@ -73,11 +74,6 @@ def answer_to(request: Mapping[str, object], trainer: Trainer) -> Answer:
     return {**answer, "text": "\n".join(texts)}
 
 
-def use_of(plan: Plan) -> CardUse:
-    """What a plan takes of a card."""
-    return use_of_card(plan.peak_bytes, plan.reserved_bytes)
-
-
 def card_plan(
     own: Plan,
     asked: Wanted,
@@ -96,7 +92,16 @@ def card_plan(
         PlanError: if another size can't be planned.
     """
     rows, length = own.joined or own.rows or 0, 0 if own.joined else own.length or 0
-    in_a_step, fits = rows * own.accumulation, use_of(own).high_bytes <= card.bytes
+    in_a_step, context = rows * own.accumulation, context_of(card.bytes, asked.ranks)
+
+    def use_of(plan: Plan) -> CardUse:
+        return use_of_card(plan.peak_bytes, plan.reserved_bytes, plan.trace, card.bytes, context)
+
+    def fits(peak_bytes: int, trace: Trace) -> bool:
+        room_bytes = card.bytes - context.high_bytes
+        return peak_bytes <= room_bytes and reserved_by_allocator(*trace, room_bytes) is not None
+
+    is_enough = fits(own.peak_bytes, own.trace)
 
     def of(**size: int) -> Wanted:
         return asked._replace(shape=asked.shape._replace(**size))
@@ -104,7 +109,7 @@ def card_plan(
     def most(first: int, last: int, at: Callable[[int], Wanted], own: Plan | None = None) -> _Search[Most | None]:
         if not (first and last):
             return None
-        found = yield from largest_plan(at, _most_of_card, card.bytes, first, last, own)
+        found = yield from largest_plan(at, fits, first, last, own)
         return (
             None
             if found is None
@@ -112,14 +117,14 @@ def card_plan(
         )
 
     def steps(rows: int) -> int:
-        return 0 if fits else -(-in_a_step // rows)
+        return 0 if is_enough else -(-in_a_step // rows)
 
     def smaller(rows: int) -> Wanted:
         return of(rows=rows)._replace(changes={"gradient_accumulation_steps": min(_MOST_STEPS, steps(rows))})
 
     def of_rows() -> _Search[tuple[Most | None, Most | None]]:
         found = yield from most(rows, card.all_rows, lambda rows: of(rows=rows), own)
-        if fits or found is None:
+        if is_enough or found is None:
             return found, None
         same = -(-in_a_step // steps(found.size))  # no more rows in a step than there are
         return found, (yield from most(same, same, smaller))
@@ -137,10 +142,6 @@ def card_plan(
         smaller=less,
         instead=tuple((name, use_of(one)) for name, one in zip(others, instead, strict=True) if isinstance(one, Plan)),
     )
-
-
-def _most_of_card(peak_bytes: int, reserved_bytes: int) -> int:
-    return use_of_card(peak_bytes, reserved_bytes).high_bytes
 
 
 def _once(asked: Wanted) -> _Search[Plan]:

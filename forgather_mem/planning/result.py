@@ -120,7 +120,7 @@ def plan_of_log(
         length=shape.length,
         joined=shape.joined,
         accumulation=accumulation,
-        reserved_bytes=reserved_by_allocator(log.events, log.sizes),
+        reserved_bytes=reserved_by_allocator(log.events, log.sizes) or 0,
         host_bytes=max((row.bytes for row in _phase_peaks(host)), default=0) if host is not None else 0,
         phases=rows,
         notes=tuple(notes),

@@ -17,13 +17,13 @@ from typing import TypeVar, cast
 import numpy as np
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.result import Plan
+from forgather_mem.planning.storage_log import Trace
 
 Found = TypeVar("Found")
 Asked = TypeVar("Asked")
 Search = Generator[Asked, Plan, Found]
-Need = Callable[[int, int], int]  # of the bytes of tensors at the peak, and of those that the allocator reserves
+Fits = Callable[[int, Trace], bool]  # by the bytes of tensors at the peak, and by how they come and go
 _MOST_PLANS = 10  # a search whose forecasts are all wrong ends with the best that it has found
 
 
@@ -67,58 +67,52 @@ def all_of(found: Sequence[Found | PlanError]) -> list[Found]:
 
 
 def largest_plan(
-    at: Callable[[int], Asked], need: Need, limit_bytes: int, first: int, most: int, own: Plan | None = None
+    at: Callable[[int], Asked], fits: Fits, first: int, most: int, own: Plan | None = None
 ) -> Search[Asked, tuple[int, Plan] | None]:
-    """The largest size whose plan needs no more than the limit, and the plan; None where not even 1 does.
+    """The largest size that fits, and its plan; None where not even 1 does.
 
     Args:
         at: What to ask for, for the plan of a size.
-        need: The bytes that are needed.
-        limit_bytes: The limit.
+        fits: Whether a plan does; a smaller one does, too. With an empty trace, whether it does not by its peak alone.
         first: The size to begin with.
         most: No larger one is asked for.
         own: The plan of the first, if there is one.
     """
-
-    def fits(size: int) -> bool:
-        return need(plans[size].peak_bytes, plans[size].reserved_bytes) <= limit_bytes
-
     first, own = (first, own) if first <= most else (most, None)
-    plans = {first: own or (yield at(first))}
-    size = min(2 * first, most) if fits(first) else max(1, first // 2)
+    size, plans, low, high = first, dict[int, Plan](), 0, most + 1
     while size not in plans and len(plans) < _MOST_PLANS:
-        plans[size] = yield at(size)
-        low = max(filter(fits, plans), default=0)
-        high = min((size for size in plans if not fits(size)), default=most + 1)
-        foretold = _foretold(plans, need, limit_bytes)
-        more = bisect_left(range(low + 1, high), True, key=lambda size: foretold(size) > limit_bytes)
-        size = max(1, low + more)
-    best = max(filter(fits, plans), default=None)
-    return None if best is None else (best, plans[best])
+        plans[size] = own or (yield at(size))
+        own = None
+        low, high = (size, high) if fits(plans[size].peak_bytes, plans[size].trace) else (low, size)
+        size = min(2 * first, most) if low else max(1, first // 2)
+        if len(plans) > 1:
+            foretold = _foretold(plans, low or high)
+            more = bisect_left(range(low + 1, high), True, key=lambda size: not foretold(size, fits))
+            size = max(1, low + more)
+    return (low, plans[low]) if low else None
 
 
-def _foretold(plans: Mapping[int, Plan], need: Need, limit_bytes: int) -> Callable[[int], float]:
-    """What a size will need, from those that are nearest to the limit.
+def _foretold(plans: Mapping[int, Plan], near: int) -> Callable[[int, Fits], bool]:
+    """Whether a size will fit, from the three nearest to this one that made the same storages.
 
-    More than the limit as soon as that is certain: to simulate the allocator takes a hundred times as long as a sum.
+    Attention that keeps its weights needs the square of a length. Where no two are alike the peak is a line.
     """
-    known = {size: need(plan.peak_bytes, plan.reserved_bytes) for size, plan in plans.items()}
-    near = sorted(known, key=lambda size: abs(known[size] - limit_bytes))
-    events = plans[near[0]].trace.events
-    # Three, since attention that keeps its weights needs the square of a length
-    alike = [size for size in near if plans[size].trace.events == events][:3]
+    known = sorted(plans, key=lambda size: abs(size - near))
+    events = plans[known[0]].trace.events
+    alike = [size for size in known if plans[size].trace.events == events][:3]
     if len(alike) == 1:
-        return lambda size: float(_through(near[:2], [[known[one]] for one in near[:2]], size)[0])
-    sizes = [plans[one].trace.sizes for one in alike]
+        peaks = [[plans[size].peak_bytes] for size in known[:2]]
+        return lambda size, fits: fits(int(_through(known[:2], peaks, size)[0]), Trace())
     numbers = np.array(events)
     are_made = numbers >= 0
     numbers = np.where(are_made, numbers, ~numbers)
+    sizes = [plans[size].trace.sizes for size in alike]
 
-    def at(size: int) -> float:
+    def at(size: int, fits: Fits) -> bool:
         now = _through(alike, sizes, size).round().clip(0).astype(np.int64)
         peak = int(np.where(are_made, now[numbers], -now[numbers]).cumsum().max())
-        least = need(peak, 0)
-        return least if least > limit_bytes else need(peak, reserved_by_allocator(events, now.tolist()))
+        # To simulate the allocator takes a hundred times as long as a sum
+        return fits(peak, Trace()) and fits(peak, Trace(events, now.tolist()))
 
     return at
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from array import array
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -25,8 +26,8 @@ class Stretch(NamedTuple):
 class Trace(NamedTuple):
     """Storages as they are made and go, as in a `StorageLog`."""
 
-    events: array[int] = array("q")
-    sizes: array[int] = array("q")
+    events: Sequence[int] = ()
+    sizes: Sequence[int] = ()
 
 
 class StorageLog:

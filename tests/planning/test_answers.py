@@ -11,7 +11,7 @@ from transformers import Trainer
 import forgather_mem
 from forgather_mem.planning.answers import Card, answer_to, card_plan
 from forgather_mem.planning.batches import PlannedShape, Wanted
-from forgather_mem.planning.card import CONTEXT_BYTES
+from forgather_mem.planning.card import context_of
 from forgather_mem.planning.result import PhasePlan, Plan
 from forgather_mem.planning.storage_log import Trace
 from forgather_mem.planning.text import CardPlan
@@ -19,6 +19,7 @@ from forgather_mem.units import GIB, MIB
 from tests.training import make_trainer
 
 pytestmark = pytest.mark.plans
+CONTEXT = context_of(8 * GIB).high_bytes
 
 
 def test_each_size_has_its_plan(tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def card_of(rows: int | None, card_bytes: int, **more: Any) -> CardPlan:
 
 
 def test_of_a_card_it_says_what_fits_and_what_else_there_is() -> None:
-    card = card_of(None, 6 * GIB + CONTEXT_BYTES[1], ways=[("gradient_checkpointing", True)], longest=4096)
+    card = card_of(None, 6 * GIB + CONTEXT, ways=[("gradient_checkpointing", True)], longest=4096)
     assert card.fits
     assert card.most_rows is not None
     assert card.most_rows.size == 32
@@ -75,27 +76,27 @@ def test_of_a_card_it_says_what_fits_and_what_else_there_is() -> None:
     assert card.smaller is None
     ((name, use),) = card.instead
     assert name == "gradient_checkpointing=True"
-    assert use.high_bytes == 4 * GIB + 256 * MIB + CONTEXT_BYTES[1]
+    assert use.high_bytes == 4 * GIB + 256 * MIB + CONTEXT
 
 
 def test_no_batch_is_larger_than_the_data_set() -> None:
-    card = card_of(None, 6 * GIB + CONTEXT_BYTES[1], all_rows=20)
+    card = card_of(None, 6 * GIB + CONTEXT, all_rows=20)
     assert card.most_rows is not None
     assert (card.most_rows.size, card.most_rows.is_all) == (20, True)
-    card = card_of(None, 6 * GIB + CONTEXT_BYTES[1], all_rows=40)
+    card = card_of(None, 6 * GIB + CONTEXT, all_rows=40)
     assert card.most_rows is not None
     assert (card.most_rows.size, card.most_rows.is_all) == (32, False)
 
 
 def test_where_it_does_not_fit_smaller_batches_make_the_same_step() -> None:
-    card = card_of(16, 4 * GIB + 400 * MIB + CONTEXT_BYTES[1])
+    card = card_of(16, 4 * GIB + 400 * MIB + CONTEXT)
     assert not card.fits
     assert card.smaller is not None
     assert (card.smaller.size, card.smaller.accumulation) == (6, 3)
 
 
 def test_all_of_it_of_a_trainer(tmp_path: Path) -> None:
-    card_bytes = CONTEXT_BYTES[1] + 2**27
+    card_bytes = CONTEXT + 2**27
     answer = json.loads(
         json.dumps(answer_to({"sizes": [[512, None]], "card_bytes": card_bytes}, make_trainer(tmp_path)))
     )
@@ -105,4 +106,4 @@ def test_all_of_it_of_a_trainer(tmp_path: Path) -> None:
     assert (size, is_all) == (64, True)
     assert low < high <= card_bytes
     assert [name for name, _ in card["instead"]] == ["gradient_checkpointing=True", "optim=adafactor", "bf16=True"]
-    assert "On a card of" in answer["text"]
+    assert answer["text"].startswith("Fits: ")

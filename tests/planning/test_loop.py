@@ -210,6 +210,7 @@ def test_a_distribution_is_not_asked_whether_it_is_one() -> None:
 
 def test_of_a_kernel_that_keeps_what_only_it_knows_a_plan_is_a_lower_bound() -> None:
     model = nn.LSTM(8, 8)
-    plan = forgather_mem.plan(lambda batch: model(batch)[0].sum().backward(), model, None, torch.zeros(4, 2, 8))
+    batch = torch.zeros(4, 2, 8)
+    plan = forgather_mem.plan(lambda batch: model(batch)[0].sum().backward(), model, None, batch, on_device=True)
     assert str(plan).startswith("Peak at least ")
     assert plan.notes == ("Not in the plan is the workspace of LSTM, a lower bound.",)

@@ -24,21 +24,13 @@ def plan_of(sizes: list[int], events: list[int]) -> Plan:
         peak = max(peak, alive)
     row = PhasePlan(step=1, phase="forward", bytes=peak, parts={})
     return Plan(
-        peak_bytes=peak, phase="forward", step=1, reserved_bytes=reserved_by_allocator(events, sizes), phases=(row,),
+        peak_bytes=peak, phase="forward", step=1, reserved_bytes=peak, phases=(row,),
         trace=Trace(array("q", events), array("q", sizes)),
     )  # fmt: skip
 
 
-def of_tensors(peak_bytes: int, _: int) -> int:
-    return peak_bytes
-
-
 def found(
-    plan_at: Callable[[int], Plan],
-    limit: int,
-    first: int,
-    most: int = 10**6,
-    need: Callable[[int, int], int] = of_tensors,
+    plan_at: Callable[[int], Plan], limit: int, first: int, most: int = 10**6, is_simulated: bool = False
 ) -> tuple[int | None, int]:
     """The answer, and how many plans it took."""
     asked = []
@@ -47,7 +39,10 @@ def found(
         asked.append(size)
         return lambda: plan_at(size)
 
-    search: Search[int, tuple[int, Plan] | None] = largest_plan(lambda size: size, need, limit, first, most)
+    def fits(peak_bytes: int, trace: Trace) -> bool:
+        return peak_bytes <= limit and not (is_simulated and reserved_by_allocator(*trace, limit) is None)
+
+    search: Search[int, tuple[int, Plan] | None] = largest_plan(lambda size: size, fits, first, most)
     (largest,) = side_by_side([search], begun)
     assert not isinstance(largest, PlanError)
     return (largest[0] if largest is not None else None), len(asked)
@@ -84,12 +79,10 @@ def test_the_allocator_is_simulated_at_sizes_that_are_not_planned() -> None:
     def plan_at(rows: int) -> Plan:
         return plan_of([10**6, 70_000 * rows, 900_000 * rows, 3_000_000 * rows], EVENTS)
 
-    def reserved(_: int, reserved_bytes: int) -> int:
-        return reserved_bytes
-
-    size, plans = found(plan_at, 10**10, 8, need=reserved)
+    size, plans = found(plan_at, 10**10, 8, is_simulated=True)
     assert size is not None
-    assert plan_at(size).reserved_bytes <= 10**10 < plan_at(size + 1).reserved_bytes
+    fitting = [reserved_by_allocator(*plan_at(rows).trace, 10**10) is not None for rows in (size, size + 1)]
+    assert fitting == [True, False]
     assert plans == 3
 
 
