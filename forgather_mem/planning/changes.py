@@ -13,6 +13,7 @@ from forgather_mem.errors import PlanError, did_you_mean
 from forgather_mem.planning.batches import Trainer
 from forgather_mem.planning.recurrent import take_fewer_tokens
 
+COMPILED = "torch.compile is planned as if it were off: compiled it usually takes less."
 ATTENTION = "attn_implementation"
 _CONFIGURES = ("dtype", "torch_dtype", "attn_implementation")
 _CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")  # of transformers 4, and of 5
@@ -96,6 +97,23 @@ def need_no_values() -> None:
     loading = {"num_workers": 0, "timeout": 0, "pin_memory": False, "persistent_workers": False}
     for name, value in {**loading, "prefetch_factor": None, "multiprocessing_context": None}.items():
         setattr(torch.utils.data.DataLoader, name, property(lambda _, value=value: value, lambda *_: None))  # type: ignore[misc]
+
+
+def leave_uncompiled(notes: list[str]) -> None:
+    """Let all run, for good, as if `torch.compile` were off; a note says so where something is compiled."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if not hasattr(frames, "_callback_from_stance"):  # torch 2.6 to 2.13 have it
+        return
+    choose = frames._callback_from_stance
+
+    def chosen(callback: object) -> object:
+        if not callable(callback):
+            return choose(callback)
+        if COMPILED not in notes:
+            notes.append(COMPILED)
+        return None
+
+    vars(frames)["_callback_from_stance"] = chosen
 
 
 def leave_weights_unread(models: type) -> None:

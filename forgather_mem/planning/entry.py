@@ -11,7 +11,7 @@ import torch
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Batch, PlannedShape, Trainer, Wanted, resized, shape_of
-from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
+from forgather_mem.planning.changes import leave_uncompiled, need_no_values, step_as_on_a_device
 from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child, notes_of
 from forgather_mem.planning.model import empty, notes_on
 from forgather_mem.planning.phases import STEPS, tell_phases
@@ -139,6 +139,8 @@ def _plan_of_loop(
         log.saw(tensor, "batch")
     tell_phases(log, model)
     need_no_values()
+    notes = notes_on(model, wanted.on_device)
+    leave_uncompiled(notes)
     with mode:
         for number in range(1, STEPS + 1):
             log.begin("forward", number)
@@ -147,4 +149,4 @@ def _plan_of_loop(
         raise PlanError(
             "step(batch) called no backward(): give a function that also does backward() and optimizer.step()"
         )
-    return plan_of_log(log, shape_of(batch), notes=notes_on(model, wanted.on_device))
+    return plan_of_log(log, shape_of(batch), notes=notes)

@@ -16,7 +16,7 @@ import torch
 from forgather_mem.units import MIB
 
 OF_ONEDNN = torch.ops.aten.mkldnn_rnn_layer.default
-_MOST_TOKENS = 64  # what one takes for itself is then too much by less than 1 %
+_MOST_TOKENS = 64  # what one takes for itself is then too much by less than 2 %
 
 
 def workspace_bytes(args: Sequence[object]) -> int:
@@ -56,7 +56,7 @@ def _in_pieces(layer: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> Calla
             return layer(rows, state, *rest)
         at = int(cast(bool, rest[-1]))  # where rows have their tokens: 1 if the batch is first
         near = -(-rows.size(at) // _MOST_TOKENS)
-        pieces = next((number for number in range(near, 4 * near) if rows.size(at) % number == 0), 1)
+        pieces = next((number for number in range(near, 2 * near) if rows.size(at) % number == 0), 1)
         cut = list(rows.shape)
         cut[at], cut[1 - at] = cut[at] // pieces, cut[1 - at] * pieces
         result, last = layer(rows.reshape(cut), state.repeat(1, pieces, 1), *rest)

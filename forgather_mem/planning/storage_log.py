@@ -52,7 +52,8 @@ class StorageLog:
 
     def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
         """A tensor that exists; its storage is counted once, whatever its views."""
-        self._saw(getattr(tensor, "_local_tensor", tensor).untyped_storage(), part)
+        for one in (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,):
+            self._saw(getattr(one, "_local_tensor", one).untyped_storage(), part)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """A storage that has another size now, if it is one of these."""

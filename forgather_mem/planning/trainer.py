@@ -18,7 +18,14 @@ from torch.utils._pytree import tree_map_only
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted, batches_of_longest_rows, largest
-from forgather_mem.planning.changes import apply_changes, need_no_values, step_as_on_a_device, train_on_the_host
+from forgather_mem.planning.changes import (
+    COMPILED,
+    apply_changes,
+    leave_uncompiled,
+    need_no_values,
+    step_as_on_a_device,
+    train_on_the_host,
+)
 from forgather_mem.planning.generation import generate_first_and_last_tokens
 from forgather_mem.planning.model import empty, notes_on
 from forgather_mem.planning.phases import STEPS, CallbackFailed, EnoughSteps, Steps, sorted_out, tell_phases
@@ -69,7 +76,8 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, failed: Mapping[int, str])
         train_with_ranks(trainer, wanted.ranks, mode, wanted.on_device)
     elif shards_model(trainer):
         raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
-    notes = ["torch.compile is planned as if it were off."] if getattr(trainer.args, "torch_compile", False) else []
+    notes = [COMPILED] if getattr(trainer.args, "torch_compile", False) else []
+    leave_uncompiled(notes)
     callbacks, left_out = sorted_out(trainer.callback_handler.callbacks, failed)
     notes += [*left_out, *notes_on(trainer.model, wanted.on_device)]
     for name, value in _ARGUMENTS.items():

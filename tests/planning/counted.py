@@ -30,9 +30,10 @@ class Counted(TorchDispatchMode):
         more = tracemalloc.is_tracing()
         for tensor in result if isinstance(result, list | tuple) else [result]:
             if isinstance(tensor, torch.Tensor) and not tensor.is_meta and not isinstance(tensor, FakeTensor):
-                storage = tensor.untyped_storage()
-                self.seen.add(storage._weak_ref())
-                more |= self.sizes.get(storage._cdata) != storage.nbytes()
+                for one in (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,):
+                    storage = one.untyped_storage()
+                    self.seen.add(storage._weak_ref())
+                    more |= self.sizes.get(storage._cdata) != storage.nbytes()
         if more:
             self.count()
         return result

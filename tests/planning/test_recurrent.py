@@ -43,7 +43,7 @@ def test_a_plan_has_what_a_layer_keeps(
         for _ in range(2):
             step(batch)
     assert plan.notes == ()
-    assert plan.peak_bytes == pytest.approx(real.peak_bytes, rel=0.01)
+    assert plan.peak_bytes == pytest.approx(real.peak_bytes, rel=0.02)
 
 
 def test_rows_of_many_lengths_are_planned_token_by_token() -> None:
