@@ -99,12 +99,13 @@ def need_no_values() -> None:
         setattr(torch.utils.data.DataLoader, name, property(lambda _, value=value: value, lambda *_: None))  # type: ignore[misc]
 
 
-def leave_uncompiled(notes: list[str]) -> None:
-    """Let all run, for good, as if `torch.compile` were off; a note says so where something is compiled."""
+def leave_uncompiled(notes: list[str], is_wanted: bool = False) -> None:
+    """Let all run, for good, as if `torch.compile` were off; a note says so where it is on, or is wanted."""
+    if is_wanted:
+        notes.append(COMPILED)
     frames = sys.modules.get("torch._dynamo.eval_frame")
-    if not hasattr(frames, "_callback_from_stance"):  # torch 2.6 to 2.13 have it
-        return
-    choose = frames._callback_from_stance
+    names = vars(frames) if frames is not None else {}
+    choose = names.get("_callback_from_stance")  # torch 2.6 to 2.13 have it
 
     def chosen(callback: object) -> object:
         if not callable(callback):
@@ -113,7 +114,8 @@ def leave_uncompiled(notes: list[str]) -> None:
             notes.append(COMPILED)
         return None
 
-    vars(frames)["_callback_from_stance"] = chosen
+    if choose is not None:
+        names["_callback_from_stance"] = chosen
 
 
 def leave_weights_unread(models: type) -> None:
