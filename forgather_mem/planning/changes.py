@@ -105,7 +105,9 @@ def leave_uncompiled(notes: list[str], is_wanted: bool = False) -> None:
         notes.append(COMPILED)
     frames = sys.modules.get("torch._dynamo.eval_frame")
     names = vars(frames) if frames is not None else {}
-    choose = names.get("_callback_from_stance")  # torch 2.6 to 2.13 have it
+    choose = names.get("_callback_from_stance")  # tried with torch 2.13; without it no note is made
+    if choose is None:
+        return
 
     def chosen(callback: object) -> object:
         if not callable(callback):
@@ -114,8 +116,7 @@ def leave_uncompiled(notes: list[str], is_wanted: bool = False) -> None:
             notes.append(COMPILED)
         return None
 
-    if choose is not None:
-        names["_callback_from_stance"] = chosen
+    names["_callback_from_stance"] = chosen
 
 
 def leave_weights_unread(models: type) -> None:
