@@ -5,14 +5,15 @@ segments, which it splits, and gives back unsplit when there is no more. Sizes: 
 (kSmallSize, kMinLargeAlloc, ...); cuBLAS's workspaces: aten/src/ATen/cuda/CublasContext.
 
 Most of the context are kernels, and stacks for each multiprocessor, so that a larger card has a larger one. What
-messages of the allocator say of processes that trained or inferred, in use beside what it has reserved, in MiB:
+messages of the allocator say is in use beside what it has reserved, in MiB, most of them of processes that infer:
 
 | card | context |
 |---|---|
 | T4, 14.6 to 14.8 GiB | 99 (hpcaitech/Open-Sora#697), 135 (Zheng-Chong/CatVTON#133) |
 | 10.7, 11.7, 15.7 GiB | 197 (lllyasviel/FramePack#369), 287 (FireRedTeam/FireRedTTS2#17), 349 (qingze-bai/VSmTrans#3) |
 | RTX 3090, 24 GiB | 256 before the first kernel (invoke-ai/InvokeAI#9413) |
-| 39.5, 47.5 GiB | 501 (TianheWu/CoSeR#10), 373, 426 before the first kernel (unslothai/unsloth-zoo#1053) |
+| 39.5 GiB | 501 (TianheWu/CoSeR#10) |
+| 47.5 GiB | 373 (tests/diagnose/oom/messages.yaml), 426 before the first kernel (unslothai/unsloth-zoo#1053) |
 | 79.1, 79.3 GiB | 503 (lianqi1008/Control-GIC#6), 512 (Tianhao-Qi/Mask2DiT#4) |
 | 79.3 GiB, one of four ranks | 1,464 (wbfwonderful/Vad-R1#11) |
 """
@@ -26,7 +27,8 @@ from typing import NamedTuple
 from forgather_mem.planning.storage_log import Trace
 from forgather_mem.units import GIB, MIB
 
-_WORKSPACES = 16 * MIB, 128 * MIB  # cuBLAS's for two threads, of 8 MiB or on Hopper 32, and as much for cuDNN
+# cuBLAS's for two threads, of 8 MiB or on Hopper 32; as much for cuDNN is a guess, no measurement
+_WORKSPACES = 16 * MIB, 128 * MIB
 _OF_RANKS = 0, 1024 * MIB  # NCCL's buffers
 # Up to a card of so much, the least and the most: the table above with some room
 _CONTEXTS = ((17 * GIB, 90, 400), (36 * GIB, 250, 500), (1024 * GIB, 350, 650))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -84,7 +85,7 @@ class CardPlan:
 
 def card_text(card: CardPlan) -> str:
     """Whether it fits and what would, then what is the most that does, and what else there is."""
-    lines = [f"{_verdict(card)} Computed, not measured."]
+    lines = textwrap.wrap(f"{_verdict(card)} Computed, not measured.", 80, subsequent_indent="  ")
     for name, found, all_of in (
         ("largest batch", card.most_rows, "all rows of the data set"),
         ("largest length", card.most_length, "the most that the model takes"),
@@ -105,7 +106,7 @@ def _verdict(card: CardPlan) -> str:
         return f"Fits: {of_card}."
     others = [name for name, use in card.instead if use.high_bytes <= card.card_bytes]
     if card.smaller is not None:
-        others.insert(0, f"batch {card.smaller.size:,} with gradient_accumulation_steps={card.smaller.accumulation}")
+        others.insert(0, f"batch {card.smaller.size:,} with accumulation {card.smaller.accumulation}")
     word = "Does" if card.use.low_bytes > card.card_bytes else "May"
     return f"{word} not fit: {of_card}" + (f"; {others[0]} fits." if others else ".")
 
