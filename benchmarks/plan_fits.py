@@ -15,6 +15,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ import torch
 from plan import CASES, Case, in_a_process, llama, quiet, t5, trainer_of
 
 import forgather_mem
-from forgather_mem.planning.answers import largest_plan
+from forgather_mem.planning.batches import PlannedShape, Wanted
+from forgather_mem.planning.entry import begun_plan
+from forgather_mem.planning.search import all_of, largest_plan, side_by_side
 
 LIBRARIES_BYTES = 48 * 2**20  # of the libraries, and lost between blocks
 _TIMES = {
@@ -80,11 +83,12 @@ def largest_of(case: Case, limit_bytes: int, told: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         trainer = trainer_of(case, Path(folder))
 
-        def at(rows: int) -> forgather_mem.Plan:
+        def at(rows: int) -> Wanted:
             sizes.append(rows)
-            return forgather_mem.plan(trainer, rows=rows)
+            return Wanted(PlannedShape(rows))
 
-        found = largest_plan(at, lambda plan: plan.peak_bytes, limit_bytes, case.rows, 2**16)
+        search = largest_plan(at, lambda peak_bytes, _: peak_bytes <= limit_bytes, case.rows, 2**16)
+        (found,) = all_of(side_by_side([search], partial(begun_plan, trainer)))
     assert found is not None
     told.put((found[0], found[1].peak_bytes, len(sizes)))
 

@@ -3,47 +3,46 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import asdict, dataclass
-from fractions import Fraction
-from math import isqrt
-from typing import cast
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from dataclasses import asdict
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from forgather_mem.engine.settings import settings_of_training
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.batches import Trainer
-from forgather_mem.planning.card import CardUse, use_of_card
+from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted
+from forgather_mem.planning.card import CardUse, context_of, reserved_by_allocator, use_of_card
 from forgather_mem.planning.changes import ATTENTION
-from forgather_mem.planning.entry import plan
+from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.loop.script import NOT_HERE, Script
 from forgather_mem.planning.result import Plan
+from forgather_mem.planning.search import Search, all_of, largest_plan, side_by_side
+from forgather_mem.planning.storage_log import Trace
 from forgather_mem.planning.text import CardPlan, Most, card_text
 
 Answer = dict[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """How far the largest batch is looked for. Measured by benchmarks/plan_fits.py.
+Found = TypeVar("Found")
+_Search: TypeAlias = Search[Wanted, Found]
+_MOST_ROWS, _MOST_LENGTH = _UNBOUNDED = 2**16, 2**17  # of a search, where nothing else bounds them
+_MOST_STEPS = 4  # of accumulation: more batches in a step add nothing but themselves, and would take long to plan
+
+
+class Card(NamedTuple):
+    """A card, and what is tried on it.
 
     Attributes:
-        most_rows: Rows of a batch.
-        most_length: Tokens of a row.
-        most_steps: Of accumulation.
-        most_plans: So many sizes are planned.
-        exact_part: Of larger sizes the largest is found but for this part of it.
+        bytes: Its memory.
+        ways: Arguments to try instead, by name and value; None where a training has none. Those that can't be planned
+            are left out.
+        longest: The most that rows may have.
+        all_rows: Of the data set, which no batch has more than.
     """
 
-    most_rows: int = 2**16
-    most_length: int = 2**17
-    most_steps: int = 4
-    most_plans: int = 10
-    exact_part: int = 32
-
-
-_SEARCH = Searched()
+    bytes: int
+    ways: Sequence[tuple[str, object]] | None = ()
+    longest: int = _MOST_LENGTH
+    all_rows: int = _MOST_ROWS
 
 
 def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answer | None:
@@ -58,94 +57,98 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
         "plans" as dictionaries, "settings" as in a report, "card" where one was asked for, and "text" for people;
         or "problem": why there are none.
     """
-    sizes = cast(Sequence[Sequence[int | None]], request["sizes"])
+    sizes = cast(Sequence[tuple[int | None, int | None]], request["sizes"])
     card_bytes, ranks = cast(int | None, request["card_bytes"]), cast(int, request.get("ranks", 1))
     trainer: Trainer = None if isinstance(training, Script) else training
-    planned = functools.partial(plan, training, on_device=card_bytes is not None, ranks=ranks)
+    begin = functools.partial(begun_plan, training)
+    asked = [Wanted(PlannedShape(*size), card_bytes is not None, ranks) for size in sizes]
     try:
-        plans = [planned(rows=rows, length=length) for rows, length in sizes]
+        plans = all_of(side_by_side([_once(one) for one in asked], begin))
         texts = [one.text() for one in plans]
         settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer) if trainer else {}
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
-            bounds = _longest(trainer), card_bytes, _rows(trainer, ranks)
-            cards = [card_plan(one, planned, _ways(trainer) if trainer else None, *bounds) for one in plans]
-            answer["card"] = [asdict(card) for card in cards]
-            texts = [f"{text}\n{card_text(card)}" for text, card in zip(texts, cards, strict=True)]
+            ways = tuple(_ways(trainer)) if trainer else None
+            card = Card(card_bytes, ways, _longest(trainer), _rows(trainer, ranks))
+            cards = [card_plan(own, one, begin, card) for own, one in zip(plans, asked, strict=True)]
+            answer["card"] = [asdict(one) for one in cards]
+            texts = [f"{card_text(one)}\n{text}" for text, one in zip(texts, cards, strict=True)]
     except PlanError as error:
         return None if str(error).startswith(NOT_HERE) else {"problem": str(error)}
     return {**answer, "text": "\n".join(texts)}
 
 
-def use_of(plan: Plan) -> CardUse:
-    """What a plan takes of a card."""
-    return use_of_card(plan.peak_bytes, plan.reserved_bytes)
-
-
-def _most_of_card(plan: Plan) -> int:
-    return use_of(plan).high_bytes
-
-
 def card_plan(
     own: Plan,
-    planned: Callable[..., Plan],
-    ways: Iterable[tuple[str, object]] | None,
-    longest: int,
-    card_bytes: int,
-    all_rows: int | None = None,
+    asked: Wanted,
+    begin: Callable[[Wanted], Callable[[], Plan]],
+    card: Card,
 ) -> CardPlan:
     """Whether a plan fits on a card, what is the most that does, and what else there is, all of it planned.
 
     Args:
         own: The plan.
-        planned: Makes the plan of other rows, another length, other arguments.
-        ways: Arguments to try instead, by name and value; None where a training has none.
-        longest: The most that rows may have.
-        card_bytes: The card's memory.
-        all_rows: Of the data set, which no batch has more than; None if that is not known.
+        asked: What it is of.
+        begin: Begins another, and returns what waits for it.
+        card: The card.
     """
-
     rows, length = own.joined or own.rows or 0, 0 if own.joined else own.length or 0
-    of_rows = None if own.joined else own.length
+    in_a_step, context = rows * own.accumulation, context_of(card.bytes, asked.ranks)
 
-    def most(first: int, last: int | None, at: Callable[[int], Plan], in_a_step: int = 0) -> Most | None:
-        limit = _SEARCH.most_rows if last is None else last
-        try:
-            found = largest_plan(at, _most_of_card, card_bytes, first, limit) if first and limit else None
-        except PlanError:  # other sizes can't be planned
+    def use_of(plan: Plan) -> CardUse:
+        return use_of_card(plan.peak_bytes, plan.reserved_bytes, plan.trace, card.bytes, context)
+
+    def fits(peak_bytes: int, trace: Trace) -> bool:
+        room_bytes = card.bytes - context.high_bytes
+        return peak_bytes <= room_bytes and reserved_by_allocator(*trace, room_bytes) is not None
+
+    is_enough = fits(own.peak_bytes, own.trace)
+
+    def of(**size: int) -> Wanted:
+        return asked._replace(shape=asked.shape._replace(**size))
+
+    def most(first: int, last: int, at: Callable[[int], Wanted], own: Plan | None = None) -> _Search[Most | None]:
+        if not (first and last):
             return None
-        if found is None:
-            return None
-        return Most(found[0], use_of(found[1]), found[0] == last, -(-in_a_step // found[0]))
+        found = yield from largest_plan(at, fits, first, last, own)
+        return (
+            None
+            if found is None
+            else Most(found[0], use_of(found[1]), found[0] == last not in _UNBOUNDED, steps(found[0]))
+        )
 
-    def of(rows: int | None, length: int | None) -> Plan:
-        is_own = (rows, length) == (own.joined or own.rows, of_rows)
-        return own if is_own else planned(rows=rows, length=length)
+    def steps(rows: int) -> int:
+        return 0 if is_enough else -(-in_a_step // rows)
 
-    def smaller(rows: int) -> Plan:
-        # More batches in a step add nothing but themselves, and would take long to plan
-        steps = min(_SEARCH.most_steps, -(-in_a_step // rows))
-        return planned(rows=rows, length=of_rows, gradient_accumulation_steps=steps)
+    def smaller(rows: int) -> Wanted:
+        return of(rows=rows)._replace(changes={"gradient_accumulation_steps": min(_MOST_STEPS, steps(rows))})
 
-    in_a_step = rows * own.accumulation
-    fits = use_of(own).high_bytes <= card_bytes
+    def of_rows() -> _Search[tuple[Most | None, Most | None]]:
+        found = yield from most(rows, card.all_rows, lambda rows: of(rows=rows), own)
+        if is_enough or found is None or card.ways is None:
+            return found, None
+        same = -(-in_a_step // steps(found.size))  # no more rows in a step than there are
+        return found, (yield from most(same, same, smaller))
+
+    of_length = most(length, card.longest, lambda length: of(length=length), own)
+    others = {f"{name}={value}": asked._replace(changes={name: value}) for name, value in card.ways or ()}
+    searches: list[_Search[object]] = [of_rows(), of_length, *map(_once, others.values())]
+    sizes, longer, *instead = side_by_side(searches, begin)
+    # Other sizes of a script's own batches can't always be planned
+    most_rows, less = (None, None) if isinstance(sizes, PlanError) else cast(tuple[Most | None, Most | None], sizes)
+    most_length = None if isinstance(longer, PlanError) else cast(Most | None, longer)
     return CardPlan(
-        card_bytes=card_bytes,
+        card_bytes=card.bytes,
         use=use_of(own),
-        most_rows=most(rows, all_rows, lambda rows: of(rows, of_rows)),
-        most_length=most(length, longest, lambda length: of(own.rows, length)),
-        smaller=None if fits or ways is None else most(rows, rows - 1, smaller, in_a_step),
-        instead=tuple(_instead(lambda **way: planned(rows=own.joined or own.rows, length=of_rows, **way), ways or ())),
+        most_rows=most_rows,
+        most_length=most_length,
+        smaller=less,
+        instead=tuple((name, use_of(one)) for name, one in zip(others, instead, strict=True) if isinstance(one, Plan)),
     )
 
 
-def _instead(planned: Callable[..., Plan], ways: Iterable[tuple[str, object]]) -> Iterator[tuple[str, CardUse]]:
-    """Each other way to train the same batch, with what it takes; what can't be planned is left out."""
-    for name, value in ways:
-        try:
-            yield f"{name}={value}", use_of(planned(**{name: value}))
-        except PlanError:
-            continue
+def _once(asked: Wanted) -> _Search[Plan]:
+    return (yield asked)
 
 
 def _ways(trainer: Trainer) -> Iterator[tuple[str, object]]:
@@ -162,69 +165,10 @@ def _ways(trainer: Trainer) -> Iterator[tuple[str, object]]:
 
 def _longest(trainer: Trainer) -> int:
     config = getattr(getattr(trainer, "model", None), "config", None)
-    return int(getattr(config, "max_position_embeddings", None) or _SEARCH.most_length)
+    return int(getattr(config, "max_position_embeddings", None) or _MOST_LENGTH)
 
 
-def _rows(trainer: Trainer, ranks: int) -> int | None:
-    """Those of the data set that one of the ranks has."""
+def _rows(trainer: Trainer, ranks: int) -> int:
+    """The most that one of the ranks can have in a batch."""
     dataset = getattr(trainer, "train_dataset", None)
-    return min(-(-len(dataset) // ranks), _SEARCH.most_rows) if isinstance(dataset, Sized) else None
-
-
-def largest_plan(
-    plan_at: Callable[[int], Plan], need: Callable[[Plan], int], limit_bytes: int, first: int, most: int
-) -> tuple[int, Plan] | None:
-    """The largest size whose plan needs no more than the limit, and the plan; None where not even 1 does.
-
-    Where a curve through the sizes so far meets the limit is planned next, until one fits that needs what the curve has
-    said, or until the next one does not fit. Of sizes above 32 it is the largest but for a 32nd part.
-
-    Args:
-        plan_at: The plan of a size.
-        need: The bytes that a plan needs.
-        limit_bytes: The limit.
-        first: The size to begin with.
-        most: No larger one is asked for.
-    """
-    plans: dict[int, Plan] = {}
-
-    def need_at(size: int) -> int:
-        if size not in plans:
-            plans[size] = plan_at(size)
-        return need(plans[size])
-
-    first = min(first, most)
-    need_at(min(2 * first, most) if need_at(first) <= limit_bytes else max(1, first // 2))
-    was_wide = 0
-    while len(plans) < _SEARCH.most_plans:
-        low = max((size for size in plans if need_at(size) <= limit_bytes), default=0)
-        high = min((size for size in plans if need_at(size) > limit_bytes), default=most + 1)
-        margin = max(1, low // _SEARCH.exact_part)
-        if high - low <= margin:
-            break
-        curve = _curve({size: need_at(size) for size in plans}, limit_bytes)
-        is_slow = 2 * (high - low) > was_wide > 0
-        was_wide = high - low
-        met = low + bisect_left(range(low + 1, high), True, key=lambda size: curve(size) > limit_bytes)
-        at = isqrt(max(1, low) * high) if is_slow else met
-        at = max(low + margin, min(high - margin, at)) if high in plans else max(low + 1, min(most, at))
-        more = curve(at + max(1, at // _SEARCH.exact_part)) - curve(at)
-        if need_at(at) <= limit_bytes < need_at(at) + more and 2 * abs(need_at(at) - curve(at)) < more:
-            break
-    best = max((size for size in plans if need_at(size) <= limit_bytes), default=None)
-    return None if best is None else (best, plans[best])
-
-
-def _curve(needs: Mapping[int, int], limit_bytes: int) -> Callable[[int], Fraction]:
-    """The need by size, through the three sizes nearest to the limit, or two.
-
-    Memory is linear in the rows of a batch; in their length it has a square where attention keeps its weights. A curve
-    that bends down comes from the allocator's steps: a line takes its place.
-    """
-    near = sorted(sorted(needs, key=lambda size: abs(needs[size] - limit_bytes))[:3])
-    slopes = [Fraction(needs[b] - needs[a], b - a) for a, b in itertools.pairwise(near)]
-    bend = (slopes[1] - slopes[0]) / (near[2] - near[0]) if len(slopes) == 2 else Fraction(0)
-    if bend < 0:
-        slopes, bend = [Fraction(needs[near[-1]] - needs[near[0]], near[-1] - near[0])], Fraction(0)
-    slope = slopes[0] if slopes else Fraction(0)
-    return lambda size: needs[near[0]] + (slope + bend * (size - near[1] if bend else 0)) * (size - near[0])
+    return min(-(-len(dataset) // ranks), _MOST_ROWS) if isinstance(dataset, Sized) else _MOST_ROWS

@@ -1,44 +1,37 @@
 """What a plan takes on a card, as an interval: computed, not measured.
 
-Beside its tensors a card holds the context and the libraries' workspaces, and torch's allocator takes memory from it in
-segments, which it splits and seldom gives back. Sizes: c10/cuda/CUDACachingAllocator (kSmallSize, kMinLargeAlloc, ...).
+Beside its tensors a card holds the context and what libraries keep, and torch's allocator takes memory from it in
+segments, which it splits, and gives back unsplit when there is no more. Sizes: c10/cuda/CUDACachingAllocator
+(kSmallSize, kMinLargeAlloc, ...); cuBLAS's workspaces: aten/src/ATen/cuda/CublasContext.
+
+Most of the context are kernels, and stacks for each multiprocessor, so that a larger card has a larger one. What
+messages of the allocator say is in use beside what it has reserved, in MiB, most of them of processes that infer:
+
+| card | context |
+|---|---|
+| T4, 14.6 to 14.8 GiB | 99 (hpcaitech/Open-Sora#697), 135 (Zheng-Chong/CatVTON#133) |
+| 10.7, 11.7, 15.7 GiB | 197 (lllyasviel/FramePack#369), 287 (FireRedTeam/FireRedTTS2#17), 349 (qingze-bai/VSmTrans#3) |
+| RTX 3090, 24 GiB | 256 before the first kernel (invoke-ai/InvokeAI#9413) |
+| 39.5 GiB | 501 (TianheWu/CoSeR#10) |
+| 47.5 GiB | 373 (tests/diagnose/oom/messages.yaml), 426 before the first kernel (unslothai/unsloth-zoo#1053) |
+| 79.1, 79.3 GiB | 503 (lianqi1008/Control-GIC#6), 512 (Tianhao-Qi/Mask2DiT#4) |
+| 79.3 GiB, one of four ranks | 1,464 (wbfwonderful/Vad-R1#11) |
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from forgather_mem.units import MIB
+from forgather_mem.planning.storage_log import Trace
+from forgather_mem.units import GIB, MIB
 
-# Context with its kernels and cuBLAS's workspaces, from a small to a large card; the latter with NCCL's buffers
-CONTEXT_BYTES = 300 * MIB, 900 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """How CUDA's caching allocator takes memory: `c10/cuda/CUDACachingAllocator.cpp`, in bytes.
-
-    Attributes:
-        rounded: A size is a multiple of it.
-        small: Up to here it comes from a pool of its own.
-        small_segment: What that pool takes at a time.
-        middle: Below this the other pool takes `middle_segment`.
-        middle_segment: See `middle`.
-        step: What is larger has a segment of its own, a multiple of this.
-    """
-
-    rounded: int = 512
-    small: int = MIB
-    small_segment: int = 2 * MIB
-    middle: int = 10 * MIB
-    middle_segment: int = 20 * MIB
-    step: int = 2 * MIB
-
-
-_CUDA = Segments()
+# cuBLAS's for two threads, of 8 MiB or on Hopper 32; as much for cuDNN is a guess, no measurement
+_WORKSPACES = 16 * MIB, 128 * MIB
+_OF_RANKS = 0, 1024 * MIB  # NCCL's buffers
+# Up to a card of so much, the least and the most: the table above with some room
+_CONTEXTS = ((17 * GIB, 90, 400), (36 * GIB, 250, 500), (1024 * GIB, 350, 650))
 
 
 class CardUse(NamedTuple):
@@ -48,83 +41,101 @@ class CardUse(NamedTuple):
     high_bytes: int
 
 
-def use_of_card(peak_bytes: int, reserved_bytes: int) -> CardUse:
-    """From tensors alone, where the allocator gives back all it can, to all that it reserves if it never has to.
+def context_of(card_bytes: int, ranks: int = 1) -> CardUse:
+    """What a card of this size holds beside tensors: the context, and libraries' workspaces."""
+    of_card = next(row[1:] for row in _CONTEXTS if card_bytes <= row[0] or row is _CONTEXTS[-1])
+    low, high = (MIB * context + more for context, more in zip(of_card, _WORKSPACES, strict=True))
+    return CardUse(low, high + _OF_RANKS[ranks > 1])
+
+
+def use_of_card(peak_bytes: int, reserved_bytes: int, trace: Trace, card_bytes: int, context: CardUse) -> CardUse:
+    """From the tensors alone to the least with which torch's allocator gets through.
+
+    Whether the card is enough is told exactly, and if so, or by how much it is not, within 2 %.
 
     Args:
         peak_bytes: Of tensors.
-        reserved_bytes: Of the simulated allocator.
+        reserved_bytes: Of the simulated allocator, if it never gives anything back.
+        trace: Of the tensors.
+        card_bytes: Of the card.
+        context: What else it holds.
     """
-    return CardUse(peak_bytes + CONTEXT_BYTES[0], max(peak_bytes, reserved_bytes) + CONTEXT_BYTES[1])
-
-
-class _Block:
-    """A piece of a segment; its neighbours are of the same one."""
-
-    __slots__ = ("after", "before", "is_free", "number", "size")
-
-    def __init__(self, size: int, number: int) -> None:
-        self.size, self.number = size, number
-        self.is_free = False
-        self.before: _Block | None = None
-        self.after: _Block | None = None
+    low, high, room = peak_bytes, max(peak_bytes, reserved_bytes), card_bytes - context.high_bytes
+    while high - low > high // 50:
+        if not low < room < high:
+            room = (low + high) // 2
+        enough = reserved_by_allocator(*trace, room)
+        low, high = (room, high) if enough is None else (low, enough)
+    return CardUse(peak_bytes + context.low_bytes, high + context.high_bytes)
 
 
 class _Pool:
-    """Segments of one kind, and their free blocks by size."""
+    """Segments of one kind, of sizes from `c10/cuda/CUDACachingAllocator.cpp`; there is a gap after each.
+
+    Attributes:
+        reserved_bytes: Of all segments.
+    """
+
+    rounded, small, small_segment = 512, MIB, 2 * MIB  # sizes are multiples of the first; up to `small` in one pool
+    middle, middle_segment, step = 10 * MIB, 20 * MIB, 2 * MIB  # below `middle` of such a segment, else of their own
 
     def __init__(self, is_small: bool) -> None:
         self._is_small = is_small
-        self._free: list[tuple[int, int]] = []  # size and number
-        self._blocks: list[_Block] = []
-        self.reserved_bytes = 0
+        self._by_size: list[tuple[int, int]] = []  # of free blocks: size and address
+        self._sizes: dict[int, int] = {}  # of free blocks by their address
+        self._addresses: dict[int, int] = {}  # of free blocks by their end
+        self._segments: dict[int, int] = {}
+        self._next = self.reserved_bytes = 0
 
-    def take(self, size: int) -> _Block:
-        place = bisect_left(self._free, (size, 0))
-        if place < len(self._free):
-            block = self._blocks[self._free.pop(place)[1]]
-        else:
-            block = self._new(self._segment(size))
-            self.reserved_bytes += block.size
-        block.is_free = False
-        left = block.size - size
-        if left >= _CUDA.rounded if self._is_small else left > _CUDA.small:
-            rest = self._new(left)
-            rest.before, rest.after, block.after = block, block.after, rest
-            if rest.after is not None:
-                rest.after.before = rest
-            block.size = size
-            self._release(rest)
-        return block
-
-    def give_back(self, block: _Block) -> None:
-        for beside in (block.before, block.after):
-            if beside is not None and beside.is_free:
-                self._free.remove((beside.size, beside.number))
-                low, high = (beside, block) if beside is block.before else (block, beside)
-                low.size, low.after = low.size + high.size, high.after
-                if low.after is not None:
-                    low.after.before = low
-                low.number, self._blocks[block.number] = block.number, low
-                block = low
-        self._release(block)
-
-    def _release(self, block: _Block) -> None:
-        block.is_free = True
-        insort(self._free, (block.size, block.number))
-
-    def _new(self, size: int) -> _Block:
-        self._blocks.append(_Block(size, len(self._blocks)))
-        return self._blocks[-1]
-
-    def _segment(self, size: int) -> int:
+    def lacks(self, size: int) -> int:
+        """The segment that a block of this size would take from the card."""
+        if self._by_size and self._by_size[-1][0] >= size:
+            return 0
         if self._is_small:
-            return _CUDA.small_segment
-        return _CUDA.middle_segment if size < _CUDA.middle else -(-size // _CUDA.step) * _CUDA.step
+            return self.small_segment
+        return self.middle_segment if size < self.middle else -(-size // self.step) * self.step
+
+    def take(self, size: int) -> tuple[int, int]:
+        """Address and size of a block."""
+        if segment := self.lacks(size):
+            self._segments[self._next] = segment
+            self._free(self._next, segment)
+            self._next += segment + 1
+            self.reserved_bytes += segment
+        found, address = self._by_size[bisect_left(self._by_size, (size, 0))]
+        self._use(address)
+        left = found - size
+        if left >= self.rounded if self._is_small else left > self.small:
+            self._free(address + size, left)
+            found = size
+        return address, found
+
+    def give_back(self, address: int, size: int) -> None:
+        """A block, which is joined with its free neighbours."""
+        if (before := self._addresses.get(address)) is not None:
+            address, size = before, size + self._use(before)
+        if address + size in self._sizes:
+            size += self._use(address + size)
+        self._free(address, size)
+
+    def give_back_segments(self) -> None:
+        """Those that are free as a whole, to the card."""
+        for address in [one for one, size in self._segments.items() if self._sizes.get(one) == size]:
+            self._use(address)
+            self.reserved_bytes -= self._segments.pop(address)
+
+    def _free(self, address: int, size: int) -> None:
+        insort(self._by_size, (size, address))
+        self._sizes[address], self._addresses[address + size] = size, address
+
+    def _use(self, address: int) -> int:
+        size = self._sizes.pop(address)
+        del self._addresses[address + size], self._by_size[bisect_left(self._by_size, (size, address))]
+        return size
 
 
-def reserved_by_allocator(events: Iterable[int], sizes: Sequence[int]) -> int:
-    """What torch's allocator has reserved in the end, if it never has to give anything back.
+def reserved_by_allocator(events: Iterable[int], sizes: Sequence[int], room_bytes: int | None = None) -> int | None:
+    """The most that torch's allocator reserves, if it gives nothing back before it must.
 
     >>> reserved_by_allocator([0, 1, ~0, 2], [3 * MIB, 4096, 2 * MIB]) // MIB
     22
@@ -132,16 +143,28 @@ def reserved_by_allocator(events: Iterable[int], sizes: Sequence[int]) -> int:
     Args:
         events: As in `StorageLog`.
         sizes: Of the storages.
+        room_bytes: What it can have; None is no bound.
+
+    Returns:
+        Bytes; None if the room is not enough.
     """
     small, large = _Pool(True), _Pool(False)
-    held: dict[int, _Block] = {}
+    held: dict[int, tuple[int, int]] = {}
+    most_bytes = 0
     for event in events:
         number = event if event >= 0 else ~event
-        pool = small if sizes[number] <= _CUDA.small else large
+        pool = small if sizes[number] <= _Pool.small else large
         if event < 0:
-            block = held.pop(number, None)
-            if block is not None:
-                pool.give_back(block)
+            if number in held:
+                pool.give_back(*held.pop(number))
         elif sizes[number]:
-            held[number] = pool.take(max(_CUDA.rounded, -(-sizes[number] // _CUDA.rounded) * _CUDA.rounded))
-    return small.reserved_bytes + large.reserved_bytes
+            size = -(-sizes[number] // _Pool.rounded) * _Pool.rounded
+            wanted = pool.lacks(size)
+            if room_bytes is not None and small.reserved_bytes + large.reserved_bytes + wanted > room_bytes:
+                small.give_back_segments()
+                large.give_back_segments()
+                if small.reserved_bytes + large.reserved_bytes + wanted > room_bytes:
+                    return None
+            held[number] = pool.take(size)
+            most_bytes = max(most_bytes, small.reserved_bytes + large.reserved_bytes)
+    return most_bytes

@@ -11,7 +11,9 @@ from torch import nn
 
 from forgather_mem.errors import PlanError, did_you_mean
 from forgather_mem.planning.batches import Trainer
+from forgather_mem.planning.recurrent import take_fewer_tokens
 
+COMPILED = "torch.compile is planned as if it were off: compiled it usually takes less."
 ATTENTION = "attn_implementation"
 _CONFIGURES = ("dtype", "torch_dtype", "attn_implementation")
 _CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")  # of transformers 4, and of 5
@@ -83,17 +85,38 @@ def need_no_values() -> None:
     """Let torch, for good, not ask for values that change nothing here.
 
     `torch.amp.GradScaler` steps as if no gradient were infinite, and a distribution does not check what it is given.
-    Data is loaded in this process: another could not send it.
+    Data is loaded in this process: another could not send it. Nor as many tokens, where a layer loops over them.
     """
 
     def step(_: object, optimizer: torch.optim.Optimizer, found: object, *args: object, **keywords: object) -> object:
         return optimizer.step(*args, **keywords)  # type: ignore[call-overload]
 
+    take_fewer_tokens()
     torch.amp.GradScaler._maybe_opt_step = step  # type: ignore[method-assign, assignment]
     torch.distributions.Distribution.set_default_validate_args(False)
     loading = {"num_workers": 0, "timeout": 0, "pin_memory": False, "persistent_workers": False}
     for name, value in {**loading, "prefetch_factor": None, "multiprocessing_context": None}.items():
         setattr(torch.utils.data.DataLoader, name, property(lambda _, value=value: value, lambda *_: None))  # type: ignore[misc]
+
+
+def leave_uncompiled(notes: list[str], is_wanted: bool = False) -> None:
+    """Let all run, for good, as if `torch.compile` were off; a note says so where it is on, or is wanted."""
+    if is_wanted:
+        notes.append(COMPILED)
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    names = vars(frames) if frames is not None else {}
+    choose = names.get("_callback_from_stance")  # tried with torch 2.13; without it no note is made
+    if choose is None:
+        return
+
+    def chosen(callback: object) -> object:
+        if not callable(callback):
+            return choose(callback)
+        if COMPILED not in notes:
+            notes.append(COMPILED)
+        return None
+
+    names["_callback_from_stance"] = chosen
 
 
 def leave_weights_unread(models: type) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Batch, PlannedShape, Trainer, Wanted, resized, shape_of
-from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
-from forgather_mem.planning.highest import highest_plan
+from forgather_mem.planning.changes import leave_uncompiled, need_no_values, step_as_on_a_device
+from forgather_mem.planning.highest import begun_highest_plan
 from forgather_mem.planning.isolation.child import notes_of
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import empty, notes_on
@@ -21,7 +22,7 @@ from forgather_mem.planning.ranks import prepare_ranks
 from forgather_mem.planning.result import PLANS, Plan, plan_of_log
 from forgather_mem.planning.rounds import Rounds
 from forgather_mem.planning.stand_ins import StandIns
-from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.planning.storage_log import StorageLog, Trace
 from forgather_mem.planning.trainer import plan_of_trainer
 
 if TYPE_CHECKING:
@@ -73,13 +74,9 @@ def plan(
             line that does.
         TypeError: if `training` is neither, or a function without its model and batch.
     """
-    made: Callable[[StandIns], Plan]
-    not_done: Lines = {}
     wanted = Wanted(PlannedShape(rows, length), on_device, ranks, arguments)
-    if isinstance(training, Script):
-        made = functools.partial(training.plan, wanted)
-    elif callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader"):
-        made = functools.partial(plan_of_trainer, training, wanted)
+    if isinstance(training, Script) or _is_trainer(training):
+        begun = begun_plan(training, wanted)
     elif not callable(training):
         raise TypeError(f"plan({type(training).__name__}): give a Trainer, or a function that does one step")
     elif model is None or batch is None:
@@ -92,13 +89,37 @@ def plan(
         raise TypeError(f"plan(step, ..., {next(iter(arguments))}=...): only a Trainer has arguments to change")
     else:
         optimizers = [] if optimizer is None else _listed(optimizer)
-        made = functools.partial(_plan_of_loop, training, _listed(model), optimizers, batch, wanted)
-    warm_up()
-    found = highest_plan(made, not_done)
-    found = found.with_notes(notes_of(not_done, "\n".join(found.notes)))
+        begun = _begun(functools.partial(_plan_of_loop, training, _listed(model), optimizers, batch, wanted))
+    found = replace(begun(), trace=Trace())
     if not callable(training) and wanted.shape == PlannedShape() and not arguments and ranks == 1:
         PLANS[training] = found
     return found
+
+
+def begun_plan(training: Trainer | Script, wanted: Wanted) -> Callable[[], Plan]:
+    """The plan of a Trainer or a script, begun: several are made side by side.
+
+    What it returns waits for the plan, and must be called.
+    """
+    if isinstance(training, Script):
+        return _begun(functools.partial(training.plan, wanted))
+    return _begun(functools.partial(plan_of_trainer, training, wanted))
+
+
+def _begun(made: Callable[[StandIns], Plan]) -> Callable[[], Plan]:
+    warm_up()
+    not_done: Lines = {}
+    wait = begun_highest_plan(made, not_done)
+
+    def found() -> Plan:
+        plan = wait()
+        return plan.with_notes(notes_of(not_done, "\n".join(plan.notes)))
+
+    return found
+
+
+def _is_trainer(training: object) -> bool:
+    return callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader")
 
 
 def _listed(given: _Given | Sequence[_Given]) -> Sequence[_Given]:
@@ -131,6 +152,7 @@ def _plan_of_loop(
     rounds = Rounds(log, optimizers)
     tell_phases(log, models, rounds.stepped)
     need_no_values()
+    leave_uncompiled(notes)
     with mode:
         while rounds.go_on():
             log.begin("forward", rounds.step)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.isolation.child import in_a_child, notes_of
+from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child, notes_of
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.stand_ins import NUMBERS, StandIns, listed_lines
@@ -28,15 +28,18 @@ class Told(NamedTuple):
         return (self.plan.peak_bytes if self.plan else -1, self.answers.operations)
 
 
-def highest_plan(made: Callable[[StandIns], Plan], not_done: Lines, most_plans: int = 10) -> Plan:
-    """The plan, each in a child, whose answers make it the highest.
+def begun_highest_plan(made: Callable[[StandIns], Plan], not_done: Lines) -> Callable[[], Plan]:
+    """The plan, each in a child, whose answers make it the highest; the first is begun.
 
-    Where other numbers and no condition leave all peaks as they are it is the first one; else each condition is tried.
-
-    Raises:
-        PlanError: where no answers make a plan.
+    What it returns waits for it, and must be called: it raises `PlanError` where no answers make a plan.
     """
-    told = first = best = in_a_child(partial(_told, made, StandIns()), not_done=not_done)
+    wait = begun_in_a_child(partial(_told, made, StandIns()), not_done=not_done)
+    return lambda: _highest(wait(), made, not_done)
+
+
+def _highest(first: Told, made: Callable[[StandIns], Plan], not_done: Lines, most_plans: int = 10) -> Plan:
+    """Where other numbers and no condition leave all peaks as they are it is the first one; else each is tried."""
+    best = first
     tried: set[str] = set()
     depends: dict[str, int] = {}
     for number in range(1, most_plans):

@@ -63,9 +63,8 @@ def empty(
 
 def notes_on(model: nn.Module, on_device: bool) -> list[str]:
     """What is not known of a model: its kernels keep tensors whose size only they know."""
-    kinds = {type(module).__name__ for module in model.modules() if isinstance(module, nn.RNNBase)}
-    unknown = sorted(kinds if on_device else kinds & {"LSTM"})  # the host has one for those, by oneDNN
-    return [f"{WORKSPACES} of {', '.join(unknown)}, a lower bound."] if unknown else []
+    kinds = sorted({type(module).__name__ for module in model.modules() if isinstance(module, nn.RNNBase)})
+    return [f"{WORKSPACES} of {', '.join(kinds)}, a lower bound."] if kinds and on_device else []
 
 
 class _Emptied:

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forgather_mem.errors import PlanError
+from forgather_mem.planning.recurrent import OF_ONEDNN, workspace_bytes
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
 
@@ -130,7 +131,9 @@ class Pretending(TorchDispatchMode):
             if func in _GREATEST:
                 self._answers.bound()
                 return _GREATEST[func](*self._blank(told), **self._blank(keywords))
-            result = func(*self._blank(told), **self._blank(keywords))
+            result = self._by_meta_kernel(func, self._blank(told), self._blank(keywords))
+        if func is OF_ONEDNN and not self._on_device:
+            result = (*result[:-1], self.unknown_bytes(workspace_bytes(args)))
         written = _written(func, args, keywords) if func._schema.is_mutable else ()
         for tensor in written:
             if not isinstance(tensor, FakeTensor):
@@ -139,6 +142,21 @@ class Pretending(TorchDispatchMode):
                 weakref.finalize(storage, self._overwritten.discard, storage._cdata).atexit = False
         # Whoever writes into a tensor gets that one back, not a copy without values
         return written[0] if len(written) == 1 and isinstance(result, torch.Tensor) else result
+
+    def _by_meta_kernel(self, func: torch._ops.OpOverload, args: Sequence[Any], keywords: Mapping[str, object]) -> Any:
+        """Its result, or where the meta kernel differs from the host's, what that makes."""
+        if func is torch.ops.aten._grouped_mm.default:  # which takes other numbers as well
+            halves = _replaced(args, lambda one: one.bfloat16() if one.is_floating_point() else one)
+            return func(*halves, **keywords).to(args[0].dtype)
+        result = func(*args, **keywords)
+        if isinstance(result, torch.Tensor) and result.is_sparse and not result._nnz():  # values say how many rows
+            *_, like = (None, *(one for one in tensors_among(args) if one.is_sparse))
+            if like is None:
+                raise PlanError(f"how many rows {func} makes is known only by computing it")
+            indices, values = like._indices().clone(), like._values().clone()  # at most as many
+            is_coalesced = func is torch.ops.aten._coalesce.default or like.is_coalesced()
+            return torch.sparse_coo_tensor(indices, values, like.size(), is_coalesced=is_coalesced)
+        return result
 
     def _with_numbers(self, args: Sequence[Any]) -> Sequence[object]:
         """Arguments in which a mask is the numbers of what it chooses, or may choose: so the size of that is known."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from forgather_mem.planning.batches import JOINS, PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS, WORKSPACES
 from forgather_mem.planning.rounds import NOT_THROUGH
 from forgather_mem.planning.stand_ins import BOUNDED
-from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.planning.storage_log import StorageLog, Trace
 from forgather_mem.planning.text import evaluation_text, plan_text
 from forgather_mem.telemetry.beside import Beside
 
@@ -54,6 +54,7 @@ class Plan:
         host_bytes: In a plan for a device, the most that is on the host: data, and what an evaluation gathers.
         phases: The peaks of all phases, in order.
         notes: What was planned otherwise than it will be.
+        trace: What the plan was made of, where other sizes are foretold from it.
     """
 
     peak_bytes: int
@@ -67,6 +68,7 @@ class Plan:
     host_bytes: int = 0
     phases: tuple[PhasePlan, ...]
     notes: tuple[str, ...] = ()
+    trace: Trace = field(default=Trace(), repr=False, compare=False)
 
     @property
     def parts(self) -> dict[str, int]:
@@ -96,7 +98,9 @@ class Plan:
 
     def to_dict(self) -> dict[str, object]:
         """The same as plain values, for JSON."""
-        return {**asdict(self), "phases": [asdict(row) for row in self.phases], "notes": list(self.notes)}
+        values = asdict(replace(self, trace=Trace()))
+        del values["trace"]
+        return {**values, "phases": [asdict(row) for row in self.phases], "notes": list(self.notes)}
 
     def __str__(self) -> str:
         return self.text()
@@ -125,10 +129,11 @@ def plan_of_log(
         length=shape.length,
         joined=shape.joined,
         accumulation=accumulation,
-        reserved_bytes=reserved_by_allocator(log.events, log.sizes),
+        reserved_bytes=reserved_by_allocator(log.events, log.sizes) or 0,
         host_bytes=max((row.bytes for row in _phase_peaks(host)), default=0) if host is not None else 0,
         phases=rows,
         notes=tuple(notes),
+        trace=log.lasting(),
     )
 
 

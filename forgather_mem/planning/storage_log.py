@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from array import array
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -20,6 +21,13 @@ class Stretch(NamedTuple):
     first_event: int
     step: int
     phase: str
+
+
+class Trace(NamedTuple):
+    """Storages as they are made and go, as in a `StorageLog`."""
+
+    events: Sequence[int] = ()
+    sizes: Sequence[int] = ()
 
 
 class StorageLog:
@@ -44,7 +52,8 @@ class StorageLog:
 
     def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
         """A tensor that exists; its storage is counted once, whatever its views."""
-        self._saw(getattr(tensor, "_local_tensor", tensor).untyped_storage(), part)
+        for one in (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,):
+            self._saw(getattr(one, "_local_tensor", one).untyped_storage(), part)
 
     def shares(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """The memory of one is that of the other in the training: whatever holds it still, it counts once."""
@@ -103,6 +112,20 @@ class StorageLog:
         """What there is of this part now, or of all."""
         alive = {number for _, number in self._alive.values()}
         return sum(self.sizes[number] for number in alive if part in ("", self.parts[number]))
+
+    def lasting(self) -> Trace:
+        """The log without what goes while data is loaded: how that is made larger for a plan is not the training's."""
+        ends = [stretch.first_event for stretch in self.stretches[1:]] + [len(self.events)]
+        goes: set[int] = set()
+        for stretch, end in zip(self.stretches, ends, strict=True):
+            if stretch.phase == "data":
+                inside = set(self.events[stretch.first_event : end])
+                goes |= {number for number in inside if ~number in inside}  # both of it
+        stays = [number for number in range(len(self.sizes)) if number not in goes]
+        new = {old: number for number, old in enumerate(stays)}
+        new |= {~old: ~number for old, number in new.items()}
+        events = array("q", (new[event] for event in self.events if event in new))
+        return Trace(events, array("q", (self.sizes[number] for number in stays)))
 
     def close(self) -> None:
         """Note nothing more."""

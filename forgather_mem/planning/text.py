@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -84,11 +85,8 @@ class CardPlan:
 
 
 def card_text(card: CardPlan) -> str:
-    """Whether it fits, what is the most that does, and what else there is."""
-    lines = [
-        f"On a card of {format_bytes(card.card_bytes)}, computed, not measured: {_verdict(card)}",
-        f"  takes           {_interval(card.use)}",
-    ]
+    """Whether it fits and what would, then what is the most that does, and what else there is."""
+    lines = textwrap.wrap(f"{_verdict(card)} Computed, not measured.", 80, subsequent_indent="  ")
     for name, found, all_of in (
         ("largest batch", card.most_rows, "all rows of the data set"),
         ("largest length", card.most_length, "the most that the model takes"),
@@ -96,9 +94,6 @@ def card_text(card: CardPlan) -> str:
         if found is not None:
             bound = f", {all_of}" if found.is_all else ""
             lines.append(f"  {name:<14}  {found.size:,}: {_interval(found.use)}{bound}")
-    if card.smaller is not None:
-        size, use, _, accumulation = card.smaller
-        lines.append(f"  the same step   batch {size:,}, gradient_accumulation_steps={accumulation}: {_interval(use)}")
     if card.instead:
         lines.append("  the same batch with")
         width = max(len(name) for name, _ in card.instead)
@@ -107,11 +102,14 @@ def card_text(card: CardPlan) -> str:
 
 
 def _verdict(card: CardPlan) -> str:
+    of_card = f"{_interval(card.use)} of {format_bytes(card.card_bytes)}"
     if card.fits:
-        return f"fits, {format_bytes(card.card_bytes - card.use.high_bytes)} to spare."
-    if card.use.low_bytes > card.card_bytes:
-        return f"{format_bytes(card.use.low_bytes - card.card_bytes)} too much."
-    return "may not fit."
+        return f"Fits: {of_card}."
+    others = [name for name, use in card.instead if use.high_bytes <= card.card_bytes]
+    if card.smaller is not None:
+        others.insert(0, f"batch {card.smaller.size:,} with accumulation {card.smaller.accumulation}")
+    word = "Does" if card.use.low_bytes > card.card_bytes else "May"
+    return f"{word} not fit: {of_card}" + (f"; {others[0]} fits." if others else ".")
 
 
 def _interval(use: CardUse) -> str:

@@ -17,8 +17,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from forgather_mem.errors import PlanError
+from forgather_mem.planning import changes
 from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted, batches_of_longest_rows, largest
-from forgather_mem.planning.changes import apply_changes, need_no_values, step_as_on_a_device, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
 from forgather_mem.planning.model import empty, notes_on
 from forgather_mem.planning.phases import STEPS, EnoughSteps, Steps, sorted_out, tell_phases
@@ -56,11 +56,11 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, answers: StandIns) -> Plan
     Raises:
         PlanError: if it can't be planned.
     """
-    train_on_the_host(trainer)
-    need_no_values()
-    apply_changes(trainer, wanted.changes)
+    changes.train_on_the_host(trainer)
+    changes.need_no_values()
+    changes.apply_changes(trainer, wanted.changes)
     if wanted.on_device:
-        step_as_on_a_device()
+        changes.step_as_on_a_device()
     log = StorageLog()
     mode = Pretending(log, wanted.on_device, answers)
     answers.answer(holds=not wanted.on_device)
@@ -68,9 +68,9 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, answers: StandIns) -> Plan
         train_with_ranks(trainer, wanted.ranks, mode, wanted.on_device)
     elif shards_model(trainer):
         raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
-    notes = ["torch.compile is planned as if it were off."] if getattr(trainer.args, "torch_compile", False) else []
     callbacks, left_out = sorted_out(trainer.callback_handler.callbacks)
-    notes += [*left_out, *notes_on(trainer.model, wanted.on_device)]
+    notes = [*left_out, *notes_on(trainer.model, wanted.on_device)]
+    changes.leave_uncompiled(notes, bool(getattr(trainer.args, "torch_compile", False)))
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
             is_word = value is False and isinstance(getattr(trainer.args, name), str)  # of transformers 5

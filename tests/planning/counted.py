@@ -40,10 +40,11 @@ class Counted(TorchDispatchMode):
         more = tracemalloc.is_tracing()
         for tensor in tree_leaves(values):
             if isinstance(tensor, torch.Tensor) and not tensor.is_meta and not isinstance(tensor, FakeTensor):
-                storage = tensor.untyped_storage()
-                if self.sizes.get(storage._cdata) != storage.nbytes():
-                    self.seen.add(storage._weak_ref())
-                    more = True
+                for one in (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,):
+                    storage = one.untyped_storage()
+                    if self.sizes.get(storage._cdata) != storage.nbytes():
+                        self.seen.add(storage._weak_ref())
+                        more = True
         if more:
             self.count()
 

@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from forgather_mem.planning.card import CONTEXT_BYTES, reserved_by_allocator, use_of_card
+from forgather_mem.planning.card import context_of, reserved_by_allocator, use_of_card
+from forgather_mem.planning.storage_log import Trace
 from forgather_mem.units import GIB, MIB
 
 
@@ -41,9 +42,31 @@ def test_gaps_are_lost() -> None:
     assert reserved_by_allocator(events, [5 * MIB] * 8 + [9 * MIB]) == 60 * MIB
 
 
-def test_a_use_is_an_interval() -> None:
-    use = use_of_card(10 * GIB, 11 * GIB)
-    assert (use.low_bytes - 10 * GIB, use.high_bytes - 11 * GIB) == CONTEXT_BYTES
+def test_where_there_is_no_more_free_segments_are_given_back() -> None:
+    events, sizes = [0, ~0, 1], [64 * MIB, 96 * MIB]
+    assert reserved_by_allocator(events, sizes) == 160 * MIB
+    assert reserved_by_allocator(events, sizes, 96 * MIB) == 96 * MIB
+    assert reserved_by_allocator(events, sizes, 95 * MIB) is None
+    split = [0, 1, ~0, 2]  # the segment of the first has another block
+    assert reserved_by_allocator(split, [6 * MIB, 6 * MIB, 16 * MIB], 20 * MIB) is None
+
+
+def test_a_use_is_from_the_tensors_to_what_the_allocator_needs() -> None:
+    trace = Trace([0, ~0, 1], [1024 * MIB, 1536 * MIB])
+    context = context_of(24 * GIB)
+    use = use_of_card(1536 * MIB, 2560 * MIB, trace, 24 * GIB, context)
+    assert use.low_bytes == 1536 * MIB + context.low_bytes
+    assert 1536 * MIB <= use.high_bytes - context.high_bytes <= 1.02 * 1536 * MIB
+    assert use_of_card(1536 * MIB, 2560 * MIB, trace, 1536 * MIB + context.high_bytes, context).high_bytes == (
+        1536 * MIB + context.high_bytes
+    )
+
+
+@pytest.mark.parametrize("card_gib", [4, 8, 14.6, 24, 40, 80, 141])
+def test_a_context_leaves_less_open_than_a_tenth_of_a_card_of_8_gib(card_gib: float) -> None:
+    low, high = context_of(int(card_gib * GIB))
+    assert high - low < 0.1 * max(8, card_gib) * GIB
+    assert context_of(int(card_gib * GIB), ranks=2).high_bytes > high
 
 
 @pytest.mark.gpu

@@ -284,6 +284,6 @@ def test_of_a_kernel_that_keeps_what_only_it_knows_a_plan_is_a_lower_bound() -> 
         model(batch)[0].sum().backward()
         optimizer.step()
 
-    plan = forgather_mem.plan(step, model, optimizer, torch.zeros(4, 2, 8))
+    plan = forgather_mem.plan(step, model, optimizer, torch.zeros(4, 2, 8), on_device=True)
     assert str(plan).startswith("Peak at least ")
     assert plan.notes == ("Not in the plan is the workspace of LSTM, a lower bound.",)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import forgather_mem
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.model import empty
 from forgather_mem.planning.pretending import Pretending
@@ -85,3 +86,10 @@ def test_weights_of_another_kind_are_refused_by_name() -> None:
 def test_weights_without_a_size_are_refused_by_name() -> None:
     with pytest.raises(PlanError, match=r"0\.weight has no size"):
         emptied(nn.Sequential(nn.LazyLinear(2)))
+
+
+def test_of_what_is_compiled_it_is_said_that_it_is_planned_as_if_not() -> None:
+    model = nn.Linear(4, 4)
+    step = torch.compile(lambda batch: model(batch).sum(), backend="eager")
+    plan = forgather_mem.plan(lambda batch: step(batch).backward(), model, None, torch.zeros(2, 4))
+    assert plan.notes == ("torch.compile is planned as if it were off: compiled it usually takes less.",)

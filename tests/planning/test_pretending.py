@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+import forgather_mem
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.storage_log import StorageLog
+from tests.planning.counted import Counted
 
 
 @pytest.fixture
@@ -153,3 +155,40 @@ def test_what_ranks_do_together_gives_the_tensors_it_was_given_and_keeps_none(mo
     gc.disable()
     del two
     assert gone() is None
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.SparseAdam])
+def test_a_sparse_gradient_has_a_row_for_each_token(optimizer: type[torch.optim.Optimizer]) -> None:
+    model = torch.nn.Embedding(5000, 32, sparse=True)
+    stepping = optimizer(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+    tokens = torch.arange(512).view(8, 64)
+
+    def step(batch: torch.Tensor) -> None:
+        model(batch).square().mean().backward()
+        stepping.step()
+        model.zero_grad()
+
+    plan = forgather_mem.plan(step, model, stepping, tokens)
+    with Counted(model) as real:
+        for _ in range(2):
+            step(tokens)
+    assert plan.peak_bytes == pytest.approx(real.peak_bytes, rel=0.02)
+
+
+def test_rows_that_only_values_tell_are_refused() -> None:
+    model = torch.nn.EmbeddingBag(50, 8, sparse=True, mode="sum")
+    with pytest.raises(PlanError, match=r"how many rows aten\._embedding_bag_backward\.default makes"):
+        forgather_mem.plan(
+            lambda batch: model(batch).sum().backward(), model, None, torch.zeros(4, 4, dtype=torch.long)
+        )
+
+
+def test_grouped_products_are_planned_in_32_bits_as_well(mode: Pretending) -> None:
+    rows = mode.unknown(torch.empty(32, 16)).requires_grad_()
+    experts = mode.unknown(torch.empty(4, 16, 24)).requires_grad_()
+    with mode:
+        result = torch._grouped_mm(rows, experts, offs=torch.tensor([8, 16, 24, 32], dtype=torch.int32))
+        result.square().sum().backward()
+    assert (result.shape, result.dtype) == ((32, 24), torch.float32)
+    assert rows.grad is not None
+    assert rows.grad.dtype == torch.float32

@@ -1,5 +1,7 @@
 """A plan for people."""
 
+from typing import Any
+
 from forgather_mem.planning.card import CardUse
 from forgather_mem.planning.text import CardPlan, Most, card_text, plan_text
 
@@ -20,18 +22,21 @@ def test_the_peak_comes_first_then_a_bar_for_each_part() -> None:
     ]
 
 
-def test_of_a_card_it_says_what_fits_and_that_it_is_computed() -> None:
-    card = CardPlan(
-        card_bytes=24 * GIB,
-        use=use(17, 19),
+def card_plan(card_gib: float, needs: CardUse, **more: Any) -> CardPlan:
+    nothing: dict[str, Any] = {"most_rows": None, "most_length": None, "smaller": None, "instead": ()}
+    return CardPlan(card_bytes=int(card_gib * GIB), use=needs, **{**nothing, **more})
+
+
+def test_of_a_card_it_says_first_whether_it_fits_and_that_it_is_computed() -> None:
+    card = card_plan(
+        24,
+        use(17, 19),
         most_rows=Most(11, use(22, 24)),
         most_length=Most(2048, use(20, 21), is_all=True),
-        smaller=None,
         instead=(("bf16=True", use(10, 11)), ("optim=adafactor", use(12, 13))),
     )
     assert card_text(card).splitlines() == [
-        "On a card of 24.0 GiB, computed, not measured: fits, 5.0 GiB to spare.",
-        "  takes           17.0 GiB to 19.0 GiB",
+        "Fits: 17.0 GiB to 19.0 GiB of 24.0 GiB. Computed, not measured.",
         "  largest batch   11: 22.0 GiB to 24.0 GiB",
         "  largest length  2,048: 20.0 GiB to 21.0 GiB, the most that the model takes",
         "  the same batch with",
@@ -41,21 +46,26 @@ def test_of_a_card_it_says_what_fits_and_that_it_is_computed() -> None:
 
 
 def test_the_largest_batch_may_be_all_there_is() -> None:
-    most = Most(64, use(20, 21), is_all=True)
-    card = CardPlan(card_bytes=24 * GIB, use=use(17, 19), most_rows=most, most_length=None, smaller=None, instead=())
+    card = card_plan(24, use(17, 19), most_rows=Most(64, use(20, 21), is_all=True))
     assert "  largest batch   64: 20.0 GiB to 21.0 GiB, all rows of the data set" in card_text(card).splitlines()
 
 
 def test_what_does_not_fit_has_a_smaller_batch() -> None:
-    smaller = Most(2, use(14, 15.5), accumulation=4)
-    card = CardPlan(card_bytes=16 * GIB, use=use(17, 19), most_rows=None, most_length=None, smaller=smaller, instead=())
-    assert card_text(card).splitlines() == [
-        "On a card of 16.0 GiB, computed, not measured: 1.0 GiB too much.",
-        "  takes           17.0 GiB to 19.0 GiB",
-        "  the same step   batch 2, gradient_accumulation_steps=4: 14.0 GiB to 15.5 GiB",
+    card = card_plan(
+        16, use(17, 19), smaller=Most(2, use(14, 15.5), accumulation=4), instead=(("bf16=True", use(10, 11)),)
+    )
+    assert card_text(card).splitlines()[:2] == [
+        "Does not fit: 17.0 GiB to 19.0 GiB of 16.0 GiB; batch 2 with accumulation 4",
+        "  fits. Computed, not measured.",
     ]
 
 
+def test_or_another_way() -> None:
+    others = (("optim=adafactor", use(16, 17)), ("bf16=True", use(10, 11)))
+    assert card_text(card_plan(16, use(17, 19), instead=others)).startswith(
+        "Does not fit: 17.0 GiB to 19.0 GiB of 16.0 GiB; bf16=True fits. "
+    )
+
+
 def test_between_the_two_it_may_not_fit() -> None:
-    card = CardPlan(card_bytes=18 * GIB, use=use(17, 19), most_rows=None, most_length=None, smaller=None, instead=())
-    assert "may not fit." in card_text(card)
+    assert card_text(card_plan(18, use(17, 19))).startswith("May not fit: 17.0 GiB to 19.0 GiB of 18.0 GiB. ")

@@ -68,18 +68,29 @@ def in_a_child(function: Callable[[], Result], most_s: float = _MOST_S, not_done
         PlanError: if the function raised anything, if the child was killed, or has not ended in time.
         GoesOn: in the child, if the function did.
     """
+    return begun_in_a_child(function, most_s, not_done)()
+
+
+def begun_in_a_child(
+    function: Callable[[], Result], most_s: float = _MOST_S, not_done: Lines | None = None
+) -> Callable[[], Result]:
+    """The same, begun: several children run side by side. What it returns waits for the result, and must be called."""
     # Of a plan's own folder: its process changes no other
-    scratch, parent = tempfile.mkdtemp(dir=os.environ.get(PLAN)), os.getpid()
-    try:
-        result, problem, lines = pickle.loads(_answer_of_fork(function, most_s, scratch))
-    finally:
-        if os.getpid() == parent:
+    scratch = tempfile.mkdtemp(dir=os.environ.get(PLAN))
+    child, reader = _forked(function, scratch)
+
+    def result_of_it() -> Result:
+        try:
+            result, problem, lines = pickle.loads(_answer_of(child, reader, most_s))
+        finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    if problem is not None:
-        raise PlanError(problem)
-    if not_done is not None:
-        not_done.update(lines)
-    return result  # type: ignore[no-any-return]
+        if problem is not None:
+            raise PlanError(problem)
+        if not_done is not None:
+            not_done.update(lines)
+        return result  # type: ignore[no-any-return]
+
+    return result_of_it
 
 
 def without_handlers(end: Callable[[int, object], object] | signal.Handlers = signal.SIG_DFL) -> Callable[[], None]:
@@ -115,7 +126,8 @@ def without_handlers(end: Callable[[int, object], object] | signal.Handlers = si
     return again
 
 
-def _answer_of_fork(function: Callable[[], object], most_s: float, scratch: str) -> bytes:
+def _forked(function: Callable[[], object], scratch: str) -> tuple[int, int]:
+    """The child, and where its answer can be read."""
     reader, writer = os.pipe()
     not_done: Lines = {}
     with warnings.catch_warnings():
@@ -129,6 +141,10 @@ def _answer_of_fork(function: Callable[[], object], most_s: float, scratch: str)
         finally:
             FIRST_IN_CHILD.clear()
     os.close(writer)
+    return child, reader
+
+
+def _answer_of(child: int, reader: int, most_s: float) -> bytes:
     try:
         told = _told(reader, most_s)
     except BaseException:

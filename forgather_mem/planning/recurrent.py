@@ -1,0 +1,65 @@
+"""Recurrent layers: what oneDNN keeps of an LSTM, and long loops over tokens made shorter.
+
+An `LSTM` on the host is one operation of oneDNN, which keeps a workspace that torch's meta kernel leaves empty: the
+kernel is asked for it with a few tokens, and the rest is a line. A `GRU` or an `RNN` are some thirty operations for
+each token: its tokens become rows, which take the same, where their number has a factor for it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+
+from forgather_mem.units import MIB
+
+OF_ONEDNN = torch.ops.aten.mkldnn_rnn_layer.default
+_MOST_TOKENS = 64  # what one takes for itself is then too much by less than 2 %
+
+
+def workspace_bytes(args: Sequence[object]) -> int:
+    """What oneDNN keeps for the backward pass of a layer with these arguments: `OF_ONEDNN`'s last result.
+
+    Its parts are multiples of a page, so that a few KiB would not tell the slope.
+    """
+    given = tuple((tuple(one.shape), one.dtype) for one in args if isinstance(one, torch.Tensor))
+    return _workspace_bytes(given, (args[7], (), *args[9:]))
+
+
+@functools.cache
+def _workspace_bytes(given: tuple[tuple[tuple[int, ...], torch.dtype], ...], rest: tuple[object, ...]) -> int:
+    (((tokens, *width), dtype), *weights) = given
+
+    def of(count: int) -> int:
+        tensors = [torch.zeros(shape, dtype=kind) for shape, kind in (((count, *width), dtype), *weights)]
+        return int(OF_ONEDNN(*tensors, *rest)[-1].untyped_storage().nbytes())
+
+    count = 8
+    while count < tokens and of(count) < MIB:
+        count *= 2
+    if count >= tokens:
+        return of(tokens)
+    return of(count) + (of(count) - of(count // 2)) * (tokens - count) // (count // 2)
+
+
+def take_fewer_tokens() -> None:
+    """From now on, in this process, layers that loop over tokens have more rows instead: they take as much memory."""
+    for name in ("gru", "rnn_tanh", "rnn_relu"):
+        setattr(torch._VF, name, _in_pieces(getattr(torch._VF, name)))
+
+
+def _in_pieces(layer: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> Callable[..., object]:
+    def in_pieces(rows: torch.Tensor, state: torch.Tensor, *rest: object) -> tuple[torch.Tensor, torch.Tensor]:
+        if not isinstance(rest[0], list):  # rows of many lengths, packed
+            return layer(rows, state, *rest)
+        at = int(cast(bool, rest[-1]))  # where rows have their tokens: 1 if the batch is first
+        near = -(-rows.size(at) // _MOST_TOKENS)
+        pieces = next((number for number in range(near, 2 * near) if rows.size(at) % number == 0), 1)
+        cut = list(rows.shape)
+        cut[at], cut[1 - at] = cut[at] // pieces, cut[1 - at] * pieces
+        result, last = layer(rows.reshape(cut), state.repeat(1, pieces, 1), *rest)
+        return result.reshape(*rows.shape[:2], -1), last[:, : rows.size(1 - at)]
+
+    return in_pieces
