@@ -3,8 +3,8 @@
     python benchmarks/plan.py [--only NAME] [--markdown benchmarks/results/plan.md]
 
 The truth is counted on the host by a dispatch mode that has nothing in common with the one that plans: it counts the
-storages of all tensors while three real steps of `trainer.train()` run, each training in a process
-of its own. Trainings of two ranks run on two processes, by gloo; the plan is made in one.
+storages of all tensors that go into operations or come out of them while three real steps of `trainer.train()` run,
+each training in a process of its own. Trainings of two ranks run on two processes, by gloo; the plan is made in one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_BELOW, MOST_ABOVE = 0.01, 0.02
 
 
 class Counted(TorchDispatchMode):
-    """The bytes of all tensors alive, each of their storages once."""
+    """The bytes of all tensors alive that went into or came out of an operation, each of their storages once."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -63,12 +63,16 @@ class Counted(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # the shards come here
+        self.count_all(args, kwargs)
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and not leaf.is_meta and not isinstance(leaf, FakeTensor):
-                self.count(leaf)
+        self.count_all(result)
         self.peak_bytes = max(self.peak_bytes, sum(self.sizes()))
         return result
+
+    def count_all(self, *values: Any) -> None:
+        for leaf in tree_leaves(values):
+            if isinstance(leaf, torch.Tensor) and not leaf.is_meta and not isinstance(leaf, FakeTensor):
+                self.count(leaf)
 
     def sizes(self) -> list[int]:
         """Of what is alive now."""

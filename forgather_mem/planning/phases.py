@@ -23,18 +23,6 @@ from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.source.source_lines import is_our_class, is_user_class
 
 STEPS = 2  # the first has no state of the optimizer yet
-_HEARD = (
-    "train_begin",
-    "epoch_begin",
-    "step_begin",
-    "substep_end",
-    "pre_optimizer_step",
-    "optimizer_step",
-    "epoch_end",
-    "log",
-    "evaluate",
-    "save",
-)
 _NUMBERS = {"on_log": "logs", "on_evaluate": "metrics"}
 
 
@@ -152,7 +140,7 @@ class Steps:
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):
             raise AttributeError(name)
-        return partial(self._tell, name) if name.removeprefix("on_") in _HEARD else lambda *_, **__: None
+        return partial(self._tell, name)
 
     def _tell(self, event: str, arguments: object, *of_training: object, **keywords: object) -> None:
         """The state of the training, and what is to be done next, are copies."""

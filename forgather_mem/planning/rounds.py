@@ -56,7 +56,8 @@ class Rounds:
         kept_bytes = self._log.alive_bytes()
         self._grown_bytes = kept_bytes - self._kept_bytes
         self._kept_bytes = max(self._kept_bytes, kept_bytes)
-        is_through = self._optimizers and not self._wait_for and self._grown_bytes <= _LITTLE * kept_bytes
+        is_little = 1000 * self._grown_bytes <= kept_bytes  # losses in a list
+        is_through = self._optimizers and not self._wait_for and is_little
         return not is_through and self._batches <= self._most
 
     def notes(self) -> list[str]:

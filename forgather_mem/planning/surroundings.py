@@ -11,8 +11,6 @@ from torch import nn
 from forgather_mem.heap.owners import find_owners
 from forgather_mem.units import MIB, format_bytes
 
-_MOST_NAMED = 3
-
 
 def alive_things() -> tuple[list[nn.Module], list[torch.Tensor]]:
     """All modules and tensors of this process but garbage, also what was frozen, of which nothing is left."""
@@ -24,9 +22,9 @@ def alive_things() -> tuple[list[nn.Module], list[torch.Tensor]]:
     return [one for one in things if type(one) in modules], [one for one in things if type(one) in tensors]
 
 
-def note_of(part: str, sizes: Iterable[tuple[object, int]]) -> list[str]:
+def note_of(part: str, sizes: Iterable[tuple[object, int]], most_named: int = 3) -> list[str]:
     """What the largest of these things are, by the names that hold them."""
-    largest = sorted(((thing, size) for thing, size in sizes if size >= MIB), key=lambda row: -row[1])[:_MOST_NAMED]
+    largest = sorted(((thing, size) for thing, size in sizes if size >= MIB), key=lambda row: -row[1])[:most_named]
     if not largest:
         return []
     holders = {one.target: one.holder for one in find_owners([thing for thing, _ in largest], budget_s=0.5)[::-1]}
