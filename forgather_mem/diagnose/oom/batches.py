@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.oom.context import RunSettings, StepUse
+from forgather_mem.diagnose.oom.context import FREE_HEAP, RunSettings, StepUse
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.diagnose.oom.shapes.fit import Estimate, PhaseFit, binding, fits_of, records
 from forgather_mem.diagnose.oom.shapes.pass_peak import BatchShape, PassPeak
@@ -96,7 +96,7 @@ class Batches:
         arguments = settings.arguments
         self._accumulation = int(arguments.get("gradient_accumulation_steps") or 1)
         parts = failure.parts
-        self._gradient_bytes = settings.trained_bytes or parts.get("gradients") or parts.get("parameters") or 0
+        self._gradient_bytes = settings.trained_bytes or parts.get("parameters") or 0
         self._optimizer_bytes = settings.state_of(settings.optim) or settings.optimizer_bytes or 0
         self._peak = PassPeak(failure, uses)
         self._unseen_bytes = self._not_in_the_fit()
@@ -115,6 +115,16 @@ class Batches:
         longest = math.ceil(width * times)
         alone = BatchShape(1, longest, self._accumulation * (self._failure.rows or 1))
         return longest if self.fits_in(alone) is not False else width
+
+    @property
+    def missing_bytes(self) -> int:
+        """What gradients and the optimizer's state need beyond the capacity, whatever the batch; 0 if they fit."""
+        failure = self._failure
+        if failure.used_bytes is None or self.capacity_bytes is None:
+            return 0
+        free = failure.parts.get(FREE_HEAP, 0) + (0 if failure.census else failure.parts.get("other", 0))
+        held = failure.used_bytes - self._peak.taken_bytes - free
+        return max(0, held + self._still_to_come() - self.capacity_bytes)
 
     @property
     def rises(self) -> bool:

@@ -14,6 +14,7 @@ from forgather_mem.diagnose.oom.shapes.optimizer_sizes import Trained, family_of
 from forgather_mem.engine.settings import ALLOCATOR_VARIABLES, ARGUMENTS
 from forgather_mem.probes.tensors import shard_of
 
+FREE_HEAP = "free in the C library's heap"  # what it keeps of freed memory, among what is in use
 _CALLS_IT_DTYPE = 4, 56  # of transformers
 
 

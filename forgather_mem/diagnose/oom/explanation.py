@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from forgather_mem.diagnose.oom.advice import advise
-from forgather_mem.diagnose.oom.context import RunSettings, StepUse
+from forgather_mem.diagnose.oom.context import RunSettings, StepUse, settings_of
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.place import (
@@ -46,15 +46,17 @@ def failure_outside(error: BaseException, found: OutOfMemory, rank: int = 0, res
     model, optimizer = trained_by(error)
     failure = failure_at(error, found, model, optimizer)
     failure.rank = rank
+    is_trainers = not _TRAINERS.isdisjoint(failure.functions)
+    failure.settings = replace(settings_of(None, model, None, optimizer), is_trainers=is_trainers)
     has_trained = bool(getattr(optimizer, "state", None)) or not is_before_any_training(error)
     operation = failure.operation
-    is_loss = operation is not None and operation.of_graph and operation.graph is None
+    is_loss = operation is not None and operation.of_graph
     failure.phase = failure.phase or ("forward" if is_loss else "other" if has_trained else "startup")
     failure.batch = rows_outside_a_step(error, failure.phase) or batch_on_the_way(error)
     if failure.batch is None and is_loss and operation is not None and operation.operands:
         failure.batch = Batch(operation.operands[0][1][0], None)  # a loss outside of modules: the rows of its tensors
     failure.part_done = part_done(model, failure.layer)
-    failure.memory = memory_then(found, failure.phase, model, optimizer, reserve_bytes=reserve_bytes)
+    failure.memory = memory_then(found, failure.phase, model, optimizer, failure.census, reserve_bytes=reserve_bytes)
     return failure
 
 
@@ -67,7 +69,7 @@ def explained(
     """The report's `oom` and `advice`."""
     oom = oom_of(failure, leak)
     failure.leak = _cure(leak) if (oom.why_now or "").startswith("a leak") else None
-    settings = settings or RunSettings(is_trainers=not _TRAINERS.isdisjoint(failure.functions))
+    settings = settings or failure.settings
     advice = advise(failure, settings, uses)
     changes = advice.changes
     if not settings.is_trainers:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from forgather_mem.diagnose.oom.context import width_of
+from forgather_mem.diagnose.oom.context import RunSettings, width_of
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.messages import Where
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
-from forgather_mem.heap.failed_callback import CallbackFailure
-from forgather_mem.heap.failed_lines import FailedOperation
-from forgather_mem.heap.failed_variables import HeldVariable
+from forgather_mem.heap.census import Holding
+from forgather_mem.heap.failed_call import CallbackFailure, FailedOperation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +30,7 @@ class Failure:
         line: The innermost line of the user's own code: "train.py:41".
         in_sample: Whether one sample of a data set was being made.
         after_backward: Whether a function of the user's was behind a line that calls `backward`.
-        variables: What the variables of the user's functions and the callbacks hold, the largest first.
+        census: What is held beside parameters, gradients and optimizer state, the largest first.
         operation: What the user's line that failed was doing.
         memory: What was in use and what was left.
         batch: The current micro-batch.
@@ -45,6 +44,7 @@ class Failure:
         predictions: Number of batches that the evaluation had finished.
         steps_done: Number of finished steps of this run.
         in_training: Whether a training was watched, so that its history is known.
+        settings: The run's settings, as far as they are known.
         leak: How to fix the leak that has filled memory; None if nothing leaks.
     """
 
@@ -58,7 +58,7 @@ class Failure:
     line: str | None = None
     in_sample: bool = False
     after_backward: bool = False
-    variables: Sequence[HeldVariable] = ()
+    census: Sequence[Holding] = ()
     operation: FailedOperation | None = None
     memory: MemoryThen = field(default_factory=MemoryThen)
     batch: Batch | None = None
@@ -72,6 +72,7 @@ class Failure:
     predictions: int | None = None
     steps_done: int = 0
     in_training: bool = False
+    settings: RunSettings = field(default_factory=RunSettings)
     leak: str | None = None
 
     @property
@@ -123,8 +124,3 @@ class Failure:
     def width(self) -> int | None:
         """Tokens of a sample, or its numbers."""
         return width_of(self.length, self.sample)
-
-    @property
-    def is_unused_pass(self) -> bool:
-        """Whether it was in, or after, a forward pass that no backward pass follows."""
-        return self.phase in ("", "forward") and self.operation is not None and self.operation.graph is not None

@@ -5,32 +5,32 @@ Everything is read from the traceback: nothing has to run during the training.
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable, Iterator
-from types import FrameType
+from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType, TracebackType
 from typing import Any
 
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch, batch_of
-from forgather_mem.heap.failed_callback import failed_callback
-from forgather_mem.heap.failed_frames import chain
-from forgather_mem.heap.failed_lines import (
+from forgather_mem.heap.census import take_census
+from forgather_mem.heap.failed_call import (
+    PASS_FUNCTIONS,
     FailedOperation,
+    failed_callback,
     failed_operation,
-    has_passed,
+    file_of,
+    has_gone_back,
     is_closure,
     may_train,
     user_line,
 )
-from forgather_mem.heap.failed_variables import held_variables
+from forgather_mem.heap.failed_frames import chain
 from forgather_mem.source.frame_variables import frame_variables, is_function
 from forgather_mem.source.source_lines import is_user_file
 
 MAX_FRAMES = 2000
 _MODULE_FILE = "torch/nn/modules/module.py"
-_CALLS = ("_call_impl", "_wrapped_call_impl")
 _LIGHTNING_FILE = "/strategies/strategy.py"
 
 # End of a file's path, function names in it, phase. The outermost function listed here decides: whatever runs inside an
@@ -74,7 +74,7 @@ _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
         ("torch/distributed/checkpoint/state_dict_loader.py", "load", "resume"),
         ("safetensors/torch.py", "save_file save_model save", "save"),
         ("safetensors/torch.py", "load_file load_model load", "resume"),
-        (_MODULE_FILE, " ".join(_CALLS), "forward"),
+        (_MODULE_FILE, " ".join(PASS_FUNCTIONS), "forward"),
         (_MODULE_FILE, "load_state_dict", "resume"),
         (_MODULE_FILE, "_apply", "startup"),  # a model is moved to a device, or cast
         ("torch/nn/init.py", "", "startup"),
@@ -91,7 +91,6 @@ _ELSE = (
 )
 # Compiled code no longer shows the layers that it was made from.
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
-_BACKWARD = ("backward", "manual_backward")
 # In `Failure.functions`, stands for the `__init__` of a module.
 MODULE_IS_MADE = "Module.__init__"
 # The phase of what a callback does for itself in its event: the first name that is in the event's.
@@ -114,21 +113,21 @@ def failure_at(
     found: OutOfMemory,
     model: object = None,
     optimizer: object = None,
-    others: Iterable[object] = (),
+    passes: Sequence[int] = (),
 ) -> Failure:
-    """Where this error occurred, as far as its tracebacks show: phase to operation of the record.
+    """Where this error occurred and what was in memory, as far as its tracebacks and the heap show.
 
     Args:
         error, found: The error, with its traceback, and what it says.
         model: The model being trained, used to name layers; default: the outermost module in the traceback.
         optimizer: The optimizer, used to name what a callback copies, and what no variable of the user's holds alone.
-        others: The trainer and its callbacks: what their attributes hold is told with the variables.
+        passes: As for `take_census`.
     """
-    failed = list(_lines(error))
-    frames = [frame for frame, _ in failed]
+    failed = entries_of(error)
+    frames = [entry.tb_frame for entry in failed]
     operation = failed_operation(failed, model, optimizer)
-    callback, first = failed_callback(frames, model, optimizer) or (None, 0)
-    if any(_file(frame).endswith(_TRAINERS) for frame in frames[first:]) and callback is not None:
+    callback, first = failed_callback(failed, model, optimizer) or (None, 0)
+    if any(file_of(frame).endswith(_TRAINERS) for frame in frames[first:]) and callback is not None:
         callback, first = None, 0  # it has the trainer evaluate or train
     phase, layer = _phase(frames[first:]), _layer(frames, model)
     if callback is not None:
@@ -145,15 +144,15 @@ def failure_at(
         callback=callback,
         line=line,
         in_sample=in_sample,
-        after_backward=any(has_passed(*here, _BACKWARD) for here in failed if _is_users(here[0])),
-        variables=tuple(held_variables(frames, model, optimizer, others)),
+        after_backward=any(has_gone_back(entry) for entry in failed if _is_users(entry)),
+        census=take_census(failed, model, optimizer, passes, found.where == "host"),
         operation=operation,
     )
 
 
 def is_before_any_training(error: BaseException) -> bool:
     """Whether the script's own lines in the traceback are outside any loop, and not after a line that trains."""
-    return not any(may_train(*here) for here in _lines(error) if _is_users(here[0]))
+    return not any(may_train(entry) for entry in entries_of(error) if _is_users(entry))
 
 
 def trained_by(error: BaseException) -> tuple[object, object]:
@@ -183,31 +182,29 @@ def rows_outside_a_step(error: BaseException, phase: str) -> Batch | None:
 def batch_on_the_way(error: BaseException) -> Batch | None:
     """The shape of the batch that the outermost module was called with; None outside modules."""
     for frame in _frames(error):
-        if frame.f_code.co_name in _CALLS and _file(frame).endswith(_MODULE_FILE):
+        if frame.f_code.co_name in PASS_FUNCTIONS and file_of(frame).endswith(_MODULE_FILE):
             variables = frame_variables(frame)
             return batch_of(variables.get("args", ()), variables.get("kwargs", {}))
     return None
 
 
-def _frames(error: BaseException) -> Iterator[FrameType]:
-    return (frame for frame, _ in _lines(error))
-
-
-def _lines(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """All frames of the traceback and their lines, outermost first: the error's own, then those of its causes.
-
-    A function that still runs, as one that leaves a `with` block, is by now on another line.
-    """
-    count = 0
+def entries_of(error: BaseException) -> list[TracebackType]:
+    """All entries of the traceback, outermost first: the error's own, then those of its causes."""
+    found: list[TracebackType] = []
     for link in chain(error):
         part = link.__traceback__
-        while part is not None and count < MAX_FRAMES:
-            yield part.tb_frame, part.tb_lineno
-            part, count = part.tb_next, count + 1
+        while part is not None and len(found) < MAX_FRAMES:
+            found.append(part)
+            part = part.tb_next
+    return found
 
 
-def _is_users(frame: FrameType) -> bool:
-    return is_user_file(frame.f_code.co_filename)
+def _frames(error: BaseException) -> list[FrameType]:
+    return [entry.tb_frame for entry in entries_of(error)]
+
+
+def _is_users(entry: TracebackType) -> bool:
+    return is_user_file(entry.tb_frame.f_code.co_filename)
 
 
 def _phase(frames: list[FrameType]) -> str | None:
@@ -248,7 +245,7 @@ def _phase_of_line(operation: FailedOperation, phase: str | None) -> str | None:
 
 
 def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]) -> str | None:
-    file, name = _file(frame), frame.f_code.co_name
+    file, name = file_of(frame), frame.f_code.co_name
     for end, names, phase in table:
         if (name in names or not names) and file.endswith(end):
             return phase
@@ -258,8 +255,8 @@ def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]
 def _layer(frames: list[FrameType], model: object) -> str | None:
     outermost = innermost = None
     for frame in frames:
-        file = _file(frame)
-        if frame.f_code.co_name in _CALLS and file.endswith(_MODULE_FILE):
+        file = file_of(frame)
+        if frame.f_code.co_name in PASS_FUNCTIONS and file.endswith(_MODULE_FILE):
             innermost = _self_of(frame)
             outermost = innermost if outermost is None else outermost
         elif any(part in file for part in _COMPILED):
@@ -289,10 +286,6 @@ def _plain_name(name: str) -> str:
 def _function(frame: FrameType) -> str:
     name = frame.f_code.co_name
     return MODULE_IS_MADE if name == "__init__" and _is_module(_self_of(frame)) else name
-
-
-def _file(frame: FrameType) -> str:
-    return frame.f_code.co_filename.replace(os.sep, "/")
 
 
 def _named(name: str, kind: str) -> str:

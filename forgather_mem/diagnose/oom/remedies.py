@@ -67,20 +67,7 @@ REMEDIES: tuple[Remedy, ...] = (
         note="no second, page-locked copy",
     ),
     # ---- why, whatever the batch ----
-    Remedy(
-        where=ANYWHERE,
-        applies=lambda case: rules.operation(case).graph,
-        text=rules.graph_line,
-        note="no backward pass follows, but all layers keep theirs for one",
-        is_cause=True,
-    ),
-    Remedy(
-        where="forward backward",
-        applies=lambda case: rules.operation(case).teacher,
-        text=lambda case: f"torch.no_grad() around what {rules.operation(case).teacher} calls",
-        note="no optimizer has the parameters of that model, but all its layers keep theirs",
-        is_cause=True,
-    ),
+    Remedy(where=ANYWHERE, changes=rules.needless, is_cause=True),
     Remedy(
         where=PHASES,
         applies=rules.is_copy,
@@ -132,6 +119,16 @@ REMEDIES: tuple[Remedy, ...] = (
         otherwise=True,
     ),
     # ---- the passes and their batches ----
+    Remedy(
+        where="forward backward",
+        applies=lambda case: case.batches.missing_bytes,
+        text="fewer trained parameters (LoRA), a smaller type (bfloat16), or shards on several devices (FSDP, ZeRO)",
+        note=lambda case: (
+            f"no batch fits: gradients and optimizer need {format_bytes(case.batches.missing_bytes)} more than there is"
+        ),
+        alters="another way to train",
+        is_cause=True,
+    ),
     Remedy(where="forward backward other", changes=step_changes, is_batch=True),
     Remedy(
         where="data",
@@ -247,7 +244,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(
         where="save",
         applies=lambda case: not rules.is_trainers(case),
-        text="torch.save of the model, then of the optimizer, without a copy of them",
+        text="torch.save to a file, of the model, then of the optimizer, without a copy of them in memory",
         note="writing takes no second copy in memory",
     ),
     Remedy(

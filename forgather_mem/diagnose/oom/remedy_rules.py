@@ -15,8 +15,8 @@ from forgather_mem.diagnose.oom.messages import PINNED
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
 from forgather_mem.diagnose.oom.remedy import Case, joined
 from forgather_mem.diagnose.oom.shapes.optimizer_sizes import passing_bytes
-from forgather_mem.heap.failed_lines import FailedOperation
-from forgather_mem.heap.failed_variables import HeldVariable
+from forgather_mem.heap.census import Holding
+from forgather_mem.heap.failed_call import FailedOperation
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import MIB, format_bytes
@@ -117,11 +117,37 @@ def pools(case: Case) -> str:
 # ---- the user's lines and variables ----
 
 
-def graph_line(case: Case) -> str:
-    graph = operation(case).graph
-    assert graph is not None
-    what = f"makes `{graph.name}` before {graph.line}" if graph.name else f"{graph.line} calls"
-    return f"torch.no_grad() around what {what}"
+def needless(case: Case) -> Iterator[Change]:
+    """What the census has found that no training needs: graphs without a backward pass, what no code reads again."""
+    failure = case.failure
+    is_evaluation = failure.phase in ("evaluate", "generate")
+    for held in failure.census:
+        size = format_bytes(held.num_bytes)
+        if held.num_bytes < (failure.requested_bytes or 0) / 2 or not _is_much(held.num_bytes, failure):
+            continue
+        if held.kind == "untrained":
+            note = f"no optimizer has its parameters, but {size} are kept for a backward pass through it"
+            yield _without(held, case, f"torch.no_grad() around what {held.name} computes", note)
+        elif is_evaluation and held.kind in ("activations", "earlier"):
+            of = f", and {held.name} keeps" if held.name else ", but it keeps"
+            yield _without(held, case, "torch.no_grad() around the evaluation", f"no backward pass follows{of} {size}")
+        elif held.kind == "earlier":
+            passes = f"{held.num_passes:,} passes" if held.num_passes > 1 else "an earlier pass"
+            note = f"it keeps {size} of {passes} through the model until a backward pass goes through them"
+            yield _without(held, case, f"detach() what {held.name} keeps, or backward() after each pass", note)
+        elif held.is_unused:
+            yield _without(held, case, f"del {held.name} before", f"{size} that nothing reads again")
+        elif held.kind == "copy" and held.num_items > 1:
+            yield _less_in(held, failure)
+
+
+def _without(held: Holding, case: Case, text: str, note: str) -> Change:
+    """A change after which this is not held; where steps like this one have gone well, nothing else is missing."""
+    used, wanted = case.failure.used_bytes, case.failure.requested_bytes
+    is_known = case.batches.is_as_ever and used is not None and wanted is not None
+    return Change(
+        text=text, note=note, predicted_bytes=(used or 0) + (wanted or 0) - held.num_bytes if is_known else None
+    )
 
 
 def kept(case: Case) -> Iterator[Change]:
@@ -138,13 +164,18 @@ def held(case: Case) -> Iterator[Change]:
     yield from (_less_in(held, case.failure) for held in large(case.failure))
 
 
-def large(failure: Failure) -> Iterator[HeldVariable]:
+def large(failure: Failure) -> Iterator[Holding]:
     """The variables that hold enough to be mentioned, the largest first; outside of loading, only containers."""
     in_pass = failure.phase in STEP_PHASES and failure.callback is None
     frac = WHEN.much_in_pass_frac if in_pass else WHEN.much_frac
     least = max(MIB, int(frac * (failure.used_bytes or 0)), (failure.requested_bytes or 0) * in_pass)
-    for held in failure.variables:
-        if held.num_bytes >= least and (_loads(failure) or held.collects):
+    for held in failure.census:
+        if (
+            held.kind in ("object", "copy")
+            and not held.is_unused
+            and held.num_bytes >= least
+            and (_loads(failure) or held.collects)
+        ):
             yield held
 
 
@@ -152,7 +183,7 @@ def _loads(failure: Failure) -> bool:
     return failure.phase in _LOADING and failure.callback is None
 
 
-def _less_in(held: HeldVariable, failure: Failure) -> Change:
+def _less_in(held: Holding, failure: Failure) -> Change:
     size = format_bytes(held.num_bytes)
     if held.returned_by is not None:
         note = "of scores their argmax, of anything only what is used later; the library keeps all until the end"
@@ -161,7 +192,7 @@ def _less_in(held: HeldVariable, failure: Failure) -> Change:
     return Change(text=f"{text}: {size}", note=joined(*_of_entries(held, failure)))
 
 
-def _of_entries(held: HeldVariable, failure: Failure) -> Iterator[str]:
+def _of_entries(held: Holding, failure: Failure) -> Iterator[str]:
     """The number of entries, what they are, and the size once the container is full."""
     if held.num_items > 1:
         each, weights = held.num_bytes / held.num_items, failure.parts.get("parameters", 0)
@@ -170,7 +201,6 @@ def _of_entries(held: HeldVariable, failure: Failure) -> Iterator[str]:
         yield f"{held.num_items:,} entries of {format_bytes(round(each))}{of}: at most {held.num_items // 2:,}"
         if held.most_items is not None and held.most_items > held.num_items:
             yield f"full, with {held.most_items:,}, it would take {format_bytes(round(each * held.most_items))}"
-    yield held.line or ""
 
 
 def too_much_at_once(case: Case) -> bool:

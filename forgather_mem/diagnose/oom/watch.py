@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.recognition import recognise, unexamined
 from forgather_mem.diagnose.oom.shapes.batch_shapes import BatchFinder
-from forgather_mem.source.source_lines import calling_line, is_our_class
+from forgather_mem.source.source_lines import is_user_file
 from forgather_mem.system.memory_limit import near_a_kill
 from forgather_mem.system.own_limits import Reserve
 from forgather_mem.system.procfs import own_memory
@@ -24,12 +26,12 @@ if TYPE_CHECKING:
     # What explains a failure is loaded when one happens, once the reserve is released: it takes more than a MiB.
     from forgather_mem.diagnose.oom.failure import Failure
     from forgather_mem.diagnose.oom.recognition import OutOfMemory
-    from forgather_mem.heap.failed_lines import FailedOperation
     from forgather_mem.telemetry.report import Change, OomReport
 
 _RESERVE_BYTES = 8 * MIB
 _RESERVED_FRAC = 1 / 4  # at most, of what the first steps leave below a limit of this process
-_TELLING_STEPS = 2  # in which the lines that call the model are those of the training
+_TELLING_STEPS = 2
+_MOST_PASSES = 4096  # of one step, whose beginnings are kept
 
 
 class OutOfMemoryWatch:
@@ -54,10 +56,11 @@ class OutOfMemoryWatch:
         self._failure: Failure | None = None
         self._unexamined: tuple[OomReport, str] | None = None  # instead of it
         self._predictions, self._first_step = 0, run.step
-        self._passes: set[str | None] = set()  # the lines of the user's that called the model in the first steps
+        self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
         run.at_close(self._give_back)
         self._reserve.take()
+        is_user_file(__file__)  # finds out whose files are whose, while there is memory for it
         self._before_bytes = own_memory().anonymous_bytes
         self._began_bytes = self.uses.read()
         run.watch_phases(self)
@@ -77,6 +80,8 @@ class OutOfMemoryWatch:
         elif self._optimizer is _nothing and (optimizer := moment.objects.get("optimizer")) is not None:
             self._optimizer = _weakly(optimizer)  # of an observed loop it is known when it has stepped
         if moment.event == "step_end":
+            self._passes.clear()
+            self._passes.append(_operation_number())
             self.uses.step_ended(moment.step, sample.values)
             if moment.step - self._first_step == _TELLING_STEPS:
                 self._settle_reserve()
@@ -113,8 +118,7 @@ class OutOfMemoryWatch:
         self._settings = settings_of(moment.args, model, self._run.trainer(), optimizer)
 
     def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
-        if self._run.step - self._first_step < _TELLING_STEPS:
-            self._passes.add(calling_line())
+        self._passes.append(_operation_number())
         self.uses.see(self._batch_of(arguments, keywords), self._run.step)
         self.wants_begin = self.uses.reading
 
@@ -143,8 +147,7 @@ class OutOfMemoryWatch:
 
         run, uses = self._run, self.uses
         live_bytes, model = uses.live_bytes(), self._model()
-        failure = failure_at(error, found, model, self._optimizer(), self._users())
-        failure.operation = self._without_passes(failure.operation)
+        failure = failure_at(error, found, model, self._optimizer(), self._passes)
         phase = failure.phase = _phase_of(failure, told)
         failure.in_training, failure.live_bytes, failure.rank = True, live_bytes, run.rank
         failure.part_done = part_done(model, failure.layer)
@@ -159,6 +162,7 @@ class OutOfMemoryWatch:
             phase,
             model,
             self._optimizer(),
+            failure.census,
             before_bytes=self._before_bytes,
             between_bytes=uses.between_bytes,
             workers_bytes=_whole(run.latest("workers/pss_bytes")),
@@ -182,20 +186,6 @@ class OutOfMemoryWatch:
             uses.uses.append(failed_use)
         failure.largest = uses.largest
         failure.largest_bytes = uses.peak_of(uses.largest) if uses.largest is not None else None
-
-    def _without_passes(self, operation: FailedOperation | None) -> FailedOperation | None:
-        """The operation without its unused graph, if this run has gone back through passes of that line: the source may
-        not show it."""
-        graph = operation.graph if operation is not None else None
-        if graph is None or (self._passes and not any(map(graph.is_made_by, self._passes))):
-            return operation
-        return replace(operation, graph=None) if operation is not None else None
-
-    def _users(self) -> list[object]:
-        """The trainer and the user's callbacks."""
-        trainer = self._run.trainer()
-        callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
-        return [trainer, *(callback for callback in callbacks if not is_our_class(type(callback)))]
 
     def _counts_predictions(self) -> bool:
         """A custom loop may not report its prediction steps."""
@@ -262,10 +252,16 @@ def _phase_of(failure: Failure, told: str) -> str:
         return failure.phase
     if told == "backward" and not failure.phase and not failure.after_backward:
         return "forward"
-    if told in ("forward", "backward") and failure.is_unused_pass:
+    if told in ("forward", "backward") and failure.operation is not None and failure.operation.evaluates:
         return "evaluate"
     in_engine = (told, failure.phase) == ("optimizer", "backward")
     return told if told in OPAQUE_PHASES or not failure.phase or in_engine else failure.phase
+
+
+def _operation_number() -> int:
+    """The number that autograd will give to this thread's next operation."""
+    ask = getattr(getattr(sys.modules.get("torch"), "autograd", None), "_get_sequence_nr", None)
+    return int(ask()) if ask is not None else 0
 
 
 def _weakly(value: Any) -> Callable[[], Any]:

@@ -8,8 +8,7 @@ from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.context import RunSettings, StepUse
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.remedy import changes_training
-from forgather_mem.heap.failed_lines import FailedOperation
-from forgather_mem.heap.graphs.failed_graph import VainGraph
+from forgather_mem.heap.failed_call import FailedOperation
 from forgather_mem.units import GIB, MIB
 from tests.diagnose.oom.failures import failure_of, replace
 from tests.diagnose.oom.test_advice import settings
@@ -59,13 +58,6 @@ def test_a_line_that_asks_for_more_than_such_batches_keep_is_named_and_no_batch(
 )
 def test_a_larger_batch_a_small_wish_and_a_backward_pass_are_about_the_batch(failure: Failure) -> None:
     assert "per_device_train_batch_size" in advise(failure, OWN_LOOP, AS_EVER).changes[0].set
-
-
-@pytest.mark.parametrize("phase", ["forward", "evaluate"])
-def test_a_graph_in_vain_is_not_to_be_made(phase: str) -> None:
-    operation = FailedOperation(graph=VainGraph(line="train.py:46"))
-    failure = replace(PAIRS, phase=phase, rows=16, operation=operation)
-    assert advise(failure, OWN_LOOP, AS_EVER).changes[0].text == "torch.no_grad() around what train.py:46 calls"
 
 
 def test_a_table_that_no_loader_makes_is_made_in_parts() -> None:

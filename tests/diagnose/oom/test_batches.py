@@ -8,7 +8,7 @@ from forgather_mem.diagnose.oom.batches import Batches, in_samples
 from forgather_mem.diagnose.oom.context import RunSettings, StepUse
 from forgather_mem.diagnose.oom.shapes.optimizer_sizes import family_of
 from forgather_mem.diagnose.oom.shapes.pass_peak import BatchShape
-from forgather_mem.heap.failed_lines import FailedOperation
+from forgather_mem.heap.failed_call import FailedOperation
 from forgather_mem.units import GIB, KIB
 from tests.diagnose.oom.failures import failure_of, replace
 

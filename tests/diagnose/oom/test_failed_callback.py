@@ -12,7 +12,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from forgather_mem.callbacks import OOMReporter
 from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.context import RunSettings
-from forgather_mem.heap.failed_callback import CallbackFailure
+from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.reporting.build import Report
 from forgather_mem.system.procfs import KernelFile, kib_fields
 from forgather_mem.units import MIB

@@ -12,10 +12,8 @@ from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.remedies import REMEDIES
 from forgather_mem.diagnose.oom.remedy import Case
-from forgather_mem.heap.failed_callback import CallbackFailure
-from forgather_mem.heap.failed_lines import FailedOperation
-from forgather_mem.heap.failed_variables import HeldVariable
-from forgather_mem.heap.graphs.failed_graph import VainGraph
+from forgather_mem.heap.census import Holding
+from forgather_mem.heap.failed_call import CallbackFailure, FailedOperation
 from forgather_mem.units import GIB, MIB
 from tests.diagnose.oom.failures import replace
 from tests.diagnose.oom.test_advice import MODEL_BYTES, failed, first, settings, texts
@@ -105,12 +103,12 @@ def of_own_loop(failure: Failure) -> list[str]:
     return [change.text for change in advise(failure, RunSettings(is_trainers=False)).changes]
 
 
-def held(name: str, num_bytes: int, *, collects: bool = True) -> HeldVariable:
-    return HeldVariable(name=name, line="train.py:8", num_bytes=num_bytes, collects=collects)
+def held(name: str, num_bytes: int, *, collects: bool = True) -> Holding:
+    return Holding(name=name, num_bytes=num_bytes, collects=collects)
 
 
 def test_a_checkpoint_that_is_there_twice_is_to_be_used_once() -> None:
-    failure = failed("resume", variables=[held("`checkpoint` of resume()", 3 * GIB), held("`rows` of main()", 2**20)])
+    failure = failed("resume", census=[held("`checkpoint` of resume()", 3 * GIB), held("`rows` of main()", 2**20)])
     first_text, second = of_own_loop(failure)
     assert first_text == "use `checkpoint` of resume() again, or delete it before: 3.0 GiB"
     assert second.startswith("torch.load(..., mmap=True)")
@@ -118,16 +116,16 @@ def test_a_checkpoint_that_is_there_twice_is_to_be_used_once() -> None:
 
 def test_outside_of_loading_only_what_collects_something_can_be_less() -> None:
     variables = [held("`scores` of evaluate()", 3 * GIB), held("`rows` of main()", 2 * GIB, collects=False)]
-    texts_of_it = of_own_loop(failed("evaluate", variables=variables))
+    texts_of_it = of_own_loop(failed("evaluate", census=variables))
     assert texts_of_it[0] == "keep less in `scores` of evaluate(): 3.0 GiB"
     assert not any("rows" in text for text in texts_of_it)
 
 
 def test_in_a_pass_what_is_kept_comes_before_what_is_not_measured() -> None:
     kept = [held("`KeepsCopies.copies`", 3 * GIB)]
-    assert of_own_loop(failed("forward", rows=1, variables=kept))[0] == "keep less in `KeepsCopies.copies`: 3.0 GiB"
+    assert of_own_loop(failed("forward", rows=1, census=kept))[0] == "keep less in `KeepsCopies.copies`: 3.0 GiB"
     little = [held("`KeepsCopies.copies`", 2**20)]
-    assert "copies" not in " ".join(of_own_loop(failed("forward", rows=1, variables=little)))
+    assert "copies" not in " ".join(of_own_loop(failed("forward", rows=1, census=little)))
 
 
 def test_an_array_of_wide_numbers_is_made_of_narrow_ones_where_that_fits() -> None:
@@ -140,7 +138,9 @@ def test_an_array_of_wide_numbers_is_made_of_narrow_ones_where_that_fits() -> No
 
 
 def test_in_a_loop_of_ones_own_a_checkpoint_has_no_trainers_arguments() -> None:
-    assert of_own_loop(failed("save")) == ["torch.save of the model, then of the optimizer, without a copy of them"]
+    assert of_own_loop(failed("save")) == [
+        "torch.save to a file, of the model, then of the optimizer, without a copy of them in memory"
+    ]
 
 
 def test_so_many_sequences_are_generated_at_once_as_may_come_to_their_end() -> None:
@@ -195,16 +195,17 @@ GENERATION = {"predict_with_generate": True, "generation_num_beams": 4, "generat
 STATES = {"adafactor": MIB, "bnb_8bit": 2 * MIB, "torch_8bit": 2 * MIB}
 TRAINERS = replace(settings(per_device_eval_batch_size=8, **GENERATION), state_bytes=STATES)
 CALLBACK = CallbackFailure(callback="Keeps.on_save", line="train.py:8", source="")
-LIST = HeldVariable(name="`outputs` of evaluate()", line="train.py:8", num_bytes=3 * GIB, collects=True)
-GRAPHS = FailedOperation(graph=VainGraph(line="train.py:3"), teacher="train.py:5")
+LIST = Holding(name="`outputs` of evaluate()", num_bytes=3 * GIB, collects=True)
+GRAPHS = [Holding(name="`teacher`", kind="untrained", num_bytes=3 * GIB), Holding(kind="activations", num_bytes=GIB)]
 PAIRS = FailedOperation(operands=(("q", (5000, 64)),), copied_bytes=GIB, copied=("model",))
 UNUSED = {"where": "device", "reserved_unused_bytes": 3 * GIB, "requested_bytes": GIB}
 CASES = [
     (failed("startup", kind=NCCL_SHM), OWN),
     (failed("data", kind=PINNED), TRAINERS),
-    (failed("forward", operation=GRAPHS, rows=1), OWN),
+    (failed("forward", census=GRAPHS, rows=1), OWN),
+    (replace(failed("backward"), used_bytes=7 * GIB, free_bytes=GIB, parts={"parameters": 4 * GIB}), OWN),
     (failed("save", operation=PAIRS, line="train.py:4", requested_bytes=GIB), OWN),
-    (failed("evaluate", operation=PAIRS, line="train.py:4", requested_bytes=GIB, variables=[LIST]), OWN),
+    (failed("evaluate", operation=PAIRS, line="train.py:4", requested_bytes=GIB, census=[LIST]), OWN),
     (failed("data", operation=PAIRS, line="train.py:4", requested_bytes=GIB, array_type="float64"), OWN),
     (failed("data", in_sample=True, line="train.py:4", requested_bytes=8 * GIB, array_type="float64"), OWN),
     *((failed("save", callback=replace(CALLBACK, **more), **facts), OWN) for more, facts in (

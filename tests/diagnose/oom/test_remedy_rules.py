@@ -5,10 +5,8 @@ import pytest
 from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.context import RunSettings, StepUse
 from forgather_mem.diagnose.oom.failure import Failure
-from forgather_mem.heap.failed_callback import CallbackFailure
-from forgather_mem.heap.failed_lines import FailedOperation
-from forgather_mem.heap.failed_variables import HeldVariable
-from forgather_mem.heap.graphs.failed_graph import VainGraph
+from forgather_mem.heap.census import Holding
+from forgather_mem.heap.failed_call import CallbackFailure, FailedOperation
 from forgather_mem.units import MIB
 from tests.diagnose.oom.failures import failure_of, replace
 
@@ -25,8 +23,8 @@ FAILURE = failure_of(
 )
 
 
-def held(name: str, mib: int, **more: object) -> HeldVariable:
-    one = HeldVariable(name=name, line="train.py:8", num_bytes=mib * MIB, collects=True)
+def held(name: str, mib: int, **more: object) -> Holding:
+    one = Holding(name=name, num_bytes=mib * MIB, collects=True)
     return replace(one, **more)  # type: ignore[arg-type]
 
 
@@ -44,36 +42,54 @@ def test_a_line_of_an_evaluation_without_a_batch_is_named() -> None:
 
 def test_a_list_comes_before_a_smaller_evaluation_if_it_holds_more_than_was_asked_for() -> None:
     scores = held("`scores` of evaluate()", 100)
-    failure = replace(FAILURE, rows=128, variables=[scores], requested_bytes=30 * MIB, operation=None)
+    failure = replace(FAILURE, rows=128, census=[scores], requested_bytes=30 * MIB, operation=None)
     assert told(failure)[0] == "keep less in `scores` of evaluate(): 100.0 MiB"
     assert told(replace(failure, requested_bytes=190 * MIB))[0] == "per_device_eval_batch_size=32"
 
 
 def test_what_a_library_keeps_of_a_method_is_returned_by_that() -> None:
     kept = held("`_predictions`", 175, returned_by="predict_step()")
-    failure = replace(FAILURE, rows=128, variables=[kept], requested_bytes=4 * MIB)
+    failure = replace(FAILURE, rows=128, census=[kept], requested_bytes=4 * MIB)
     assert told(failure)[0] == "return less from predict_step(): 175.0 MiB are kept"
 
 
 @pytest.mark.parametrize(
-    ("graph", "text"),
+    ("phase", "found", "text"),
     [
-        (VainGraph(line="train.py:38"), "torch.no_grad() around what train.py:38 calls"),
-        (VainGraph(line="train.py:45", name="feats"), "torch.no_grad() around what makes `feats` before train.py:45"),
+        ("forward", {"kind": "untrained"}, "torch.no_grad() around what `feats` computes"),
+        (
+            "forward",
+            {"kind": "earlier", "num_passes": 16},
+            "detach() what `feats` keeps, or backward() after each pass",
+        ),
+        ("evaluate", {"kind": "activations"}, "torch.no_grad() around the evaluation"),
+        ("evaluate", {"is_unused": True}, "del `feats` before"),
+        ("forward", {"is_unused": True}, "del `feats` before"),
     ],
 )
-def test_a_graph_in_vain_is_told_first(graph: VainGraph, text: str) -> None:
-    failure = replace(FAILURE, operation=replace(PAIRS, graph=graph), variables=[held("`feats` of main()", 250)])
+def test_what_no_training_needs_is_told_first_and_no_batch_is_blamed(
+    phase: str, found: dict[str, object], text: str
+) -> None:
+    failure = replace(FAILURE, phase=phase, census=[held("`feats`", 250, **found)])
     assert told(failure)[0] == text
+    assert not [change for change in told(failure) if "batch" in change]
+
+
+def test_activations_of_a_training_step_are_in_their_place() -> None:
+    assert not [
+        change
+        for change in told(replace(FAILURE, phase="forward", census=[held("", 250, kind="activations")]))
+        if "no_grad" in change
+    ]
 
 
 def test_of_a_callbacks_event_the_list_is_told_then_its_line() -> None:
     noise = CallbackFailure(callback="Noise.on_pre_optimizer_step", line="train.py:28", source="")
-    failure = replace(FAILURE, phase="optimizer", callback=noise, variables=[held("`Noise.gradients`", 190)])
+    failure = replace(FAILURE, phase="optimizer", callback=noise, census=[held("`Noise.gradients`", 190)])
     first, second = told(failure)
     assert first == "keep less in `Noise.gradients`: 190.0 MiB"
     assert second.startswith("make less at once at train.py:45")
-    nothing_known = replace(failure, operation=None, variables=[])
+    nothing_known = replace(failure, operation=None, census=[])
     assert told(nothing_known) == ["less memory in Noise.on_pre_optimizer_step (train.py:28)"]
     assert told(replace(nothing_known, rows=64)) == [
         "at most 16 rows at a time in Noise.on_pre_optimizer_step (train.py:28)"
@@ -90,7 +106,7 @@ def test_a_copy_of_model_and_optimizer_is_told_with_its_size_before_the_line() -
 
 def test_what_several_variables_lead_to_is_told_once() -> None:
     same = held("`Buffer.data`", 90)
-    texts = told(replace(FAILURE, requested_bytes=MIB, operation=None, variables=[same, same, replace(same)]))
+    texts = told(replace(FAILURE, requested_bytes=MIB, operation=None, census=[same, same, replace(same)]))
     assert texts.count("keep less in `Buffer.data`: 90.0 MiB") == 1
 
 
@@ -110,8 +126,8 @@ def offered(failure: Failure, settings: RunSettings = ADAM, uses: list[StepUse] 
 
 
 def test_after_steps_that_went_well_another_optimizer_is_no_answer() -> None:
-    copies = HeldVariable(name="`Keeps.copies`", line=None, num_bytes=416 * MIB, collects=True, num_items=13)
-    (change,) = advise(replace(OPTIMIZER, variables=[copies]), ADAM, DONE).changes
+    copies = Holding(name="`Keeps.copies`", num_bytes=416 * MIB, collects=True, num_items=13)
+    (change,) = advise(replace(OPTIMIZER, census=[copies]), ADAM, DONE).changes
     assert change.text == "keep less in `Keeps.copies`: 416.0 MiB"
     assert change.note == "13 entries of 32.0 MiB, copies of the model's weights: at most 6"
     (text,) = offered(OPTIMIZER, uses=DONE)
@@ -131,18 +147,6 @@ def test_an_optimizer_whose_state_grows_is_still_the_cause(failure: Failure) -> 
 
 
 def test_of_a_list_that_is_not_full_it_is_told_what_the_full_one_takes() -> None:
-    buffer = HeldVariable(
-        name="`buffer`", line="train.py:8", num_bytes=200 * MIB, collects=True, num_items=800, most_items=100_000
-    )
-    change = advise(replace(OPTIMIZER, phase="backward", variables=[buffer]), ADAM, DONE).changes[0]
-    assert (
-        change.note == "800 entries of 256.0 KiB: at most 400; full, with 100,000, it would take 24.4 GiB; train.py:8"
-    )
-
-
-def test_a_second_model_that_keeps_its_graph_comes_before_the_batch() -> None:
-    operation = FailedOperation(teacher="train.py:33")
-    assert offered(replace(OPTIMIZER, phase="forward", operation=operation)) == [
-        "torch.no_grad() around what train.py:33 calls"
-    ]
-    assert not any("no_grad" in text for text in offered(replace(OPTIMIZER, operation=operation)))
+    buffer = Holding(name="`buffer`", num_bytes=200 * MIB, collects=True, num_items=800, most_items=100_000)
+    change = advise(replace(OPTIMIZER, phase="backward", census=[buffer]), ADAM, DONE).changes[0]
+    assert change.note == "800 entries of 256.0 KiB: at most 400; full, with 100,000, it would take 24.4 GiB"
