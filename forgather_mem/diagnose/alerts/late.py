@@ -9,8 +9,8 @@ from forgather_mem.diagnose.alerts.checkpoint import checkpoint_ahead, save_plan
 from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth, Keeping
 from forgather_mem.diagnose.alerts.foretold import Foretold, tell
 from forgather_mem.diagnose.alerts.running_loop import bytes_in
+from forgather_mem.diagnose.alerts.sample_lengths import lengths_of
 from forgather_mem.diagnose.alerts.saved_files import SavedFiles
-from forgather_mem.diagnose.oom.shapes.sample_lengths import lengths_of
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 

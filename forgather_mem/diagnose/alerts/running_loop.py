@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import FrameType, GeneratorType
 from typing import Any
 
-from forgather_mem.diagnose.oom.shapes.sample_lengths import RunningLoader
+from forgather_mem.diagnose.alerts.sample_lengths import RunningLoader
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import is_user_file

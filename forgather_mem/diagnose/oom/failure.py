@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from forgather_mem.diagnose.oom.context import width_of
+from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.messages import Where
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
@@ -35,10 +34,6 @@ class Failure:
         operation: What the user's line that failed was doing.
         memory: What was in use and what was left.
         batch: The current micro-batch.
-        rows_each: How many rows of the model a sample has, as candidates or views; 1 where rows are samples.
-        times_ahead: How many times as long as the longest sample so far the longest of the data is.
-        live_bytes: What the step or evaluation had allocated on the host when it failed.
-        part_done: The part of a pass that was done, by the layer in which it failed.
         largest: The largest batch before it; None before the first step has finished.
         largest_bytes: Peak use of that batch.
         is_first: Whether this phase had never finished before.
@@ -62,10 +57,6 @@ class Failure:
     operation: FailedOperation | None = None
     memory: MemoryThen = field(default_factory=MemoryThen)
     batch: Batch | None = None
-    rows_each: int = 1
-    times_ahead: float | None = None
-    live_bytes: int | None = None
-    part_done: float | None = None
     largest: Batch | None = None
     largest_bytes: int | None = None
     is_first: bool = False
@@ -95,11 +86,6 @@ class Failure:
         return self.memory.free_bytes
 
     @property
-    def capacity_bytes(self) -> int | None:
-        """Total capacity, in the measure of `used_bytes`."""
-        return None if self.used_bytes is None or self.free_bytes is None else self.used_bytes + self.free_bytes
-
-    @property
     def parts(self) -> Mapping[str, int]:
         """Bytes in use by category."""
         return self.memory.in_use
@@ -113,16 +99,6 @@ class Failure:
     def length(self) -> int | None:
         """Tokens of one of them."""
         return None if self.batch is None else self.batch.length
-
-    @property
-    def sample(self) -> tuple[int, ...]:
-        """Without tokens, the sizes of one of them."""
-        return () if self.batch is None else self.batch.sample
-
-    @property
-    def width(self) -> int | None:
-        """Tokens of a sample, or its numbers."""
-        return width_of(self.length, self.sample)
 
     @property
     def is_unused_pass(self) -> bool:

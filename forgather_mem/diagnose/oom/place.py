@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
+from forgather_mem.diagnose.oom.batch_shapes import Batch, batch_of
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch, batch_of
 from forgather_mem.heap.failed_callback import failed_callback
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.heap.failed_lines import (

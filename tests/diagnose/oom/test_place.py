@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.place import (
     batch_on_the_way,
@@ -17,7 +18,6 @@ from forgather_mem.diagnose.oom.place import (
     rows_outside_a_step,
     trained_by,
 )
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from tests.diagnose.oom.failures import FOUND
 
 
