@@ -55,7 +55,10 @@ class _TimeIsUp(Exception):
 
 
 def remedies_for(failed: FailedTraining, trainer: Trainer) -> dict[str, object]:
-    """The `changes` that were planned to fit, as in a report, and those that were not, `too_large`; or a `problem`.
+    """The `changes` that were planned to fit, as in a report; or a `problem`.
+
+    With them `too_large`, the largest changes of a kind that are not enough, and `kinds`, what was planned, by the
+    names of settings.
 
     Args:
         failed: What it took.
@@ -71,12 +74,14 @@ def remedies_for(failed: FailedTraining, trainer: Trainer) -> dict[str, object]:
         return {"problem": str(error)}
     changes: list[Change] = []
     too_large: list[str] = []
+    kinds: list[list[str]] = []
     with suppress(_TimeIsUp):
         case = Case(
             phase=failed.phase, settings=settings, rows=failed.rows, length=failed.length, on_device=failed.on_device
         )
         for ladder in plannable(case):
             found = planner.first_that_fits(ladder, room)
+            kinds.append(sorted({**ladder[0].set, **ladder[0].in_script}))
             changes += [found] if found is not None else []
             too_large += [ladder[-1].text] if found is None else []
             if len(changes) == _LIMITS.most_told:
@@ -84,7 +89,7 @@ def remedies_for(failed: FailedTraining, trainer: Trainer) -> dict[str, object]:
         if not changes:
             found = planner.first_that_fits(list(together(case)), room)
             changes += [found] if found is not None else []
-    return {"changes": [to_dict(change) for change in changes], "too_large": too_large}
+    return {"changes": [to_dict(change) for change in changes], "too_large": too_large, "kinds": kinds}
 
 
 def _room(own: Plan, failed: FailedTraining) -> int:

@@ -119,9 +119,9 @@ def test_where_the_optimizer_is_too_large_no_batch_is_told_to_fit(tmp_path: Path
     # The second state of the large tensor can't be made
     second = [one for one in plan.requests if one[:3] == (1, "optimizer", 4 * WIDE)][-1]
     limit = BESIDE + second.before_bytes + second.size // 2
-    failed = failed_in(
-        plan,
-        "optimizer",
+    failed = replace(
+        failed_in(plan, "backward"),
+        phase="optimizer",
         is_first_step=True,
         taken_bytes=second.before_bytes,
         limit_bytes=limit,

@@ -20,8 +20,10 @@ def test_each_allocation_stands_beside_what_there_was_before_it() -> None:
     del first
     log.saw(third := torch.empty(250))
     assert list(requests_of(log)) == [
-        StorageRequest(1, "data", 4000, 0), StorageRequest(1, "forward", 2000, 4000), StorageRequest(1, "forward", 1000, 2000),
-    ]  # fmt: skip
+        StorageRequest(1, "data", 4000, 0),
+        StorageRequest(1, "forward", 2000, 4000),
+        StorageRequest(1, "forward", 1000, 2000),
+    ]
     del third
 
 
