@@ -140,7 +140,7 @@ class _Planner:
             PlanError: if it can't be planned.
         """
         began_s = time.time()
-        if began_s + self._took_s > self._failed.until_s:
+        if began_s + 2 * self._took_s > self._failed.until_s:
             raise _TimeIsUp("there was no time left")
         arguments = dict(changed)
         length, filtered = arguments.pop("max_length", None), arguments.pop(_ARGMAX, None)

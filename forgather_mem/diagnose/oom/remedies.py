@@ -16,6 +16,7 @@ from typing import NamedTuple
 from forgather_mem.diagnose.oom.context import RunSettings, dtype_argument, takes_optimizer
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, OF_TORCH, PINNED
+from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
 from forgather_mem.heap.failed_variables import HeldVariable
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change
@@ -25,6 +26,9 @@ _PHASES = "startup data forward backward optimizer evaluate generate save resume
 _ANYWHERE = f"{_PHASES} callback copy generating"
 _PASSES = "forward backward"
 _LOADING = ("startup", "resume", "other")
+_BUILDS_A_MODEL = frozenset(
+    (MODULE_IS_MADE, "from_pretrained", "from_config", "_from_config", "init_weights", "_apply")
+)
 # What a remedy changes about the training, in the order in which remedies are told
 NOTHING, SPEED, NUMBERS = range(3)
 _CHANGES = {NOTHING: "", SPEED: "slower", NUMBERS: "changes the training"}
@@ -285,7 +289,8 @@ def _checkpoints(case: Case) -> Iterator[Change]:
     if not case.settings.is_trainers:
         yield _doing("torch.save of the model, then of the optimizer, without a copy of them")
         return
-    if not case.settings.arguments.get("save_only_model"):
+    functions = case.failure.functions if case.failure is not None else ()
+    if "_save_optimizer_and_scheduler" in functions:  # else it was the model itself
         yield _setting("a resumed run starts without optimizer state", save_only_model=True)
     yield _setting("no checkpoint before its end: save the model after it", save_strategy="no")
 
@@ -381,7 +386,8 @@ def _attention(case: Case) -> Iterator[Change]:
 
 
 def _data_in_a_file(case: Case) -> Iterator[Change]:
-    yield _doing("map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')")
+    if case.failure is None or _BUILDS_A_MODEL.isdisjoint(case.failure.functions):
+        yield _doing("map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')")
 
 
 REMEDIES: tuple[Remedy, ...] = (

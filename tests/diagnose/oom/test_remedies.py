@@ -64,6 +64,7 @@ def test_a_step_in_smaller_parts_has_as_many_samples(
         ("evaluate", {"has_metrics": True}, "prediction_loss_only=True"),
         ("generate", {}, "generate from one prompt at a time"),
         ("save", {}, "save_strategy='no'"),
+        ("save", {"frames": ("_save_optimizer_and_scheduler",)}, "save_only_model=True"),
         ("resume", {}, "start from the checkpoint's weights"),
         ("startup", {}, "the weights in bfloat16"),
         ("save", {"callback": COPY}, "torch.save to a file in Keeps.on_save (train.py:9), not a copy"),
@@ -103,6 +104,15 @@ def test_what_is_set_already_is_not_offered() -> None:
     assert may_help(case_of("backward", arguments, can_checkpoint=True, attention="sdpa")) == []
     told = explained(failure_of(where="host", phase="forward"), settings=RunSettings(arguments=arguments))[0]
     assert "activation_checkpointing (it is on)" in (told.no_help or "")
+
+
+def test_where_a_model_is_made_the_data_is_not_the_reason() -> None:
+    assert texts("startup")[0].startswith("map the data")
+    assert texts("startup", frames=("Module.__init__",))[0].startswith("the weights in bfloat16")
+
+
+def test_where_the_model_itself_is_saved_it_does_not_help_to_save_it_alone() -> None:
+    assert texts("save") == ["save_strategy='no'"]
 
 
 def test_another_optimizer_does_not_help_where_its_state_is_there() -> None:
