@@ -69,7 +69,7 @@ class Holding:
         kind: An "object"; a "copy" of the model; the "batch"; "activations" of the pass that runs; graphs of "earlier"
             passes; graphs of a model that is "untrained": no optimizer has its parameters.
         num_bytes: What counts for it.
-        collects: Whether it is a list or another container, not one tensor or array.
+        collects: Whether it is a list or another container of the user's, not one tensor or array.
         num_items: Of a list its length; 0 if it is none.
         most_items: Of a deque, its `maxlen`.
         num_passes: Of graphs: how many passes through the model they are of.
@@ -186,15 +186,17 @@ class _Census:
         sizes, own = Counter(pieces.values()), Counter(self._own.values())
         alike = sum(min(count, own[each]) * each for each, count in sizes.items())
         is_copy = bool(own) and own.keys() <= sizes.keys() and alike >= _LIMITS.copy_frac * sum(self._own.values())
+        returned_by = next((made for end, made in _RETURNED.items() if name.endswith(f".{end}`")), None)
+        is_users = returned_by is not None or not self.walk.is_librarys_variable(position)
         return Holding(
             name=name,
             kind="copy" if is_copy else "object",
             num_bytes=size,
-            collects=type(thing) in _CONTAINERS,
+            collects=is_users and type(thing) in _CONTAINERS,
             num_items=len(thing) if is_list else 0,
             most_items=thing.maxlen if isinstance(thing, deque) else None,
             is_unused=self._is_unused(thing),
-            returned_by=next((made for end, made in _RETURNED.items() if name.endswith(f".{end}`")), None),
+            returned_by=returned_by,
         )
 
     # ---- the training itself ----

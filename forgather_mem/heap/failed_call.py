@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, FunctionType, TracebackType
-from typing import TypeGuard
 
 from forgather_mem.probes.tensors import StorageKey, storages_in
 from forgather_mem.source import bytecode
@@ -23,11 +22,9 @@ _CALLS = (
     ("transformers/trainer_callback.py", "call_event", "callback", "event"),
     ("/trainer/call.py", "_call_callback_hooks", "callback", "hook_name"),  # lightning
 )
-_LOADERS = ("torch/utils/data/", "transformers/trainer.py", "lightning/", "accelerate/data_loader.py")
 _SAMPLE = ("__getitem__", "__getitems__")
 _LINE_IN_TEXT = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.M)
 _TRAINS = frozenset({"backward", "manual_backward", "train", "fit"})
-_MOST_OPERANDS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,38 +32,18 @@ class FailedOperation:
     """What the innermost line of the user's code was doing. Plain text and numbers.
 
     Attributes:
-        operands: Name and shape of the largest tensors or arrays that the line names, the largest first; in a backward
-            pass of what else than a model is trained.
-        at_once: How many arrays as large as its result the line's expression holds at a time.
-        loader_rows: The batch size of the data loaders among the variables of the user's functions, if it is one.
-        is_loaders: Whether a library asked for it, as a DataLoader does for a batch.
-        in_pass: Whether the line is in a module's forward pass.
+        rows: The first size of the largest tensor that the line names.
         evaluates: Whether a module in evaluation mode was running, and no function of the user's goes back after it.
         feeds_training: Whether a loop goes over what was being made, and goes back for it.
         of_graph: Whether the line names a tensor that a backward pass goes through.
-        copied_bytes: Size of the tensors that `copy.deepcopy` was to copy; None if it was not running.
-        copied: Which of "model" and "optimizer" they are.
+        copied: Which of "model" and "optimizer" `copy.deepcopy` was to copy.
     """
 
-    operands: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    at_once: int = 1
-    loader_rows: int | None = None
-    is_loaders: bool = False
-    in_pass: bool = False
+    rows: int | None = None
     evaluates: bool = False
     feeds_training: bool = False
     of_graph: bool = False
-    copied_bytes: int | None = None
     copied: tuple[str, ...] = ()
-
-    @property
-    def named(self) -> str:
-        """The operands for people.
-
-        >>> FailedOperation(operands=(("a", (3072, 4)), ("b", (4000, 4)))).named
-        '`a` (3,072 x 4) and `b` (4,000 x 4)'
-        """
-        return " and ".join(f"`{name}` ({' x '.join(f'{size:,}' for size in shape)})" for name, shape in self.operands)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +54,8 @@ class CallbackFailure:
         callback: Its class and event: "KeepsCopies.on_save".
         line: The innermost line of the user's own code, or else of the callback's: "train.py:41".
         source: That line's text.
-        copied_bytes, copied: As in `FailedOperation`.
+        copied_bytes: Size of the tensors that `copy.deepcopy` was to copy; None if it was not running.
+        copied: Which of "model" and "optimizer" they are.
         is_users: Whether the user wrote the callback and can change it.
     """
 
@@ -102,22 +80,16 @@ def failed_operation(
     if not users:
         return None
     last = users[-1]
-    names, num_operations = bytecode.names_in_expression(last.tb_frame.f_code, last.tb_lasti)
-    variables = frame_variables(last.tb_frame)
-    named = [value for name, value in variables.items() if name in names]
+    names = bytecode.names_on_line(last.tb_frame.f_code, last.tb_lasti)
+    named = [value for name, value in frame_variables(last.tb_frame).items() if name in names]
+    shapes = [shape for value in named if isinstance(shape := getattr(value, "shape", None), tuple) and shape]
     is_eval = getattr(next(modules_running(failed), None), "training", True) is False
-    copied_bytes, copied = _copied_state(failed, model, optimizer)
     return FailedOperation(
-        operands=_operands(variables, names),
-        at_once=2 if num_operations > 1 else 1,
-        loader_rows=_loader_rows([entry.tb_frame for entry in users]),
-        is_loaders=any(part in file_of(entry.tb_frame) for entry in failed for part in _LOADERS),
-        in_pass=any(True for _ in modules_running(failed[: failed.index(last)])),
+        rows=max(shapes, key=math.prod)[0] if shapes else None,
         evaluates=is_eval and not any(_goes_back(entry, failed) for entry in users),
         feeds_training=any(_feeds(entry, failed) for entry in users),
         of_graph=any(getattr(value, "grad_fn", None) is not None for value in named),
-        copied_bytes=copied_bytes,
-        copied=copied,
+        copied=_copied_state(failed, model, optimizer)[1],
     )
 
 
@@ -214,35 +186,6 @@ def _text(error: BaseException) -> str:
         return str(error)
     except MemoryError:  # it is only made now
         return ""
-
-
-def _operands(variables: Mapping[str, object], names: set[str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    shapes = [
-        (name, tuple(shape))
-        for name, value in variables.items()
-        if (name in names or _is_trained(value)) and _is_shape(shape := getattr(value, "shape", None))
-    ]
-    return tuple(sorted(shapes, key=lambda one: -math.prod(one[1]))[:_MOST_OPERANDS])
-
-
-def _is_shape(value: object) -> TypeGuard[tuple[int, ...]]:
-    return isinstance(value, tuple) and bool(value) and all(isinstance(size, int) for size in value)
-
-
-def _is_trained(value: object) -> bool:
-    """A tensor that an optimizer changes, and that belongs to no model."""
-    return bool(getattr(value, "is_leaf", False) and getattr(value, "requires_grad", False))
-
-
-def _loader_rows(frames: Sequence[FrameType]) -> int | None:
-    sizes = {
-        getattr(value, "batch_size", None)
-        for frame in frames
-        for value in frame_variables(frame).values()
-        if any(cls.__name__ == "DataLoader" for cls in type(value).__mro__)
-    }
-    size = sizes.pop() if len(sizes) == 1 else None
-    return size if isinstance(size, int) else None
 
 
 def _called(frame: FrameType) -> str | None:

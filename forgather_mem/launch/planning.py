@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 from _thread import allocate_lock, get_ident
 from contextlib import suppress
 from itertools import count
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _OPTIMIZERS = "torch.optim.optimizer"
 _MOST_PASSES = 2
+_GRACE_S = 2
 _WHAT_TO_DO = "ended at its first steps: plan that loop in Python, by forgather_mem.plan(step, model, optimizer, batch)"
 _MOST_NAMED = 5
 _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trainer", "transformers.modeling_utils"
@@ -42,8 +44,11 @@ def meetings() -> dict[str, Callable[[], object]]:
         _TRAINER: functools.partial(_plan_instead, acts),
         _OPTIMIZERS: functools.partial(_end_at_the_first_step, acts),
     }
-    if _request()["meta"]:
+    request = _request()
+    if request["meta"]:
         found[_MODELS] = _leave_weights_unread
+    if "failed" in request:
+        _end_in_time(request["failed"]["until_s"])  # type: ignore[index]
     return {name: functools.partial(_done_or_ended, meet, acts) for name, meet in found.items()}
 
 
@@ -94,10 +99,24 @@ def _request() -> dict[str, object]:
         return dict(json.load(file))
 
 
+def _end_in_time(until_s: float) -> None:
+    """Of a training that has failed: whoever waits for the plan may be gone by then, and it is not to fail again."""
+    signal.alarm(max(1, int(until_s - time.time()) + _GRACE_S))
+    with suppress(ImportError):
+        import resource
+
+        limit = resource.setrlimit
+
+        def limited(which: int, limits: tuple[int, int]) -> None:
+            if which not in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+                limit(which, limits)
+
+        resource.setrlimit = limited
+
+
 def _plan_instead(acts: _Acts) -> None:
     import traceback
 
-    from forgather_mem.planning.answers import answer_to
     from forgather_mem.planning.isolation.child import without_handlers, write_no_files
 
     trainers = sys.modules[_TRAINER].Trainer
@@ -116,14 +135,27 @@ def _plan_instead(acts: _Acts) -> None:
                 lambda number, _: _end({"problem": f"it was ended by {signal.Signals(number).name}"}, acts)
             )
             write_no_files([1, 2, *(stream.fileno() for stream in _streams())])
-            answer = answer_to(_request(), trainer)
+            answer = _answered(_request(), trainer)
         except BaseException as error:  # noqa: BLE001  # an interrupt, too: nothing of the script's shall handle it
             traceback.print_exc(file=sys.__stderr__)
-            answer = {"problem": f"planning has failed with {type(error).__name__}, as told above"}
+            answer = {"problem": f"planning has failed with {error!r}"}
         finally:
             _end(answer, acts)
 
     trainers.train = train
+
+
+def _answered(request: dict[str, object], trainer: object) -> dict[str, object]:
+    """The plans that are asked for; or, of a training that has failed, what would have fitted."""
+    from forgather_mem.planning.answers import answer_to
+
+    failed = request.get("failed")
+    if not isinstance(failed, dict):
+        return answer_to(request, trainer)
+    from forgather_mem.launch.failed_training import FailedTraining
+    from forgather_mem.launch.planned_remedies import remedies_for
+
+    return remedies_for(FailedTraining(**failed), trainer)
 
 
 def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 
 from forgather_mem.planning.batches import JOINS, PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.model import WORKSPACES
+from forgather_mem.planning.requests import StorageRequest, requests_of
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.planning.text import evaluation_text, plan_text
 from forgather_mem.telemetry.beside import Beside
@@ -49,6 +50,7 @@ class Plan:
         host_bytes: In a plan for a device, the most that an evaluation gathers on the host.
         phases: The peaks of all phases, in order.
         notes: What was planned otherwise than it will be.
+        requests: Its larger allocations, in order.
     """
 
     peak_bytes: int
@@ -62,6 +64,7 @@ class Plan:
     host_bytes: int = 0
     phases: tuple[PhasePlan, ...]
     notes: tuple[str, ...] = ()
+    requests: tuple[StorageRequest, ...] = field(default=(), repr=False)
 
     @property
     def parts(self) -> dict[str, int]:
@@ -87,7 +90,9 @@ class Plan:
 
     def to_dict(self) -> dict[str, object]:
         """The same as plain values, for JSON."""
-        return {**asdict(self), "phases": [asdict(row) for row in self.phases], "notes": list(self.notes)}
+        plain = asdict(replace(self, requests=()))
+        del plain["requests"]
+        return {**plain, "phases": [asdict(row) for row in self.phases], "notes": list(self.notes)}
 
     def __str__(self) -> str:
         return self.text()
@@ -120,6 +125,7 @@ def plan_of_log(
         host_bytes=max((row.bytes for row in _phase_peaks(host)), default=0) if host is not None else 0,
         phases=rows,
         notes=tuple(notes),
+        requests=tuple(requests_of(log)),
     )
 
 

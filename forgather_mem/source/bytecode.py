@@ -47,15 +47,14 @@ def names_before(code: CodeType, position: int) -> set[str]:
     return {step.argval for step in steps if _is_name(step)}
 
 
-def names_in_expression(code: CodeType, position: int) -> tuple[set[str], int]:
-    """The variables that the lines of the expression read, and how many operations on two values they have."""
+def names_on_line(code: CodeType, position: int) -> set[str]:
+    """The variables that the lines of the expression that runs read."""
     places = list(code.co_positions())
     first, last = places[max(0, position) // 2][:2]
-    if first is None or last is None:
-        return set(), 0
-    steps = [one for one in dis.get_instructions(code) if first <= (places[one.offset // 2][0] or 0) <= last]
-    names = {name for step in steps for verb, name in _accesses(step) if verb == "LOAD"}
-    return names, sum(step.opname == "BINARY_OP" for step in steps)
+    steps = [
+        one for one in dis.get_instructions(code) if (first or 1) <= (places[one.offset // 2][0] or 0) <= (last or 0)
+    ]
+    return {name for step in steps for verb, name in _accesses(step) if verb == "LOAD"}
 
 
 def is_in_loop(code: CodeType, position: int) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from forgather_mem.diagnose.alerts.checkpoint import checkpoint_ahead
 from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth, Keeping
 from forgather_mem.diagnose.alerts.foretold import Foretold, tell
-from forgather_mem.diagnose.oom.shapes.sample_lengths import lengths_of
+from forgather_mem.diagnose.alerts.sample_lengths import lengths_of
 from forgather_mem.heap.object_size import deep_bytes
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from forgather_mem.diagnose.oom.context import RunSettings, width_of
+from forgather_mem.diagnose.oom.batch_shapes import Batch
+from forgather_mem.diagnose.oom.context import FREE_HEAP
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.messages import Where
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.heap.census import Holding
 from forgather_mem.heap.failed_call import CallbackFailure, FailedOperation
 
@@ -32,19 +32,15 @@ class Failure:
         after_backward: Whether a function of the user's was behind a line that calls `backward`.
         census: What is held beside parameters, gradients and optimizer state, the largest first.
         operation: What the user's line that failed was doing.
+        trained_bytes: Size of the parameters that ask for gradients.
         memory: What was in use and what was left.
         batch: The current micro-batch.
-        rows_each: How many rows of the model a sample has, as candidates or views; 1 where rows are samples.
-        times_ahead: How many times as long as the longest sample so far the longest of the data is.
-        live_bytes: What the step or evaluation had allocated on the host when it failed.
-        part_done: The part of a pass that was done, by the layer in which it failed.
         largest: The largest batch before it; None before the first step has finished.
         largest_bytes: Peak use of that batch.
         is_first: Whether this phase had never finished before.
         predictions: Number of batches that the evaluation had finished.
         steps_done: Number of finished steps of this run.
         in_training: Whether a training was watched, so that its history is known.
-        settings: The run's settings, as far as they are known.
         leak: How to fix the leak that has filled memory; None if nothing leaks.
     """
 
@@ -60,19 +56,15 @@ class Failure:
     after_backward: bool = False
     census: Sequence[Holding] = ()
     operation: FailedOperation | None = None
+    trained_bytes: int = 0
     memory: MemoryThen = field(default_factory=MemoryThen)
     batch: Batch | None = None
-    rows_each: int = 1
-    times_ahead: float | None = None
-    live_bytes: int | None = None
-    part_done: float | None = None
     largest: Batch | None = None
     largest_bytes: int | None = None
     is_first: bool = False
     predictions: int | None = None
     steps_done: int = 0
     in_training: bool = False
-    settings: RunSettings = field(default_factory=RunSettings)
     leak: str | None = None
 
     @property
@@ -96,14 +88,18 @@ class Failure:
         return self.memory.free_bytes
 
     @property
-    def capacity_bytes(self) -> int | None:
-        """Total capacity, in the measure of `used_bytes`."""
-        return None if self.used_bytes is None or self.free_bytes is None else self.used_bytes + self.free_bytes
-
-    @property
     def parts(self) -> Mapping[str, int]:
         """Bytes in use by category."""
         return self.memory.in_use
+
+    @property
+    def missing_bytes(self) -> int:
+        """What the gradients alone need beyond the capacity, whatever the batch; 0 if they fit or nobody knows."""
+        if self.used_bytes is None or self.free_bytes is None or not self.census:
+            return 0
+        of_batch = sum(self.parts.get(part, 0) for part in ("activations", "the batch", FREE_HEAP))
+        missing = self.trained_bytes - self.parts.get("gradients", 0)
+        return max(0, missing - of_batch - self.free_bytes)
 
     @property
     def rows(self) -> int | None:
@@ -114,13 +110,3 @@ class Failure:
     def length(self) -> int | None:
         """Tokens of one of them."""
         return None if self.batch is None else self.batch.length
-
-    @property
-    def sample(self) -> tuple[int, ...]:
-        """Without tokens, the sizes of one of them."""
-        return () if self.batch is None else self.batch.sample
-
-    @property
-    def width(self) -> int | None:
-        """Tokens of a sample, or its numbers."""
-        return width_of(self.length, self.sample)

@@ -91,7 +91,8 @@ def memory_then(
 def _parts_of(census: Sequence[Holding]) -> dict[str, int]:
     least, parts = _NAMED_FRAC * sum(held.num_bytes for held in census), Counter[str]()
     for held in census:
-        parts[held.part if held.num_bytes >= least else "small objects"] += held.num_bytes
+        is_named = held.num_bytes >= least or held.kind in ("activations", "batch")
+        parts[held.part if is_named else "small objects"] += held.num_bytes
     return dict(parts)
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from forgather_mem.diagnose.oom.batch_shapes import Batch, batch_of
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch, batch_of
 from forgather_mem.heap.census import take_census
 from forgather_mem.heap.failed_call import (
     PASS_FUNCTIONS,
@@ -28,6 +28,9 @@ from forgather_mem.heap.failed_call import (
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.source.frame_variables import frame_variables, is_function
 from forgather_mem.source.source_lines import is_user_file
+
+if TYPE_CHECKING:
+    import torch
 
 MAX_FRAMES = 2000
 _MODULE_FILE = "torch/nn/modules/module.py"
@@ -147,7 +150,12 @@ def failure_at(
         after_backward=any(has_gone_back(entry) for entry in failed if _is_users(entry)),
         census=take_census(failed, model, optimizer, passes, found.where == "host"),
         operation=operation,
+        trained_bytes=sum(one.nbytes for one in _parameters(model) if one.requires_grad),
     )
+
+
+def _parameters(model: Any) -> list[torch.nn.Parameter]:
+    return list(model.parameters()) if hasattr(model, "parameters") else []
 
 
 def is_before_any_training(error: BaseException) -> bool:
