@@ -61,7 +61,8 @@ def operations_of(node: Any, seen: set[Any]) -> list[Any]:
             seen.add(node)
             found.append(node)
             todo += [below for below, _ in node.next_functions]
-    return sorted(found, key=lambda node: number_of(node) or 0)
+    # Before all numbers: the accumulation of gradients, which has none
+    return sorted(found, key=lambda node: -1 if (number := number_of(node)) is None else number)
 
 
 def saved_by(node: Any) -> Iterator[tuple[StorageKey, int]]:

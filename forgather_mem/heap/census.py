@@ -72,7 +72,7 @@ class Holding:
         collects: Whether it is a list or another container of the user's, not one tensor or array.
         num_items: Of a list its length; 0 if it is none.
         most_items: Of a deque, its `maxlen`.
-        num_passes: Of graphs: how many passes through the model they are of.
+        num_passes: Of graphs: how many passes of this step they are of; 0 for earlier steps, too.
         is_unused: Whether only variables hold it that no code that runs reads again.
         returned_by: The method of the user's whose results it is, which a library keeps.
     """
@@ -94,9 +94,10 @@ class Holding:
         >>> Holding(name="`total`", kind="earlier", num_passes=3).part
         'graphs of 3 earlier passes in `total`'
         """
-        passes = f"graphs of {self.num_passes:,} earlier passes in" if self.num_passes > 1 else "graph of a pass in"
-        words = {"copy": "a copy of the model,", "earlier": passes, "untrained": "graph of", "batch": "the batch"}
-        return f"{words.get(self.kind, '')} {self.name}".strip() or self.kind
+        passes = f"{self.num_passes:,} earlier pass{'es' * (self.num_passes > 1)}"
+        of = passes if self.num_passes else "earlier steps"
+        words = {"copy": "a copy of the model,", "earlier": f"graphs of {of} in", "untrained": "graph of"}
+        return f"{words.get(self.kind, '')} {self.name}".strip() or {"batch": "the batch"}.get(self.kind, self.kind)
 
 
 def take_census(
@@ -169,7 +170,8 @@ class _Census:
         """The owners, once all is counted."""
         for (kind, name), size in self._parts.items():
             if size:
-                yield Holding(name=name, kind=kind, num_bytes=size, num_passes=len(self._of_pass[kind, name]))
+                passes = self._of_pass[kind, name]
+                yield Holding(name=name, kind=kind, num_bytes=size, num_passes=0 if 0 in passes else len(passes))
         rest = 0
         for position, pieces in self._groups.items():
             size = sum(pieces.values())
@@ -228,12 +230,12 @@ class _Census:
         own = self._model
         for name, part in own.named_children() if hasattr(own, "named_children") else ():
             names |= dict.fromkeys(map(id, part.parameters()), f"`{type(own).__name__}.{name}`")
-        covered = set(map(id, _modules_of(own)))
-        for position, node in enumerate(self.walk.nodes):
-            inner = _modules_of(node) if _is_module(node) else []
-            if not inner or not covered.isdisjoint(map(id, inner)):
+        modules = {position: _modules_of(node) for position, node in enumerate(self.walk.nodes) if _is_module(node)}
+        covered = {id(inner) for found in modules.values() for inner in found[1:]} | set(map(id, _modules_of(own)))
+        for position, inner in modules.items():
+            node = self.walk.nodes[position]
+            if not inner or not covered.isdisjoint(map(id, inner[:1])) or any(one is own for one in inner):
                 continue
-            covered.update(map(id, inner))
             owner = self._owner(position)
             self._groups[owner].update(self._new([node, [one.grad for one in node.parameters()]]))
             names |= dict.fromkeys(map(id, node.parameters()), self._name(owner))
@@ -242,17 +244,28 @@ class _Census:
     # ---- graphs ----
 
     def _count_graphs(self, untrained: Mapping[int, str]) -> None:
-        """What the operations keep whose results are alive, the oldest result first."""
+        """What the operations keep whose results are alive: those of the pass that runs first, then the oldest first.
+
+        Of the same step, what leads to the pass that runs is a part of it; so is what one variable holds of another
+        pass, as the second of two towers, unless that is a loss, which could be gone back through at once.
+        """
         seen: set[Any] = set()
-        with_graph = [
-            (position, node) for position, node in enumerate(self.walk.nodes) if is_tensor(node) and node.grad_fn
-        ]
-        for position, tensor in sorted(with_graph, key=lambda one: number_of(one[1].grad_fn) or 0):
-            name = self._name(self._owner(position))
+        ages = {
+            position: self._pass_of(node.grad_fn) for position, node in enumerate(self.walk.nodes) if _has_graph(node)
+        }
+        for position in sorted(ages, key=lambda position: (ages[position] < len(self._passes), ages[position])):
+            tensor, owner = self.walk.nodes[position], self._owner(position)
+            is_running = ages[position] == len(self._passes)
+            of_step = is_running or (owner == position and tensor.numel() > 1)
             for operation in operations_of(tensor.grad_fn, seen):
                 self._vain[operation] = self._vain_model(operation, untrained)
-                self._add(operation, name, dict(saved_by(operation)))
-            self._add(tensor.grad_fn, name, dict(storages_of(tensor)))
+                self._add(operation, self._name(owner), of_step, dict(saved_by(operation)))
+            if is_running:
+                self._add(tensor.grad_fn, "", of_step, dict(storages_of(tensor)))
+
+    def _pass_of(self, operation: Any) -> int:
+        """The number of the pass, 0 for one of an earlier step."""
+        return bisect.bisect_right(self._passes, number_of(operation) or 0)
 
     def _vain_model(self, operation: Any, untrained: Mapping[int, str]) -> str:
         """The model that no optimizer trains, if a backward pass through this operation reaches nothing else."""
@@ -262,10 +275,10 @@ class _Census:
         below = [self._vain.get(one, "") for one, _ in operation.next_functions if one is not None]
         return below[0] if below and all(below) else ""
 
-    def _add(self, operation: Any, name: str, storages: Mapping[StorageKey, int]) -> None:
-        number = bisect.bisect_right(self._passes, number_of(operation) or 0)
-        vain = self._vain.get(operation, "")
-        kind: Kind = "untrained" if vain else "earlier" if number < len(self._passes) else "activations"
+    def _add(self, operation: Any, name: str, of_step: bool, storages: Mapping[StorageKey, int]) -> None:
+        number, vain = self._pass_of(operation), self._vain.get(operation, "")
+        is_running = number == len(self._passes) or (of_step and number > 0)
+        kind: Kind = "untrained" if vain else "activations" if is_running else "earlier"
         key = kind, vain or (name if kind == "earlier" else "")
         new = self._new_of(storages)
         if new:
@@ -376,6 +389,10 @@ def _modules_of(module: Any) -> list[object]:
 def _is_optimizer(node: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and issubclass(type(node), torch.optim.Optimizer)
+
+
+def _has_graph(thing: object) -> bool:
+    return is_tensor(thing) and thing.grad_fn is not None
 
 
 def _has_bytes(thing: object) -> bool:

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from types import FrameType, FunctionType, TracebackType
 
 from forgather_mem.probes.tensors import StorageKey, storages_in
@@ -33,7 +34,7 @@ class FailedOperation:
 
     Attributes:
         rows: The first size of the largest tensor that the line names.
-        evaluates: Whether a module in evaluation mode was running, and no function of the user's goes back after it.
+        evaluates: Whether a module in evaluation mode was running, and nobody who has called it may go back after it.
         feeds_training: Whether a loop goes over what was being made, and goes back for it.
         of_graph: Whether the line names a tensor that a backward pass goes through.
         copied: Which of "model" and "optimizer" `copy.deepcopy` was to copy.
@@ -83,10 +84,12 @@ def failed_operation(
     names = bytecode.names_on_line(last.tb_frame.f_code, last.tb_lasti)
     named = [value for name, value in frame_variables(last.tb_frame).items() if name in names]
     shapes = [shape for value in named if isinstance(shape := getattr(value, "shape", None), tuple) and shape]
+    callers = list(takewhile(lambda entry: MODULE_FILE not in file_of(entry.tb_frame), failed))
     is_eval = getattr(next(modules_running(failed), None), "training", True) is False
+    may_go_back = any(_goes_back(entry, failed) if _is_users(entry) else _is_loop(entry) for entry in callers)
     return FailedOperation(
         rows=max(shapes, key=math.prod)[0] if shapes else None,
-        evaluates=is_eval and not any(_goes_back(entry, failed) for entry in users),
+        evaluates=is_eval and not may_go_back,
         feeds_training=any(_feeds(entry, failed) for entry in users),
         of_graph=any(getattr(value, "grad_fn", None) is not None for value in named),
         copied=_copied_state(failed, model, optimizer)[1],
@@ -175,6 +178,11 @@ def _goes_back(entry: TracebackType, failed: Sequence[TracebackType]) -> bool:
 def _feeds(entry: TracebackType, failed: Sequence[TracebackType]) -> bool:
     code, position = entry.tb_frame.f_code, entry.tb_lasti
     return bytecode.makes_iterator(code, position) and _goes_back(entry, failed)
+
+
+def _is_loop(entry: TracebackType) -> bool:
+    """Whether a library's function may go back after what it has called; decorators don't."""
+    return not file_of(entry.tb_frame).endswith(("torch/utils/_contextlib.py", "/contextlib.py", "/functools.py"))
 
 
 def _is_users(entry: TracebackType) -> bool:

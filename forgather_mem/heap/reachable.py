@@ -67,7 +67,7 @@ class ReachableGraph:
     def walk(cls, budget_s: float = 0.15, failed: Iterable[FrameType] = ()) -> ReachableGraph:
         """Walk down from the user's variables, for so many CPU seconds of this thread at most.
 
-        `failed` are functions that an error has left: what they hold is reached, too.
+        `failed` are functions that an error has left: what only they lead to is reached after the rest.
         """
         graph = cls()
         collects = gc.isenabled()
@@ -88,10 +88,11 @@ class ReachableGraph:
         users: list[tuple[str, object]] = []
         plain: list[tuple[str, object]] = []
         librarys: list[tuple[str, object]] = []
-        for frame in itertools.chain(failed, running_frames()):
+        left = list(failed)
+        for frame in itertools.chain(left, running_frames()):
             of_user = is_user_file(frame.f_code.co_filename)
             for label, thing in _variables(frame):
-                is_plain = issubclass(type(thing), _CONTAINERS)
+                is_plain = issubclass(type(thing), _CONTAINERS) or frame in left
                 (librarys if not of_user else plain if is_plain else users).append((label, thing))
         position = 0
         for roots in ([*users, *_namespaces()], plain, librarys):

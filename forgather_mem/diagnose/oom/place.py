@@ -128,10 +128,10 @@ def failure_at(
     """
     failed = entries_of(error)
     frames = [entry.tb_frame for entry in failed]
-    operation = failed_operation(failed, model, optimizer)
     callback, first = failed_callback(failed, model, optimizer) or (None, 0)
     if any(file_of(frame).endswith(_TRAINERS) for frame in frames[first:]) and callback is not None:
         callback, first = None, 0  # it has the trainer evaluate or train
+    operation = failed_operation(failed[first:], model, optimizer)
     phase, layer = _phase(frames[first:]), _layer(frames, model)
     if callback is not None:
         layer = layer if phase in _PASSES_OF_CALLBACKS else None

@@ -339,8 +339,7 @@ def _needless(case: Case) -> Iterator[Change]:
             of = f", and {held.name} keeps" if held.name else ", but it keeps"
             yield _doing("torch.no_grad() around the evaluation", f"no backward pass follows{of} {size}")
         elif held.kind == "earlier":
-            passes = f"{held.num_passes:,} passes" if held.num_passes > 1 else "an earlier pass"
-            note = f"it keeps {size} of {passes} through the model until a backward pass goes through them"
+            note = f"{size} are {held.part}, until a backward pass goes through them or they are detached"
             yield _doing(f"detach() what {held.name} keeps, or backward() after each pass", note)
         elif held.is_unused:
             yield _doing(f"del {held.name} before", f"{size} that nothing reads again")
