@@ -9,12 +9,15 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from forgather_mem.errors import ours
 from forgather_mem.heap.object_size import inside
 from forgather_mem.heap.owner_paths import cell_contents
 from forgather_mem.probes.tensors import StorageKey, storages_in
+
+if TYPE_CHECKING:
+    from torch.autograd.graph import Node
 
 MOST_NODES = 20_000
 _LEAF = 2**63  # above: gradient accumulation, which has no number in this order
@@ -27,7 +30,7 @@ def number_of(node: object) -> int | None:
     return None if number is None or number >= _LEAF else int(number)
 
 
-def reaches_back(node: Any, number: int, seen: set[Any]) -> bool:
+def reaches_back(node: Node, number: int, seen: set[object]) -> bool:
     """Whether this operation ran after `number` but depends on one that ran up to then.
 
     The oldest branch is followed first, so that the search does not depend on the length of the graph.
@@ -52,9 +55,10 @@ def reaches_back(node: Any, number: int, seen: set[Any]) -> bool:
     return False
 
 
-def operations_of(node: Any, seen: set[Any]) -> list[Any]:
-    """The operations that lead to this one, the oldest first, without those seen before; they are seen then."""
-    todo, found = [node], []
+def operations_of(start: Node | None, seen: set[Node]) -> list[Node]:
+    """This operation and those that lead to it, the oldest first, without those seen before; they are seen then."""
+    found: list[Node] = []
+    todo = [start]
     while todo and len(seen) < MOST_NODES:
         node = todo.pop()
         if node is not None and node not in seen:
@@ -65,7 +69,7 @@ def operations_of(node: Any, seen: set[Any]) -> list[Any]:
     return sorted(found, key=lambda node: -1 if (number := number_of(node)) is None else number)
 
 
-def saved_by(node: Any) -> Iterator[tuple[StorageKey, int]]:
+def saved_by(node: Node) -> Iterator[tuple[StorageKey, int]]:
     """The storages that an operation keeps for its backward pass. Nothing is computed again or moved for it."""
     kind: type = type(node)
     for name in _saved_names(kind):

@@ -11,22 +11,26 @@ import gc
 import re
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from forgather_mem.errors import ours
 from forgather_mem.heap.autograd import number_of, operations_of, saved_by
 from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, file_of
 from forgather_mem.heap.live_frames import all_frames
-from forgather_mem.heap.object_size import array_bytes, is_tensor
+from forgather_mem.heap.object_size import array_bytes, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
 from forgather_mem.heap.reachable import MANY, SAMPLED, ReachableGraph
 from forgather_mem.probes.tensors import StorageKey, storages_in, storages_of, values_of
 from forgather_mem.source.bytecode import uses_again
 from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import is_user_file
+
+if TYPE_CHECKING:
+    import torch
+    from torch.autograd.graph import Node
 
 Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained"]
 _CONTAINERS = frozenset({list, tuple, dict, deque, OrderedDict, defaultdict, set})
@@ -130,7 +134,7 @@ class _Census:
         self,
         failed: Sequence[TracebackType],
         model: Any,
-        optimizer: Any,
+        optimizer: object,
         passes: Sequence[int],
         on_host: bool,
     ) -> None:
@@ -141,13 +145,13 @@ class _Census:
         self._parts: Counter[tuple[Kind, str]] = Counter()
         self._of_pass: defaultdict[tuple[Kind, str], set[int]] = defaultdict(set)
         self._groups: defaultdict[int, Counter[object]] = defaultdict(Counter)  # by position, the bytes of each piece
-        self._vain: dict[Any, str] = {}
+        self._vain: dict[Node, str] = {}
         self.walk = ReachableGraph()
 
     def take(self) -> None:
         self.walk = ReachableGraph.walk(_LIMITS.budget_s, [entry.tb_frame for entry in self._failed])
         nodes = self.walk.nodes
-        optimizers = [node for node in nodes if _is_optimizer(node)]
+        optimizers = [node for node in nodes if is_torch(node, "optim", "Optimizer")]
         self._known |= set(self._states(optimizers))
         groups = [group for one in (*optimizers, self._optimizer) for group in getattr(one, "param_groups", ())]
         trained = {id(one) for group in groups for one in group["params"]}
@@ -203,8 +207,8 @@ class _Census:
 
     # ---- the training itself ----
 
-    def _states(self, optimizers: Sequence[Any]) -> Iterator[object]:
-        yield from _storages([parameter.grad for parameter in _parameters(self._model)])
+    def _states(self, optimizers: Sequence[object]) -> Iterator[object]:
+        yield from _storages([parameter.grad for parameter in model_parameters(self._model)])
         for one in optimizers:
             yield from _storages(getattr(one, "state", None))
 
@@ -230,7 +234,11 @@ class _Census:
         own = self._model
         for name, part in own.named_children() if hasattr(own, "named_children") else ():
             names |= dict.fromkeys(map(id, part.parameters()), f"`{type(own).__name__}.{name}`")
-        modules = {position: _modules_of(node) for position, node in enumerate(self.walk.nodes) if _is_module(node)}
+        modules = {
+            position: _modules_of(node)
+            for position, node in enumerate(self.walk.nodes)
+            if is_torch(node, "nn", "Module")
+        }
         covered = {id(inner) for found in modules.values() for inner in found[1:]} | set(map(id, _modules_of(own)))
         for position, inner in modules.items():
             node = self.walk.nodes[position]
@@ -249,7 +257,7 @@ class _Census:
         Of the same step, what leads to the pass that runs is a part of it; so is what one variable holds of another
         pass, as the second of two towers, unless that is a loss, which could be gone back through at once.
         """
-        seen: set[Any] = set()
+        seen: set[Node] = set()
         ages = {
             position: self._pass_of(node.grad_fn) for position, node in enumerate(self.walk.nodes) if _has_graph(node)
         }
@@ -263,11 +271,11 @@ class _Census:
             if is_running:
                 self._add(tensor.grad_fn, "", of_step, dict(storages_of(tensor)))
 
-    def _pass_of(self, operation: Any) -> int:
+    def _pass_of(self, operation: Node) -> int:
         """The number of the pass, 0 for one of an earlier step."""
         return bisect.bisect_right(self._passes, number_of(operation) or 0)
 
-    def _vain_model(self, operation: Any, untrained: Mapping[int, str]) -> str:
+    def _vain_model(self, operation: Node, untrained: Mapping[int, str]) -> str:
         """The model that no optimizer trains, if a backward pass through this operation reaches nothing else."""
         leaf = getattr(operation, "variable", None)
         if leaf is not None:
@@ -275,7 +283,7 @@ class _Census:
         below = [self._vain.get(one, "") for one, _ in operation.next_functions if one is not None]
         return below[0] if below and all(below) else ""
 
-    def _add(self, operation: Any, name: str, of_step: bool, storages: Mapping[StorageKey, int]) -> None:
+    def _add(self, operation: Node, name: str, of_step: bool, storages: Mapping[StorageKey, int]) -> None:
         number, vain = self._pass_of(operation), self._vain.get(operation, "")
         is_running = number == len(self._passes) or (of_step and number > 0)
         kind: Kind = "untrained" if vain else "activations" if is_running else "earlier"
@@ -364,18 +372,14 @@ class _Census:
         return number > 0 and sys.getrefcount(thing) <= number + _LIMITS.our_references
 
 
-def _parameters(model: Any) -> list[Any]:
+def model_parameters(model: Any) -> list[torch.nn.Parameter]:
+    """Those of a model; none where there is no model."""
     return list(model.parameters()) if hasattr(model, "parameters") else []
 
 
 def _storages(value: object) -> dict[StorageKey, int]:
     """The storages in a value. Imports nothing: there may be no memory for it."""
     return storages_in(value) if "torch" in sys.modules else {}
-
-
-def _is_module(node: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and issubclass(type(node), torch.nn.Module)
 
 
 def _modules_of(module: Any) -> list[object]:
@@ -386,11 +390,6 @@ def _modules_of(module: Any) -> list[object]:
         return []
 
 
-def _is_optimizer(node: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and issubclass(type(node), torch.optim.Optimizer)
-
-
 def _has_graph(thing: object) -> bool:
     return is_tensor(thing) and thing.grad_fn is not None
 
@@ -399,7 +398,7 @@ def _has_bytes(thing: object) -> bool:
     return is_tensor(thing) or array_bytes(thing) > 0
 
 
-def _is_of_one_class(container: Any) -> bool:
+def _is_of_one_class(container: Collection[object]) -> bool:
     """Whether several objects of one class with attributes are in it."""
     items = (values_of(container) if isinstance(container, dict) else list(container))[:MANY]
     return len(items) > 1 and len({type(item) for item in items}) == 1 and has_attributes(items[0])

@@ -77,7 +77,7 @@ def failed_operation(
         failed: The traceback's entries, outermost first.
         model, optimizer: Those being trained.
     """
-    users = [entry for entry in failed if _is_users(entry)]
+    users = [entry for entry in failed if is_users(entry)]
     if not users:
         return None
     last = users[-1]
@@ -86,7 +86,7 @@ def failed_operation(
     shapes = [shape for value in named if isinstance(shape := getattr(value, "shape", None), tuple) and shape]
     callers = list(takewhile(lambda entry: MODULE_FILE not in file_of(entry.tb_frame), failed))
     is_eval = getattr(next(modules_running(failed), None), "training", True) is False
-    may_go_back = any(_goes_back(entry, failed) if _is_users(entry) else _is_loop(entry) for entry in callers)
+    may_go_back = any(_goes_back(entry, failed) if is_users(entry) else _is_loop(entry) for entry in callers)
     return FailedOperation(
         rows=max(shapes, key=math.prod)[0] if shapes else None,
         evaluates=is_eval and not may_go_back,
@@ -107,7 +107,7 @@ def failed_callback(
         called = _called(failed[index].tb_frame)
         if called is not None:
             inner = failed[index + 1 :]
-            users = [entry for entry in inner if _is_users(entry)]
+            users = [entry for entry in inner if is_users(entry)]
             at = users[-1] if users else inner[0]
             place = at.tb_frame.f_code.co_filename, at.tb_frame.f_lineno
             copied_bytes, copied = _copied_state(inner, model, optimizer)
@@ -185,7 +185,8 @@ def _is_loop(entry: TracebackType) -> bool:
     return not file_of(entry.tb_frame).endswith(("torch/utils/_contextlib.py", "/contextlib.py", "/functools.py"))
 
 
-def _is_users(entry: TracebackType) -> bool:
+def is_users(entry: TracebackType) -> bool:
+    """Whether it is in a file of the user's."""
     return is_user_file(entry.tb_frame.f_code.co_filename)
 
 

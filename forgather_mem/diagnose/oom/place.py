@@ -5,15 +5,14 @@ Everything is read from the traceback: nothing has to run during the training.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch, batch_of
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.heap.census import take_census
+from forgather_mem.heap.census import model_parameters, take_census
 from forgather_mem.heap.failed_call import (
     PASS_FUNCTIONS,
     FailedOperation,
@@ -22,15 +21,14 @@ from forgather_mem.heap.failed_call import (
     file_of,
     has_gone_back,
     is_closure,
+    is_users,
     may_train,
     user_line,
 )
 from forgather_mem.heap.failed_frames import chain
+from forgather_mem.heap.object_size import is_torch
 from forgather_mem.source.frame_variables import frame_variables, is_function
 from forgather_mem.source.source_lines import is_user_file
-
-if TYPE_CHECKING:
-    import torch
 
 MAX_FRAMES = 2000
 _MODULE_FILE = "torch/nn/modules/module.py"
@@ -147,35 +145,30 @@ def failure_at(
         callback=callback,
         line=line,
         in_sample=in_sample,
-        after_backward=any(has_gone_back(entry) for entry in failed if _is_users(entry)),
+        after_backward=any(has_gone_back(entry) for entry in failed if is_users(entry)),
         census=take_census(failed, model, optimizer, passes, found.where == "host"),
         operation=operation,
-        trained_bytes=sum(one.nbytes for one in _parameters(model) if one.requires_grad),
+        trained_bytes=sum(one.nbytes for one in model_parameters(model) if one.requires_grad),
     )
-
-
-def _parameters(model: Any) -> list[torch.nn.Parameter]:
-    return list(model.parameters()) if hasattr(model, "parameters") else []
 
 
 def is_before_any_training(error: BaseException) -> bool:
     """Whether the script's own lines in the traceback are outside any loop, and not after a line that trains."""
-    return not any(may_train(entry) for entry in entries_of(error) if _is_users(entry))
+    return not any(may_train(entry) for entry in entries_of(error) if is_users(entry))
 
 
 def trained_by(error: BaseException) -> tuple[object, object]:
     """The largest model and the largest optimizer among the variables of the script's functions in the traceback."""
-    torch = sys.modules.get("torch")
     models: dict[int, object] = {}
     optimizers: dict[int, object] = {}
-    for frame in _frames(error) if torch is not None else ():
+    for frame in _frames(error):
         if not is_user_file(frame.f_code.co_filename):
             continue
         own = frame_variables(frame)
         for value in _with_theirs((*frame.f_globals.values(), *own.values())):
-            if _is_module(value):
+            if is_torch(value, "nn", "Module"):
                 models[sum(parameter.numel() for parameter in value.parameters())] = value
-            elif _is_optimizer(value):
+            elif is_torch(value, "optim", "Optimizer"):
                 optimizers[sum(len(group["params"]) for group in value.param_groups)] = value
     return models[max(models)] if models else None, optimizers[max(optimizers)] if optimizers else None
 
@@ -209,10 +202,6 @@ def entries_of(error: BaseException) -> list[TracebackType]:
 
 def _frames(error: BaseException) -> list[FrameType]:
     return [entry.tb_frame for entry in entries_of(error)]
-
-
-def _is_users(entry: TracebackType) -> bool:
-    return is_user_file(entry.tb_frame.f_code.co_filename)
 
 
 def _phase(frames: list[FrameType]) -> str | None:
@@ -293,7 +282,7 @@ def _plain_name(name: str) -> str:
 
 def _function(frame: FrameType) -> str:
     name = frame.f_code.co_name
-    return MODULE_IS_MADE if name == "__init__" and _is_module(_self_of(frame)) else name
+    return MODULE_IS_MADE if name == "__init__" and is_torch(_self_of(frame), "nn", "Module") else name
 
 
 def _named(name: str, kind: str) -> str:
@@ -305,22 +294,12 @@ def _named(name: str, kind: str) -> str:
     return f"{name} ({kind})" if name.isdecimal() else name or kind
 
 
-def _is_module(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
-
-
 def _with_theirs(values: Iterable[Any]) -> Iterator[Any]:
     """These values, plus the model and optimizer of each trainer among them."""
     for value in values:
         yield value
         if any(cls.__name__ == "Trainer" for cls in type(value).__mro__) and hasattr(value, "__dict__"):
             yield from (vars(value).get("model"), vars(value).get("optimizer"))
-
-
-def _is_optimizer(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.optim.Optimizer)
 
 
 def _self_of(frame: FrameType) -> object:
