@@ -40,11 +40,13 @@ class RemedyThresholds:
 
     Attributes:
         shortest: Tokens; shorter samples are not cut.
+        most_parts: Of a step.
         much_frac: Of what is in use: a variable that is worth a word.
         to_torch_frac: Of a device, for torch, so that libraries beside it get the rest.
     """
 
     shortest: int = 16
+    most_parts: int = 4096
     much_frac: float = 0.05
     to_torch_frac: float = 0.9
 
@@ -153,8 +155,10 @@ def smaller_batches(case: Case) -> list[Change]:
     """The same step in smaller micro-batches, the largest first."""
     settings = case.settings
     rows = settings.number("per_device_train_batch_size", case.rows or 1)
-    whole = rows * settings.number("gradient_accumulation_steps")
-    sizes = [size for size in range(rows - 1, 0, -1) if whole % size == 0 and (rows % size == 0 or rows & (rows - 1))]
+    accumulation = settings.number("gradient_accumulation_steps")
+    whole = rows * accumulation
+    parts = (part for part in range(accumulation + 1, min(whole, _WHEN.most_parts) + 1) if whole % part == 0)
+    sizes = [size for size in (whole // part for part in parts) if rows % size == 0 or rows & (rows - 1)]
     return [
         _setting(
             "the same step in smaller parts",
