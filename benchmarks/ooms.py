@@ -161,7 +161,7 @@ def _run(words: list[str], folder: Path) -> tuple[int, str]:
 
 def traceback_in(stderr: str) -> str:
     """The traceback that a script has written, without ours and without bars."""
-    text = _SPEED.sub("", stderr).partition("== forgather-mem == ")[0]
+    text = _SPEED.sub("", stderr).partition("== forgather-mem == ")[0].partition("forgather-mem: out of memory")[0]
     return text[text.find("Traceback (most") :] if "Traceback (most" in text else ""
 
 

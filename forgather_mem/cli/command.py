@@ -59,6 +59,7 @@ class Arguments:
         baseline: The file that memory is compared with.
         update_baseline: Whether that file is written instead.
         max_peaks: Place ("host", "gpu0") and size of each `--max-peak`.
+        advice_s: How long what would have fitted is planned when memory has run out.
         command: The words of the command.
     """
 
@@ -71,6 +72,7 @@ class Arguments:
     baseline: str | None = None
     update_baseline: bool = False
     max_peaks: Sequence[tuple[str, str]] = ()
+    advice_s: int = 60
     command: Sequence[str] = ()
 
     def __init__(self, asked: Mapping[str, object]) -> None:

@@ -70,7 +70,7 @@ def plan_script(
     request = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        code = subprocess.run(words, env=_environment(folder), stdout=sys.stderr, check=False).returncode
+        code = subprocess.run(words, env=environment_of_plan(folder), stdout=sys.stderr, check=False).returncode
         answer = _answer(Path(folder) / run_session.ANSWER)
     if answer is None:
         complain(
@@ -112,7 +112,8 @@ def _sizes(settings: list[str]) -> list[tuple[int | None, int | None]]:
     return list(itertools.product(*asked.values()))  # type: ignore[arg-type]
 
 
-def _environment(folder: str) -> dict[str, str]:
+def environment_of_plan(folder: str) -> dict[str, str]:
+    """The variables of a process whose script is planned, as the request in this folder says."""
     environment = {name: value for name, value in os.environ.items() if name != run_session.FOLDER}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_SITE, environment.get("PYTHONPATH"))))
     environment[run_session.PLAN] = folder

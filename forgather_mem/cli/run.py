@@ -6,7 +6,7 @@ import argparse
 import os
 
 from forgather_mem.cli.options import add_allow, add_settings
-from forgather_mem.cli.parser import CommandParser, one_of, size_bytes
+from forgather_mem.cli.parser import CommandParser, one_of, size_bytes, whole_number
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -28,6 +28,11 @@ def add_arguments(parser: CommandParser) -> None:
     add(
         "--max-peak", dest="max_peaks", metavar="host=SIZE|gpu0=SIZE", type=_max_peak, action="append", default=[],
         help="Exit with 3 when the peak was higher. Repeatable.",
+    )  # fmt: skip
+    add(
+        "--advice-s", metavar="N", type=whole_number(0), default=60,
+        help="When memory runs out, plan for at most so many seconds what would have fitted; 0 for nothing. "
+        "Default: %(default)s.",
     )  # fmt: skip
     parser.add_command("A script, -m module, torchrun, ..., with its own options.")
 

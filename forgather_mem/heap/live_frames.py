@@ -17,19 +17,19 @@ def running_frames() -> Iterator[FrameType]:
 
     Module-level code has no own variables and is left out. Don't keep frames: each keeps all it can see alive.
     """
-    for frame in _all_frames():
+    for frame in all_frames():
         if not is_our_frame(frame) and (is_function(frame) or frame.f_locals is not frame.f_globals):
             yield frame
 
 
 def is_frame_running(frame: FrameType) -> bool:
     """Whether this function has not returned yet."""
-    return any(other is frame for other in _all_frames())
+    return any(other is frame for other in all_frames())
 
 
 def running_namespaces() -> Iterator[dict[str, object]]:
     """The global namespaces of running code: of modules, and those passed to `exec`."""
-    for frame in _all_frames():
+    for frame in all_frames():
         yield frame.f_globals
 
 
@@ -38,7 +38,8 @@ def is_our_frame(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_OURS)
 
 
-def _all_frames() -> Iterator[FrameType]:
+def all_frames() -> Iterator[FrameType]:
+    """The frames of all threads, modules' and ours, too."""
     todo: list[FrameType | None] = list(sys._current_frames().values())
     while todo:
         frame = todo.pop()

@@ -38,6 +38,12 @@ def is_tensor(thing: object) -> TypeGuard[torch.Tensor]:
     return is_tensor_class(type(thing))
 
 
+def is_torch(thing: object, module: str, name: str) -> bool:
+    """Whether it is of this class of torch's, as "nn", "Module"; False where torch is not loaded."""
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(type(thing), getattr(getattr(torch, module), name))
+
+
 def is_tensor_class(kind: type) -> bool:
     """Whether this is a tensor class."""
     torch = sys.modules.get("torch")

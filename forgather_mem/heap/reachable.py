@@ -34,7 +34,8 @@ from forgather_mem.source.source_lines import is_our_class, is_user_class, is_us
 
 MAX_NODES = 40_000
 # Of longer containers only the first and last few items are visited: new ones are last.
-_MANY, _FIRST, _LAST = 400, 8, 24
+MANY, _FIRST, _LAST = 400, 8, 24
+SAMPLED = _FIRST + _LAST
 _ATOMS = frozenset((
     int, float, complex, bool, str, bytes, type(None), CodeType, ModuleType, BuiltinFunctionType, FrameType,
     GetSetDescriptorType, MemberDescriptorType, WrapperDescriptorType, property, range, slice,
@@ -63,19 +64,22 @@ class ReachableGraph:
         self._librarys_from = 0
 
     @classmethod
-    def walk(cls, budget_s: float = 0.15) -> ReachableGraph:
-        """Walk down from the user's variables, for so many CPU seconds of this thread at most."""
+    def walk(cls, budget_s: float = 0.15, failed: Iterable[FrameType] = ()) -> ReachableGraph:
+        """Walk down from the user's variables, for so many CPU seconds of this thread at most.
+
+        `failed` are functions that an error has left: what only they lead to is reached after the rest.
+        """
         graph = cls()
         collects = gc.isenabled()
         gc.disable()  # a full collection in between would take longer than the whole budget
         try:
-            graph._walk(budget_s)
+            graph._walk(budget_s, failed)
         finally:
             if collects:
                 gc.enable()
         return graph
 
-    def _walk(self, budget_s: float) -> None:
+    def _walk(self, budget_s: float, failed: Iterable[FrameType]) -> None:
         self._until_s = time.thread_time() + budget_s
         ours = dict.fromkeys([id(self), id(self.__dict__), *map(id, vars(self).values())], -1)
         self._seen.update(ours)  # counted as seen, not entered
@@ -84,10 +88,11 @@ class ReachableGraph:
         users: list[tuple[str, object]] = []
         plain: list[tuple[str, object]] = []
         librarys: list[tuple[str, object]] = []
-        for frame in running_frames():
+        left = list(failed)
+        for frame in itertools.chain(left, running_frames()):
             of_user = is_user_file(frame.f_code.co_filename)
             for label, thing in _variables(frame):
-                is_plain = issubclass(type(thing), _CONTAINERS)
+                is_plain = issubclass(type(thing), _CONTAINERS) or frame in left
                 (librarys if not of_user else plain if is_plain else users).append((label, thing))
         position = 0
         for roots in ([*users, *_namespaces()], plain, librarys):
@@ -120,6 +125,10 @@ class ReachableGraph:
         """A number that identifies the object that led to this node; for a root, its name."""
         above = self._above[position]
         return hash(self._labels[position]) if above < 0 else id(self.nodes[above])
+
+    def parent(self, position: int) -> int:
+        """The position of the object that led to this node; -1 for a root."""
+        return self._above[position]
 
     def is_namespace(self, position: int) -> bool:
         """Whether this is the namespace of an instance's attributes."""
@@ -222,14 +231,14 @@ def _counts(kind: type) -> bool:
 def _held_by(thing: Any) -> Iterable[Any]:
     kind = type(thing)
     if kind is dict or issubclass(kind, dict):
-        if dict.__len__(thing) > _MANY:  # methods of a subclass may do anything, even import
+        if dict.__len__(thing) > MANY:  # methods of a subclass may do anything, even import
             values = dict.values(thing)
             return _ends(values, reversed(values))
     elif kind is list or kind is tuple or kind is deque:
-        if len(thing) > _MANY:
+        if len(thing) > MANY:
             return _ends(thing, reversed(thing))
     elif kind is set or kind is frozenset:
-        if len(thing) > _MANY:
+        if len(thing) > MANY:
             return list(itertools.islice(thing, _LAST))
     elif kind is ContextVar:
         return [thing.get(None)]

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from forgather_mem.heap.object_size import is_tensor
+from forgather_mem.heap.autograd import operations_of
+from forgather_mem.heap.object_size import is_tensor, is_torch
 from forgather_mem.heap.owners import Owner, find_owners
 from forgather_mem.probes.tensors import storages_of, values_of
 from forgather_mem.units import format_bytes
 
 if TYPE_CHECKING:
     import torch
-    from torch.autograd.graph import Node
 
 
 T = TypeVar("T")
@@ -30,13 +30,11 @@ class LookLimits:
     Attributes:
         watched: Tensors of one thing.
         tensors: Of those with a graph.
-        nodes: Of these graphs.
         budget_s: For one search.
     """
 
     watched: int = 100_000
     tensors: int = 1_000
-    nodes: int = 100_000
     budget_s: float = 2.0
 
 
@@ -168,20 +166,15 @@ def tensors_in(thing: object) -> Iterator[torch.Tensor]:
             todo += values_of(part)
         elif isinstance(part, list | tuple):
             todo += part
-        elif _is_torch(part, "nn", "Module"):
+        elif is_torch(part, "nn", "Module"):
             todo += [*part.parameters(), *part.buffers()]
-        elif _is_torch(part, "optim", "Optimizer"):
+        elif is_torch(part, "optim", "Optimizer"):
             todo += [part.state, part.param_groups]
 
 
 def storage_bytes(tensor: torch.Tensor) -> int:
     """Size of a tensor's storages, in bytes."""
     return sum(size for _, size in storages_of(tensor))
-
-
-def _is_torch(thing: object, module: str, name: str) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(thing, getattr(getattr(torch, module), name))
 
 
 def _weak(thing: T) -> weakref.ref[T] | None:
@@ -207,19 +200,8 @@ def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) 
     )
     tensors = list(itertools.islice(with_graph, _LOOK.tensors))
     owners = find_owners(tensors, max_owners=_LOOK.tensors, budget_s=budget_s, ignore=[tensors])
-    leading = {number: _leads_to(tensors[number].grad_fn, wanted) for number in {owner.target for owner in owners}}
-    return [owner for owner in owners if leading[owner.target]][:max_owners]
-
-
-def _leads_to(node: Node, wanted: object) -> bool:
-    seen: set[object] = set()
-    todo = [node]
-    while todo and len(seen) < _LOOK.nodes:
-        node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if getattr(node, "variable", None) is wanted:
-            return True
-        todo += [below for below, _ in node.next_functions if below is not None]
-    return False
+    graphs = {number: operations_of(tensors[number].grad_fn, set()) for number in {owner.target for owner in owners}}
+    leading = {
+        number for number, graph in graphs.items() if any(getattr(one, "variable", None) is wanted for one in graph)
+    }
+    return [owner for owner in owners if owner.target in leading][:max_owners]

@@ -17,6 +17,7 @@ from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import ForgatherMemError, say
 from forgather_mem.files import is_real_folder, write_chosen_file
 from forgather_mem.formats.ring import Ring
+from forgather_mem.launch.advice import with_planned_advice
 from forgather_mem.launch.last_error import add_last_error
 from forgather_mem.launch.launcher_word import word_of
 from forgather_mem.launch.sampler import Sampler
@@ -61,6 +62,8 @@ def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, 
         reports = [_not_killed(report) for report in reports]
     if ended.code != 0 and folder.path:
         reports[-1] = add_last_error(reports[-1], folder.path)
+    if run_session.rank_and_size()[1] == 1:
+        reports[-1] = with_planned_advice(reports[-1], command, arguments.advice_s)
     for report in reports:
         if report.run.folder:
             with contextlib.suppress(OSError):

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 from _thread import allocate_lock, get_ident
 from contextlib import suppress
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _OPTIMIZERS = "torch.optim.optimizer"
 _NOT_HERE = 2  # the exit code of a fork that has found nothing to plan
+_GRACE_S = 2
 _MOST_NAMED = 5
 _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trainer", "transformers.modeling_utils"
 
@@ -42,8 +44,11 @@ def meetings() -> dict[str, Callable[[], object]]:
         _OPTIMIZERS: functools.partial(_plan_loops, acts),
         "torch._dynamo": lambda: sys.modules["torch"].compiler.set_stance("force_eager"),
     }
-    if _request()["meta"]:
+    request = _request()
+    if request["meta"]:
         found[_MODELS] = _leave_weights_unread
+    if "failed" in request:
+        _end_in_time(request["failed"]["until_s"])  # type: ignore[index]
     return {name: functools.partial(_done_or_ended, meet, acts) for name, meet in found.items()}
 
 
@@ -136,6 +141,21 @@ def _request() -> dict[str, object]:
         return dict(json.load(file))
 
 
+def _end_in_time(until_s: float) -> None:
+    """Of a training that has failed: whoever waits for the plan may be gone by then, and it is not to fail again."""
+    signal.alarm(max(1, int(until_s - time.time()) + _GRACE_S))
+    with suppress(ImportError):
+        import resource
+
+        limit = resource.setrlimit
+
+        def limited(which: int, limits: tuple[int, int]) -> None:
+            if which not in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+                limit(which, limits)
+
+        resource.setrlimit = limited
+
+
 def _plan_instead(acts: _Acts) -> None:
     trainers = sys.modules[_TRAINER].Trainer
     original = trainers.train
@@ -185,9 +205,17 @@ def _plan_loops(acts: _Acts) -> None:
 
 
 def _answer_to(training: object) -> dict[str, object] | None:
+    """The plans that are asked for; or, of a training that has failed, what would have fitted."""
     from forgather_mem.planning.answers import answer_to
 
-    return answer_to(_request(), training)
+    request = _request()
+    failed = request.get("failed")
+    if not isinstance(failed, dict):
+        return answer_to(request, training)
+    from forgather_mem.launch.failed_training import FailedTraining
+    from forgather_mem.launch.planned_remedies import remedies_for
+
+    return remedies_for(FailedTraining(**failed), training)
 
 
 def _forked() -> int:
@@ -211,7 +239,7 @@ def _answer(made: Callable[[], dict[str, object] | None], acts: _Acts) -> None:
     except GoesOn:
         return
     except BaseException as error:  # noqa: BLE001  # an interrupt, too: nothing of the script's shall handle it
-        answer = {"problem": f"planning has failed with {type(error).__name__}, as told above"}
+        answer = {"problem": f"planning has failed with {error!r}"}
         with suppress(BaseException):
             traceback.print_exc(file=sys.__stderr__)
     if answer is None:

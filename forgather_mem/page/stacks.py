@@ -294,10 +294,7 @@ def _ran_out(made: Stack, report: RunReport, readings: Readings) -> None:
     if oom is None or not failed.any() or (oom.where == "host") != (made.place == "host"):
         return
     in_use, parts = dict(oom.in_use), {}
-    for size in (size for key, _, size in made.parts if key == "python"):
-        # What imports took has not gone: the failure's own account has it under "other"
-        in_use["python"] = min(int(size[~failed][-1:].sum()), in_use.get("other", 0))
-        in_use["other"] = in_use.get("other", 0) - in_use["python"]
+    in_use["python"] = in_use.pop("Python and libraries", 0)
     for key, _, size in made.parts:
         size[failed] = in_use.pop(key, 0)
         parts[key] = size

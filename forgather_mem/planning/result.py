@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from forgather_mem.planning.batches import JOINS, PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS, WORKSPACES
+from forgather_mem.planning.requests import StorageRequest, requests_of
 from forgather_mem.planning.rounds import NOT_THROUGH
 from forgather_mem.planning.stand_ins import BOUNDED
 from forgather_mem.planning.storage_log import StorageLog, Trace
@@ -55,6 +56,7 @@ class Plan:
         phases: The peaks of all phases, in order.
         notes: What was planned otherwise than it will be.
         trace: What the plan was made of, where other sizes are foretold from it.
+        requests: Its larger allocations, in order.
     """
 
     peak_bytes: int
@@ -69,6 +71,7 @@ class Plan:
     phases: tuple[PhasePlan, ...]
     notes: tuple[str, ...] = ()
     trace: Trace = field(default=Trace(), repr=False, compare=False)
+    requests: tuple[StorageRequest, ...] = field(default=(), repr=False)
 
     @property
     def parts(self) -> dict[str, int]:
@@ -98,9 +101,9 @@ class Plan:
 
     def to_dict(self) -> dict[str, object]:
         """The same as plain values, for JSON."""
-        values = asdict(replace(self, trace=Trace()))
-        del values["trace"]
-        return {**values, "phases": [asdict(row) for row in self.phases], "notes": list(self.notes)}
+        plain = asdict(replace(self, trace=Trace(), requests=()))
+        del plain["trace"], plain["requests"]
+        return {**plain, "phases": [asdict(row) for row in self.phases], "notes": list(self.notes)}
 
     def __str__(self) -> str:
         return self.text()
@@ -134,6 +137,7 @@ def plan_of_log(
         phases=rows,
         notes=tuple(notes),
         trace=log.lasting(),
+        requests=tuple(requests_of(log)),
     )
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from forgather_mem.reporting.table import format_gib, format_place, format_time
 from forgather_mem.telemetry.report import (
-    Change,
     HostMemory,
     KilledReport,
     LeakReport,
@@ -116,7 +115,13 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
         )
         whole = format_gib(total) if unit == GIB else f"{total / MIB:,.0f} MiB"
         lines += _indented(f"In use {whole}: {parts}", width, hanging=17)
-    return [*lines, *_advice_lines(report, oom, width)]
+    lines += _advice_lines(report, limit_bytes, oom.fit, width)
+    if oom.no_help:
+        lines += _indented(f"No help here: {oom.no_help}", width, hanging=2)
+    if oom.fit is None and limit_bytes and report.run.script:  # nobody has planned it
+        card = _roughly(limit_bytes).replace(" ", "")
+        lines += _indented(f"What would fit: forgather-mem plan --card {card} {report.run.script}", width, hanging=2)
+    return lines
 
 
 def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[str]:
@@ -148,10 +153,11 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
         cause = "Cause: the workers keep what they load, or touch Python objects and so copy the pages they are on."
         lines += _indented(cause, width, hanging=2)
         tries = ["rows as one array or Arrow table, and nothing kept in the workers"]
-    tries += [advice.text for advice in report.advice[:1] if not is_room(report, advice)]
+    is_planned = any(advice.predicted_bytes is not None for advice in report.advice)
+    tries += [advice.text for advice in report.advice[:1] if not is_planned]
     if tries:
         lines += _indented(f"Try: {'; '.join(tries)}.", width, hanging=2)
-    return lines
+    return [*lines, *(_advice_lines(report, report.host.limit_bytes, "planned", width) if is_planned else ())]
 
 
 def _silence(killed: KilledReport) -> str:
@@ -159,15 +165,19 @@ def _silence(killed: KilledReport) -> str:
     return f", {format_duration(silent_s)} before the end" if silent_s >= _LIMITS.silence_s else ""
 
 
-def is_room(report: RunReport, advice: Change) -> bool:
-    """Whether this is what would still have fitted in a run that did not run out of memory."""
-    return report.oom is None and "per_device_train_batch_size" in advice.set
-
-
 def was_out_of_memory(killed: KilledReport) -> bool:
     """Whether the kernel has counted an out-of-memory kill."""
     before, after = killed.oom_kill_before, killed.oom_kill_after
     return before is not None and after is not None and after > before
+
+
+def was_killed_for_memory(killed: KilledReport, host: HostMemory) -> bool:
+    """Whether the kernel has, or most likely has, ended it for memory."""
+    before, after, used_bytes = killed.oom_kill_before, killed.oom_kill_after, killed.used_bytes
+    if None not in (before, after):
+        return was_out_of_memory(killed)
+    is_full = used_bytes and host.limit_bytes and used_bytes >= _LIMITS.full_frac * host.limit_bytes
+    return bool(killed.signal == signals.SIGKILL and is_full)
 
 
 def signal_name(number: int) -> str:
@@ -199,8 +209,7 @@ def _killer(killed: KilledReport, host: HostMemory) -> str:
         return f"ENDED BY {name}."
     if before is not None and after is not None:
         return f"KILLED BY {name}, but not for memory: the kernel counted no out-of-memory kill (oom_kill {after})."
-    used_bytes = killed.used_bytes
-    if used_bytes and host.limit_bytes and used_bytes >= _LIMITS.full_frac * host.limit_bytes:
+    if was_killed_for_memory(killed, host):
         return f"KILLED BY {name}, most likely by the kernel: {whose} was nearly reached."
     return f"KILLED BY {name}; the sender is not known."
 
@@ -258,18 +267,20 @@ def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
             yield from (" " * 12 + line for line in wrapped[1:])
 
 
-def _advice_lines(report: RunReport, oom: OomReport, width: int) -> Iterator[str]:
-    """Under one heading what fits by its prediction, under another what has none."""
+def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width: int) -> Iterator[str]:
+    """Under one heading what was planned to fit, under another what may help without a plan."""
     heading = ""
     in_order = sorted(report.advice[: _LIMITS.advice], key=lambda advice: advice.predicted_bytes is None)
+    is_planned = any(advice.predicted_bytes is not None for advice in in_order)
     for number, advice in enumerate(in_order, 1):
-        predicted = advice.predicted_bytes
-        basis = oom.fit if predicted is not None or (oom.fit or "").startswith("not") else "not measured"
-        title = "MAY HELP" if predicted is None else "WOULD HAVE FIT"
+        predicted, notes = advice.predicted_bytes, [advice.note or ""]
+        if predicted is not None:
+            notes.insert(0, f"peak {_roughly(predicted)}, leaves {_roughly(max(0, limit_bytes - predicted))}")
+        title = "WOULD HAVE FIT" if predicted is not None else "MAY HELP"
         if title != heading:
             heading = title
-            yield f"{title}  ({basis})"[:width] if basis else title
-        notes = ["" if predicted is None else f"about {_roughly(predicted)}", advice.note or ""]
+            of = "not planned" if title == "MAY HELP" and is_planned else basis or "not planned"
+            yield from textwrap.wrap(f"{title}  ({of})", width, subsequent_indent="  ")
         text, note = advice.text, "; ".join(filter(None, notes))
         room = width - len(note) - len(f"  {number}  ") - 3
         if len(text) <= room:
@@ -278,8 +289,6 @@ def _advice_lines(report: RunReport, oom: OomReport, width: int) -> Iterator[str
             yield from textwrap.wrap(
                 f"{text}   {note}", width, initial_indent=f"  {number}  ", subsequent_indent=" " * 5
             )
-    if oom.no_help:
-        yield from _indented(f"No help here: {oom.no_help}", width, hanging=2)
 
 
 def _whose(oom: OomReport) -> str:

@@ -24,7 +24,6 @@ from forgather_mem.reporting.costs import (
 )
 from forgather_mem.reporting.first_failure import first_failure_lines
 from forgather_mem.reporting.problems import (
-    is_room,
     killed_lines,
     leak_lines,
     oom_lines,
@@ -121,7 +120,7 @@ def _body(report: RunReport, width: int, most: int, every_suspect: bool, with_ta
         lines = [*before, *killed_lines(report, report.killed, width), *_section("RANKS", _ranks(report), width)]
         if was_out_of_memory(report.killed):
             return _with_end(report, lines, most)
-        return _with_end(report, [*lines, *table_lines(report), *_section("ROOM", _room(report), width)], most)
+        return _with_end(report, [*lines, *table_lines(report)], most)
     if _all_well(report) and not with_table:
         return _short(report, width)
     return _long(report, width, most, every_suspect, before)
@@ -148,7 +147,6 @@ def _short(report: RunReport, width: int) -> list[str]:
     said = [f"No leak (under {under} a step over {report.steps:,} steps){kept}."]
     if peaks := peaks_sentence(report):
         said.append(f"{peaks}.")
-    said += [f"Room: {room}" for room in _room(report)]
     rarer = len(rarer_readings(report))
     noted = f", {rarer} reading{'s' * (rarer != 1)} sampled less often" if rarer else ""
     said += [f"Startup {sentence}." for sentence in startup_sentences(report)]
@@ -215,7 +213,6 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool, before:
         lines += _section("RANKS", _ranks(report), width)
         if not leaks:
             lines += _section("PARTS", parts_sentences(report), width)
-            lines += _section("ROOM", _room(report), width)
         lines += _section("PLAN", planned_sentences(report), width)
         lines += _section("CLEAN-UP", cleanup_sentences(report, brief=leaks), width, lines_a_text)
         if trained:
@@ -266,11 +263,6 @@ def script_name(report: RunReport) -> str:
     if name == "__main__.py":  # python -m package
         name = os.path.basename(folder)
     return name or "training"
-
-
-def _room(report: RunReport) -> list[str]:
-    """The batch that would still have fitted, as a sentence."""
-    return [f"{advice.text}." for advice in report.advice[:1] if is_room(report, advice)]
 
 
 def _ranks(report: RunReport) -> Iterator[str]:

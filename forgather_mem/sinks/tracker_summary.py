@@ -25,7 +25,7 @@ class TrackerSummarySink:
     | `mem_run_leak` | "no leak", "leak", "not enough data" |
     | `mem_run_leak_mib_per_step` | of a leak |
     | `mem_run_peak_gib`, `mem_run_peak_step`, `mem_run_peak_phase` | the peak of the device, or of the host |
-    | `mem_run_advice` | the first change to make, or what would still have fitted |
+    | `mem_run_advice` | the first change to make after memory ran out |
     | `mem_run_report` | the report as text |
 
     In W&B they are in the run's summary, in Comet under Other. In MLflow numbers are metrics and words are tags.

@@ -45,3 +45,10 @@ def unused_heap_bytes() -> int:
     """What the C library has kept of freed memory, which is used again before more is asked for; 0 if unknown."""
     account = mallinfo2()
     return int(account().fordblks) if account is not None else 0
+
+
+def beyond_heap_bytes(anonymous_bytes: int) -> int:
+    """What of this process's own memory is not the C library's heap: Python's objects, data of libraries, stacks."""
+    account = mallinfo2()
+    found = account() if account is not None else None
+    return 0 if found is None else max(0, anonymous_bytes - int(found.arena + found.hblkhd))

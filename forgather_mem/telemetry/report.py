@@ -260,7 +260,7 @@ class KilledReport(ReportPart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change(ReportPart):
-    """One thing to change or, in a good run, what would still fit."""
+    """One thing to change after memory ran out."""
 
     text: str  # what to do, as the user would type it
     set: Mapping[str, object] = field(default_factory=dict)  # the same as values of `TrainingArguments`, ready to apply

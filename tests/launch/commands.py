@@ -62,6 +62,7 @@ def taken_apart(result: Result) -> Watched:
     assert begin.startswith(BEGIN), result.err
     head, found, tail = rest.partition(REPORT)
     assert found, result.err
+    head = head.partition("forgather-mem: out of memory in ")[0]  # which is planned then
     return Watched(Result(result.code, result.out, head), begin, found + tail)
 
 

@@ -256,7 +256,7 @@ own = os.getpid()
     before = BEFORE[: BEFORE.index("log = ")] + before
     result = planned(tmp_path, "--card", "1GiB", before=before, train=train)
     assert (result.code, result.out) == (1, ""), result.err
-    assert "forgather-mem: this can't be planned: planning has failed with Stop, as told above" in result.err
+    assert "forgather-mem: this can't be planned: planning has failed with Stop()" in result.err
     assert is_as_before(tmp_path)
 
 

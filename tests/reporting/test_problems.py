@@ -130,12 +130,33 @@ def test_the_machines_memory_is_not_called_a_containers_limit() -> None:
     assert "the machine's memory, 64.0 GiB, was reached" in text_of(report)
 
 
-def test_what_nobody_has_measured_does_not_stand_under_what_would_have_fit() -> None:
+def test_what_nobody_has_planned_does_not_stand_under_what_would_have_fit() -> None:
     report = out_of_memory()
     report["advice"] = [dict(change, predicted_bytes=None) for change in report["advice"]]
+    report["oom"]["fit"] = "not planned: no time"
     text = text_of(report)
     assert "WOULD HAVE FIT" not in text
-    assert "MAY HELP  (not measured)\n  1  per_device_train_batch_size=4" in text
+    assert "MAY HELP  (not planned: no time)\n  1  per_device_train_batch_size=4" in text
     report["advice"][1]["predicted_bytes"] = gib(78)
     headings = [line.split("  ")[0] for line in text_of(report).splitlines() if line.startswith(("WOULD", "MAY"))]
     assert headings == ["WOULD HAVE FIT", "MAY HELP"]
+
+
+def test_a_planned_change_tells_its_peak_and_what_it_leaves() -> None:
+    told = " ".join(text_of(out_of_memory()).split())
+    assert "gradient_accumulation_steps=2 peak 57 GiB, leaves 23 GiB" in told
+
+
+def test_where_nobody_has_planned_the_report_names_the_command_that_does() -> None:
+    report = out_of_memory()
+    assert "forgather-mem plan" not in text_of(report)
+    report["oom"]["fit"] = None
+    assert "forgather-mem plan --card 80GiB train.py" in " ".join(text_of(report).split())
+
+
+def test_of_a_killed_run_what_would_have_fitted_is_told_in_place_of_a_try() -> None:
+    report = killed()
+    report["advice"] = [{"text": "per_device_train_batch_size=4", "set": {}, "predicted_bytes": gib(40)}]
+    text = text_of(report)
+    assert "per_device" not in text.partition("WOULD HAVE FIT")[0]
+    assert "peak 40 GiB, leaves 24 GiB" in text

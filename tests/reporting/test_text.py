@@ -68,12 +68,6 @@ def test_a_script_that_exits_in_the_middle_shows_its_code() -> None:
     assert text.startswith("== forgather-mem == train.py == interrupted after 4 steps, 3.0 s ==")
 
 
-def test_room_is_spoken_of_only_when_the_advice_does() -> None:
-    report = all_well()
-    report["advice"] = []
-    assert "Room" not in text_of(report)
-
-
 def test_when_the_memory_will_be_full_and_how_sure_that_is() -> None:
     report = leaking()
     report["leak"].update(full_at_step=14600, sure="not yet", bytes_per_step_low=0.0, bytes_per_step_high=0.0)
@@ -97,20 +91,6 @@ def lengthened(report: dict[str, Any]) -> dict[str, Any]:
 
     changed: dict[str, Any] = change(long)
     return changed
-
-
-@pytest.mark.parametrize(("end", "signal"), [("interrupted", 2), ("killed", 15), ("killed", 9)])
-def test_the_room_of_a_run_that_somebody_ended_is_room_and_no_advice(end: str, signal: int) -> None:
-    room = {"text": "batch 16 would still fit (now 8)", "set": {"per_device_train_batch_size": 16}}
-    ended = {**killed()["killed"], "signal": signal, "oom_kill_after": 0, "workers_bytes_per_step": 0.0}
-    report = report_of("train.py", 300, 20.0, end, killed=ended, advice=[{**room, "predicted_bytes": None}])
-    text = text_of(report)
-    assert "Try:" not in text
-    assert [line.split() for line in text.splitlines() if "16" in line] == [
-        ["ROOM", "batch", "16", "would", "still", "fit", "(now", "8)."]
-    ]
-    by_the_kernel = {**ended, "oom_kill_after": 1}
-    assert "batch 16" not in text_of({**report, "killed": by_the_kernel}), "memory was full"
 
 
 def test_the_command_for_a_report_works_in_the_shell_that_started_the_process(

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.alerts.foretold import Foretold, free_disk_bytes, left_text
+from forgather_mem.diagnose.alerts.foretold import Foretold, free_disk_bytes, left_in, left_text
 from forgather_mem.errors import ours
 from forgather_mem.system.headroom import host_rooms
-from forgather_mem.system.native_heap import unused_heap_bytes
 from forgather_mem.telemetry.records import Moment
 from forgather_mem.units import GIB, format_bytes
 
@@ -157,22 +156,20 @@ def _on_disk(moment: Moment, plan: SavePlan, size: CheckpointSize) -> Foretold |
 
 def _in_memory(moment: Moment, plan: SavePlan, size: CheckpointSize) -> Foretold | None:
     room = next(iter(host_rooms()), None)
-    if room is None or size.copied_bytes <= room.free_bytes + unused_heap_bytes():
+    if room is None or size.copied_bytes <= (left := left_in(room)):
         return None
     at_step, when = plan.when(1, moment.state.max_steps)
     text = (
         f"saving the first checkpoint ({when}) needs {format_bytes(size.copied_bytes)} of host memory, computed from "
-        f"the sizes of its tensors; {left_text(room.free_bytes, room.limit)}: "
+        f"the sizes of its tensors; {left_text(left, room.limit)}: "
     )
     if _is_gathered(moment):
         text += "save a sharded state (SHARDED_STATE_DICT)"
-    elif plan.is_buffered and not plan.only_model and size.model_bytes <= room.free_bytes:
+    elif plan.is_buffered and not plan.only_model and size.model_bytes <= left:
         text += f"with {plan.options[1]} it fits (no resuming), or give the job more host memory"
     else:
         text += "give the job more host memory"
-    return Foretold(
-        name="checkpoint", text=text, needed_bytes=size.copied_bytes, left_bytes=room.free_bytes, at_step=at_step
-    )
+    return Foretold(name="checkpoint", text=text, needed_bytes=size.copied_bytes, left_bytes=left, at_step=at_step)
 
 
 def _disk_advice(plan: SavePlan, size: CheckpointSize, free_bytes: int) -> str:

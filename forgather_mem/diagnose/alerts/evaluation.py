@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from forgather_mem.diagnose.alerts.foretold import Foretold, left_text, times_text
+from forgather_mem.diagnose.alerts.foretold import Foretold, left_in, left_text
 from forgather_mem.system.allocator import gauge_now
 from forgather_mem.system.headroom import Room, device_room, host_rooms
-from forgather_mem.system.native_heap import allocated_natively_bytes, unused_heap_bytes
+from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.units import format_bytes
 
-Size = tuple[int, int]  # bytes in use on the host, and on the device
+Size = tuple[float, float]  # bytes in use on the host, and on the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,6 @@ class Keeping:
         moves_every: After how many batches a device's tensors are moved to the host; None for at the end.
         moves: Whether what is kept on a device comes to the host at all.
         kept_bytes: Returns the bytes that are kept now, of tensors and arrays; None where only growth tells of it.
-        settle: Tells from the bytes that have grown how it really keeps them; asked once, when something grows.
         advice: What to do about it.
     """
 
@@ -63,7 +62,6 @@ class Keeping:
     moves_every: int | None = None
     moves: bool = False
     kept_bytes: Callable[[], int] | None = None
-    settle: Callable[[float], Keeping] | None = None
     advice: str = "keep only what the metrics need of a batch: numbers or argmax(-1), not all outputs"
 
 
@@ -71,11 +69,12 @@ class EvaluationGrowth:
     """Sizes after the first batches of one evaluation.
 
     Args:
-        keeping: How it keeps what it has predicted.
+        ask: Tells from the bytes that have grown how it keeps what it has predicted; called once, when something grows.
     """
 
-    def __init__(self, keeping: Keeping) -> None:
-        self._keeping = keeping
+    def __init__(self, ask: Callable[[float], Keeping]) -> None:
+        self._ask = ask
+        self._keeping: Keeping | None = None
         self._num_batches = 0
         self._next = _WHEN.first
         self._seen: list[tuple[int, Size]] = []
@@ -102,31 +101,28 @@ class EvaluationGrowth:
         if sum(grown) < _WHEN.least_a_batch_bytes:
             self._is_judged = self._num_batches > 64
             return None
-        return self._judge(grown, num_batches())
+        whole = num_batches()
+        self._is_judged = whole is None or whole <= self._num_batches
+        return None if whole is None or self._is_judged else self._judge(grown, whole)
 
-    def _judge(self, grown: tuple[float, float], num_batches: int | None) -> Foretold | None:
-        if num_batches is None or num_batches <= self._num_batches:
-            self._is_judged = True
-            return None
-        if self._keeping.settle is not None:
-            self._keeping = self._keeping.settle(sum(grown) * self._num_batches)
-        found = _outlook(self._keeping, grown, self._num_batches, num_batches)
+    def _judge(self, grown: Size, num_batches: int) -> Foretold | None:
+        done = self._num_batches
+        keeping = self._keeping = self._keeping or self._ask(sum(grown) * done)
+        found = _outlook(keeping, grown, done, num_batches)
         at_batch = (found.at_batch if found is not None else None) or num_batches
         fewest: float = _WHEN.fewest
-        if not self._keeping.is_known:
+        if not keeping.is_known:
             fewest = max(_WHEN.fewest_of_unknown, _WHEN.unknown_frac * at_batch)
-        early = at_batch < 2 * self._num_batches
-        if not early and self._num_batches < max(fewest, _WHEN.judged_after_frac * num_batches):
+        if at_batch >= 2 * done and done < max(fewest, _WHEN.judged_after_frac * num_batches):
             return None
-        if found is not None and self._keeping.kept_bytes is not None:  # of what has grown that alone goes on
-            a_batch = self._keeping.kept_bytes() / self._num_batches
-            grown = min(grown[0], a_batch), min(grown[1], a_batch)
-            found = _outlook(self._keeping, grown, self._num_batches, num_batches)
-        self._is_judged = found is not None or self._num_batches > num_batches // 2
+        if found is not None and keeping.kept_bytes is not None:  # of what has grown that alone goes on
+            a_batch = keeping.kept_bytes() / done
+            found = _outlook(keeping, (min(grown[0], a_batch), min(grown[1], a_batch)), done, num_batches)
+        self._is_judged = found is not None or done > num_batches // 2
         return found
 
 
-def _growth(seen: Sequence[tuple[int, Size]]) -> tuple[float, float]:
+def _growth(seen: Sequence[tuple[int, Size]]) -> Size:
     """Bytes a batch on the host and on the device; 0 where it slows down.
 
     >>> _growth([(2, (100, 0)), (3, (150, 0)), (4, (200, 0))])
@@ -143,48 +139,36 @@ def _growth(seen: Sequence[tuple[int, Size]]) -> tuple[float, float]:
     return grown[0], grown[1]
 
 
-def _outlook(keeping: Keeping, grown: tuple[float, float], done: int, num_batches: int) -> Foretold | None:
+def _outlook(keeping: Keeping, grown: Size, done: int, num_batches: int) -> Foretold | None:
     """What will not fit, the device first: there it fails first."""
     on_host, on_device = grown
-    if on_device > 0:
-        window = keeping.moves_every or num_batches
-        found = _against(device_room(), on_device, done, min(num_batches, window), num_batches, keeping, slack_bytes=0)
+    on_host = max(on_host, on_device) if keeping.moves or keeping.moves_every else on_host
+    window = min(num_batches, keeping.moves_every or num_batches)
+    host = next(iter(host_rooms()), None), on_host, num_batches
+    for room, a_batch, kept_batches in ((device_room() if on_device else None, on_device, window), host):
+        found = _against(room, a_batch, done, kept_batches, keeping) if room is not None and a_batch > 0 else None
         if found is not None:
             return found
-    if keeping.moves or keeping.moves_every:
-        on_host = max(on_host, on_device)
-    room = next(iter(host_rooms()), None)
-    return _against(room, on_host, done, num_batches, num_batches, keeping, slack_bytes=unused_heap_bytes())
+    return None
 
 
-def _against(
-    room: Room | None,
-    a_batch: float,
-    done: int,
-    kept_batches: int,
-    num_batches: int,
-    keeping: Keeping,
-    *,
-    slack_bytes: int,
-) -> Foretold | None:
-    """What will not fit into this room; `kept_batches` of all batches are there at the most at once."""
-    if room is None or a_batch <= 0 or kept_batches <= done:
-        return None
+def _against(room: Room, a_batch: float, done: int, kept_batches: int, keeping: Keeping) -> Foretold | None:
+    """What will not fit into this room; so many batches are there at the most at once."""
     # Where they are joined: the new array beside the old one, and of these what is there now
     held = 2 * kept_batches - 1 - done if keeping.joins else kept_batches - done
-    needed, left = held * a_batch, room.free_bytes // room.num_ranks + slack_bytes
-    if needed <= left:
+    needed, left = held * a_batch, left_in(room)
+    if kept_batches <= done or needed <= left:
         return None
     until = (left / a_batch + 1 + done) / 2 if keeping.joins else left / a_batch + done
-    at_batch = min(num_batches, max(done + 1, math.ceil(until)))
+    at_batch = min(kept_batches, max(done + 1, math.ceil(until)))
     whole = a_batch * kept_batches
     twice = f", {format_bytes(2 * whole)} while they are joined" if keeping.joins else ""
     text = (
         f"the evaluation keeps {format_bytes(a_batch)} of each batch on the {room.where}: {format_bytes(whole)} after "
-        f"{times_text(kept_batches, 'batch')}{twice}. {left_text(left, room.limit)}, which batch {at_batch:,} exceeds: "
+        f"{kept_batches:,} batches{twice}. {left_text(left, room.limit)}, which batch {at_batch:,} exceeds: "
         f"{keeping.advice}"
     )
-    return Foretold(name="evaluation", text=text, needed_bytes=round(needed), left_bytes=round(left), at_batch=at_batch)
+    return Foretold(name="evaluation", text=text, needed_bytes=round(needed), left_bytes=left, at_batch=at_batch)
 
 
 def _size_now() -> Size | None:

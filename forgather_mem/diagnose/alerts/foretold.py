@@ -1,4 +1,7 @@
-"""What is told early of a failure that would come late: one line for a person, and the same as data."""
+"""What is told early of a failure that would come late: one line for a person, and the same as data.
+
+What comes is what was observed, or follows from sizes, times what is ahead; it is held against what is left now.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from forgather_mem.errors import escape_controls, ours
+from forgather_mem.system.headroom import Room
+from forgather_mem.system.native_heap import unused_heap_bytes
 from forgather_mem.telemetry.records import FORETOLD, Finding, RunInfo
 from forgather_mem.units import format_bytes
 
@@ -35,6 +40,17 @@ class Foretold:
     left_bytes: int
     at_step: int | None = None
     at_batch: int | None = None
+
+
+def left_in(room: Room) -> int:
+    """What this process may still take of a memory: its share, and what it has of freed host memory."""
+    unused = unused_heap_bytes() if room.where == "host" else 0
+    return room.free_bytes // room.num_ranks + unused
+
+
+def left_text(left_bytes: int, limit: str) -> str:
+    """What a limit leaves, for people."""
+    return f"{format_bytes(left_bytes)} are left ({limit})"
 
 
 def tell(run: RunInfo, step: int, found: Foretold) -> None:
@@ -75,13 +91,3 @@ def free_disk_bytes(folder: str | os.PathLike[str]) -> int | None:
     except ours(OSError):
         return None
     return system.f_bavail * system.f_frsize
-
-
-def times_text(count: int, what: str) -> str:
-    """A count and its noun, for people."""
-    return f"{count:,} {what}{'' if count == 1 else 'es' if what.endswith('ch') else 's'}"
-
-
-def left_text(free_bytes: int, limit: str) -> str:
-    """What a limit leaves, for people."""
-    return f"{format_bytes(free_bytes)} are left ({limit})"

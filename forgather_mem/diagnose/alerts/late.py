@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from forgather_mem.diagnose.alerts.checkpoint import checkpoint_ahead, save_plan
+from forgather_mem.diagnose.alerts.checkpoint import checkpoint_ahead
 from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth, Keeping
 from forgather_mem.diagnose.alerts.foretold import Foretold, tell
-from forgather_mem.diagnose.alerts.running_loop import bytes_in
-from forgather_mem.diagnose.alerts.saved_files import SavedFiles
-from forgather_mem.diagnose.oom.shapes.sample_lengths import lengths_of
+from forgather_mem.diagnose.alerts.sample_lengths import lengths_of
+from forgather_mem.heap.object_size import deep_bytes
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 
@@ -33,8 +32,6 @@ class LateFailures:
         self._told: set[str] = set()
         self._evaluation: EvaluationGrowth | None = None
         self._has_looked = False  # at what a checkpoint takes
-        self._files = SavedFiles()
-        run.at_close(self._files.give_back)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         found: Foretold | None = None
@@ -53,39 +50,26 @@ class LateFailures:
         if "evaluation" in self._told:
             return None
         if self._evaluation is None:
-            self._evaluation = EvaluationGrowth(keeping_of(moment, self._run.trainer()))
+            trainer = self._run.trainer()
+            self._evaluation = EvaluationGrowth(lambda grown_bytes: keeping_of(moment, trainer, grown_bytes))
         return self._evaluation.batch_done(lambda: num_batches_of(moment))
 
     def _before_checkpoints(self, moment: Moment) -> Foretold | None:
         """After the first step, when the optimizer has its state; of the ranks the one that writes."""
         self._has_looked = True
-        if self._run.trainer() is None and save_plan(moment) is None:
-            run = moment.run
-            self._files.begin(lambda: run.step)
-            run.watch_batches(lambda *_: self._batch_begins(run))
-        return (
-            None if moment.run.rank else checkpoint_ahead(moment, stay=not _may_move_checkpoints(self._run.trainer()))
-        )
-
-    def _batch_begins(self, run: RunInfo) -> None:
-        found = self._files.look()
-        if found is not None:
-            self._files.give_back()
-            tell(run, run.step, found)
+        stay = not _may_move_checkpoints(self._run.trainer())
+        return None if moment.run.rank else checkpoint_ahead(moment, stay=stay)
 
 
-def keeping_of(moment: Moment, trainer: object) -> Keeping:
-    """How this evaluation keeps its predictions: by a Trainer's arguments, or by the code of a loop."""
+def keeping_of(moment: Moment, trainer: object, grown_bytes: float) -> Keeping:
+    """How this evaluation keeps its predictions, of which so many bytes have grown: by a Trainer's arguments.
+
+    Without metrics `evaluate` keeps nothing of them, `predict` all.
+    """
     if not hasattr(moment.args, "eval_accumulation_steps"):
         return Keeping()
-    has_metrics = getattr(trainer, "compute_metrics", None) is not None
-
-    def settle(grown_bytes: float) -> Keeping:
-        # Without metrics `evaluate` keeps nothing of its predictions, `predict` all
-        is_kept = has_metrics or _kept_by_trainer() > grown_bytes / 2
-        return _of_trainer(moment, trainer) if is_kept else Keeping()
-
-    return Keeping(settle=settle)
+    is_kept = getattr(trainer, "compute_metrics", None) is not None or _kept_by_trainer() > grown_bytes / 2
+    return _of_trainer(moment, trainer) if is_kept else Keeping()
 
 
 def _of_trainer(moment: Moment, trainer: object) -> Keeping:
@@ -121,7 +105,8 @@ def _container() -> type[object] | None:
 
 def _kept_by_trainer() -> int:
     """Bytes of all that is in such containers; 75 ms among 350 000 objects."""
-    return bytes_in(vars(one) for one in live_objects(_container() or ()))
+    counted: set[tuple[object, int]] = set()
+    return int(sum(deep_bytes(one, set(), counted) for one in live_objects(_container() or ())))
 
 
 def _may_move_checkpoints(trainer: object) -> bool:

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from forgather_mem.errors import ours
-from forgather_mem.heap.graphs.graph_age import number_of, reaches_back
+from forgather_mem.heap.autograd import number_of, reaches_back
 from forgather_mem.heap.object_size import (
     CONTAINER,
     LRU_CACHE,

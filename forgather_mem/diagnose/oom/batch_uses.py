@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from forgather_mem.diagnose.oom.context import StepUse
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
+from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.errors import ours
 from forgather_mem.system.allocator import gauge_now
 from forgather_mem.system.headroom import host_rooms
@@ -39,6 +39,29 @@ USES = UseLimits()
 Measure = Literal["address space", "data", "anonymous"]
 # Fields of /proc/self/statm with each measure.
 _FIELDS: dict[Measure, tuple[int, int | None]] = {"address space": (0, None), "data": (5, None), "anonymous": (1, 2)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepUse:
+    """The largest micro-batch of one step, and the memory in use then.
+
+    Attributes:
+        step: The optimizer step, counted from 1.
+        rows: Samples in the micro-batch on this device (the first dimension of its tensors).
+        length: Tokens per sample (the second dimension), padding included; None for batches without one.
+        sample: Without tokens, the sizes of one sample, as of a picture.
+        phases: Bytes in use of the scarce memory, by phase ("forward", "backward", "optimizer", "evaluate", ...): the
+            allocator's peak if it is read, else the use at the phase's end.
+        saved_bytes: What its forward pass had allocated on the host beyond what there is between steps; None if that is
+            unknown.
+    """
+
+    step: int
+    rows: int
+    length: int | None
+    phases: Mapping[str, int]
+    saved_bytes: int | None = None
+    sample: tuple[int, ...] = ()
 
 
 class HostMeasure:
@@ -79,12 +102,10 @@ class BatchUses:
         between_bytes: Bytes in use at the end of the last step read.
         saved_bytes: What a micro-batch of that step had allocated on the host at the end of its forward pass, beyond
             what there was between the steps: what it saves for the backward pass.
-        highest_bytes: The highest peak of a step that a record has told of a device.
         reading: Whether this step is read.
     """
 
     def __init__(self) -> None:
-        self.highest_bytes = 0
         self.uses: list[StepUse] = []
         self.batch: Batch | None = None
         self.largest: Batch | None = None
@@ -134,9 +155,6 @@ class BatchUses:
         batch, self._step_batch = self._step_batch, None
         if batch is not None and batch is not self.largest:
             self.largest = batch if self.largest is None else max(self.largest, batch, key=_size)
-        peak = peaks.get("device/step_peak_bytes")
-        if peak is not None and peak > self.highest_bytes:
-            self.highest_bytes = int(peak)
         if self.reading:
             self.between_bytes = self.read()
             saved = self._add_saved()
@@ -194,17 +212,6 @@ class BatchUses:
         """Close the descriptor."""
         self.host.close()
 
-    def live_bytes(self) -> int | None:
-        """Bytes allocated on the host now beyond those allocated between steps; None if unknown."""
-        between, now = self._between_allocated, self._allocated()
-        return None if between is None or now is None else max(0, now - between)
-
-    def failed_use(self, step: int) -> StepUse | None:
-        """Bytes that the current micro-batch had saved for the backward pass that failed; None if not read."""
-        if self.batch is None or self._forward_bytes is None or self._between_allocated is None:
-            return None
-        return _use_of(self.batch, step, {}, max(0, self._forward_bytes - self._between_allocated))
-
     def peak_of(self, batch: Batch) -> int | None:
         """The highest use of the steps with this batch; None if none was read."""
         return max((size for use in self.uses if _is_of(use, batch) for size in use.phases.values()), default=None)
@@ -227,7 +234,7 @@ class BatchUses:
         uses = self.uses
         uses.append(use)
         if len(uses) >= USES.max_steps:
-            largest = max(uses, key=lambda use: use.rows * (use.width or 1))
+            largest = max(uses, key=lambda use: use.rows * (use.length or math.prod(use.sample)))
             uses[:] = [use for position, use in enumerate(uses) if not position % 2 or use is largest]
             self._every *= 2
 

@@ -5,11 +5,11 @@ Nothing here imports torch or a sink: it runs at the end of every process of a w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
-from forgather_mem.diagnose.oom.advice import advise
-from forgather_mem.diagnose.oom.context import RunSettings, StepUse
+from forgather_mem.diagnose.oom.batch_shapes import Batch
+from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.memory_in_use import memory_then
 from forgather_mem.diagnose.oom.place import (
@@ -20,13 +20,20 @@ from forgather_mem.diagnose.oom.place import (
     trained_by,
 )
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
-from forgather_mem.diagnose.oom.shapes.layers import part_done
+from forgather_mem.diagnose.oom.remedies import Case, checkpointing_name, may_help
 from forgather_mem.diagnose.oom.story import oom_of
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
 
 # Functions of transformers' Trainer, around all that it does.
 _TRAINERS = frozenset({"_inner_training_loop", "evaluation_loop", "_load_from_checkpoint", "_save_checkpoint"})
+_NO_BATCH = {
+    "startup": "there is no batch yet",
+    "resume": "there is no batch yet",
+    "optimizer": "its memory is free by then",
+    "save": "a checkpoint holds none",
+    "evaluate": "evaluations have their own",
+    "generate": "generation has its own",
+}
 # Of a Trainer's arguments, for a loop of the script's own.
 _IN_WORDS = {
     "per_device_train_batch_size": "batch size {}",
@@ -48,32 +55,52 @@ def failure_outside(error: BaseException, found: OutOfMemory, rank: int = 0, res
     failure.rank = rank
     has_trained = bool(getattr(optimizer, "state", None)) or not is_before_any_training(error)
     operation = failure.operation
-    is_loss = operation is not None and operation.of_graph and operation.graph is None
+    is_loss = operation is not None and operation.of_graph
     failure.phase = failure.phase or ("forward" if is_loss else "other" if has_trained else "startup")
     failure.batch = rows_outside_a_step(error, failure.phase) or batch_on_the_way(error)
-    if failure.batch is None and is_loss and operation is not None and operation.operands:
-        failure.batch = Batch(operation.operands[0][1][0], None)  # a loss outside of modules: the rows of its tensors
-    failure.part_done = part_done(model, failure.layer)
-    failure.memory = memory_then(found, failure.phase, model, optimizer, reserve_bytes=reserve_bytes)
+    if failure.batch is None and is_loss and operation is not None and operation.rows:
+        failure.batch = Batch(operation.rows, None)  # a loss outside of modules: the rows of its tensors
+    failure.memory = memory_then(found, failure.phase, model, optimizer, failure.census, reserve_bytes=reserve_bytes)
     return failure
 
 
 def explained(
-    failure: Failure,
-    leak: LeakReport = NOT_JUDGED,
-    settings: RunSettings | None = None,
-    uses: Sequence[StepUse] = (),
+    failure: Failure, leak: LeakReport = NOT_JUDGED, settings: RunSettings | None = None
 ) -> tuple[OomReport, tuple[Change, ...]]:
-    """The report's `oom` and `advice`."""
+    """The report's `oom` and `advice`: what may help, before anything is planned."""
     oom = oom_of(failure, leak)
-    failure.leak = _cure(leak) if (oom.why_now or "").startswith("a leak") else None
     settings = settings or RunSettings(is_trainers=not _TRAINERS.isdisjoint(failure.functions))
-    advice = advise(failure, settings, uses)
-    changes = advice.changes
+    case = Case(
+        phase=failure.phase,
+        settings=settings,
+        rows=failure.rows,
+        length=failure.length,
+        on_device=failure.where == "device",
+        failure=failure,
+    )
+    changes = may_help(case)
     if not settings.is_trainers:
-        changes = tuple(in_own_loop(change) for change in changes)
+        changes = [in_own_loop(change) for change in changes]
+    why = None
+    if (oom.why_now or "").startswith("a leak"):
+        changes.insert(0, Change(text=_cure(leak), note="memory that grows at each step fills any device"))
+        why = "not planned: memory grows at each step"
     texts = tuple(change.text for change in changes)
-    return replace(oom, advice=texts, fit=advice.fit, no_help=advice.no_help), changes
+    no_help = ", ".join(_no_help(failure, settings))
+    return replace(oom, advice=texts, fit=why, no_help=f"{no_help}." if no_help else None), tuple(changes)
+
+
+def _no_help(failure: Failure, settings: RunSettings) -> Iterator[str]:
+    """What people often try, and why it would not have helped."""
+    if failure.callback is not None:
+        yield "a smaller batch (no pass is running)"
+    elif failure.phase in _NO_BATCH:
+        batch = "per_device_train_batch_size" if settings.is_trainers else "a smaller training batch"
+        yield f"{batch} ({_NO_BATCH[failure.phase]})"
+    elif settings.arguments.get(checkpointing_name(settings)):
+        yield f"{checkpointing_name(settings)} (it is on)"
+    if failure.where == "host":
+        yield "empty_cache, expandable_segments (this is the host's memory)"
 
 
 def in_own_loop(change: Change) -> Change:

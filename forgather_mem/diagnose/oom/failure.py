@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from forgather_mem.diagnose.oom.context import width_of
+from forgather_mem.diagnose.oom.batch_shapes import Batch
+from forgather_mem.diagnose.oom.context import FREE_HEAP
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.messages import Where
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
-from forgather_mem.heap.failed_callback import CallbackFailure
-from forgather_mem.heap.failed_lines import FailedOperation
-from forgather_mem.heap.failed_variables import HeldVariable
+from forgather_mem.heap.census import Holding
+from forgather_mem.heap.failed_call import CallbackFailure, FailedOperation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,14 +30,11 @@ class Failure:
         line: The innermost line of the user's own code: "train.py:41".
         in_sample: Whether one sample of a data set was being made.
         after_backward: Whether a function of the user's was behind a line that calls `backward`.
-        variables: What the variables of the user's functions and the callbacks hold, the largest first.
+        census: What is held beside parameters, gradients and optimizer state, the largest first.
         operation: What the user's line that failed was doing.
+        trained_bytes: Size of the parameters that ask for gradients.
         memory: What was in use and what was left.
         batch: The current micro-batch.
-        rows_each: How many rows of the model a sample has, as candidates or views; 1 where rows are samples.
-        times_ahead: How many times as long as the longest sample so far the longest of the data is.
-        live_bytes: What the step or evaluation had allocated on the host when it failed.
-        part_done: The part of a pass that was done, by the layer in which it failed.
         largest: The largest batch before it; None before the first step has finished.
         largest_bytes: Peak use of that batch.
         is_first: Whether this phase had never finished before.
@@ -58,14 +54,11 @@ class Failure:
     line: str | None = None
     in_sample: bool = False
     after_backward: bool = False
-    variables: Sequence[HeldVariable] = ()
+    census: Sequence[Holding] = ()
     operation: FailedOperation | None = None
+    trained_bytes: int = 0
     memory: MemoryThen = field(default_factory=MemoryThen)
     batch: Batch | None = None
-    rows_each: int = 1
-    times_ahead: float | None = None
-    live_bytes: int | None = None
-    part_done: float | None = None
     largest: Batch | None = None
     largest_bytes: int | None = None
     is_first: bool = False
@@ -95,14 +88,18 @@ class Failure:
         return self.memory.free_bytes
 
     @property
-    def capacity_bytes(self) -> int | None:
-        """Total capacity, in the measure of `used_bytes`."""
-        return None if self.used_bytes is None or self.free_bytes is None else self.used_bytes + self.free_bytes
-
-    @property
     def parts(self) -> Mapping[str, int]:
         """Bytes in use by category."""
         return self.memory.in_use
+
+    @property
+    def missing_bytes(self) -> int:
+        """What the gradients alone need beyond the capacity, whatever the batch; 0 if they fit or nobody knows."""
+        if self.used_bytes is None or self.free_bytes is None or not self.census:
+            return 0
+        of_batch = sum(self.parts.get(part, 0) for part in ("activations", "the batch", FREE_HEAP))
+        missing = self.trained_bytes - self.parts.get("gradients", 0)
+        return max(0, missing - of_batch - self.free_bytes)
 
     @property
     def rows(self) -> int | None:
@@ -113,18 +110,3 @@ class Failure:
     def length(self) -> int | None:
         """Tokens of one of them."""
         return None if self.batch is None else self.batch.length
-
-    @property
-    def sample(self) -> tuple[int, ...]:
-        """Without tokens, the sizes of one of them."""
-        return () if self.batch is None else self.batch.sample
-
-    @property
-    def width(self) -> int | None:
-        """Tokens of a sample, or its numbers."""
-        return width_of(self.length, self.sample)
-
-    @property
-    def is_unused_pass(self) -> bool:
-        """Whether it was in, or after, a forward pass that no backward pass follows."""
-        return self.phase in ("", "forward") and self.operation is not None and self.operation.graph is not None

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
+from forgather_mem.diagnose.oom.context import FREE_HEAP
 from forgather_mem.diagnose.oom.messages import SHM_KINDS
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.errors import ours
+from forgather_mem.heap.census import Holding
 from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.system.allocator import allocator_of, driver_memory, gauge
 from forgather_mem.system.headroom import host_rooms, private_bytes
+from forgather_mem.system.native_heap import beyond_heap_bytes, unused_heap_bytes
 from forgather_mem.system.procfs import own_memory
 
 _TENSORS = ("parameters", "gradients", "optimizer")
+_NAMED_FRAC = 0.02  # of what the census has found: what is less has no name of its own in the report
 # What a phase adds while it runs, by its common name.
 _OF_PHASE = {"forward": "activations", "backward": "activations", "evaluate": "evaluation", "generate": "generation"}
 
@@ -53,6 +58,7 @@ def memory_then(
     phase: str,
     model: object = None,
     optimizer: object = None,
+    census: Sequence[Holding] = (),
     *,
     before_bytes: int | None = None,
     between_bytes: int | None = None,
@@ -65,17 +71,29 @@ def memory_then(
         found: What the error says.
         phase: The phase in which it was raised.
         model, optimizer: Those being trained, if known.
+        census: What is held beside them.
         before_bytes: Anonymous host memory before the first step.
         between_bytes: Bytes in use at the end of the last step.
         workers_bytes: Memory of the data workers.
         reserve_bytes: Our reserved addresses, which were taken at the failure and are free now.
     """
-    tensors = _tensors_of(found, model, optimizer)
+    parts = {**_tensors_of(found, model, optimizer), **_parts_of(census)}
     if found.where == "device":
-        return _on_device(found, phase, tensors, between_bytes)
+        return _on_device(found, phase, parts, between_bytes)
     if found.kind in SHM_KINDS:
         return _in_shm(found.requested_bytes)
-    return _on_host(found, phase, tensors, before_bytes, workers_bytes or 0, reserve_bytes)
+    if before_bytes is not None:  # without what was there then and has an owner
+        known_bytes = sum(held.num_bytes for held in census if held.kind in ("object", "copy"))
+        before_bytes = max(0, before_bytes - parts.get("parameters", 0) - known_bytes)
+    return _on_host(found, phase, parts, before_bytes, workers_bytes or 0, reserve_bytes)
+
+
+def _parts_of(census: Sequence[Holding]) -> dict[str, int]:
+    least, parts = _NAMED_FRAC * sum(held.num_bytes for held in census), Counter[str]()
+    for held in census:
+        is_named = held.num_bytes >= least or held.kind in ("activations", "batch")
+        parts[held.part if is_named else "small objects"] += held.num_bytes
+    return dict(parts)
 
 
 def _tensors_of(found: OutOfMemory, model: object, optimizer: object) -> dict[str, int]:
@@ -90,14 +108,14 @@ def _tensors_of(found: OutOfMemory, model: object, optimizer: object) -> dict[st
 def _on_host(
     found: OutOfMemory,
     phase: str,
-    tensors: dict[str, int],
+    parts: dict[str, int],
     before_bytes: int | None,
     workers_bytes: int,
     reserve_bytes: int,
 ) -> MemoryThen:
     rooms = host_rooms()
     if not rooms:
-        return MemoryThen(in_use=tensors)
+        return MemoryThen(in_use=parts)
     room = rooms[0]
     measure = HostMeasure()
     used_bytes = measure.read()
@@ -108,22 +126,18 @@ def _on_host(
         reserve_bytes = 0  # the reserve had no memory behind it
     limit_bytes = room.used_bytes + room.free_bytes
     used_bytes = min(used_bytes + reserve_bytes, limit_bytes)
-    rest = max(0, anonymous_bytes - sum(tensors.values()))
-    in_use = dict(tensors)
-    name = _OF_PHASE.get(phase)
-    if name is not None and before_bytes is not None:
-        other = min(rest, max(0, before_bytes - tensors.get("parameters", 0)))
-        in_use[name], rest = rest - other, other
+    name = _OF_PHASE.get(phase) if before_bytes is not None else None
+    in_use = {**parts, **_beside(parts, name, anonymous_bytes, before_bytes)}
     free_bytes = max(0, room.free_bytes - reserve_bytes)
     freed_bytes = max(0, free_bytes - found.requested_bytes) if found.requested_bytes is not None else 0
     if freed_bytes:  # temporaries of a pass are freed with its C++ frames, a half-built object with its builder
-        gone = (name if before_bytes is not None else None) or _UNFINISHED.get(phase, "temporary")
+        gone = name or _UNFINISHED.get(phase, "temporary")
         in_use[gone] = in_use.get(gone, 0) + freed_bytes
     if workers_bytes and not whole:
         in_use["data workers"] = workers_bytes
-    if whole and used_bytes > anonymous_bytes:
-        in_use["mapped only"] = used_bytes - anonymous_bytes
-    in_use["other"] = rest
+    held_bytes = max(anonymous_bytes, sum(parts.values()))
+    if whole and used_bytes > held_bytes:
+        in_use["mapped only"] = used_bytes - held_bytes
     return MemoryThen(
         used_bytes=used_bytes,
         free_bytes=free_bytes,
@@ -133,6 +147,22 @@ def _on_host(
         others_bytes=None if whole else max(0, room.used_bytes - anonymous_bytes - workers_bytes),
         in_use={part: size for part, size in in_use.items() if size},
     )
+
+
+def _beside(
+    parts: Mapping[str, int], name: str | None, anonymous_bytes: int, before_bytes: int | None
+) -> dict[str, int]:
+    """What else this process has: what was there before the first step or is no heap, free heap, and the rest.
+
+    Where the census has not seen what the phase keeps, as in compiled code, the rest counts for the phase.
+    """
+    rest = max(0, anonymous_bytes - sum(parts.values()))
+    unused = min(rest, unused_heap_bytes())
+    libraries = min(rest - unused, max(beyond_heap_bytes(anonymous_bytes), before_bytes or 0))
+    rest -= unused + libraries
+    found = {"Python and libraries": libraries, FREE_HEAP: unused}
+    rest_of = name if name is not None and name not in parts else "other"
+    return {**found, rest_of: rest}
 
 
 def _in_shm(wanted_bytes: int | None) -> MemoryThen:
@@ -152,7 +182,7 @@ def _in_shm(wanted_bytes: int | None) -> MemoryThen:
     )
 
 
-def _on_device(found: OutOfMemory, phase: str, tensors: dict[str, int], between_bytes: int | None) -> MemoryThen:
+def _on_device(found: OutOfMemory, phase: str, parts: dict[str, int], between_bytes: int | None) -> MemoryThen:
     """The error's own numbers first: they are from that very moment."""
     allocator = allocator_of(found.device)
     stats = allocator.stats() if allocator is not None else {}
@@ -169,12 +199,12 @@ def _on_device(found: OutOfMemory, phase: str, tensors: dict[str, int], between_
     free = _first(found.free_bytes, None if driver is None else driver[0])
     total = _first(found.total_bytes, None if driver is None else driver[1])
     others = _other_processes(found, total, free)
-    in_use = dict(tensors)
+    in_use = dict(parts)
     if allocated is not None:
-        rest = max(0, allocated - sum(tensors.values()))
+        rest = max(0, allocated - sum(parts.values()))
         name = _OF_PHASE.get(phase)
-        if name is not None:
-            kept = tensors.get("parameters", 0) + tensors.get("optimizer", 0)
+        if name is not None and name not in parts:
+            kept = parts.get("parameters", 0) + parts.get("optimizer", 0)
             other = min(rest, max(0, (between_bytes or 0) - kept))
             in_use[name], rest = rest - other, other
         in_use["other"] = rest

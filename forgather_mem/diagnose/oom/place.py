@@ -5,32 +5,33 @@ Everything is read from the traceback: nothing has to run during the training.
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable, Iterator
-from types import FrameType
+from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType, TracebackType
 from typing import Any
 
+from forgather_mem.diagnose.oom.batch_shapes import Batch, batch_of
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch, batch_of
-from forgather_mem.heap.failed_callback import failed_callback
-from forgather_mem.heap.failed_frames import chain
-from forgather_mem.heap.failed_lines import (
+from forgather_mem.heap.census import model_parameters, take_census
+from forgather_mem.heap.failed_call import (
+    PASS_FUNCTIONS,
     FailedOperation,
+    failed_callback,
     failed_operation,
-    has_passed,
+    file_of,
+    has_gone_back,
     is_closure,
+    is_users,
     may_train,
     user_line,
 )
-from forgather_mem.heap.failed_variables import held_variables
+from forgather_mem.heap.failed_frames import chain
+from forgather_mem.heap.object_size import is_torch
 from forgather_mem.source.frame_variables import frame_variables, is_function
 from forgather_mem.source.source_lines import is_user_file
 
 MAX_FRAMES = 2000
 _MODULE_FILE = "torch/nn/modules/module.py"
-_CALLS = ("_call_impl", "_wrapped_call_impl")
 _LIGHTNING_FILE = "/strategies/strategy.py"
 
 # End of a file's path, function names in it, phase. The outermost function listed here decides: whatever runs inside an
@@ -74,7 +75,7 @@ _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
         ("torch/distributed/checkpoint/state_dict_loader.py", "load", "resume"),
         ("safetensors/torch.py", "save_file save_model save", "save"),
         ("safetensors/torch.py", "load_file load_model load", "resume"),
-        (_MODULE_FILE, " ".join(_CALLS), "forward"),
+        (_MODULE_FILE, " ".join(PASS_FUNCTIONS), "forward"),
         (_MODULE_FILE, "load_state_dict", "resume"),
         (_MODULE_FILE, "_apply", "startup"),  # a model is moved to a device, or cast
         ("torch/nn/init.py", "", "startup"),
@@ -91,7 +92,6 @@ _ELSE = (
 )
 # Compiled code no longer shows the layers that it was made from.
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
-_BACKWARD = ("backward", "manual_backward")
 # In `Failure.functions`, stands for the `__init__` of a module.
 MODULE_IS_MADE = "Module.__init__"
 # The phase of what a callback does for itself in its event: the first name that is in the event's.
@@ -114,22 +114,22 @@ def failure_at(
     found: OutOfMemory,
     model: object = None,
     optimizer: object = None,
-    others: Iterable[object] = (),
+    passes: Sequence[int] = (),
 ) -> Failure:
-    """Where this error occurred, as far as its tracebacks show: phase to operation of the record.
+    """Where this error occurred and what was in memory, as far as its tracebacks and the heap show.
 
     Args:
         error, found: The error, with its traceback, and what it says.
         model: The model being trained, used to name layers; default: the outermost module in the traceback.
         optimizer: The optimizer, used to name what a callback copies, and what no variable of the user's holds alone.
-        others: The trainer and its callbacks: what their attributes hold is told with the variables.
+        passes: As for `take_census`.
     """
-    failed = list(_lines(error))
-    frames = [frame for frame, _ in failed]
-    operation = failed_operation(failed, model, optimizer)
-    callback, first = failed_callback(frames, model, optimizer) or (None, 0)
-    if any(_file(frame).endswith(_TRAINERS) for frame in frames[first:]) and callback is not None:
+    failed = entries_of(error)
+    frames = [entry.tb_frame for entry in failed]
+    callback, first = failed_callback(failed, model, optimizer) or (None, 0)
+    if any(file_of(frame).endswith(_TRAINERS) for frame in frames[first:]) and callback is not None:
         callback, first = None, 0  # it has the trainer evaluate or train
+    operation = failed_operation(failed[first:], model, optimizer)
     phase, layer = _phase(frames[first:]), _layer(frames, model)
     if callback is not None:
         layer = layer if phase in _PASSES_OF_CALLBACKS else None
@@ -145,30 +145,30 @@ def failure_at(
         callback=callback,
         line=line,
         in_sample=in_sample,
-        after_backward=any(has_passed(*here, _BACKWARD) for here in failed if _is_users(here[0])),
-        variables=tuple(held_variables(frames, model, optimizer, others)),
+        after_backward=any(has_gone_back(entry) for entry in failed if is_users(entry)),
+        census=take_census(failed, model, optimizer, passes, found.where == "host"),
         operation=operation,
+        trained_bytes=sum(one.nbytes for one in model_parameters(model) if one.requires_grad),
     )
 
 
 def is_before_any_training(error: BaseException) -> bool:
     """Whether the script's own lines in the traceback are outside any loop, and not after a line that trains."""
-    return not any(may_train(*here) for here in _lines(error) if _is_users(here[0]))
+    return not any(may_train(entry) for entry in entries_of(error) if is_users(entry))
 
 
 def trained_by(error: BaseException) -> tuple[object, object]:
     """The largest model and the largest optimizer among the variables of the script's functions in the traceback."""
-    torch = sys.modules.get("torch")
     models: dict[int, object] = {}
     optimizers: dict[int, object] = {}
-    for frame in _frames(error) if torch is not None else ():
+    for frame in _frames(error):
         if not is_user_file(frame.f_code.co_filename):
             continue
         own = frame_variables(frame)
         for value in _with_theirs((*frame.f_globals.values(), *own.values())):
-            if _is_module(value):
+            if is_torch(value, "nn", "Module"):
                 models[sum(parameter.numel() for parameter in value.parameters())] = value
-            elif _is_optimizer(value):
+            elif is_torch(value, "optim", "Optimizer"):
                 optimizers[sum(len(group["params"]) for group in value.param_groups)] = value
     return models[max(models)] if models else None, optimizers[max(optimizers)] if optimizers else None
 
@@ -183,31 +183,25 @@ def rows_outside_a_step(error: BaseException, phase: str) -> Batch | None:
 def batch_on_the_way(error: BaseException) -> Batch | None:
     """The shape of the batch that the outermost module was called with; None outside modules."""
     for frame in _frames(error):
-        if frame.f_code.co_name in _CALLS and _file(frame).endswith(_MODULE_FILE):
+        if frame.f_code.co_name in PASS_FUNCTIONS and file_of(frame).endswith(_MODULE_FILE):
             variables = frame_variables(frame)
             return batch_of(variables.get("args", ()), variables.get("kwargs", {}))
     return None
 
 
-def _frames(error: BaseException) -> Iterator[FrameType]:
-    return (frame for frame, _ in _lines(error))
-
-
-def _lines(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """All frames of the traceback and their lines, outermost first: the error's own, then those of its causes.
-
-    A function that still runs, as one that leaves a `with` block, is by now on another line.
-    """
-    count = 0
+def entries_of(error: BaseException) -> list[TracebackType]:
+    """All entries of the traceback, outermost first: the error's own, then those of its causes."""
+    found: list[TracebackType] = []
     for link in chain(error):
         part = link.__traceback__
-        while part is not None and count < MAX_FRAMES:
-            yield part.tb_frame, part.tb_lineno
-            part, count = part.tb_next, count + 1
+        while part is not None and len(found) < MAX_FRAMES:
+            found.append(part)
+            part = part.tb_next
+    return found
 
 
-def _is_users(frame: FrameType) -> bool:
-    return is_user_file(frame.f_code.co_filename)
+def _frames(error: BaseException) -> list[FrameType]:
+    return [entry.tb_frame for entry in entries_of(error)]
 
 
 def _phase(frames: list[FrameType]) -> str | None:
@@ -248,7 +242,7 @@ def _phase_of_line(operation: FailedOperation, phase: str | None) -> str | None:
 
 
 def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]) -> str | None:
-    file, name = _file(frame), frame.f_code.co_name
+    file, name = file_of(frame), frame.f_code.co_name
     for end, names, phase in table:
         if (name in names or not names) and file.endswith(end):
             return phase
@@ -258,8 +252,8 @@ def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]
 def _layer(frames: list[FrameType], model: object) -> str | None:
     outermost = innermost = None
     for frame in frames:
-        file = _file(frame)
-        if frame.f_code.co_name in _CALLS and file.endswith(_MODULE_FILE):
+        file = file_of(frame)
+        if frame.f_code.co_name in PASS_FUNCTIONS and file.endswith(_MODULE_FILE):
             innermost = _self_of(frame)
             outermost = innermost if outermost is None else outermost
         elif any(part in file for part in _COMPILED):
@@ -288,11 +282,7 @@ def _plain_name(name: str) -> str:
 
 def _function(frame: FrameType) -> str:
     name = frame.f_code.co_name
-    return MODULE_IS_MADE if name == "__init__" and _is_module(_self_of(frame)) else name
-
-
-def _file(frame: FrameType) -> str:
-    return frame.f_code.co_filename.replace(os.sep, "/")
+    return MODULE_IS_MADE if name == "__init__" and is_torch(_self_of(frame), "nn", "Module") else name
 
 
 def _named(name: str, kind: str) -> str:
@@ -304,22 +294,12 @@ def _named(name: str, kind: str) -> str:
     return f"{name} ({kind})" if name.isdecimal() else name or kind
 
 
-def _is_module(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
-
-
 def _with_theirs(values: Iterable[Any]) -> Iterator[Any]:
     """These values, plus the model and optimizer of each trainer among them."""
     for value in values:
         yield value
         if any(cls.__name__ == "Trainer" for cls in type(value).__mro__) and hasattr(value, "__dict__"):
             yield from (vars(value).get("model"), vars(value).get("optimizer"))
-
-
-def _is_optimizer(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.optim.Optimizer)
 
 
 def _self_of(frame: FrameType) -> object:

@@ -1,326 +1,448 @@
-"""The table of remedies: what may help where memory has run out; what limits a run comes first."""
+"""The table of remedies: what may let a training fit that has run out of memory, and what it changes about it.
+
+A remedy is a function from the training's settings and the batch that failed to other settings, the smallest change
+first. Whether it fits is not decided here: those with `is_planned` are planned by `forgather-mem run` after the
+training has ended, the others, and all of them where there is no plan, are only named.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import NamedTuple
 
-from forgather_mem.diagnose.oom import remedy_rules as rules
-from forgather_mem.diagnose.oom.batch_changes import (
-    data_changes,
-    fewer_sequences,
-    is_of_one_sample,
-    smaller_evaluation,
-    step_changes,
+from forgather_mem.diagnose.oom.context import RunSettings, dtype_argument, takes_optimizer
+from forgather_mem.diagnose.oom.failure import Failure
+from forgather_mem.diagnose.oom.messages import NCCL_SHM, OF_TORCH, PINNED
+from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
+from forgather_mem.heap.census import Holding
+from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.telemetry.report import Change
+from forgather_mem.units import MIB, format_bytes
+
+_PHASES = "startup data forward backward optimizer evaluate generate save resume other"
+_ANYWHERE = f"{_PHASES} callback copy generating"
+_PASSES = "forward backward"
+_LOADING = ("startup", "resume", "other")
+_BUILDS_A_MODEL = frozenset(
+    (MODULE_IS_MADE, "from_pretrained", "from_config", "_from_config", "init_weights", "_apply")
 )
-from forgather_mem.diagnose.oom.context import dtype_argument, takes_optimizer
-from forgather_mem.diagnose.oom.messages import OF_TORCH
-from forgather_mem.diagnose.oom.remedy import ANYWHERE, PHASES, Case, Remedy
-from forgather_mem.diagnose.oom.shapes.optimizer_sizes import family_of
-from forgather_mem.units import format_bytes
-
-_8_BIT, _TORCHAO = "adamw_bnb_8bit", "adamw_torch_8bit"
+# What a remedy changes about the training, in the order in which remedies are told
+NOTHING, SPEED, NUMBERS = range(3)
+_CHANGES = {NOTHING: "", SPEED: "slower", NUMBERS: "changes the training"}
 
 
-def optimizer(optim: str, note: str) -> Remedy:
-    def applies(case: Case) -> bool:
-        if optim == _8_BIT and not (rules.is_on_device(case) and rules.has_bitsandbytes()):
-            return False
-        if optim == _TORCHAO and not (importlib.util.find_spec("torchao") and takes_optimizer(_TORCHAO)):
-            return False
-        return rules.is_smaller(optim, case)
+@dataclass(frozen=True, slots=True)
+class RemedyThresholds:
+    """What is worth a word, as set on the sets of benchmarks/results/ooms.md.
 
-    return Remedy(
-        where="optimizer",
-        applies=applies,
-        set={"optim": optim},
-        note=note,
-        alters="another optimizer",
-        predict=lambda case: rules.bytes_with(optim, case),
+    Attributes:
+        shortest: Tokens; shorter samples are not cut.
+        most_parts: Of a step.
+        much_frac: Of what is in use: a variable that is worth a word.
+        to_torch_frac: Of a device, for torch, so that libraries beside it get the rest.
+    """
+
+    shortest: int = 16
+    most_parts: int = 4096
+    much_frac: float = 0.05
+    to_torch_frac: float = 0.9
+
+
+_WHEN = RemedyThresholds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a remedy is chosen by.
+
+    Attributes:
+        phase: In which memory ran out.
+        settings: Of the run.
+        rows, length: Of the micro-batch that failed, if known.
+        on_device: Whether a device's memory ran out.
+        failure: All that is known of it; None in the process that plans.
+    """
+
+    phase: str
+    settings: RunSettings
+    rows: int | None = None
+    length: int | None = None
+    on_device: bool = False
+    failure: Failure | None = None
+
+    @property
+    def place(self) -> str:
+        """Of `Remedy.where`."""
+        failure = self.failure
+        if failure is None or (failure.callback is None and failure.found.kind != NCCL_SHM):
+            return self.phase
+        if failure.callback is None:
+            return "/dev/shm"
+        if self.phase == "generate" and failure.callback.is_users:
+            return "generating"
+        return (
+            "library"
+            if not failure.callback.is_users
+            else "callback"
+            if failure.callback.copied_bytes is None
+            else "copy"
+        )
+
+
+class Remedy(NamedTuple):
+    """One row.
+
+    Attributes:
+        where: Phases, or "callback" (the user's), "copy" or "generating" (one that does that), "library" (a library's
+            callback), "/dev/shm".
+        alters: What it changes about the training.
+        of: What it offers in a case, the smallest change first; nothing where it does not apply.
+        is_planned: Whether a plan can tell how much it saves.
+        is_ladder: Whether each saves more than the one before, so that one of them is told.
+        is_cause: Whether it says why memory ran out: then no ladder is told beside it.
+    """
+
+    where: str
+    alters: int
+    of: Callable[[Case], Iterable[Change]]
+    is_planned: bool = False
+    is_ladder: bool = False
+    is_cause: bool = False
+
+    def offers(self, case: Case) -> list[Change]:
+        """The same with what it changes in the notes."""
+        found = self.of(case) if case.place in self.where.split() else ()
+        return [
+            replace(change, note="; ".join(filter(None, (_CHANGES[self.alters], change.note))) or None)
+            for change in found
+        ]
+
+
+def plannable(case: Case) -> Iterator[list[Change]]:
+    """Ladders of changes, by what they change about the training: the first of each that fits is worth telling."""
+    for remedy in sorted(REMEDIES, key=lambda remedy: remedy.alters):
+        if remedy.is_planned:
+            found = remedy.offers(case)
+            yield from [found] * bool(found) if remedy.is_ladder else [[change] for change in found]
+
+
+def may_help(case: Case, *, planned: bool = True) -> list[Change]:
+    """What may help, by what it changes about the training; without what can be planned if that is not wanted."""
+    found: dict[str, Change] = {}
+    has_cause = any(remedy.is_cause and remedy.offers(case) for remedy in REMEDIES)
+    for remedy in sorted(REMEDIES, key=lambda remedy: remedy.alters):
+        if (planned or not remedy.is_planned) and not (has_cause and remedy.is_ladder):
+            offered = remedy.offers(case)
+            # Nobody knows how far down it has to go: the second rung
+            for change in offered[:2][-1:] if remedy.is_ladder else offered:
+                found.setdefault(change.text, change)
+    return list(found.values())
+
+
+def written(values: Mapping[str, object]) -> str:
+    """Arguments as a user would write them.
+
+    >>> written({"optim": "sgd", "save_only_model": True})
+    "optim='sgd', save_only_model=True"
+    """
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
+
+
+def smaller_batches(case: Case) -> list[Change]:
+    """The same step in smaller micro-batches, the largest first."""
+    settings = case.settings
+    rows = settings.number("per_device_train_batch_size", case.rows or 1)
+    accumulation = settings.number("gradient_accumulation_steps")
+    whole = rows * accumulation
+    parts = (part for part in range(accumulation + 1, min(whole, _WHEN.most_parts) + 1) if whole % part == 0)
+    sizes = [size for size in (whole // part for part in parts) if rows % size == 0 or rows & (rows - 1)]
+    return [
+        _setting(
+            "the same step in smaller parts",
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=whole // size,
+        )
+        for size in sizes
+    ]
+
+
+def _setting(note: str = "", **values: object) -> Change:
+    return Change(text=written(values), set=values, note=note)
+
+
+def _doing(text: str, note: str = "", **in_script: object) -> Change:
+    return Change(text=text, in_script=in_script, note=note)
+
+
+def _checkpointing(case: Case) -> Iterator[Change]:
+    name, settings = checkpointing_name(case.settings), case.settings
+    if settings.can_checkpoint and not settings.arguments.get(name):
+        yield _setting("keeps fewer activations", **{name: True})
+
+
+def checkpointing_name(settings: RunSettings) -> str:
+    """The name of gradient checkpointing in the run's version of transformers."""
+    newer = "activation_checkpointing"
+    return newer if newer in settings.arguments else "gradient_checkpointing"
+
+
+def _optimizers(case: Case) -> Iterator[Change]:
+    now = str(case.settings.arguments.get("optim") or "")
+    if not now or (case.failure is not None and case.phase == "optimizer" and not _needs_less_state(case.failure)):
+        return
+    if case.on_device and importlib.util.find_spec("bitsandbytes"):
+        yield _setting("8-bit states; embeddings and small tensors in float32", optim="adamw_bnb_8bit")
+    if importlib.util.find_spec("torchao") and takes_optimizer("adamw_torch_8bit"):
+        yield _setting("8-bit states, of torchao", optim="adamw_torch_8bit")
+    if now not in ("adafactor", "sgd"):
+        yield _setting("another optimizer: rows and columns instead of states", optim="adafactor")
+    if now != "sgd":
+        yield _setting("another optimizer, without state: it needs another learning rate", optim="sgd")
+
+
+def _needs_less_state(failure: Failure) -> bool:
+    """Whether the optimizer's state was being made: else another optimizer does not help."""
+    return failure.is_first or "_init_group" in failure.functions or not failure.in_training
+
+
+def _on_device_optimizers(case: Case) -> Iterator[Change]:
+    if case.on_device and case.settings.arguments.get("optim") == "adamw_torch":
+        yield _setting("no copies of all tensors at once", optim="adamw_torch_fused")
+        if importlib.util.find_spec("bitsandbytes"):
+            yield _setting("states move to the host where the device is full", optim="paged_adamw_32bit")
+        yield _doing("DeepSpeed ZeRO or FSDP with offload", "the optimizer's state on the host")
+
+
+def together(case: Case) -> Iterator[Change]:
+    """The smallest batch with more that saves memory, for where a plan says that no single change is enough."""
+    smallest = smaller_batches(case)[-1:]
+    others = [*_checkpointing(case), *[change for change in _optimizers(case) if change.set["optim"] == "adafactor"]]
+    for number in range(1 + (not smallest), len(others) + 1):
+        for some in combinations(others, number):
+            values = {name: value for change in (*smallest, *some) for name, value in change.set.items()}
+            note = f"{_CHANGES[NUMBERS]}; each alone is not enough" if "optim" in values else "each alone is not enough"
+            yield _setting(note, **values)
+
+
+def _shorter(case: Case) -> Iterator[Change]:
+    length = case.length or 0
+    while length > _WHEN.shortest:
+        length = length * 3 // 4
+        yield _doing(f"max length {length:,}", "cuts the longest samples", max_length=length)
+
+
+def _evaluation_batches(case: Case) -> Iterator[Change]:
+    rows = case.settings.number("per_device_eval_batch_size", case.rows or 1)
+    while rows > 1:
+        rows //= 2
+        yield _setting(per_device_eval_batch_size=rows)
+
+
+def _keeps_predictions(case: Case) -> bool:
+    arguments = case.settings.arguments
+    is_reduced = arguments.get("prediction_loss_only") or arguments.get("batch_eval_metrics")
+    predicts = case.failure is not None and "predict" in case.failure.functions
+    return bool((case.settings.has_metrics or predicts) and not is_reduced)
+
+
+def _evaluation_keeps(case: Case) -> Iterator[Change]:
+    if _keeps_predictions(case) and case.on_device and not case.settings.arguments.get("eval_accumulation_steps"):
+        yield _setting("predictions go to the host after each batch", eval_accumulation_steps=1)
+
+
+def _fewer_predictions(case: Case) -> Iterator[Change]:
+    if _keeps_predictions(case) and not case.settings.filters_logits:
+        yield _doing(
+            "preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1)",
+            "compute_metrics is given token ids",
+            preprocess_logits_for_metrics="argmax",
+        )
+    if _keeps_predictions(case):
+        yield _setting("gives the loss only, no metrics", prediction_loss_only=True)
+
+
+def _fewer_workers(case: Case) -> Iterator[Change]:
+    workers = case.settings.number("dataloader_num_workers", 0)
+    if workers:
+        yield _setting("samples are made in this process", dataloader_num_workers=0)
+        if case.settings.number("dataloader_prefetch_factor", 2) > 1:
+            yield _setting("half the batches in flight", dataloader_prefetch_factor=1)
+
+
+def _generation(case: Case) -> Iterator[Change]:
+    settings = case.settings
+    if settings.arguments.get("predict_with_generate"):
+        yield _setting(per_device_eval_batch_size=1)
+    else:
+        yield _doing("generate from one prompt at a time, then from more", rows=1)
+    if settings.number("generation_num_beams") > 1:
+        yield _setting("one sequence for each sample", generation_num_beams=1)
+    most = settings.number("generation_max_length", 0)
+    if most:
+        yield _setting("keys and values of half as many tokens", generation_max_length=most // 2)
+    else:
+        yield _doing("half as many max_new_tokens")
+
+
+def _half_weights(case: Case) -> Iterator[Change]:
+    how = f"from_pretrained(..., {dtype_argument()}=torch.bfloat16)"
+    yield _doing(f"the weights in bfloat16: {how}", "less exact, half the bytes", dtype="bfloat16")
+
+
+def _checkpoints(case: Case) -> Iterator[Change]:
+    if not case.settings.is_trainers:
+        yield _doing("torch.save to a file, of the model, then of the optimizer, without a copy of them in memory")
+        return
+    functions = case.failure.functions if case.failure is not None else ()
+    if "_save_optimizer_and_scheduler" in functions:  # else it was the model itself
+        yield _setting("a resumed run starts without optimizer state", save_only_model=True)
+    yield _setting("no checkpoint before its end: save the model after it", save_strategy="no")
+
+
+def _resuming(case: Case) -> Iterator[Change]:
+    if not case.settings.is_trainers:
+        yield _doing("torch.load(..., mmap=True), and delete what it returns after load_state_dict")
+        return
+    yield _doing(
+        "start from the checkpoint's weights: from_pretrained(CHECKPOINT), train() without resuming",
+        "step and optimizer start from scratch",
+        resume_from_checkpoint=False,
     )
 
 
-_HALF_MODEL = Remedy(
-    where="startup",
-    text=rules.model_in_half,
-    in_script={"dtype": "bfloat16"},
-    note="half the bytes of the weights",
-    alters="less exact",
-)
+def _callbacks(case: Case) -> Iterator[Change]:
+    assert case.failure is not None
+    assert case.failure.callback is not None
+    callback = case.failure.callback
+    name = f"{callback.callback} ({callback.line})"
+    if not callback.is_users:
+        yield _doing(
+            f"the training without {callback.callback.partition('.')[0]}", "a smaller batch changes nothing of it"
+        )
+    elif callback.copied_bytes is None:
+        yield _doing(f"less memory in {name}", "the training itself did not ask for it")
+    else:
+        yield _doing(f"torch.save to a file in {name}, not a copy", "writing takes no second copy in memory")
+
+
+def _needless(case: Case) -> Iterator[Change]:
+    """What the census has found that no training needs: graphs without a backward pass, what no code reads again."""
+    failure = case.failure
+    is_evaluation = case.phase in ("evaluate", "generate")
+    for held in failure.census if failure is not None else ():
+        size = format_bytes(held.num_bytes)
+        if not _is_much(held, failure, of_wanted=1 / 2):
+            continue
+        if held.kind == "untrained":
+            note = f"no optimizer has its parameters, but {size} are kept for a backward pass through it"
+            yield _doing(f"torch.no_grad() around what {held.name} computes", note)
+        elif is_evaluation and held.kind in ("activations", "earlier"):
+            of = f", and {held.name} keeps" if held.name else ", but it keeps"
+            yield _doing("torch.no_grad() around the evaluation", f"no backward pass follows{of} {size}")
+        elif held.kind == "earlier":
+            note = f"{size} are {held.part}, until a backward pass goes through them or they are detached"
+            yield _doing(f"detach() what {held.name} keeps, or backward() after each pass", note)
+        elif held.is_unused:
+            yield _doing(f"del {held.name} before", f"{size} that nothing reads again")
+        elif held.kind == "copy" and held.num_items > 1:
+            yield _less_in(held, loads=False)
+
+
+def _no_batch_fits(case: Case) -> Iterator[Change]:
+    missing = case.failure.missing_bytes if case.failure is not None else 0
+    if missing:
+        note = f"no batch fits: gradients and optimizer need {format_bytes(missing)} more than there is"
+        yield _doing("fewer trained parameters (LoRA), a smaller type (bfloat16), or shards (FSDP, ZeRO)", note)
+
+
+def _keep_less(case: Case) -> Iterator[Change]:
+    """The variables that hold enough to be mentioned; outside of loading, only containers."""
+    failure = case.failure
+    if failure is None:
+        return
+    loads = case.phase in _LOADING and failure.callback is None
+    in_step = case.phase in STEP_PHASES and failure.callback is None
+    for held in failure.census:
+        is_object = held.kind in ("object", "copy") and not held.is_unused and (loads or held.collects)
+        if is_object and _is_much(held, failure, of_wanted=float(in_step)):
+            yield _less_in(held, loads)
+
+
+def _is_much(held: Holding, failure: Failure | None, of_wanted: float) -> bool:
+    used, wanted = (failure.used_bytes or 0, failure.requested_bytes or 0) if failure is not None else (0, 0)
+    return held.num_bytes >= max(MIB, _WHEN.much_frac * used, of_wanted * wanted)
+
+
+def _less_in(held: Holding, loads: bool) -> Change:
+    size = format_bytes(held.num_bytes)
+    if held.returned_by is not None:
+        return _doing(f"return less from {held.returned_by}: {size} are kept", "the library keeps all until the end")
+    items = f"{held.num_items:,} entries: at most {held.num_items // 2:,}" if held.num_items > 1 else ""
+    text = f"use {held.name} again, or delete it before" if loads else f"keep less in {held.name}"
+    return _doing(f"{text}: {size}", items)
+
+
+def _pinned(case: Case) -> Iterator[Change]:
+    failure = case.failure
+    if failure is not None and (failure.found.kind == PINNED or "pin_memory" in failure.functions):
+        yield _setting("no second, page-locked copy", dataloader_pin_memory=False)
+
+
+def _fragments(case: Case) -> Iterator[Change]:
+    """Where torch's allocator keeps enough that it, or a library beside it, can't use."""
+    failure = case.failure
+    unused = failure.memory.reserved_unused_bytes if failure is not None and case.on_device else None
+    if failure is None or unused is None or unused < max(failure.requested_bytes or 0, MIB):
+        return
+    if not failure.found.kind.endswith(OF_TORCH):
+        text = f"torch.cuda.set_per_process_memory_fraction({_WHEN.to_torch_frac}) before the training"
+        yield _doing(text, f"{format_bytes(unused)} are kept by torch", memory_fraction=_WHEN.to_torch_frac)
+    elif "expandable_segments:True" not in case.settings.allocator_conf:
+        name = "PYTORCH_HIP_ALLOC_CONF" if failure.found.kind.startswith("HIP") else "PYTORCH_CUDA_ALLOC_CONF"
+        value = ",".join(filter(None, (case.settings.allocator_conf, "expandable_segments:True")))
+        yield _doing(f"{name}={value}", f"{format_bytes(unused)} are free, in small pieces", **{name: value})
+
+
+def _shared_memory(case: Case) -> Iterator[Change]:
+    yield _doing("a larger /dev/shm: docker run --shm-size=1g", "docker gives 64 MiB unless told otherwise")
+    yield _doing("NCCL_SHM_DISABLE=1", "GPUs without a direct link then use the network", NCCL_SHM_DISABLE="1")
+
+
+def _attention(case: Case) -> Iterator[Change]:
+    if case.settings.attention == "eager":
+        yield _doing("attn_implementation='sdpa'", "keeps no weights of attention", attn_implementation="sdpa")
+
+
+def _data_in_a_file(case: Case) -> Iterator[Change]:
+    if case.failure is None or _BUILDS_A_MODEL.isdisjoint(case.failure.functions):
+        yield _doing("map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')")
+
+
 REMEDIES: tuple[Remedy, ...] = (
-    # ---- what is not a matter of the training ----
-    Remedy(
-        where="/dev/shm",
-        text="a larger /dev/shm: docker run --shm-size=1g; in Kubernetes an emptyDir with medium: Memory at /dev/shm",
-        note="docker gives 64 MiB unless told otherwise",
-    ),
-    Remedy(
-        where="/dev/shm",
-        text="NCCL_SHM_DISABLE=1",
-        in_script={"NCCL_SHM_DISABLE": "1"},
-        note="GPUs without a direct link then use the network, slower",
-    ),
-    Remedy(
-        where=PHASES,
-        applies=rules.is_pinned,
-        set={"dataloader_pin_memory": False},
-        note="no second, page-locked copy",
-    ),
-    # ---- why, whatever the batch ----
-    Remedy(
-        where=ANYWHERE,
-        applies=lambda case: rules.operation(case).graph,
-        text=rules.graph_line,
-        note="no backward pass follows, but all layers keep theirs for one",
-        is_cause=True,
-    ),
-    Remedy(
-        where="forward backward",
-        applies=lambda case: rules.operation(case).teacher,
-        text=lambda case: f"torch.no_grad() around what {rules.operation(case).teacher} calls",
-        note="no optimizer has the parameters of that model, but all its layers keep theirs",
-        is_cause=True,
-    ),
-    Remedy(
-        where=PHASES,
-        applies=rules.is_copy,
-        text=lambda case: f"torch.save to a file at {case.failure.line}, not a copy",
-        note=rules.copy_note,
-        is_cause=True,
-    ),
-    Remedy(where=ANYWHERE, changes=rules.kept),
-    Remedy(where=ANYWHERE, applies=rules.too_much_at_once, text=rules.less_at_once, note=rules.in_parts, is_cause=True),
-    Remedy(
-        where=PHASES,
-        applies=rules.makes_wide_array,
-        text=rules.narrow_text,
-        in_script=lambda case: {"dtype": rules.narrow(case)},
-        note=lambda case: f"half of {format_bytes(case.failure.requested_bytes or 0)}",
-        predict=rules.narrow_bytes,
-    ),
-    # ---- callbacks ----
-    Remedy(
-        where="library",
-        text=lambda case: f"the training without {rules.in_callback(case).partition('.')[0]}",
-        note=lambda case: "a smaller batch changes nothing of it" + rules.copied(case, ", {} less without it"),
-        alters="without what it is there for",
-    ),
-    Remedy(
-        where="copy",
-        text=lambda case: f"torch.save to a file in {rules.in_callback(case)}, not a copy",
-        note="writing takes no second copy in memory",
-    ),
-    Remedy(
-        where="copy",
-        applies=rules.is_on_device,
-        text=lambda case: f"tensors copied by .cpu(), one after the other, in {rules.in_callback(case)}",
-        note=lambda case: rules.copied(case, "{} on the host instead"),
-    ),
-    Remedy(
-        where="callback",
-        applies=lambda case: (case.failure.rows or 0) > 1,
-        text=lambda case: (
-            f"at most {max(1, (case.failure.rows or 0) // 4):,} rows at a time in {rules.in_callback(case)}"
-        ),
-        note=lambda case: f"not {case.failure.rows:,}",
-        otherwise=True,
-    ),
-    Remedy(
-        where="callback",
-        text=lambda case: f"less memory in {rules.in_callback(case)}",
-        note="the training itself did not ask for it",
-        otherwise=True,
-    ),
-    # ---- the passes and their batches ----
-    Remedy(where="forward backward other", changes=step_changes, is_batch=True),
-    Remedy(
-        where="data",
-        applies=is_of_one_sample,
-        text=lambda case: f"less memory for one sample ({case.failure.line})",
-        note=lambda case: f"one array takes {format_bytes(case.failure.requested_bytes or 0)}, in whatever batch",
-        is_cause=True,
-    ),
-    Remedy(where="data", applies=rules.makes_much_data, text=rules.less_at_once, note=rules.in_parts, is_cause=True),
-    Remedy(where="data", changes=data_changes, is_batch=True),
-    # ---- the optimizer ----
-    Remedy(
-        where="optimizer",
-        applies=lambda case: not rules.is_trainers(case) and "_multi_tensor_" in " ".join(case.failure.functions),
-        text="foreach=False for the optimizer",
-        in_script={"foreach": False},
-        note="one tensor after the other, the same numbers",
-    ),
-    Remedy(
-        where="optimizer",
-        applies=lambda case: rules.is_on_device(case) and case.settings.optim == "adamw_torch",
-        set={"optim": "adamw_torch_fused"},
-        note=lambda case: f"no copies of all tensors at once ({format_bytes(case.settings.trained_bytes or 0)})",
-    ),
-    Remedy(
-        where="optimizer",
-        applies=lambda case: (
-            rules.is_on_device(case) and family_of(case.settings.optim) == "adamw" and rules.has_bitsandbytes()
-        ),
-        set={"optim": "paged_adamw_32bit"},
-        note="states move to the host where the device is full, slower",
-    ),
-    Remedy(
-        where="optimizer",
-        applies=rules.is_on_device,
-        text="DeepSpeed ZeRO or FSDP with offload",
-        note="the optimizer's state on the host, slower",
-    ),
-    Remedy(
-        where="optimizer",
-        applies=lambda case: not rules.needs_less_state(case) and not any(rules.large(case.failure)),
-        text="less of what has grown since the first step: lists, copies of weights, caches (a leak report names them)",
-        note=lambda case: f"{case.batches.num_steps:,} steps of this optimizer have gone well",
-    ),
-    optimizer(_8_BIT, "8-bit states; embeddings and small tensors in float32"),
-    optimizer(_TORCHAO, "8-bit states, of torchao"),
-    optimizer("adafactor", "rows and columns instead of states"),
-    optimizer("sgd", "no optimizer state; needs another learning rate"),
-    Remedy(
-        where="optimizer",
-        applies=rules.needs_less_state,
-        text=lambda case: f"the weights in bfloat16: from_pretrained(..., {dtype_argument()}=torch.bfloat16)",
-        in_script={"dtype": "bfloat16"},
-        note="halves weights, gradients and the optimizer's state",
-        alters="less exact",
-    ),
-    # ---- evaluations ----
-    Remedy(
-        where="evaluate",
-        applies=lambda case: (
-            rules.keeps_predictions(case)
-            and rules.is_on_device(case)
-            and not rules.has(case, "eval_accumulation_steps")
-        ),
-        set={"eval_accumulation_steps": 1},
-        note="predictions go to the host after each batch",
-    ),
-    Remedy(
-        where="evaluate",
-        applies=lambda case: rules.keeps_predictions(case) and not case.settings.filters_logits,
-        text=rules.argmax,
-        in_script={"preprocess_logits_for_metrics": "argmax"},
-        note="metrics from token ids, not from the whole vocabulary: compute_metrics is given these",
-    ),
-    Remedy(
-        where="evaluate",
-        applies=lambda case: rules.keeps_predictions(case) and not rules.predicts(case),
-        set={"prediction_loss_only": True},
-        note="gives the loss only, no metrics",
-    ),
-    Remedy(where="evaluate", applies=rules.is_batch_of_evaluation, changes=smaller_evaluation),
-    # ---- generation ----
-    Remedy(
-        where="generate",
-        applies=lambda case: rules.has(case, "predict_with_generate") and rules.eval_rows(case) > 1,
-        set=lambda case: {"per_device_eval_batch_size": max(1, rules.eval_rows(case) // 4)},
-        note="fewer sequences at once",
-    ),
-    Remedy(
-        where="generate",
-        applies=lambda case: (case.settings.arguments.get("generation_num_beams") or 1) > 1,
-        set={"generation_num_beams": 1},
-        note="one sequence for each sample",
-    ),
-    Remedy(
-        where="generate generating",
-        text=rules.sequences,
-        in_script=lambda case: {"rows": fewer_sequences(case)},
-        otherwise=True,
-    ),
-    Remedy(
-        where="generate",
-        applies=lambda case: rules.has(case, "generation_max_length"),
-        set=lambda case: {"generation_max_length": case.settings.arguments["generation_max_length"] // 2},
-        note="keys and values of half as many tokens",
-    ),
-    Remedy(
-        where="generate generating",
-        applies=lambda case: case.place == "generating" or not rules.has(case, "generation_max_length"),
-        text="half as many max_new_tokens",
-    ),
-    # ---- checkpoints ----
-    Remedy(
-        where="save",
-        applies=lambda case: not rules.is_trainers(case),
-        text="torch.save of the model, then of the optimizer, without a copy of them",
-        note="writing takes no second copy in memory",
-    ),
-    Remedy(
-        where="save",
-        applies=lambda case: (
-            rules.is_trainers(case) and not rules.saves_model(case) and not rules.has(case, "save_only_model")
-        ),
-        set={"save_only_model": True},
-        alters="a resumed run starts without optimizer state",
-    ),
-    Remedy(
-        where="save",
-        applies=rules.is_trainers,
-        set={"save_strategy": "no"},
-        note="save the model after it",
-        alters="no checkpoint before its end",
-    ),
-    Remedy(
-        where="resume",
-        applies=lambda case: not rules.is_trainers(case),
-        text="torch.load(..., mmap=True), and delete what it returns after load_state_dict",
-        note="tensors are read from the file as they are used",
-    ),
-    Remedy(
-        where="resume",
-        applies=lambda case: rules.is_trainers(case) and rules.is_in(case, "_load_optimizer_and_scheduler"),
-        text="move optimizer.pt out of the checkpoint's folder",
-        note="resumes at the same step; the optimizer starts from scratch, and must still fit",
-    ),
-    Remedy(
-        where="resume",
-        applies=rules.is_trainers,
-        text="start from the checkpoint's weights: from_pretrained(CHECKPOINT), train() without resuming",
-        in_script={"resume_from_checkpoint": False},
-        note="step and optimizer start from scratch",
-    ),
-    # ---- the start ----
-    Remedy(where="startup", applies=rules.makes_much, text=rules.less_at_once, note=rules.in_parts),
-    replace(_HALF_MODEL, applies=rules.builds_model),
-    Remedy(
-        where="startup",
-        text="map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')",
-        note="pages are loaded when they are used",
-    ),
-    replace(_HALF_MODEL, applies=lambda case: case.failure.found.array_type is None),
-    # ---- anywhere else ----
-    Remedy(where=f"{PHASES} copy", changes=rules.held),
-    Remedy(
-        where=PHASES,
-        applies=rules.has_graph_pools,
-        text="no CUDA graphs: torch.compile(mode='default'), or graphs of fewer shapes",
-        set=lambda case: {"torch_compile_mode": "default"} if rules.has(case, "torch_compile_mode") else {},
-        note=rules.pools,
-    ),
-    Remedy(  # for a library that asks the driver itself and can't use what torch keeps
-        where=PHASES,
-        applies=lambda case: rules.is_fragmented(case) and not case.failure.found.kind.endswith(OF_TORCH),
-        text=f"torch.cuda.set_per_process_memory_fraction({rules.WHEN.left_to_libraries_frac}) before the training",
-        in_script={"memory_fraction": rules.WHEN.left_to_libraries_frac},
-        note=lambda case: rules.unused_text(case, f"are kept by torch, where {case.failure.found.kind} can't use them"),
-    ),
-    Remedy(
-        where=PHASES,
-        applies=lambda case: rules.is_fragmented(case) and case.failure.found.kind.endswith(OF_TORCH),
-        text=lambda case: "{}={}".format(*next(iter(rules.segments(case).items()))),
-        in_script=rules.segments,
-        note=lambda case: rules.unused_text(case, "are free, in small pieces"),
-    ),
-    Remedy(
-        where="forward backward evaluate other",
-        applies=lambda case: case.failure.rows == 1,
-        text="one sample in parts, as tiles of an image or a part of a graph, or smaller samples",
-        note="its batch is 1 already",
-        otherwise=True,
-    ),
+    Remedy("/dev/shm", NOTHING, _shared_memory),
+    Remedy(_PHASES, NOTHING, _pinned),
+    Remedy(_ANYWHERE, NOTHING, _needless, is_cause=True),
+    Remedy(_ANYWHERE, NOTHING, _keep_less),
+    Remedy("library callback copy", NOTHING, _callbacks),
+    Remedy(_PASSES, NUMBERS, _no_batch_fits, is_cause=True),
+    Remedy(f"{_PASSES} other", NOTHING, smaller_batches, is_planned=True, is_ladder=True),
+    Remedy(_PASSES, NOTHING, _attention, is_planned=True),
+    Remedy("data", NOTHING, smaller_batches, is_ladder=True),
+    Remedy("evaluate", NOTHING, _evaluation_batches, is_planned=True, is_ladder=True),
+    Remedy("evaluate", NOTHING, _evaluation_keeps, is_planned=True),
+    Remedy("generate generating", NOTHING, _generation),
+    Remedy("startup", NOTHING, _data_in_a_file),
+    Remedy("forward backward optimizer evaluate", NOTHING, _fragments),
+    Remedy("data", SPEED, _fewer_workers),
+    Remedy(_PASSES, SPEED, _checkpointing, is_planned=True),
+    Remedy("optimizer", SPEED, _on_device_optimizers),
+    Remedy("evaluate", NUMBERS, _fewer_predictions, is_planned=True),
+    Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, is_planned=True),
+    Remedy(_PASSES, NUMBERS, _shorter, is_planned=True, is_ladder=True),
+    Remedy("startup optimizer", NUMBERS, _half_weights),
+    Remedy("save", NUMBERS, _checkpoints),
+    Remedy("resume", NUMBERS, _resuming),
 )

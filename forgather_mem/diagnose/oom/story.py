@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from forgather_mem.diagnose.oom.batch_shapes import GRAPH, Batch
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
-from forgather_mem.diagnose.oom.shapes.batch_shapes import GRAPH, Batch
-from forgather_mem.heap.failed_callback import CallbackFailure
+from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport, OomReport
 from forgather_mem.units import MIB, by_sides, format_bytes
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
+from forgather_mem.diagnose.oom.batch_shapes import Batch, BatchFinder
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.recognition import recognise, unexamined
-from forgather_mem.diagnose.oom.shapes.batch_shapes import BatchFinder
-from forgather_mem.source.source_lines import calling_line, is_our_class
+from forgather_mem.source.source_lines import is_user_file
 from forgather_mem.system.memory_limit import near_a_kill
 from forgather_mem.system.own_limits import Reserve
 from forgather_mem.system.procfs import own_memory
@@ -24,12 +26,13 @@ if TYPE_CHECKING:
     # What explains a failure is loaded when one happens, once the reserve is released: it takes more than a MiB.
     from forgather_mem.diagnose.oom.failure import Failure
     from forgather_mem.diagnose.oom.recognition import OutOfMemory
-    from forgather_mem.heap.failed_lines import FailedOperation
     from forgather_mem.telemetry.report import Change, OomReport
 
 _RESERVE_BYTES = 8 * MIB
 _RESERVED_FRAC = 1 / 4  # at most, of what the first steps leave below a limit of this process
-_TELLING_STEPS = 2  # in which the lines that call the model are those of the training
+_LARGER = 1.1  # times the largest batch told so far: that is told, too
+_TELLING_STEPS = 2
+_MOST_PASSES = 4096  # of one step, whose beginnings are kept
 
 
 class OutOfMemoryWatch:
@@ -53,13 +56,13 @@ class OutOfMemoryWatch:
         self._settings: RunSettings | None = None
         self._failure: Failure | None = None
         self._unexamined: tuple[OomReport, str] | None = None  # instead of it
-        self._predictions, self._first_step = 0, run.step
-        self._passes: set[str | None] = set()  # the lines of the user's that called the model in the first steps
+        self._predictions, self._first_step, self._told_size = 0, run.step, 0
+        self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
         run.at_close(self._give_back)
         self._reserve.take()
+        is_user_file(__file__)  # finds out whose files are whose, while there is memory for it
         self._before_bytes = own_memory().anonymous_bytes
-        self._began_bytes = self.uses.read()
         run.watch_phases(self)
         run.watch_batches(self._see)
         run.watch_failure(self._failed)
@@ -77,6 +80,8 @@ class OutOfMemoryWatch:
         elif self._optimizer is _nothing and (optimizer := moment.objects.get("optimizer")) is not None:
             self._optimizer = _weakly(optimizer)  # of an observed loop it is known when it has stepped
         if moment.event == "step_end":
+            self._passes.clear()
+            self._passes.append(_operation_number())
             self.uses.step_ended(moment.step, sample.values)
             if moment.step - self._first_step == _TELLING_STEPS:
                 self._settle_reserve()
@@ -110,13 +115,21 @@ class OutOfMemoryWatch:
     def _look_at(self, moment: Moment) -> None:
         model, optimizer = moment.objects.get("model"), moment.objects.get("optimizer")
         self._model, self._optimizer = _weakly(model), _weakly(optimizer)
-        self._settings = settings_of(moment.args, model, self._run.trainer(), optimizer)
+        self._settings = settings_of(moment.args, model, self._run.trainer())
 
     def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
-        if self._run.step - self._first_step < _TELLING_STEPS:
-            self._passes.add(calling_line())
-        self.uses.see(self._batch_of(arguments, keywords), self._run.step)
+        self._passes.append(_operation_number())
+        batch = self._batch_of(arguments, keywords)
+        self.uses.see(batch, self._run.step)
         self.wants_begin = self.uses.reading
+        if batch is not None and batch.size > _LARGER * self._told_size:  # before it runs: it may be the last
+            self._told_size = batch.size
+            self._tell_batch(batch)
+
+    def _tell_batch(self, batch: Batch) -> None:
+        shape = {"batch.rows": batch.rows, "batch.length": batch.length, "batch.sizes": self._batch_of.sizes}
+        settings = {name: str(size) for name, size in shape.items() if size}
+        self._run.emit(Finding(kind="settings", step=self._run.step, text="settings", data=settings))
 
     def _failed(self, error: BaseException) -> None:
         """An error ends the training: record everything that can be known while its frames are alive."""
@@ -139,15 +152,12 @@ class OutOfMemoryWatch:
         """What the error, its traceback and the run so far tell."""
         from forgather_mem.diagnose.oom.memory_in_use import memory_then
         from forgather_mem.diagnose.oom.place import failure_at
-        from forgather_mem.diagnose.oom.shapes.layers import part_done
 
         run, uses = self._run, self.uses
-        live_bytes, model = uses.live_bytes(), self._model()
-        failure = failure_at(error, found, model, self._optimizer(), self._users())
-        failure.operation = self._without_passes(failure.operation)
+        model = self._model()
+        failure = failure_at(error, found, model, self._optimizer(), self._passes)
         phase = failure.phase = _phase_of(failure, told)
-        failure.in_training, failure.live_bytes, failure.rank = True, live_bytes, run.rank
-        failure.part_done = part_done(model, failure.layer)
+        failure.in_training, failure.rank = True, run.rank
         failure.is_first = phase not in uses.ended
         if phase == "evaluate" and self._counts_predictions():
             failure.predictions = self._predictions
@@ -159,43 +169,27 @@ class OutOfMemoryWatch:
             phase,
             model,
             self._optimizer(),
+            failure.census,
             before_bytes=self._before_bytes,
             between_bytes=uses.between_bytes,
             workers_bytes=_whole(run.latest("workers/pss_bytes")),
             reserve_bytes=reserve_bytes,
         )
-        self._add_batch(failure, error, uses, step)
+        self._add_batch(failure, error, uses)
         return failure
 
-    def _add_batch(self, failure: Failure, error: BaseException, uses: BatchUses, step: int) -> None:
+    def _add_batch(self, failure: Failure, error: BaseException, uses: BatchUses) -> None:
         """The batch that failed, and those before it."""
         from forgather_mem.diagnose.oom.place import batch_on_the_way, rows_outside_a_step
-        from forgather_mem.diagnose.oom.shapes.sample_lengths import times_ahead
 
         if failure.phase not in STEP_PHASES or failure.phase == "data":  # there it does not exist yet
             failure.batch = rows_outside_a_step(error, failure.phase)
         else:
             failure.batch = uses.batch or batch_on_the_way(error)
-            failure.times_ahead = times_ahead(failure.batch) if failure.batch is not None else None
-        failed_use = uses.failed_use(step + 1) if failure.phase == "backward" else None
-        if failed_use is not None:
-            uses.uses.append(failed_use)
+            if uses.batch is not None:
+                self._tell_batch(uses.batch)
         failure.largest = uses.largest
         failure.largest_bytes = uses.peak_of(uses.largest) if uses.largest is not None else None
-
-    def _without_passes(self, operation: FailedOperation | None) -> FailedOperation | None:
-        """The operation without its unused graph, if this run has gone back through passes of that line: the source may
-        not show it."""
-        graph = operation.graph if operation is not None else None
-        if graph is None or (self._passes and not any(map(graph.is_made_by, self._passes))):
-            return operation
-        return replace(operation, graph=None) if operation is not None else None
-
-    def _users(self) -> list[object]:
-        """The trainer and the user's callbacks."""
-        trainer = self._run.trainer()
-        callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
-        return [trainer, *(callback for callback in callbacks if not is_our_class(type(callback)))]
 
     def _counts_predictions(self) -> bool:
         """A custom loop may not report its prediction steps."""
@@ -210,10 +204,8 @@ class OutOfMemoryWatch:
     def _tell(self) -> None:
         """Called after all works have ended, so that the verdict about leaks exists."""
         run, uses, failure = self._run, self.uses, self._failure
-        if uses.largest is not None:
-            shape = {"batch.rows": uses.largest.rows, "batch.length": uses.largest.length or None}
-            settings = {name: str(size) for name, size in shape.items() if size is not None}
-            run.emit(Finding(kind="settings", step=run.step, text="settings", data=settings))
+        if failure is None and uses.largest is not None:
+            self._tell_batch(uses.largest)
         if self._unexamined is not None:
             self._tell_failure(*self._unexamined, ())
         elif failure is not None:
@@ -221,16 +213,8 @@ class OutOfMemoryWatch:
             from forgather_mem.diagnose.oom.story import sentence
 
             run.reach(self._first_step + failure.steps_done)
-            oom, advice = explained(failure, run.told.leak, self._settings, uses.uses)
+            oom, advice = explained(failure, run.told.leak, self._settings)
             self._tell_failure(oom, sentence(failure), advice)
-        elif self._settings is not None and run.told.leak.verdict != "leak":
-            from forgather_mem.diagnose.oom.batch_headroom import room_left
-
-            rss_peak = _whole(run.latest("host/rss_peak_bytes"))
-            model, optimizer = self._model(), self._optimizer()
-            left = room_left(uses, self._settings, self._began_bytes, model, optimizer, rss_peak)
-            if left is not None:
-                run.emit(_advice(run.step, [left]))
         uses.close()
 
     def _tell_failure(self, oom: OomReport, text: str, advice: Sequence[Change]) -> None:
@@ -262,10 +246,16 @@ def _phase_of(failure: Failure, told: str) -> str:
         return failure.phase
     if told == "backward" and not failure.phase and not failure.after_backward:
         return "forward"
-    if told in ("forward", "backward") and failure.is_unused_pass:
+    if told in ("forward", "backward") and failure.operation is not None and failure.operation.evaluates:
         return "evaluate"
     in_engine = (told, failure.phase) == ("optimizer", "backward")
     return told if told in OPAQUE_PHASES or not failure.phase or in_engine else failure.phase
+
+
+def _operation_number() -> int:
+    """The number that autograd will give to this thread's next operation."""
+    ask = getattr(getattr(sys.modules.get("torch"), "autograd", None), "_get_sequence_nr", None)
+    return int(ask()) if ask is not None else 0
 
 
 def _weakly(value: Any) -> Callable[[], Any]:

@@ -14,11 +14,16 @@ Keep = Callable[[list[np.ndarray], int], object]
 
 
 def predict(
-    keep: Keep, num_batches: int, predicted: int = 40, *, known: bool = True, keeping: Keeping | None = None
+    keep: Keep,
+    num_batches: int,
+    predicted: int = 40,
+    *,
+    known: bool = True,
+    ask: Callable[[float], Keeping] | None = None,
 ) -> tuple[int, Foretold | None]:
     """After how many batches something was told, and what; `keep` keeps what it likes of each batch."""
     kept: list[np.ndarray] = []
-    growth = EvaluationGrowth(keeping or Keeping(is_known=known))
+    growth = EvaluationGrowth(ask or (lambda grown_bytes: Keeping(is_known=known)))
     for number in range(predicted):
         keep(kept, number)
         found = growth.batch_done(lambda: num_batches)
@@ -76,17 +81,17 @@ def test_what_an_unknown_loop_writes_to_a_file_now_and_then_is_no_growth() -> No
 def test_what_grows_beside_what_a_trainer_keeps_does_not_go_on() -> None:
     """As a data set that caches its first rows: of each batch 4 KiB are kept."""
     keeping = Keeping(is_known=True, kept_bytes=lambda: 4096)
-    assert predict(all_of_it, too_many(), predicted=too_many() // 50, keeping=keeping)[1] is None
+    assert predict(all_of_it, too_many(), predicted=too_many() // 50, ask=lambda _: keeping)[1] is None
 
 
 def test_how_it_is_kept_is_asked_for_once_when_something_grows() -> None:
     asked: list[float] = []
 
-    def settle(grown_bytes: float) -> Keeping:
+    def ask(grown_bytes: float) -> Keeping:
         asked.append(grown_bytes)
         return Keeping(is_known=True, joins=True)
 
-    _, found = predict(all_of_it, too_many(), predicted=too_many() // 50, keeping=Keeping(settle=settle))
+    _, found = predict(all_of_it, too_many(), predicted=too_many() // 50, ask=ask)
     assert found is not None
     assert "while they are joined" in found.text
     assert asked == [pytest.approx(4 * MIB, rel=0.5)]

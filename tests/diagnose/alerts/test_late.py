@@ -206,6 +206,4 @@ def test_of_batches_that_are_not_joined_only_equally_long_ones_are_known(
     args = SimpleNamespace(eval_accumulation_steps=None, eval_do_concat_batches=joins)
     objects = {"eval_dataloader": DataLoader(rows)}  # type: ignore[arg-type]
     moment = Moment("prediction_step", 1, None, args, None, None, objects, None)  # type: ignore[arg-type]
-    settle = keeping_of(moment, SimpleNamespace(compute_metrics=len)).settle
-    assert settle is not None
-    assert settle(0.0).is_known == known
+    assert keeping_of(moment, SimpleNamespace(compute_metrics=len), 0.0).is_known == known

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
+from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 
 FOUND = OutOfMemory(kind="CPU allocator", where="host", error_type="", message="")
 _FOUND = {"where", "kind", "requested_bytes"}
@@ -24,12 +24,6 @@ def replace(thing: Any, **facts: Any) -> Any:
         return dataclasses.replace(thing, **facts)
     facts = {_NAMES.get(name, name): value for name, value in facts.items()}
     found = {name: facts.pop(name) for name in _FOUND & set(facts)}
-    if (array := facts.pop("array_type", None)) is not None:
-        found["message"] = f"Unable to allocate 1. MiB for an array with shape (5,) and data type {array}"
-    if (workers := facts.pop("workers_bytes", None)) is not None:
-        facts["in_use"] = {**thing.memory.in_use, "data workers": workers}
-    if facts.pop("limits_each", False):
-        facts["limit"] = "data (RLIMIT_DATA)"
     memory = {name: facts.pop(name) for name in _MEMORY & set(facts)}
     batch = thing.batch
     if {"rows", "length", "sample", "length_of"} & set(facts):

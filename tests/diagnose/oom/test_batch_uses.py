@@ -1,7 +1,7 @@
 """The shapes of batches, and what is kept of their use of memory."""
 
+from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.batch_uses import USES, BatchUses
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 
 
 def test_uses_are_bounded_and_keep_the_largest() -> None:

@@ -10,9 +10,9 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from forgather_mem.callbacks import OOMReporter
-from forgather_mem.diagnose.oom.advice import advise
 from forgather_mem.diagnose.oom.context import RunSettings
-from forgather_mem.heap.failed_callback import CallbackFailure
+from forgather_mem.diagnose.oom.explanation import explained
+from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.reporting.build import Report
 from forgather_mem.system.procfs import KernelFile, kib_fields
 from forgather_mem.units import MIB
@@ -137,5 +137,6 @@ def test_a_librarys_callback_is_left_out_not_rewritten() -> None:
         copied_bytes=MIB,
         is_users=False,
     )
-    (change,) = advise(failure_of(where="host", phase="startup", step=0, callback=copies), RunSettings()).changes
+    failure = failure_of(where="host", phase="startup", step=0, callback=copies)
+    (change,) = explained(failure, settings=RunSettings())[1]
     assert change.text == "the training without StochasticWeightAveraging"

@@ -8,6 +8,7 @@ import torch
 
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen, memory_then
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.heap.census import Holding
 from forgather_mem.units import GIB, MIB
 from tests.memory import status_bytes
 from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_devices
@@ -24,11 +25,25 @@ def test_on_the_host_the_parts_add_up_to_what_the_process_has() -> None:
     assert then.in_use["parameters"] == 4 * (10**6 + 1000)
     own = sum(size for part, size in then.in_use.items() if part != "mapped only")
     assert own == pytest.approx(anonymous, abs=4 * MIB)
-    assert then.in_use["other"] == pytest.approx(50 * MIB - then.in_use["parameters"], abs=MIB)
-    assert then.in_use["activations"] == pytest.approx(anonymous - 50 * MIB, abs=4 * MIB)
+    assert then.in_use["Python and libraries"] >= 50 * MIB - then.in_use["parameters"]
     assert then.limit_bytes is not None
     assert then.free_bytes is not None
     assert 0 < then.free_bytes < then.limit_bytes
+
+
+def test_what_the_census_has_found_is_named_and_the_rest_is_not_taken_for_it() -> None:
+    before = status_bytes("RssAnon")
+    data = torch.ones(30 * MIB // 4)
+    census = [
+        Holding(name="`data`", num_bytes=30 * MIB),
+        Holding(kind="activations", num_bytes=7 * MIB),
+        Holding(num_bytes=9),
+    ]
+    then = memory_then(HOST, "forward", None, None, census, before_bytes=before + 30 * MIB)
+    assert (then.in_use["`data`"], then.in_use["activations"], then.in_use["small objects"]) == (30 * MIB, 7 * MIB, 9)
+    known = sum(size for part, size in then.in_use.items() if part not in ("mapped only", "other"))
+    assert known >= 0.9 * status_bytes("RssAnon")
+    assert len(data) > 0
 
 
 def test_what_came_free_with_the_error_was_there_before() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.place import (
     batch_on_the_way,
@@ -17,7 +18,6 @@ from forgather_mem.diagnose.oom.place import (
     rows_outside_a_step,
     trained_by,
 )
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from tests.diagnose.oom.failures import FOUND
 
 
@@ -144,7 +144,6 @@ def test_a_copy_of_the_optimizers_state_is_what_a_checkpoint_is_made_of() -> Non
     found = failure_at(caught(lambda: copy.deepcopy(state)), FOUND, model, optimizer)
     assert found.operation is not None
     assert (found.phase, found.operation.copied) == ("save", ("model", "optimizer"))
-    assert found.operation.copied_bytes == 3 * 4 * (16 + 4) + 2 * 4
     only_model = failure_at(caught(lambda: copy.deepcopy([model, FullCopy()])), FOUND, model, optimizer)
     assert only_model.phase == ""
 

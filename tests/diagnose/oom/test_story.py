@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from forgather_mem.diagnose.leaks.suspects import Suspect
+from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
 from forgather_mem.diagnose.oom.story import oom_of
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport
 from forgather_mem.telemetry.report_schema import to_dict

@@ -2,7 +2,7 @@
 
 import torch
 
-from forgather_mem.heap.graphs.graph_age import number_of, reaches_back
+from forgather_mem.heap.autograd import number_of, reaches_back
 
 
 def now(weight: torch.Tensor) -> int:

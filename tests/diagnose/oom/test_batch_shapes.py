@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch, BatchFinder, batch_of
+from forgather_mem.diagnose.oom.batch_shapes import Batch, BatchFinder, batch_of
 
 
 def test_batches_are_known_by_their_tokens() -> None:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import dis
 import inspect
 import math
-import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import Any, Protocol
 
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
-from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.source.frame_variables import frame_variables
 
 _MOST_SAMPLES = 1_000_000
@@ -40,7 +36,7 @@ class RunningLoader(Protocol):
     def __len__(self) -> int: ...
 
 
-def lengths_of(dataset: Any, column: str = "length", *, before_cuts: bool = False) -> Sequence[int] | None:
+def lengths_of(dataset: Any, column: str = "length") -> Sequence[int] | None:
     """Tokens of each sample, or its numbers; None where only loading them would tell, or where loading may cut them.
 
     Known are a list of samples, a column of lengths, and a data set that keeps such a list.
@@ -48,7 +44,6 @@ def lengths_of(dataset: Any, column: str = "length", *, before_cuts: bool = Fals
     Args:
         dataset: The data set.
         column: That of the lengths.
-        before_cuts: Also where loading may cut the samples.
 
     >>> list(lengths_of([{"input_ids": [5, 6, 7]}, {"input_ids": [5]}])), list(lengths_of([([5, 6], 0), ([5], 1)]))
     ([3, 1], [2, 1])
@@ -64,32 +59,13 @@ def lengths_of(dataset: Any, column: str = "length", *, before_cuts: bool = Fals
         return found if len(found) == count else None
     kept = [dataset]
     if not isinstance(dataset, list | tuple):
-        if not before_cuts and cuts(getattr(dataset, "__getitem__", None)):
+        if cuts(getattr(dataset, "__getitem__", None)):
             return None
         kept = [
             one.get(_TOKENS) if isinstance(one, Mapping) else one for one in getattr(dataset, "__dict__", {}).values()
         ]
     lists = [one for one in kept if isinstance(one, list | tuple) and len(one) == count]
     return max((sizes for one in lists if max(sizes := array("l", map(_size, one))) > 1), key=sum, default=None)
-
-
-def times_ahead(batch: Batch) -> float | None:
-    """How many times as long as the longest sample so far the longest of the data set is; None if that is not known.
-
-    Args:
-        batch: The current batch, which tells whether its samples were cut.
-    """
-    loaders = sys.modules.get("torch.utils.data.dataloader")
-    with suppress(MemoryError):
-        for iterator in live_objects(loaders._BaseDataLoaderIter) if loaders is not None else ():
-            sizes, batches = lengths_of(iterator._dataset, before_cuts=True), batches_of(iterator)
-            given = list(islice(batches, iterator._num_yielded)) if batches is not None else []
-            if sizes is None or not given or len(given[-1]) < batch.rows:
-                continue
-            now = max((sizes[index] for part in given for index in part), default=0)
-            is_cut = batch.length is not None and batch.length < max(sizes[index] for index in given[-1]) - 1
-            return 1.0 if is_cut or not now else max(sizes) / now
-    return None
 
 
 def cuts(call: object) -> bool:

@@ -11,8 +11,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 from transformers import DataCollatorWithPadding, default_data_collator
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from forgather_mem.diagnose.oom.shapes.batch_shapes import Batch
-from forgather_mem.diagnose.oom.shapes.sample_lengths import batches_of, cuts, lengths_of, times_ahead
+from forgather_mem.diagnose.alerts.sample_lengths import batches_of, cuts, lengths_of
 
 LENGTHS = [5, 3, 9, 1, 7, 2, 8]
 SAMPLES = [{"input_ids": [number] * length} for number, length in enumerate(LENGTHS)]
@@ -210,30 +209,9 @@ class Signals(torch.utils.data.Dataset[Any]):
         return self.signals[index][:, : self.most]
 
 
-def ahead(dataset: Any, batches: int, batch: Batch, **more: Any) -> float | None:
-    iterator = iter(torch.utils.data.DataLoader(dataset, batch_size=2, collate_fn=list, **more))
-    for _ in range(batches):
-        next(iterator)
-    return times_ahead(batch)
-
-
-def test_the_longest_is_known_although_samples_may_be_cut() -> None:
-    rising = Signals([10, 20, 30, 40, 50, 100])
-    assert ahead(rising, 1, Batch(2, None, (2, 20))) == 5.0
-    assert ahead(rising, 2, Batch(2, None, (2, 40))) == 2.5
-    assert ahead(rising, 3, Batch(2, None, (2, 100))) == 1.0
-
-
-def test_samples_that_are_cut_already_become_no_longer() -> None:
-    tokens = [{"input_ids": [7] * length} for length in (10, 90, 90, 180)]
-    assert ahead(tokens, 1, Batch(2, 90)) == 2.0
-    assert ahead(tokens, 1, Batch(2, 50)) == 1.0
-
-
 def test_what_nobody_keeps_is_not_known() -> None:
     assert lengths_of(range(9)) is None
     assert lengths_of([1, 2, 3]) is None, "numbers may mean anything"
-    assert times_ahead(Batch(2, 90)) is None
 
 
 @pytest.mark.parametrize("sample", [torch.zeros(7), ([0.0] * 7, 3), {"x": [1] * 7, "y": 1}, (torch.zeros(1, 7), 0)])

@@ -20,12 +20,14 @@ class BatchForms:
         smallest_side: Of a picture.
         numbers_a_token: So many mean that the tokens are labels.
         fewest_edges: Of a graph.
+        most_named: Tensors whose sizes are told.
     """
 
     max_depth: int = 3
     smallest_side: int = 8
     numbers_a_token: int = 16
     fewest_edges: int = 64
+    most_named: int = 8
 
 
 _FORMS = BatchForms()
@@ -156,9 +158,14 @@ def _with_states(first: int, second: int, states: Iterable[Sequence[int]]) -> Ba
 
 
 class BatchFinder:
-    """`batch_of` for similar calls: remembers the shapes of the last one's tensors."""
+    """`batch_of` for similar calls: remembers the shapes of the last one's tensors.
+
+    Attributes:
+        sizes: The shapes of the last call's tensors by name, or by place where they had none, as text.
+    """
 
     def __init__(self) -> None:
+        self.sizes = ""
         self._shapes: object = None
         self._batch: Batch | None = None
 
@@ -167,7 +174,18 @@ class BatchFinder:
         shapes = list(_shapes((*arguments, *keywords.values())))
         if not shapes or shapes != self._shapes:
             self._batch, self._shapes = batch_of(arguments, keywords), shapes
+            self.sizes = _sizes_of(arguments, keywords)
         return self._batch
+
+
+def _sizes_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> str:
+    """
+    >>> import torch
+    >>> _sizes_of([], {"input_ids": torch.zeros(8, 512), "labels": torch.zeros(8)})
+    'input_ids=8x512 labels=8'
+    """
+    found = [*_tensors(enumerate(arguments), 0), *_tensors(keywords.items(), 0)]
+    return " ".join(f"{name}={'x'.join(map(str, tensor.shape))}" for name, tensor in found[: _FORMS.most_named])
 
 
 def _is_tensor(value: object) -> TypeGuard[TensorLike]:

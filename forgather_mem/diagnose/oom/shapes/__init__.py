@@ -1,1 +1,0 @@
-"""The shapes of batches and tensors, and what they take."""

@@ -1,0 +1,404 @@
+"""A census of what is alive when memory runs out: every tensor and every large object, by who holds it.
+
+One walk from the user's variables, of the failed functions too, and one through autograd's operations. Each piece of
+memory X that leads to it first.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gc
+import re
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from forgather_mem.errors import ours
+from forgather_mem.heap.autograd import number_of, operations_of, saved_by
+from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, file_of
+from forgather_mem.heap.live_frames import all_frames
+from forgather_mem.heap.object_size import array_bytes, is_tensor, is_torch
+from forgather_mem.heap.owner_paths import has_attributes
+from forgather_mem.heap.reachable import MANY, SAMPLED, ReachableGraph
+from forgather_mem.probes.tensors import StorageKey, storages_in, storages_of, values_of
+from forgather_mem.source.bytecode import uses_again
+from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.source_lines import is_user_file
+
+if TYPE_CHECKING:
+    import torch
+    from torch.autograd.graph import Node
+
+Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained"]
+_CONTAINERS = frozenset({list, tuple, dict, deque, OrderedDict, defaultdict, set})
+_SIZED = frozenset({"builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
+_PLAIN = (list, tuple, dict, deque, set)
+_LOCAL = re.compile(r"local '(.+?)' of (?:.*\.)?(\S+) \(.*?\)(.*)", re.S)
+# A library's loop that keeps what a method of the user's returns: the attribute, the method
+_RETURNED = {"_predictions": "predict_step()"}
+
+
+@dataclass(frozen=True, slots=True)
+class CensusLimits:
+    """How far the census looks; it runs once, when the training is over.
+
+    Attributes:
+        budget_s: CPU seconds of the walk.
+        piece_bytes: A single object below this does not count, if it is no tensor and no array.
+        least_bytes: What is held in all, below this, is not named.
+        copy_frac: Of the model's bytes; an object that has so many in tensors of the same sizes is a copy of it.
+        our_references: To an object that one variable holds, beside that variable.
+    """
+
+    budget_s: float = 1.0
+    piece_bytes: int = 2**10
+    least_bytes: int = 2**18
+    copy_frac: float = 0.9
+    our_references: int = 4
+
+
+_LIMITS = CensusLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What one owner holds. Plain text and numbers.
+
+    Attributes:
+        name: The owner, as people write it: "`outputs` of evaluate()", "`KeepsCopies.copies`"; of an untrained graph
+            the model. Empty for the batch and for the activations of the pass that failed.
+        kind: An "object"; a "copy" of the model; the "batch"; "activations" of the pass that runs; graphs of "earlier"
+            passes; graphs of a model that is "untrained": no optimizer has its parameters.
+        num_bytes: What counts for it.
+        collects: Whether it is a list or another container of the user's, not one tensor or array.
+        num_items: Of a list its length; 0 if it is none.
+        most_items: Of a deque, its `maxlen`.
+        num_passes: Of graphs: how many passes of this step they are of; 0 for earlier steps, too.
+        is_unused: Whether only variables hold it that no code that runs reads again.
+        returned_by: The method of the user's whose results it is, which a library keeps.
+    """
+
+    name: str = ""
+    kind: Kind = "object"
+    num_bytes: int = 0
+    collects: bool = False
+    num_items: int = 0
+    most_items: int | None = None
+    num_passes: int = 0
+    is_unused: bool = False
+    returned_by: str | None = None
+
+    @property
+    def part(self) -> str:
+        """What it is called among what is in use.
+
+        >>> Holding(name="`total`", kind="earlier", num_passes=3).part
+        'graphs of 3 earlier passes in `total`'
+        """
+        passes = f"{self.num_passes:,} earlier pass{'es' * (self.num_passes > 1)}"
+        of = passes if self.num_passes else "earlier steps"
+        words = {"copy": "a copy of the model,", "earlier": f"graphs of {of} in", "untrained": "graph of"}
+        return f"{words.get(self.kind, '')} {self.name}".strip() or {"batch": "the batch"}.get(self.kind, self.kind)
+
+
+def take_census(
+    failed: Sequence[TracebackType],
+    model: object = None,
+    optimizer: object = None,
+    passes: Sequence[int] = (),
+    on_host: bool = True,
+) -> list[Holding]:
+    """What is held beside parameters, gradients and optimizer state, the largest first; what there was memory for.
+
+    Args:
+        failed: The traceback's entries, outermost first.
+        model, optimizer: Those being trained: what is theirs is left out.
+        passes: The numbers of autograd's operations at the beginnings of the passes that may still have a graph.
+        on_host: Whether the host's memory ran out; else that of the devices counts alone.
+    """
+    census = _Census(failed, model, optimizer, passes, on_host)
+    try:
+        census.take()
+        return sorted(census.found(), key=lambda held: -held.num_bytes)
+    except ours(MemoryError):
+        return []
+    finally:
+        census.walk.forget()
+
+
+class _Census:
+    def __init__(
+        self,
+        failed: Sequence[TracebackType],
+        model: Any,
+        optimizer: object,
+        passes: Sequence[int],
+        on_host: bool,
+    ) -> None:
+        self._failed, self._passes, self._model, self._optimizer = failed, passes, model, optimizer
+        self._on_host = on_host
+        self._own = _storages(model)
+        self._known: set[object] = {*self._own, *self._states([optimizer])}
+        self._parts: Counter[tuple[Kind, str]] = Counter()
+        self._of_pass: defaultdict[tuple[Kind, str], set[int]] = defaultdict(set)
+        self._groups: defaultdict[int, Counter[object]] = defaultdict(Counter)  # by position, the bytes of each piece
+        self._vain: dict[Node, str] = {}
+        self.walk = ReachableGraph()
+
+    def take(self) -> None:
+        self.walk = ReachableGraph.walk(_LIMITS.budget_s, [entry.tb_frame for entry in self._failed])
+        nodes = self.walk.nodes
+        optimizers = [node for node in nodes if is_torch(node, "optim", "Optimizer")]
+        self._known |= set(self._states(optimizers))
+        groups = [group for one in (*optimizers, self._optimizer) for group in getattr(one, "param_groups", ())]
+        trained = {id(one) for group in groups for one in group["params"]}
+        self._parts["batch", ""] = sum(self._new(self._batch()).values())
+        self._count_graphs(self._models(trained))
+        times = [1.0] * len(nodes)
+        for position in range(len(nodes)):
+            above = self.walk.parent(position)
+            if above >= 0:  # tensors and arrays in a long list are all counted
+                stands_for_others = self._is_sampled(above) and not _has_bytes(nodes[position])
+                times[position] = times[above] * (len(nodes[above]) / SAMPLED if stands_for_others else 1.0)
+        # What only a variable of its own leads to comes last: a container is a better name than a view of what is in it
+        for position in sorted(range(len(nodes)), key=lambda position: self._owner(position) == position):
+            for key, size in self._pieces(nodes[position], self._is_sampled(position)):
+                if key not in self._known:
+                    self._known.add(key)
+                    self._groups[self._owner(position)][key] += int(size * times[position])
+
+    def found(self) -> Iterator[Holding]:
+        """The owners, once all is counted."""
+        for (kind, name), size in self._parts.items():
+            if size:
+                passes = self._of_pass[kind, name]
+                yield Holding(name=name, kind=kind, num_bytes=size, num_passes=0 if 0 in passes else len(passes))
+        rest = 0
+        for position, pieces in self._groups.items():
+            size = sum(pieces.values())
+            if size >= _LIMITS.least_bytes:
+                yield self._held(position, size, pieces)
+            else:
+                rest += size
+        if rest:
+            yield Holding(name="small objects", num_bytes=rest)
+
+    def _held(self, position: int, size: int, pieces: Counter[object]) -> Holding:
+        thing = self.walk.nodes[position]
+        is_list, name = isinstance(thing, list | deque), self._name(position)
+        sizes, own = Counter(pieces.values()), Counter(self._own.values())
+        alike = sum(min(count, own[each]) * each for each, count in sizes.items())
+        is_copy = bool(own) and own.keys() <= sizes.keys() and alike >= _LIMITS.copy_frac * sum(self._own.values())
+        returned_by = next((made for end, made in _RETURNED.items() if name.endswith(f".{end}`")), None)
+        is_users = returned_by is not None or not self.walk.is_librarys_variable(position)
+        return Holding(
+            name=name,
+            kind="copy" if is_copy else "object",
+            num_bytes=size,
+            collects=is_users and type(thing) in _CONTAINERS,
+            num_items=len(thing) if is_list else 0,
+            most_items=thing.maxlen if isinstance(thing, deque) else None,
+            is_unused=self._is_unused(thing),
+            returned_by=returned_by,
+        )
+
+    # ---- the training itself ----
+
+    def _states(self, optimizers: Sequence[object]) -> Iterator[object]:
+        yield from _storages([parameter.grad for parameter in model_parameters(self._model)])
+        for one in optimizers:
+            yield from _storages(getattr(one, "state", None))
+
+    def _batch(self) -> list[object]:
+        """What the outermost module was called with, and what libraries hand to the user's functions."""
+        found: list[object] = []
+        by_library = False
+        for entry in self._failed:
+            frame, variables = entry.tb_frame, frame_variables(entry.tb_frame)
+            if MODULE_FILE in file_of(frame) and frame.f_code.co_name in PASS_FUNCTIONS:
+                return [*found, variables.get("args"), variables.get("kwargs")]
+            is_users = is_user_file(frame.f_code.co_filename)
+            if is_users and by_library:
+                names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
+                given = [variables.get(name) for name in names]
+                found += [value for value in given if type(value) in _CONTAINERS or is_tensor(value)]
+            by_library = not is_users
+        return found
+
+    def _models(self, trained: set[int]) -> dict[int, str]:
+        """The names of what no optimizer trains, by the ids of its parameters; counts models beside the trained one."""
+        names: dict[int, str] = {}
+        own = self._model
+        for name, part in own.named_children() if hasattr(own, "named_children") else ():
+            names |= dict.fromkeys(map(id, part.parameters()), f"`{type(own).__name__}.{name}`")
+        modules = {
+            position: _modules_of(node)
+            for position, node in enumerate(self.walk.nodes)
+            if is_torch(node, "nn", "Module")
+        }
+        covered = {id(inner) for found in modules.values() for inner in found[1:]} | set(map(id, _modules_of(own)))
+        for position, inner in modules.items():
+            node = self.walk.nodes[position]
+            if not inner or not covered.isdisjoint(map(id, inner[:1])) or any(one is own for one in inner):
+                continue
+            owner = self._owner(position)
+            self._groups[owner].update(self._new([node, [one.grad for one in node.parameters()]]))
+            names |= dict.fromkeys(map(id, node.parameters()), self._name(owner))
+        return {key: name for key, name in names.items() if key not in trained} if trained else {}
+
+    # ---- graphs ----
+
+    def _count_graphs(self, untrained: Mapping[int, str]) -> None:
+        """What the operations keep whose results are alive: those of the pass that runs first, then the oldest first.
+
+        Of the same step, what leads to the pass that runs is a part of it; so is what one variable holds of another
+        pass, as the second of two towers, unless that is a loss, which could be gone back through at once.
+        """
+        seen: set[Node] = set()
+        ages = {
+            position: self._pass_of(node.grad_fn) for position, node in enumerate(self.walk.nodes) if _has_graph(node)
+        }
+        for position in sorted(ages, key=lambda position: (ages[position] < len(self._passes), ages[position])):
+            tensor, owner = self.walk.nodes[position], self._owner(position)
+            is_running = ages[position] == len(self._passes)
+            of_step = is_running or (owner == position and tensor.numel() > 1)
+            for operation in operations_of(tensor.grad_fn, seen):
+                self._vain[operation] = self._vain_model(operation, untrained)
+                self._add(operation, self._name(owner), of_step, dict(saved_by(operation)))
+            if is_running:
+                self._add(tensor.grad_fn, "", of_step, dict(storages_of(tensor)))
+
+    def _pass_of(self, operation: Node) -> int:
+        """The number of the pass, 0 for one of an earlier step."""
+        return bisect.bisect_right(self._passes, number_of(operation) or 0)
+
+    def _vain_model(self, operation: Node, untrained: Mapping[int, str]) -> str:
+        """The model that no optimizer trains, if a backward pass through this operation reaches nothing else."""
+        leaf = getattr(operation, "variable", None)
+        if leaf is not None:
+            return untrained.get(id(leaf), "")
+        below = [self._vain.get(one, "") for one, _ in operation.next_functions if one is not None]
+        return below[0] if below and all(below) else ""
+
+    def _add(self, operation: Node, name: str, of_step: bool, storages: Mapping[StorageKey, int]) -> None:
+        number, vain = self._pass_of(operation), self._vain.get(operation, "")
+        is_running = number == len(self._passes) or (of_step and number > 0)
+        kind: Kind = "untrained" if vain else "activations" if is_running else "earlier"
+        key = kind, vain or (name if kind == "earlier" else "")
+        new = self._new_of(storages)
+        if new:
+            self._parts[key] += sum(new.values())
+            self._of_pass[key].add(number)
+
+    def _counts(self, key: StorageKey) -> bool:
+        return (getattr(key[0], "type", "") == "cpu") == self._on_host
+
+    # ---- variables ----
+
+    def _new(self, value: object) -> dict[StorageKey, int]:
+        return self._new_of(_storages(value))
+
+    def _new_of(self, storages: Mapping[StorageKey, int]) -> dict[StorageKey, int]:
+        """The storages that are not known yet; they are known then."""
+        new = {key: size for key, size in storages.items() if key not in self._known and self._counts(key)}
+        self._known.update(new)
+        return new
+
+    def _pieces(self, node: Any, all_items: bool) -> Iterator[tuple[object, int]]:
+        """The memory of a node, and of what it holds that is no node: texts, and items that the walk left out."""
+        if is_tensor(node):
+            yield from (one for one in storages_of(node) if self._counts(one[0]))
+            return
+        if not self._on_host:
+            return
+        base = getattr(node, "base", None) if (size := array_bytes(node)) else None
+        if not size and type(node).__module__ in _SIZED:
+            size = sys.getsizeof(node)
+        if size >= _LIMITS.piece_bytes:
+            yield id(node if base is None else base), size
+        for held in gc.get_referents(node):
+            if type(held) in (bytes, str) and sys.getsizeof(held) >= _LIMITS.piece_bytes:
+                yield id(held), sys.getsizeof(held)
+            elif all_items and _has_bytes(held):
+                yield from self._pieces(held, False)
+
+    def _is_sampled(self, position: int) -> bool:
+        thing = self.walk.nodes[position]
+        return type(thing) in _CONTAINERS and len(thing) > MANY
+
+    def _owner(self, position: int) -> int:
+        """The position of what is named for a node: its container, or one whose items are objects that hold such."""
+        walk = self.walk
+        while True:
+            above = walk.parent(position)
+            while above >= 0 and self._is_plain(above):
+                position, above = above, walk.parent(above)
+            instance = walk.parent(above) if above >= 0 and walk.is_namespace(above) else above
+            holder = walk.parent(instance) if instance >= 0 else -1
+            if holder < 0 or not self._is_plain(holder) or not _is_of_one_class(walk.nodes[holder]):
+                return position
+            position = holder
+
+    def _is_plain(self, position: int) -> bool:
+        """Whether it is a container without a name of its own for what is in it."""
+        walk = self.walk
+        is_module = walk.parent(position) < 0 and not walk.label(position).startswith("local ")
+        return isinstance(walk.nodes[position], _PLAIN) and not walk.is_namespace(position) and not is_module
+
+    def _name(self, position: int) -> str:
+        name = self.walk.holder(position)
+        local = _LOCAL.fullmatch(name)
+        if local is not None:
+            return f"`{local[1]}{local[3]}`" + ("" if local[2] == "<module>" else f" of {local[2]}()")
+        return f"`{name.removeprefix('__main__.')}`"
+
+    def _is_unused(self, thing: object) -> bool:
+        """Whether only variables hold it, and no code that runs, or that is in its module, reads one of them again."""
+        positions = {id(entry.tb_frame): (entry.tb_frame, entry.tb_lasti) for entry in self._failed}
+        positions |= {id(frame): (frame, frame.f_lasti) for frame in all_frames() if id(frame) not in positions}
+        number = 0
+        for frame, position in positions.values():
+            if not is_user_file(frame.f_code.co_filename):
+                continue
+            for name, value in frame_variables(frame).items():
+                if value is thing:
+                    number += 1
+                    if uses_again(frame.f_code, position, name):
+                        return False
+        value = None  # it held the last of them
+        return number > 0 and sys.getrefcount(thing) <= number + _LIMITS.our_references
+
+
+def model_parameters(model: Any) -> list[torch.nn.Parameter]:
+    """Those of a model; none where there is no model."""
+    return list(model.parameters()) if hasattr(model, "parameters") else []
+
+
+def _storages(value: object) -> dict[StorageKey, int]:
+    """The storages in a value. Imports nothing: there may be no memory for it."""
+    return storages_in(value) if "torch" in sys.modules else {}
+
+
+def _modules_of(module: Any) -> list[object]:
+    """Those in a module; none of one that is only being made."""
+    try:
+        return list(module.modules())
+    except ours(AttributeError):
+        return []
+
+
+def _has_graph(thing: object) -> bool:
+    return is_tensor(thing) and thing.grad_fn is not None
+
+
+def _has_bytes(thing: object) -> bool:
+    return is_tensor(thing) or array_bytes(thing) > 0
+
+
+def _is_of_one_class(container: Collection[object]) -> bool:
+    """Whether several objects of one class with attributes are in it."""
+    items = (values_of(container) if isinstance(container, dict) else list(container))[:MANY]
+    return len(items) > 1 and len({type(item) for item in items}) == 1 and has_attributes(items[0])

@@ -1,0 +1,105 @@
+"""After a watched training has run out of memory: what would have fitted, planned in a fresh process of its script."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from forgather_mem.cli.command import Command
+from forgather_mem.cli.plan import environment_of_plan
+from forgather_mem.errors import say
+from forgather_mem.launch.failed_training import FailedTraining, failed_training
+from forgather_mem.reporting.table import format_time
+from forgather_mem.telemetry import run_session
+from forgather_mem.telemetry.report import Change, RunReport
+from forgather_mem.telemetry.report_schema import checked
+from forgather_mem.units import format_bytes
+
+
+def with_planned_advice(report: RunReport, command: Command, most_s: float) -> RunReport:
+    """The report with what was planned to fit first in its advice; as it is where memory was not the end.
+
+    Says at once where memory ran out. Ctrl-C ends the planning, and nothing else.
+
+    Args:
+        report: Of the command that has ended.
+        command: What it was.
+        most_s: How long to plan; 0 plans nothing.
+    """
+    failed = failed_training(report, time.time() + most_s)
+    if report.oom is None and isinstance(failed, str):
+        return report
+    if not command.is_python:
+        failed = "a launcher started it"
+    if most_s <= 0:
+        failed = "--advice-s 0"
+    if isinstance(failed, str):
+        return _not_planned(report, failed)
+    at = report.oom or report.killed
+    assert at is not None
+    say(
+        f"forgather-mem: out of memory in {format_time(at.step, at.phase)}: planning what would have fitted "
+        f"(at most {most_s:g} s; Ctrl-C ends it)"
+    )
+    try:
+        answer = _answer(command, failed, most_s)
+    except KeyboardInterrupt:
+        return _not_planned(report, "interrupted")
+    if "problem" in answer:
+        return _not_planned(report, str(answer["problem"]))
+    planned = checked(tuple[Change, ...], answer["changes"]) or ()
+    too_large = checked(tuple[str, ...], answer["too_large"]) or ()
+    kinds = checked(tuple[tuple[str, ...], ...], answer["kinds"]) or ()
+    others = [change for change in report.advice if tuple(sorted({**change.set, **change.in_script})) not in kinds]
+    advice = (*planned, *others)
+    report = replace(report, advice=advice)
+    if report.oom is None:
+        return report
+    helps_not = filter(None, [(report.oom.no_help or "").rstrip("."), *(f"{text} (too large)" for text in too_large)])
+    oom = replace(
+        report.oom,
+        advice=tuple(change.text for change in advice),
+        fit=f"planned, beside {format_bytes(failed.beside_bytes)} that are not the training's",
+        no_help=", ".join(helps_not) + "." if too_large or report.oom.no_help else None,
+    )
+    return replace(report, oom=oom)
+
+
+def _not_planned(report: RunReport, why: str) -> RunReport:
+    if report.oom is None:
+        return report
+    return replace(report, oom=replace(report.oom, fit=f"not planned: {why}"))
+
+
+def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str, object]:
+    """Of the script as `forgather-mem plan` starts it, in a session of its own; all of it is ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        request = {"failed": asdict(failed), "meta": False}
+        Path(folder, run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
+        process = subprocess.Popen(
+            command.argv,
+            env=environment_of_plan(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            process.wait(most_s)
+        except subprocess.TimeoutExpired:
+            return {"problem": f"it took more than {most_s:g} s (--advice-s)"}
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        try:
+            return dict(json.loads(Path(folder, run_session.ANSWER).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return {"problem": f"started again, it ended with {process.returncode} before its training"}

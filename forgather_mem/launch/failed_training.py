@@ -1,0 +1,115 @@
+"""What a training took that ran out of memory, as plain values: told by the parent to the process that plans it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forgather_mem.diagnose.oom.context import FREE_HEAP
+from forgather_mem.reporting.problems import was_killed_for_memory
+from forgather_mem.telemetry.report import OomReport, RunReport
+
+PLANNED = ("forward", "backward", "optimizer", "evaluate")  # phases that a plan has
+# Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
+_TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
+_ALLOCATORS = ("CUDA and libraries", "kept by the allocator", "private pools")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedTraining:
+    """JSON's types only.
+
+    Attributes:
+        phase: In which memory ran out.
+        is_first_step: Whether the optimizer had no state yet.
+        on_device: Whether a device's memory ran out.
+        limit_bytes: What the process could have at most.
+        requested_bytes: The allocation that failed; None if nobody has told.
+        taken_bytes: By the training's tensors then; None of a killed process.
+        beside_bytes: By everything else; of a killed process what there was before the first step, with the model.
+        rows, length: Of the micro-batch.
+        sizes: Of its tensors, as in the setting "batch.sizes".
+        until_s: When planning has to end.
+    """
+
+    phase: str
+    is_first_step: bool
+    on_device: bool
+    limit_bytes: int
+    requested_bytes: int | None
+    taken_bytes: int | None
+    beside_bytes: int
+    rows: int | None
+    length: int | None
+    sizes: str
+    until_s: float
+
+
+def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
+    """What this report tells; or why it can't be planned."""
+    if report.run.world_size > 1:
+        return f"{report.run.world_size} processes trained together"
+    if report.leak.verdict == "leak":
+        return "memory grows at each step"
+    if report.oom is not None:
+        return _of_error(report, report.oom, until_s)
+    return _of_kill(report, until_s)
+
+
+def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraining | str:
+    if oom.callback is not None or oom.phase not in PLANNED:
+        return f"a plan has no {'callback' if oom.callback is not None else oom.phase}"
+    if not any(change.set for change in report.advice):
+        return "no transformers Trainer trained"
+    taken = sum(size for part, size in oom.in_use.items() if part in _TENSORS)
+    beside = sum(size for part, size in oom.in_use.items() if part not in _TENSORS)
+    unused = oom.in_use.get(FREE_HEAP, 0)  # free for its tensors, too
+    beside -= unused
+    if oom.where == "device":  # what torch keeps unused is free for it; the rest is taken before anything is trained
+        beside -= sum(oom.in_use.get(part, 0) for part in _ALLOCATORS)
+    batch = oom.batch or {}
+    return FailedTraining(
+        phase=oom.phase,
+        is_first_step=oom.step <= 1,
+        on_device=oom.where == "device",
+        limit_bytes=taken + beside + unused + (oom.free_bytes or 0),
+        requested_bytes=oom.requested_bytes,
+        taken_bytes=taken,
+        beside_bytes=beside,
+        rows=batch.get("rows"),
+        length=batch.get("length"),
+        sizes=report.run.settings.get("batch.sizes", "") if oom.phase != "evaluate" else "",
+        until_s=until_s,
+    )
+
+
+def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
+    killed, host, settings = report.killed, report.host, report.run.settings
+    if killed is None or not was_killed_for_memory(killed, host):
+        return "memory has not run out"
+    if killed.phase not in PLANNED or "arguments.per_device_train_batch_size" not in settings:
+        return f"it was killed in {killed.phase}"
+    others = max(0, (killed.used_bytes or 0) - (killed.process_bytes or 0))
+    numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}
+    return FailedTraining(
+        phase=killed.phase,
+        is_first_step=report.steps == 0,
+        on_device=False,
+        limit_bytes=host.limit_bytes,
+        requested_bytes=None,
+        taken_bytes=None,
+        beside_bytes=host.rss_start_bytes + others,
+        rows=numbers.get("rows"),
+        length=numbers.get("length"),
+        sizes=settings.get("batch.sizes", ""),
+        until_s=until_s,
+    )
+
+
+def parsed_sizes(sizes: str) -> Mapping[str, tuple[int, ...]]:
+    """
+    >>> parsed_sizes("input_ids=8x512 labels=8")
+    {'input_ids': (8, 512), 'labels': (8,)}
+    """
+    pairs = (one.partition("=") for one in sizes.split())
+    return {name: tuple(int(side) for side in shape.split("x") if side.isdecimal()) for name, _, shape in pairs}

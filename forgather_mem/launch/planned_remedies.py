@@ -1,0 +1,231 @@
+"""In a process of `forgather-mem run` that plans a failed training again: which remedies let it fit.
+
+The plan has to reproduce the failure first: in the same phase it makes an allocation as large as the one that failed,
+beside as much as there was. What is told to fit has a plan whose peak does, with all that was beside it in the process
+that failed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from forgather_mem.diagnose.oom.context import RunSettings, settings_of
+from forgather_mem.diagnose.oom.remedies import Case, plannable, together
+from forgather_mem.errors import PlanError
+from forgather_mem.launch.failed_training import FailedTraining, parsed_sizes
+from forgather_mem.planning.batches import Loader, Trainer
+from forgather_mem.planning.entry import plan
+from forgather_mem.planning.result import Plan
+from forgather_mem.telemetry.report import Change
+from forgather_mem.telemetry.report_schema import to_dict
+from forgather_mem.units import format_bytes
+
+_ARGMAX = "preprocess_logits_for_metrics"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningLimits:
+    """What counts as the same and as fitting.
+
+    Attributes:
+        alike_frac: A plan that reproduces a failure may be so far from what was measured.
+        kept_free_frac: Of the limit: the C library can't use every gap. Set on the scripts of tests/ooms.
+        most_told: Changes that fit; then no more are planned.
+        few_batches: Of a step; more add nothing but themselves.
+    """
+
+    alike_frac: float = 0.1
+    kept_free_frac: float = 0.03
+    most_told: int = 4
+    few_batches: int = 2
+
+
+_LIMITS = PlanningLimits()
+
+
+class _TimeIsUp(Exception):
+    """No further plan would end in time."""
+
+
+def remedies_for(failed: FailedTraining, trainer: Trainer) -> dict[str, object]:
+    """The `changes` that were planned to fit, as in a report; or a `problem`.
+
+    With them `too_large`, the largest changes of a kind that are not enough, and `kinds`, what was planned, by the
+    names of settings.
+
+    Args:
+        failed: What it took.
+        trainer: The script's, before it trains.
+    """
+    settings = settings_of(trainer.args, trainer.model, trainer)
+    planner = _Planner(failed, settings, trainer)
+    try:
+        own = planner.plan({})
+        room = _room(own, failed)
+        planner.look_at_longest(own)
+    except (PlanError, _TimeIsUp) as error:
+        return {"problem": str(error)}
+    changes: list[Change] = []
+    too_large: list[str] = []
+    kinds: list[list[str]] = []
+    with suppress(_TimeIsUp):
+        case = Case(
+            phase=failed.phase, settings=settings, rows=failed.rows, length=failed.length, on_device=failed.on_device
+        )
+        for ladder in plannable(case):
+            found = planner.first_that_fits(ladder, room)
+            kinds.append(sorted({**ladder[0].set, **ladder[0].in_script}))
+            changes += [found] if found is not None else []
+            too_large += [ladder[-1].text] if found is None else []
+            if len(changes) == _LIMITS.most_told:
+                break
+        if not changes:
+            found = planner.first_that_fits(list(together(case)), room)
+            changes += [found] if found is not None else []
+    return {"changes": [to_dict(change) for change in changes], "too_large": too_large, "kinds": kinds}
+
+
+def _room(own: Plan, failed: FailedTraining) -> int:
+    """What the training's tensors can take, as the failure itself shows.
+
+    Raises:
+        PlanError: if the plan does not reproduce the failure.
+    """
+    step = 1 if failed.is_first_step and failed.phase != "evaluate" else 2
+    rows = [row for row in own.phases if row.step == step]
+    phases = {row.phase: row.bytes for row in rows}
+    if failed.phase not in phases:
+        raise PlanError(f"the plan has no {failed.phase}")
+    room = failed.limit_bytes - failed.beside_bytes
+    if failed.taken_bytes is None:  # there the model was counted, too
+        room += own.phases[0].parts.get("parameters", 0)
+    wanted = failed.requested_bytes
+    if wanted is not None and failed.taken_bytes is not None and failed.phase != "evaluate":
+        there = [one for one in own.requests if (one.step, one.phase) == (step, failed.phase)]
+        alike = [one for one in there if abs(one.size - wanted) <= _LIMITS.alike_frac * wanted]
+        if not alike:
+            raise PlanError(f"the plan's {failed.phase} asks nowhere for {format_bytes(wanted)} at once")
+        taken = failed.taken_bytes
+        nearest = min(alike, key=lambda one: abs(one.before_bytes - taken))
+        if abs(nearest.before_bytes - taken) > _LIMITS.alike_frac * failed.limit_bytes:
+            had = f"its tensors took {format_bytes(taken)} then"
+            raise PlanError(f"{had}, in the plan {format_bytes(nearest.before_bytes)}")
+        room = min(room, nearest.before_bytes + min(wanted, failed.limit_bytes - failed.beside_bytes - taken))
+    elif phases[failed.phase] < (1 - _LIMITS.alike_frac) * room:
+        raise PlanError(
+            f"the plan's {failed.phase} takes {format_bytes(phases[failed.phase])}, which would have fitted"
+        )
+    return room
+
+
+class _Planner:
+    """Plans the failed training with other settings."""
+
+    def __init__(self, failed: FailedTraining, settings: RunSettings, trainer: Trainer) -> None:
+        self._failed, self._settings, self._trainer = failed, settings, trainer
+        self._load, self._sizes = trainer.get_train_dataloader, parsed_sizes(failed.sizes)
+        self._took_s = 0.0
+
+    def plan(self, changed: Mapping[str, object]) -> Plan:
+        """With these values of `Change.set` and `in_script`.
+
+        Raises:
+            PlanError: if it can't be planned.
+        """
+        began_s = time.time()
+        if began_s + 2 * self._took_s > self._failed.until_s:
+            raise _TimeIsUp("there was no time left")
+        arguments = dict(changed)
+        length, filtered = arguments.pop("max_length", None), arguments.pop(_ARGMAX, None)
+        length = length if isinstance(length, int) else None
+        batch = self._settings.number("per_device_train_batch_size")
+        now = self._failed.rows if self._sizes and self._failed.rows else batch
+        rows = max(1, round(now * int(str(arguments.pop("per_device_train_batch_size", batch))) / batch))
+        accumulation = arguments.get("gradient_accumulation_steps")
+        if isinstance(accumulation, int):
+            arguments["gradient_accumulation_steps"] = min(_LIMITS.few_batches, accumulation)
+        trainer, own_filter = self._trainer, self._trainer.preprocess_logits_for_metrics
+        trainer.get_train_dataloader = partial(_loading, self._load, self._sizes, self._failed.length, length)
+        if filtered:
+            trainer.preprocess_logits_for_metrics = _argmax
+        try:
+            return plan(trainer, on_device=self._failed.on_device, rows=rows, **arguments)  # type: ignore[arg-type]
+        finally:
+            trainer.preprocess_logits_for_metrics = own_filter
+            self._took_s = time.time() - began_s
+
+    def look_at_longest(self, own: Plan) -> None:
+        """From now on plan the longest rows of the data, if these take more than the batch that failed."""
+        sizes, self._sizes = self._sizes, {}
+        if sizes and self.plan({}).peak_bytes <= own.peak_bytes:
+            self._sizes = sizes
+
+    def first_that_fits(self, ladder: Sequence[Change], room: int) -> Change | None:
+        """The smallest change of these that fits, with its peak; None if none does or none can be planned."""
+        kept_free = _LIMITS.kept_free_frac * self._failed.limit_bytes
+        low, high, found = 0, len(ladder), None
+        while low < high:
+            # The last one first: often none fits
+            at = high - 1 if high == len(ladder) else (low + high) // 2
+            try:
+                need = self._need({**ladder[at].set, **ladder[at].in_script})
+            except PlanError:
+                need = room + 1
+            if need <= room - kept_free:
+                high, found = at, _with_peak(ladder[at], need + self._failed.limit_bytes - room)
+            elif at == len(ladder) - 1:
+                return None
+            else:
+                low = at + 1
+        return found
+
+    def _need(self, changed: Mapping[str, object]) -> int:
+        planned = self.plan(changed)
+        return max(planned.peak_bytes, planned.reserved_bytes if self._failed.on_device else 0)
+
+
+def _with_peak(change: Change, peak_bytes: int) -> Change:
+    return replace(change, predicted_bytes=peak_bytes)
+
+
+def _argmax(logits: object, labels: object) -> object:
+    """What the remedy tells to write; of a model that gives more, of its logits."""
+    first = logits[0] if isinstance(logits, list | tuple) else logits
+    return first.argmax(-1) if isinstance(first, torch.Tensor) else first
+
+
+def _loading(
+    load: Callable[[], Loader], sizes: Mapping[str, tuple[int, ...]], was: int | None, length: int | None
+) -> Loader:
+    """The trainer's loader, whose batches have these sizes but for their rows; and rows of another length."""
+    loader = load()
+    inner: Trainer = getattr(loader, "base_dataloader", loader)
+    collate = inner.collate_fn
+    inner.collate_fn = lambda samples: _sized(collate(samples), sizes, was, length)
+    return loader
+
+
+def _sized(batch: object, sizes: Mapping[str, tuple[int, ...]], was: int | None, length: int | None) -> object:
+    named = batch if isinstance(batch, Mapping) else {}
+    pairs = [(tensor.shape, sizes[name]) for name, tensor in named.items() if name in sizes]
+    sides = {old: new for shape, told in pairs for old, new in zip(shape[1:], told[1:], strict=False) if old != new}
+    if length is not None and was is not None:
+        sides = {old: length if new == was else new for old, new in sides.items()} | (
+            {} if was in sides else {was: length}
+        )
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        for place in range(1, tensor.dim()):
+            old = tensor.size(place)
+            if old in sides:
+                tensor = tensor.index_select(place, torch.arange(sides[old]) % old)
+        return tensor
+
+    return tree_map_only(torch.Tensor, change, batch) if sides else batch

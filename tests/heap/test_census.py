@@ -1,0 +1,344 @@
+"""What a failed script holds is told by its owner, with real models and graphs; what belongs to the training is not."""
+
+# ruff: noqa: F841 (variables that hold something are what is tested)
+
+import io
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._pytree import tree_map
+from torch.utils.checkpoint import checkpoint as checkpointed
+
+from forgather_mem.heap.census import Holding, take_census
+from forgather_mem.units import MIB
+
+pytestmark = pytest.mark.alone(forked=True)
+KEPT: dict[str, Any] = {}
+
+
+def numbers(mib: int) -> torch.Tensor:
+    return torch.ones(mib * MIB // 4)
+
+
+def entries(work: Callable[[], object]) -> list[TracebackType]:
+    """Those of the traceback from `work` on."""
+    with pytest.raises(MemoryError) as caught:
+        work()
+    found, part = [], caught.tb.tb_next
+    while part is not None:
+        found.append(part)
+        part = part.tb_next
+    return found
+
+
+def census(work: Callable[[], object], *arguments: Any) -> dict[str, Holding]:
+    """By what it is called, what holds a MiB or more."""
+    return {held.part: held for held in take_census(entries(work), *arguments) if held.num_bytes >= MIB}
+
+
+def sizes(found: dict[str, Holding]) -> dict[str, int]:
+    return {name: round(held.num_bytes / MIB) for name, held in found.items()}
+
+
+def test_tensors_and_arrays_are_told_with_the_variable_that_holds_them() -> None:
+    def load() -> None:
+        table = np.zeros(2 * MIB // 8)
+        states = {"model": {"weight": numbers(3)}, "step": 2, "states": [numbers(1), (numbers(1),)]}
+        view = states["model"]["weight"][:10]  # type: ignore[index]  # counts once
+        raw, file = b"0" * 4 * MIB, io.BytesIO()
+        file.write(bytes(6 * MIB))
+        texts = ["1" * MIB, "2" * MIB]
+        raise MemoryError
+
+    found = census(load)
+    assert sizes(found) == {
+        "`states` of load()": 5, "`table` of load()": 2, "`file` of load()": 6, "`texts` of load()": 2,
+    }  # fmt: skip
+    assert {name for name, held in found.items() if held.collects} == {"`states` of load()", "`texts` of load()"}
+
+
+def model_of(width: int = 512) -> torch.nn.Sequential:
+    """A model of one MiB for 512."""
+    return torch.nn.Sequential(torch.nn.Linear(width, width, bias=False), torch.nn.Tanh())
+
+
+def trained() -> tuple[torch.nn.Sequential, torch.optim.Optimizer]:
+    model = model_of()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 512)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_what_the_model_and_its_optimizer_have_is_theirs_and_a_copy_is_a_copy() -> None:
+    model, optimizer = trained()
+
+    def goes_on() -> None:
+        weights, gradients = dict(model.named_parameters()), [part.grad for part in model.parameters()]
+        states = list(optimizer.state.values())
+        average = {name: value.clone() for name, value in model.state_dict().items()}
+        raise MemoryError
+
+    assert sizes(census(goes_on, model, optimizer)) == {"a copy of the model, `average` of goes_on()": 1}
+
+
+def test_the_batch_is_what_the_model_was_called_with_or_what_a_library_hands_over() -> None:
+    class Full(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise MemoryError
+
+    def step() -> None:
+        batch = {"x": numbers(3)}
+        Full()(**batch)
+
+    def of_each(batch: torch.Tensor) -> None:
+        own = numbers(2)
+        raise MemoryError
+
+    assert sizes(census(step)) == {"the batch": 3}
+    assert sizes(census(lambda: tree_map(of_each, [numbers(3)]))) == {"the batch": 3, "`own` of of_each()": 2}
+
+
+def number() -> int:
+    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+
+
+def test_what_a_graph_keeps_is_told_by_its_pass_and_the_variable_that_keeps_it() -> None:
+    model, optimizer = trained()
+    passes: list[int] = []
+
+    def accumulates() -> None:
+        total = 0.0
+        for _ in range(3):
+            passes.append(number())
+            total = total + model(torch.ones(512, 512)).square().mean()
+        passes.append(number())
+        out = model(torch.ones(1024, 512))
+        raise MemoryError
+
+    found = census(accumulates, model, optimizer, passes)
+    # Its input and the result of tanh are kept: twice 512 x 512 numbers in each pass, and the square's
+    assert sizes(found) == {"graphs of 3 earlier passes in `total` of accumulates()": 6, "activations": 4}
+    assert found["graphs of 3 earlier passes in `total` of accumulates()"].num_passes == 3
+
+
+def test_a_graph_that_leads_to_no_trained_parameter_is_its_models() -> None:
+    model, optimizer = trained()
+    teacher = model_of().eval()
+
+    def distils() -> None:
+        x = torch.ones(512, 512)
+        gap = (model(x) - teacher(x)).square().mean()
+        raise MemoryError
+
+    found = census(distils, model, optimizer)
+    (graph,) = [held for held in found.values() if held.kind == "untrained"]
+    assert graph.name.startswith("`teacher` of ")
+    assert graph.num_bytes == MIB, "the input is the student's, too"
+
+    def goes_through_it() -> None:
+        gap = teacher(model(torch.ones(512, 512))).square().mean()
+        raise MemoryError
+
+    assert not [held for held in census(goes_through_it, model, optimizer).values() if held.kind == "untrained"]
+
+
+def test_a_part_of_the_model_that_no_optimizer_has_is_untrained() -> None:
+    model = torch.nn.Sequential(model_of(), model_of())
+    optimizer = torch.optim.SGD(model[1].parameters())
+
+    def frozen() -> None:
+        features = model[0](torch.ones(512, 512))
+        raise MemoryError
+
+    found = census(frozen, model, optimizer)
+    assert [held.name for held in found.values() if held.kind == "untrained"] == ["`Sequential.0`"]
+
+
+def test_a_graph_that_was_gone_through_keeps_nothing_and_a_checkpointed_one_its_inputs() -> None:
+    model, optimizer = trained()
+
+    def done() -> None:
+        loss = model(torch.ones(512, 512)).square().mean()
+        loss.backward()
+        raise MemoryError
+
+    def again() -> None:
+        hidden = checkpointed(model, torch.ones(512, 512).exp().requires_grad_(), use_reentrant=False)
+        loss = hidden.square().mean()
+        del hidden
+        raise MemoryError
+
+    assert sizes(census(done, model, optimizer)) == {}
+    assert sum(sizes(census(again, model, optimizer)).values()) == 2, "its input and its result"
+
+
+def test_what_nothing_reads_again_is_unused() -> None:
+    def resumes() -> None:
+        states = {"weights": numbers(2)}
+        used, shared = {"weights": numbers(3)}, [numbers(4)]
+        KEPT["shared"] = shared
+        take(states)
+        fail()
+        take(used)
+
+    try:
+        found = census(resumes)
+    finally:
+        KEPT.clear()
+    assert {held.num_bytes // MIB: held.is_unused for held in found.values()} == {2: True, 3: False, 4: False}
+
+
+def take(thing: object) -> None:
+    pass
+
+
+def fail() -> None:
+    raise MemoryError
+
+
+class Keeper:
+    def __init__(self, items: Sequence[object]) -> None:
+        self.copies = deque(items, maxlen=9)
+
+    def on_save(self) -> None:
+        raise MemoryError
+
+
+class Seen(NamedTuple):
+    state: torch.Tensor
+    reward: float
+
+
+class Record:
+    def __init__(self) -> None:
+        self.state = numbers(1)
+
+
+@pytest.mark.parametrize("item", [Record, lambda: Seen(numbers(1), 0.5), lambda: (model_of(), None)])
+def test_a_collection_goes_by_the_attribute_that_holds_it(item: Callable[[], object]) -> None:
+    keeper = Keeper([item() for _ in range(3)])
+    (held,) = census(keeper.on_save).values()
+    assert (held.name, held.num_bytes // MIB) == ("`Keeper.copies`", 3)
+    assert (held.collects, held.num_items, held.most_items) == (True, 3, 9)
+
+
+def test_of_a_long_list_some_items_stand_for_the_others() -> None:
+    def collects() -> None:
+        rows = [{"x": torch.ones(1024)} for _ in range(2000)]
+        plain = [torch.ones(1024) for _ in range(2000)]
+        raise MemoryError
+
+    found = {held.name: held.num_bytes / 2**12 for held in census(collects).values()}
+    assert found["`rows` of collects()"] == pytest.approx(2000, rel=0.02)
+    assert found["`plain` of collects()"] == pytest.approx(2000, rel=0.02)
+
+
+def test_a_container_that_holds_itself_ends() -> None:
+    def goes_round() -> None:
+        around: list[object] = [numbers(1)]
+        around.append(around)
+        raise MemoryError
+
+    assert sizes(census(goes_round)) == {"`around` of goes_round()": 1}
+
+
+class Cached(torch.utils.data.Dataset[torch.Tensor]):
+    def __init__(self) -> None:
+        self.decoded: list[torch.Tensor] = []
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.decoded.append(numbers(1))
+        return self.decoded[-1]
+
+
+def collate(rows: list[torch.Tensor]) -> torch.Tensor:
+    raise MemoryError
+
+
+def test_what_a_dataset_keeps_is_told_also_where_its_rows_are_put_together() -> None:
+    def reads() -> None:
+        next(iter(torch.utils.data.DataLoader(Cached(), batch_size=4, collate_fn=collate)))
+
+    assert sum(sizes(census(reads)).values()) == 4
+
+
+def test_nothing_is_kept() -> None:
+    import gc
+    import weakref
+
+    class Batch(torch.Tensor):
+        pass
+
+    seen = []
+
+    def step() -> None:
+        mine = torch.ones(MIB).as_subclass(Batch)
+        seen.append(weakref.ref(mine))
+        raise MemoryError
+
+    traced = entries(step)
+    assert take_census(traced)
+    traceback.clear_frames(traced[0])
+    del traced
+    gc.collect()
+    assert seen[0]() is None
+
+
+class Distils:
+    def __init__(self) -> None:
+        self.model, self.optimizer = trained()
+        self.teacher = model_of().eval()
+
+    def step(self, join: Callable[..., torch.Tensor]) -> None:
+        x = torch.ones(512, 512)
+        first = self.model(x)
+        passes = [number()]
+        self.passes = passes
+        second = self.model(x + 1)
+        join(first, second)
+        raise MemoryError
+
+
+def test_the_first_of_two_passes_of_a_step_is_a_part_of_it_and_a_loss_is_not() -> None:
+    work = Distils()
+    found = census(lambda: work.step(torch.add), work.model, work.optimizer, [0, number()])
+    assert sizes(found) == {"activations": 4, "a copy of the model, `Distils.teacher`": 1}
+    begun, collected = [0, number()], []
+    work.teacher.register_forward_hook(lambda *_: fail())
+
+    def collects() -> None:
+        collected.append(work.model(torch.ones(512, 512)))
+        begun.append(number())
+        loss = work.model(torch.ones(512, 512)).square().mean()
+        begun.append(number())
+        work.teacher(torch.ones(1, 512))
+
+    found = census(collects, work.model, work.optimizer, begun)
+    assert {(held.kind, held.num_passes) for held in found.values()} >= {("earlier", 1)}
+    assert not [held for held in found.values() if held.kind == "activations"]
+
+
+def test_a_graph_of_an_earlier_step_is_told_as_such() -> None:
+    model, optimizer = trained()
+
+    def unrolls() -> None:
+        state = torch.ones(512, 512)
+        for _ in range(3):
+            state = model(state)
+        begun.append(number())
+        state = model(state)
+        raise MemoryError
+
+    begun: list[int] = []
+    found = census(unrolls, model, optimizer, begun)
+    assert {held.part for held in found.values()} >= {"graphs of earlier steps in `state` of unrolls()", "activations"}

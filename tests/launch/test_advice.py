@@ -1,0 +1,117 @@
+"""After a watched training has run out of memory it is planned in a fresh process, which can be ended at any time."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from forgather_mem.cli.command import command_of
+from forgather_mem.launch.advice import with_planned_advice
+from forgather_mem.telemetry.report import OomReport, RunReport
+from tests.launch.commands import RUN, python, run
+from tests.launch.test_failed_training import out_of_memory, report_of
+
+SCRIPT = """
+import json, os, resource
+import torch
+from transformers import Trainer, TrainingArguments
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(64, 4096), torch.nn.Linear(4096, 1)
+
+    def forward(self, x, labels):
+        return {"loss": (self.last(torch.tanh(self.first(x)).sigmoid()).squeeze(-1) - labels).square().mean()}
+
+arguments = {"per_device_train_batch_size": 2048, "max_steps": 3, "use_cpu": True, "report_to": [],
+             "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True, "remove_unused_columns": False}
+arguments |= json.loads(os.environ.get("INSTEAD", "{}"))
+rows = [{"x": torch.ones(64), "labels": 1.0}] * 8192
+trainer = Trainer(Net(), TrainingArguments("out", **arguments), train_dataset=rows)
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[5]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_DATA, (used + 110 * 2**20, resource.RLIM_INFINITY))
+trainer.train()
+print("done")
+"""
+
+
+def advised(report: RunReport, folder: Path, script: str, most_s: float = 60) -> OomReport:
+    (folder / "script.py").write_text(script)
+    found = with_planned_advice(report, command_of([str(folder / "script.py")]), most_s).oom
+    assert found is not None
+    return found
+
+
+def test_what_is_told_to_fit_lets_the_script_finish(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    result = run([*RUN, "--report", "report.json", "train.py"], tmp_path)
+    assert result.code == 1, "as without us"
+    assert "forgather-mem: out of memory in step 1, " in result.err
+    assert ": planning what would have fitted (at most 60 s; Ctrl-C ends it)\n" in result.err
+    report = json.loads((tmp_path / "report.json").read_text())
+    first = report["advice"][0]
+    assert first["predicted_bytes"] < report["oom"]["limit_bytes"], report["oom"]["fit"]
+    assert "WOULD HAVE FIT  (planned, beside " in result.err
+    words = python("train.py")
+    assert run(words, tmp_path, INSTEAD=json.dumps(first["set"])).out == "done\n"
+    larger = {"per_device_train_batch_size": 2 * first["set"]["per_device_train_batch_size"]}
+    assert run(words, tmp_path, INSTEAD=json.dumps(larger)).code == 1, "this limit is a tight one"
+
+
+def test_nothing_is_planned_where_nobody_wants_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    oom = advised(report_of(out_of_memory()), tmp_path, "raise SystemExit", 0)
+    assert oom.fit == "not planned: --advice-s 0"
+    assert "planning" not in capfd.readouterr().err
+
+
+def test_a_report_of_a_run_with_memory_enough_stays_as_it_is(tmp_path: Path) -> None:
+    report = report_of()
+    assert with_planned_advice(report, command_of(["-c", "pass"]), 60) is report
+
+
+def test_a_launcher_is_not_started_again(tmp_path: Path) -> None:
+    found = with_planned_advice(report_of(out_of_memory()), command_of(["true", "train.py"]), 60)
+    assert found.oom is not None
+    assert found.oom.fit == "not planned: a launcher started it"
+
+
+def test_a_script_that_does_not_train_again_is_told_as_such(tmp_path: Path) -> None:
+    oom = advised(report_of(out_of_memory()), tmp_path, "raise SystemExit(7)")
+    assert oom.fit == "not planned: started again, it ended with 7 before its training"
+
+
+SLEEPS = "import os, time; open(PIDS, 'w').write(f'{os.getpid()} {os.fork()}'); time.sleep(100)"
+
+
+def test_it_ends_in_time_with_all_of_its_processes(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    oom = advised(report_of(out_of_memory()), tmp_path, SLEEPS.replace("PIDS", repr(str(pids))), 3)
+    assert oom.fit == "not planned: it took more than 3 s (--advice-s)"
+    assert all(map(is_gone, pids.read_text().split()))
+
+
+def test_an_interrupt_ends_the_planning_and_nothing_else(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+
+    def interrupt() -> None:
+        while not pids.exists() or len(pids.read_text().split()) < 2:  # both of its processes
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    oom = advised(report_of(out_of_memory()), tmp_path, SLEEPS.replace("PIDS", repr(str(pids))))
+    assert oom.fit == "not planned: interrupted"
+    assert all(map(is_gone, pids.read_text().split()))
+
+
+def is_gone(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

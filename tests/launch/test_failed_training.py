@@ -1,0 +1,82 @@
+"""What a report tells to those who plan its training again."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from forgather_mem.engine.summary import RunSummary
+from forgather_mem.launch.failed_training import FailedTraining, failed_training, parsed_sizes
+from forgather_mem.reporting.build import build_report
+from forgather_mem.telemetry.report import Change, KilledReport, LeakReport, OomReport, RunReport
+from forgather_mem.units import GIB, MIB
+
+EMPTY = build_report(RunSummary())
+SETTINGS = {"batch.rows": "8", "batch.length": "512", "batch.sizes": "input_ids=8x512"}
+BATCH = Change(text="per_device_train_batch_size=4", set={"per_device_train_batch_size": 4})
+
+
+def report_of(oom: OomReport | None = None, **facts: Any) -> RunReport:
+    run = replace(EMPTY.run, settings={**SETTINGS, "arguments.per_device_train_batch_size": "8"})
+    return replace(EMPTY, **{"run": run, "oom": oom, "advice": (BATCH,), **facts})
+
+
+def out_of_memory(**facts: Any) -> OomReport:
+    in_use = {"parameters": 100 * MIB, "activations": 500 * MIB, "mapped only": 60 * MIB, "other": 240 * MIB}
+    known = {"where": "host", "step": 3, "phase": "forward", "rank": 0, "requested_bytes": 80 * MIB,
+             "free_bytes": 50 * MIB, "in_use": in_use, "batch": {"rows": 8, "length": 512}}  # fmt: skip
+    return OomReport(**{**known, **facts})
+
+
+def told(report: RunReport) -> FailedTraining:
+    failed = failed_training(report, 1e9)
+    assert isinstance(failed, FailedTraining), failed
+    return failed
+
+
+def test_what_is_no_tensor_of_the_training_is_beside_it() -> None:
+    failed = told(report_of(out_of_memory()))
+    assert (failed.taken_bytes, failed.beside_bytes, failed.limit_bytes) == (600 * MIB, 300 * MIB, 950 * MIB)
+    assert (failed.phase, failed.is_first_step, failed.requested_bytes) == ("forward", False, 80 * MIB)
+    assert (failed.rows, failed.length, failed.sizes) == (8, 512, "input_ids=8x512")
+
+
+def test_on_a_device_the_context_and_unused_memory_are_not_beside_it() -> None:
+    in_use = {"activations": 2 * GIB, "other": GIB, "CUDA and libraries": GIB, "kept by the allocator": GIB}
+    failed = told(report_of(out_of_memory(where="device", in_use=in_use, step=1)))
+    assert (failed.taken_bytes, failed.beside_bytes) == (2 * GIB, GIB)
+    assert failed.on_device
+    assert failed.is_first_step
+
+
+@pytest.mark.parametrize(
+    ("report", "why"),
+    [
+        (report_of(out_of_memory(phase="save")), "a plan has no save"),
+        (report_of(out_of_memory(callback="Keeps.on_save")), "a plan has no callback"),
+        (report_of(out_of_memory(), advice=(Change(text="batch size 4"),)), "no transformers Trainer trained"),
+        (report_of(out_of_memory(), leak=LeakReport(verdict="leak", where="host")), "memory grows at each step"),
+        (report_of(), "memory has not run out"),
+        (report_of(killed=KilledReport(step=3, phase="forward", signal=15)), "memory has not run out"),
+    ],
+)
+def test_what_can_not_be_planned_is_said(report: RunReport, why: str) -> None:
+    assert failed_training(report, 1e9) == why
+
+
+def test_of_a_killed_training_the_largest_batch_and_what_it_began_with_are_known() -> None:
+    host = replace(EMPTY.host, limit_bytes=GIB, limit_kind="cgroup", rss_start_bytes=300 * MIB)
+    killed = KilledReport(
+        step=3, phase="backward", signal=9, oom_kill_before=0, oom_kill_after=1, used_bytes=GIB, process_bytes=900 * MIB
+    )
+    failed = told(report_of(killed=killed, host=host, steps=3))
+    assert (failed.phase, failed.taken_bytes, failed.requested_bytes) == ("backward", None, None)
+    assert (failed.limit_bytes, failed.beside_bytes) == (GIB, 424 * MIB)
+    assert (failed.rows, failed.length) == (8, 512)
+    counted = replace(killed, oom_kill_after=0)
+    assert failed_training(report_of(killed=counted, host=host), 1e9) == "memory has not run out"
+
+
+def test_sizes_are_read_as_they_are_told() -> None:
+    assert parsed_sizes("0=4x3x8x8 labels=4") == {"0": (4, 3, 8, 8), "labels": (4,)}
+    assert parsed_sizes("") == {}

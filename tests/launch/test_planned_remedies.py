@@ -1,0 +1,132 @@
+"""Remedies of a failed training are planned in its own Trainer, and only once the plan has shown the failure."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer
+
+import forgather_mem
+from forgather_mem.launch.failed_training import FailedTraining
+from forgather_mem.launch.planned_remedies import remedies_for
+from forgather_mem.planning.result import Plan
+from forgather_mem.units import MIB
+from tests.training import Bigrams, make_trainer
+
+pytestmark = pytest.mark.plans
+ROWS, LENGTH, WIDE = 16, 16, 500_000
+BESIDE = 65_536
+
+
+def trainer_of(folder: Path, **arguments: Any) -> Trainer:
+    return make_trainer(folder, max_steps=3, **{"per_device_train_batch_size": ROWS, **arguments})
+
+
+def failed_in(plan: Plan, phase: str, **facts: Any) -> FailedTraining:
+    """As if the largest allocation at this phase's highest moment had failed, with half of it free."""
+    there = [one for one in plan.requests if (one.step, one.phase) == (2, phase)]
+    highest = max(there, key=lambda one: one.before_bytes + one.size)
+    known = FailedTraining(
+        phase=phase,
+        is_first_step=False,
+        on_device=False,
+        limit_bytes=BESIDE + highest.before_bytes + highest.size // 2,
+        requested_bytes=highest.size,
+        taken_bytes=highest.before_bytes,
+        beside_bytes=BESIDE,
+        rows=plan.rows,
+        length=plan.length,
+        sizes="",
+        until_s=time.time() + 100,
+    )
+    return replace(known, **facts)
+
+
+def test_what_is_told_to_fit_has_a_plan_that_does(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    failed = failed_in(forgather_mem.plan(trainer), "backward")
+    answer: Any = remedies_for(failed, trainer)
+    assert answer["changes"], answer
+    for change in answer["changes"]:
+        assert change["predicted_bytes"] < failed.limit_bytes
+    first = answer["changes"][0]
+    assert first["set"]["per_device_train_batch_size"] * first["set"]["gradient_accumulation_steps"] == ROWS
+    rows = first["set"]["per_device_train_batch_size"]
+    planned = forgather_mem.plan(trainer_of(tmp_path, per_device_train_batch_size=rows, gradient_accumulation_steps=2))
+    assert first["predicted_bytes"] - BESIDE == pytest.approx(planned.peak_bytes, rel=0.02)
+    larger = forgather_mem.plan(
+        trainer_of(tmp_path, per_device_train_batch_size=2 * rows, gradient_accumulation_steps=2)
+    )
+    assert 2 * rows == ROWS or larger.peak_bytes + BESIDE > 0.97 * failed.limit_bytes, "the largest that fits"
+
+
+def test_the_trainer_is_as_before(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    before = trainer.preprocess_logits_for_metrics
+    remedies_for(failed_in(forgather_mem.plan(trainer), "backward"), trainer)
+    assert trainer.preprocess_logits_for_metrics is before
+    assert trainer.args.per_device_train_batch_size == ROWS
+
+
+@pytest.mark.parametrize(
+    ("facts", "problem"),
+    [
+        ({"requested_bytes": 77 * MIB}, "the plan's backward asks nowhere for 77.0 MiB at once"),
+        ({"taken_bytes": 900 * MIB}, "its tensors took 900.0 MiB then, in the plan"),
+        ({"phase": "evaluate"}, "evaluate"),
+        ({"until_s": 0.0}, "there was no time left"),
+        ({"limit_bytes": 4096 * MIB, "taken_bytes": None, "requested_bytes": None}, "which would have fitted"),
+    ],
+)
+def test_a_plan_that_does_not_show_the_failure_is_not_used(tmp_path: Path, facts: dict[str, Any], problem: str) -> None:
+    trainer = trainer_of(tmp_path, eval_strategy="no")
+    trainer.eval_dataset = None
+    failed = replace(failed_in(forgather_mem.plan(trainer), "backward"), **facts)
+    answer = remedies_for(failed, trainer)
+    assert set(answer) == {"problem"}
+    assert problem in str(answer["problem"])
+
+
+def test_the_batch_that_failed_is_planned_with_its_own_sizes(tmp_path: Path) -> None:
+    """The data has rows of one length; the batch that failed had rows four times as long."""
+    own = trainer_of(tmp_path)
+    plan = forgather_mem.plan(own, length=4 * LENGTH)
+    sizes = f"input_ids={ROWS}x{4 * LENGTH} labels={ROWS}x{4 * LENGTH}"
+    failed = failed_in(plan, "backward", sizes=sizes, length=4 * LENGTH)
+    answer: Any = remedies_for(failed, own)
+    assert answer.get("changes"), answer
+    assert "problem" in remedies_for(replace(failed, sizes=""), own), "shorter rows ask nowhere for as much"
+
+
+class Wide(Bigrams):
+    """Its parameters are much larger than what is computed with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = torch.nn.Parameter(torch.zeros(WIDE))
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = super().forward(input_ids, labels)
+        return {**found, "loss": found["loss"] + self.wide.sum()}
+
+
+def test_where_the_optimizer_is_too_large_no_batch_is_told_to_fit(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, model=Wide(), max_steps=3, per_device_train_batch_size=2)
+    plan = forgather_mem.plan(trainer)
+    # The second state of the large tensor can't be made
+    second = [one for one in plan.requests if one[:3] == (1, "optimizer", 4 * WIDE)][-1]
+    limit = BESIDE + second.before_bytes + second.size // 2
+    failed = replace(
+        failed_in(plan, "backward"),
+        phase="optimizer",
+        is_first_step=True,
+        taken_bytes=second.before_bytes,
+        limit_bytes=limit,
+        requested_bytes=4 * WIDE,
+    )
+    answer: Any = remedies_for(failed, trainer)
+    assert answer.get("changes"), answer
+    assert all("optim" in change["set"] for change in answer["changes"])

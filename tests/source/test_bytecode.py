@@ -1,0 +1,201 @@
+"""What a function may still read is told from its bytecode, wherever it stands."""
+
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from forgather_mem.source.bytecode import (
+    is_in_loop,
+    makes_iterator,
+    may_leave_loops,
+    names_ahead,
+    names_before,
+    uses_again,
+)
+
+
+def here() -> tuple[CodeType, int]:
+    frame = sys._getframe(1)
+    return frame.f_code, frame.f_lasti
+
+
+def used(place: tuple[CodeType, int], *names: str) -> list[bool]:
+    return [uses_again(*place, name) for name in names]
+
+
+def take(*_: Any) -> Any:
+    return None
+
+
+def test_a_variable_is_used_again_unless_it_is_set_first() -> None:
+    def work(kept: Any, dead: Any, set_again: Any) -> Any:
+        take(dead)
+        place = here()
+        set_again = take(kept)
+        take(set_again)
+        return place
+
+    assert used(work(1, 2, 3), "kept", "dead", "set_again") == [True, False, False]
+
+
+def test_in_a_loop_what_the_next_round_reads_counts() -> None:
+    def work(rows: Any) -> Any:
+        total, place = 0, None
+        for row in rows:
+            out = take(row)  # noqa: F841
+            place = here()
+            total += row
+        return place, total
+
+    place, _ = work([1])
+    assert used(place, "total", "row", "out", "rows") == [True, True, False, False]
+
+
+def test_a_branch_and_a_handler_may_read_it() -> None:
+    def branch(a: Any, b: Any) -> Any:
+        place = here()
+        if place:
+            return place
+        return take(a, b)
+
+    def handler(a: Any) -> Any:
+        try:
+            place = here()
+        except ValueError:
+            take(a)
+        return place
+
+    assert used(branch(1, 2), "a", "b") == [True, True]
+    assert used(handler(1), "a") == [True]
+
+
+def test_a_function_inside_may_read_it() -> None:
+    def work(seen: Any) -> Any:
+        def inner() -> Any:
+            return seen
+
+        return here(), inner
+
+    assert used(work(1)[0], "seen") == [True]
+    code = compile("big = 1\ndef later():\n    return big\nplace = here()\nother = 2\n", "script.py", "exec")
+    names: dict[str, Any] = {"here": here}
+    exec(code, names)
+    assert used(names["place"], "big", "other") == [True, False]
+
+
+def test_names_before_and_ahead() -> None:
+    def work(loss: Any, model: Any) -> Any:
+        model.first()
+        place = here()
+        loss.backward()
+        return place
+
+    class Loss:
+        backward = first = take
+
+    place = work(Loss(), Loss())
+    assert "backward" in names_ahead(*place)
+    assert "backward" not in names_before(*place)
+    assert "first" in names_before(*place)
+    assert "first" not in names_ahead(*place)
+
+
+def test_what_the_next_round_of_a_loop_reads_is_not_ahead_and_what_follows_the_loop_is() -> None:
+    def work(rows: Any, loss: Any) -> Any:
+        place = None
+        for _ in rows:
+            loss.before()
+            place = here()
+            loss.after()
+        loss.later()
+        return place
+
+    class Loss:
+        before = after = later = take
+
+    assert names_ahead(*work([1], Loss())) & {"before", "after", "later"} == {"after", "later"}
+
+
+def test_loops_and_what_they_go_over() -> None:
+    def position(work: Callable[[], Any]) -> tuple[CodeType, int]:
+        work()
+        return places[-1]
+
+    places: list[tuple[CodeType, int]] = []
+
+    def note() -> list[int]:
+        frame = sys._getframe(1)
+        places.append((frame.f_code, frame.f_lasti))
+        return [1]
+
+    def inside() -> None:
+        for _ in range(2):
+            note()
+
+    def outside() -> None:
+        note()
+        for _ in range(2):
+            take()
+
+    def head() -> None:
+        for _ in note():
+            take()
+
+    assert [is_in_loop(*position(work)) for work in (inside, outside, head)] == [True, False, False]
+    assert [makes_iterator(*position(work)) for work in (inside, outside, head)] == [False, False, True]
+
+
+def test_a_loop_that_its_body_may_end_is_told_from_one_that_goes_to_the_end() -> None:
+    place: Any = None
+
+    def to_the_end(rows: Any) -> None:
+        nonlocal place
+        for row in rows:
+            if row > 5:
+                continue
+            for _ in (1, 2):
+                place = here()
+            if row > 7:
+                raise KeyboardInterrupt
+
+    def breaks(rows: Any) -> None:
+        nonlocal place
+        for row in rows:
+            for _ in (1, 2):
+                place = here()
+            if row > 5:
+                break
+
+    def breaks_inside(rows: Any) -> None:
+        nonlocal place
+        for _ in rows:
+            for row in (1, 2):
+                place = here()
+                if row > 5:
+                    break
+
+    def returns(rows: Any) -> None:
+        nonlocal place
+        for row in rows:
+            place = here()
+            if row > 5:
+                return
+        take(rows)
+
+    def shorter(rows: Any) -> None:
+        nonlocal place
+        for _ in zip(rows, (1, 2), strict=False):
+            place = here()
+
+    def no_loop(rows: Any) -> None:
+        nonlocal place
+        place = here()
+        for _ in zip(rows, (1, 2), strict=False):
+            break
+
+    told = []
+    for work in (to_the_end, breaks, breaks_inside, returns, shorter, no_loop):
+        work([1])
+        told.append(may_leave_loops(*place))
+    assert told == [False, True, True, True, True, False]
