@@ -63,6 +63,19 @@ def test_what_is_told_to_fit_has_a_plan_that_does(tmp_path: Path) -> None:
     assert 2 * rows == ROWS or larger.peak_bytes + BESIDE > 0.97 * failed.limit_bytes, "the largest that fits"
 
 
+def test_what_was_planned_until_the_time_was_up_is_told(tmp_path: Path) -> None:
+    """One of the changes takes for ever: sdpa, which is planned after the batch."""
+    trainer = trainer_of(tmp_path)
+    failed = failed_in(forgather_mem.plan(trainer), "backward")
+    model: Any = trainer.model
+    model.config._attn_implementation = "eager"
+    model.set_attn_implementation = lambda _: time.sleep(100)
+    answer: Any = remedies_for(replace(failed, until_s=time.time() + 30), trainer)
+    assert [set(change["set"]) for change in answer["changes"]] == [
+        {"per_device_train_batch_size", "gradient_accumulation_steps"}
+    ]
+
+
 def test_the_trainer_is_as_before(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     before = trainer.preprocess_logits_for_metrics
