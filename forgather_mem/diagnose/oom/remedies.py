@@ -282,7 +282,12 @@ def _generation(case: Case) -> Iterator[Change]:
 
 def _half_weights(case: Case) -> Iterator[Change]:
     how = f"from_pretrained(..., {dtype_argument()}=torch.bfloat16)"
-    yield _doing(f"the weights in bfloat16: {how}", "less exact, half the bytes", dtype="bfloat16")
+    if case.settings.dtype in ("", "float32"):
+        yield _doing(f"the weights in bfloat16: {how}", "less exact, half the bytes", dtype="bfloat16")
+
+
+def _fewer_parameters(case: Case) -> Iterator[Change]:
+    yield _doing("train fewer parameters (LoRA), or shard them over several devices (FSDP, DeepSpeed ZeRO)")
 
 
 def _checkpoints(case: Case) -> Iterator[Change]:
@@ -410,7 +415,9 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("evaluate", NUMBERS, _fewer_predictions, is_planned=True),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, is_planned=True),
     Remedy(_PASSES, NUMBERS, _shorter, is_planned=True, is_ladder=True),
-    Remedy("startup optimizer", NUMBERS, _half_weights),
+    Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, is_planned=True),
+    Remedy("startup", NUMBERS, _half_weights),
+    Remedy("backward optimizer", NUMBERS, _fewer_parameters),
     Remedy("save", NUMBERS, _checkpoints),
     Remedy("resume", NUMBERS, _resuming),
 )
