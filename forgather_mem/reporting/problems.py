@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal as signals
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ _GROWS = {
     "shared": "shared memory (/dev/shm)",
     "workers": "the data workers",
 }
+PLANNED_PHASES = ("forward", "backward", "optimizer", "evaluate")  # phases that a plan has
 _CONFIDENCE = {"yes": "high", "likely": "likely"}
 _UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 
@@ -118,9 +120,9 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     lines += _advice_lines(report, limit_bytes, oom.fit, width)
     if oom.no_help:
         lines += _indented(f"No help here: {oom.no_help}", width, hanging=2)
-    if oom.fit is None and limit_bytes and report.run.script:  # nobody has planned it
-        card = _roughly(limit_bytes).replace(" ", "")
-        lines += _indented(f"What would fit: forgather-mem plan --card {card} {report.run.script}", width, hanging=2)
+    if oom.fit is None and oom.phase in PLANNED_PHASES and limit_bytes and report.run.script:  # nobody has planned it
+        words = ["--card", _roughly(limit_bytes).replace(" ", ""), report.run.script, *report.run.argv]
+        lines += _indented(f"What would fit: forgather-mem plan {shlex.join(words)}", width, hanging=2)
     return lines
 
 
