@@ -209,15 +209,16 @@ def _on_device_optimizers(case: Case) -> Iterator[Change]:
         yield _doing("DeepSpeed ZeRO or FSDP with offload", "the optimizer's state on the host")
 
 
-def together(case: Case) -> Iterator[Change]:
-    """The smallest batch with more that saves memory, for where a plan says that no single change is enough."""
-    smallest = smaller_batches(case)[-1:]
+def together(case: Case) -> Iterator[list[Change]]:
+    """Ladders of smaller batches with more that saves memory, for where a plan says that no single change is enough."""
     others = [*_checkpointing(case), *[change for change in _optimizers(case) if change.set["optim"] == "adafactor"]]
-    for number in range(1 + (not smallest), len(others) + 1):
+    for number in range(1, len(others) + 1):
         for some in combinations(others, number):
-            values = {name: value for change in (*smallest, *some) for name, value in change.set.items()}
+            values = {name: value for change in some for name, value in change.set.items()}
             note = f"{_CHANGES[NUMBERS]}; each alone is not enough" if "optim" in values else "each alone is not enough"
-            yield _setting(note, **values)
+            batches = [*([{}] if number > 1 else []), *[change.set for change in smaller_batches(case)]]
+            if batches:
+                yield [_setting(note, **batch, **values) for batch in batches]
 
 
 def _shorter(case: Case) -> Iterator[Change]:

@@ -11,7 +11,6 @@ from forgather_mem.diagnose.oom.remedies import Case, may_help, plannable, small
 from forgather_mem.heap.failed_callback import CallbackFailure
 from forgather_mem.heap.failed_lines import FailedOperation
 from forgather_mem.heap.failed_variables import HeldVariable
-from forgather_mem.telemetry.report import Change
 from forgather_mem.units import GIB, MIB
 from tests.diagnose.oom.failures import failure_of
 
@@ -131,13 +130,14 @@ def test_ladders_are_whole_where_they_are_planned() -> None:
     assert list(plannable(case_of("save"))) == []
 
 
-def test_together_is_the_smallest_batch_with_more_and_more() -> None:
-    found: list[Change] = list(together(case_of("backward", can_checkpoint=True)))
-    smallest = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
-    assert [change.set for change in found] == [
-        {**smallest, "gradient_checkpointing": True},
-        {**smallest, "optim": "adafactor"},
-        {**smallest, "gradient_checkpointing": True, "optim": "adafactor"},
+def test_together_is_a_smaller_batch_with_more_and_more() -> None:
+    ladders = list(together(case_of("backward", can_checkpoint=True)))
+    batches = [change.set for change in smaller_batches(case_of("backward"))]
+    both = {"gradient_checkpointing": True, "optim": "adafactor"}
+    assert [[change.set for change in ladder] for ladder in ladders] == [
+        [{**batch, "gradient_checkpointing": True} for batch in batches],
+        [{**batch, "optim": "adafactor"} for batch in batches],
+        [both, *({**batch, **both} for batch in batches)],
     ]
-    assert "changes the training" not in (found[0].note or "")
-    assert "changes the training" in (found[1].note or "")
+    assert "changes the training" not in (ladders[0][0].note or "")
+    assert "changes the training" in (ladders[1][0].note or "")
