@@ -87,7 +87,7 @@ def remedies_for(failed: FailedTraining, trainer: Trainer) -> dict[str, object]:
     """The `changes` that were planned to fit, as in a report; or a `problem`.
 
     With them `too_large`, the largest changes of a kind that are not enough, and `kinds`, what was planned, by the
-    names of settings.
+    names of settings. It is `unfinished` where there was no time for all.
 
     Args:
         failed: What it took.
@@ -114,7 +114,7 @@ def remedies_for(failed: FailedTraining, trainer: Trainer) -> dict[str, object]:
     except PlanError as error:
         return {"problem": str(error)}
     except _TimeIsUp as error:
-        return found.answer() if found.kinds else {"problem": str(error)}
+        return {**found.answer(), "unfinished": True} if found.kinds else {"problem": str(error)}
     return found.answer()
 
 

@@ -273,7 +273,10 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
     """Under one heading what was planned to fit, under another what may help without a plan."""
     heading = ""
     in_order = sorted(report.advice[: _LIMITS.advice], key=lambda advice: advice.predicted_bytes is None)
-    is_planned = any(advice.predicted_bytes is not None for advice in in_order)
+    is_planned = (basis or "").startswith("planned")
+    if is_planned and not any(advice.predicted_bytes is not None for advice in in_order):
+        yield from textwrap.wrap(f"WOULD HAVE FIT  ({basis})", width, subsequent_indent="  ")
+        yield "  nothing of what was planned"
     for number, advice in enumerate(in_order, 1):
         predicted, notes = advice.predicted_bytes, [advice.note or ""]
         if predicted is not None:
