@@ -27,7 +27,7 @@ from forgather_mem.planning.entry import plan
 from forgather_mem.planning.result import Plan
 from forgather_mem.telemetry.report import Change
 from forgather_mem.telemetry.report_schema import to_dict
-from forgather_mem.units import format_bytes
+from forgather_mem.units import MIB, format_bytes
 
 _ARGMAX = "preprocess_logits_for_metrics"
 
@@ -39,8 +39,10 @@ class PlanningLimits:
     Attributes:
         alike_frac: A plan that reproduces a failure may be so far from what was measured.
         kept_free_frac: Of the limit.
-        gaps_frac: Of the host's tensors: the C library can't use every gap between them. Set on 20 trainings at a limit
-            of their own: with 0 one of 26 changes that were planned to fit did not, for 6 MiB.
+        gaps_frac, gaps_of_heap_frac: Of what comes and goes on the host: the C library can't use every gap between
+            tensors. The latter where all are in its heap. Set on 20 trainings at a limit of their own: without, two of
+            30 changes that were planned to fit did not.
+        mapped_bytes: The C library maps what is larger by itself (DEFAULT_MMAP_THRESHOLD_MAX of malloc.c).
         most_told: Changes that fit; then no more are planned.
         few_batches: Of a step; more add nothing but themselves.
         to_tell_s: The answer takes less.
@@ -50,6 +52,8 @@ class PlanningLimits:
     alike_frac: float = 0.1
     kept_free_frac: float = 0.03
     gaps_frac: float = 0.1
+    gaps_of_heap_frac: float = 0.5
+    mapped_bytes: int = 32 * MIB
     most_told: int = 4
     few_batches: int = 2
     to_tell_s: float = 1.0
@@ -180,7 +184,6 @@ class _Planner:
         self._failed, self._settings, self._trainer = failed, settings, trainer
         self._load, self._sizes = trainer.get_train_dataloader, parsed_sizes(failed.sizes)
         self._is_over = False
-        self._gaps_frac = 0.0 if failed.on_device else _LIMITS.gaps_frac
 
     def plan(self, changed: Mapping[str, object]) -> Plan:
         """With these values of `Change.set` and `in_script`.
@@ -216,7 +219,7 @@ class _Planner:
 
     def first_that_fits(self, ladder: Sequence[Change], room: int) -> Change | None:
         """The smallest change of these that fits, with its peak; None if none does or none can be planned."""
-        most = (room - _LIMITS.kept_free_frac * self._failed.limit_bytes) / (1 + self._gaps_frac)
+        most = room - _LIMITS.kept_free_frac * self._failed.limit_bytes
         low, high, found = 0, len(ladder), None
         while low < high:
             # The last one first: often none fits
@@ -240,7 +243,15 @@ class _Planner:
 
     def _need(self, changed: Mapping[str, object]) -> int:
         planned = self.plan(changed)
-        return max(planned.peak_bytes, planned.reserved_bytes if self._failed.on_device else 0)
+        return max(planned.peak_bytes, planned.reserved_bytes) if self._failed.on_device else _on_the_host(planned)
+
+
+def _on_the_host(planned: Plan) -> int:
+    """The peak with gaps between what comes and goes."""
+    stays = sum(planned.parts.get(part, 0) for part in ("parameters", "gradients", "optimizer"))
+    is_mapped = any(one.size >= _LIMITS.mapped_bytes for one in planned.requests)
+    gaps_frac = _LIMITS.gaps_frac if is_mapped else _LIMITS.gaps_of_heap_frac
+    return planned.peak_bytes + round(gaps_frac * (planned.peak_bytes - stays))
 
 
 def _with_peak(change: Change, peak_bytes: int) -> Change:
