@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forgather_mem.diagnose.oom.context import FREE_HEAP
-from forgather_mem.reporting.problems import was_killed_for_memory
+from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.report import OomReport, RunReport
 
-PLANNED = ("forward", "backward", "optimizer", "evaluate")  # phases that a plan has
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
 _TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
 _ALLOCATORS = ("CUDA and libraries", "kept by the allocator", "private pools")
@@ -57,7 +56,7 @@ def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
 
 
 def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraining | str:
-    if oom.callback is not None or oom.phase not in PLANNED:
+    if oom.callback is not None or oom.phase not in PLANNED_PHASES:
         return f"a plan has no {'callback' if oom.callback is not None else oom.phase}"
     if not any(change.set for change in report.advice):
         return "no transformers Trainer trained"
@@ -87,7 +86,7 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
     killed, host, settings = report.killed, report.host, report.run.settings
     if killed is None or not was_killed_for_memory(killed, host):
         return "memory has not run out"
-    if killed.phase not in PLANNED or "arguments.per_device_train_batch_size" not in settings:
+    if killed.phase not in PLANNED_PHASES or "arguments.per_device_train_batch_size" not in settings:
         return f"it was killed in {killed.phase}"
     others = max(0, (killed.used_bytes or 0) - (killed.process_bytes or 0))
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}

@@ -62,12 +62,13 @@ def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, 
         reports = [_not_killed(report) for report in reports]
     if ended.code != 0 and folder.path:
         reports[-1] = add_last_error(reports[-1], folder.path)
-    if run_session.rank_and_size()[1] == 1:
-        reports[-1] = with_planned_advice(reports[-1], command, arguments.advice_s)
     for report in reports:
-        if report.run.folder:
-            with contextlib.suppress(OSError):
-                write_report(report, report.run.folder)
+        _write_in_its_folder(report)
+    if run_session.rank_and_size()[1] == 1:  # once the reports are written: it takes a while
+        planned = with_planned_advice(reports[-1], command, arguments.advice_s)
+        if planned is not reports[-1]:
+            reports[-1] = planned
+            _write_in_its_folder(planned)
     in_a_line = None if trainings or is_asked_for(arguments) else _failure_in_a_line(reports[-1], ended)
     if in_a_line is not None:
         say(in_a_line)
@@ -88,6 +89,12 @@ def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, 
         if which == code and sentence:
             say(f"forgather-mem: {sentence}")
     return code
+
+
+def _write_in_its_folder(report: RunReport) -> None:
+    if report.run.folder:
+        with contextlib.suppress(OSError):
+            write_report(report, report.run.folder)
 
 
 def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:

@@ -7,11 +7,13 @@ that failed.
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NoReturn
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -25,7 +27,7 @@ from forgather_mem.planning.entry import plan
 from forgather_mem.planning.result import Plan
 from forgather_mem.telemetry.report import Change
 from forgather_mem.telemetry.report_schema import to_dict
-from forgather_mem.units import format_bytes
+from forgather_mem.units import MIB, format_bytes
 
 _ARGMAX = "preprocess_logits_for_metrics"
 
@@ -36,29 +38,60 @@ class PlanningLimits:
 
     Attributes:
         alike_frac: A plan that reproduces a failure may be so far from what was measured.
-        kept_free_frac: Of the limit: the C library can't use every gap. Set on the scripts of tests/ooms.
+        kept_free_frac: Of the limit.
+        gaps_frac, gaps_of_heap_frac: Of what comes and goes on the host: the C library can't use every gap between
+            tensors. The latter where all are in its heap. Set on 20 trainings at a limit of their own: without, two of
+            30 changes that were planned to fit did not.
+        mapped_bytes: The C library maps what is larger by itself (DEFAULT_MMAP_THRESHOLD_MAX of malloc.c).
         most_told: Changes that fit; then no more are planned.
         few_batches: Of a step; more add nothing but themselves.
+        to_tell_s: The answer takes less.
+        least_s: So long it is planned in any case.
     """
 
     alike_frac: float = 0.1
     kept_free_frac: float = 0.03
+    gaps_frac: float = 0.1
+    gaps_of_heap_frac: float = 0.5
+    mapped_bytes: int = 32 * MIB
     most_told: int = 4
     few_batches: int = 2
+    to_tell_s: float = 1.0
+    least_s: float = 0.1
 
 
 _LIMITS = PlanningLimits()
 
 
-class _TimeIsUp(Exception):
-    """No further plan would end in time."""
+class _TimeIsUp(BaseException):
+    """Planning has to end: no handler of exceptions is meant."""
+
+
+@contextmanager
+def _until(until_s: float) -> Iterator[None]:
+    """Raise `_TimeIsUp` then, wherever this thread is; what has been planned by then is told."""
+
+    def end(*_: object) -> NoReturn:
+        raise _TimeIsUp("there was no time left")
+
+    try:
+        was = signal.signal(signal.SIGALRM, end)
+    except ValueError:  # another thread than the main one: whoever waits for the answer ends this process
+        yield
+        return
+    signal.setitimer(signal.ITIMER_REAL, max(_LIMITS.least_s, until_s - time.time() - _LIMITS.to_tell_s))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, was)
 
 
 def remedies_for(failed: FailedTraining, trainer: Trainer) -> dict[str, object]:
     """The `changes` that were planned to fit, as in a report; or a `problem`.
 
     With them `too_large`, the largest changes of a kind that are not enough, and `kinds`, what was planned, by the
-    names of settings.
+    names of settings. It is `unfinished` where there was no time for all.
 
     Args:
         failed: What it took.
@@ -66,30 +99,49 @@ def remedies_for(failed: FailedTraining, trainer: Trainer) -> dict[str, object]:
     """
     settings = settings_of(trainer.args, trainer.model, trainer)
     planner = _Planner(failed, settings, trainer)
+    case = Case(
+        phase=failed.phase, settings=settings, rows=failed.rows, length=failed.length, on_device=failed.on_device
+    )
+    found = PlannedRemedies()
     try:
-        own = planner.plan({})
-        room = _room(own, failed)
-        planner.look_at_longest(own)
-    except (PlanError, _TimeIsUp) as error:
+        with _until(failed.until_s):
+            own = planner.plan({})
+            room = _room(own, failed)
+            planner.look_at_longest(own)
+            for ladder in plannable(case):
+                found.add(ladder, planner.first_that_fits(ladder, room))
+                if len(found.changes) == _LIMITS.most_told:
+                    break
+            for ladder in together(case):
+                if not found.changes:
+                    found.add([], planner.first_that_fits(ladder, room))
+    except PlanError as error:
         return {"problem": str(error)}
-    changes: list[Change] = []
-    too_large: list[str] = []
-    kinds: list[list[str]] = []
-    with suppress(_TimeIsUp):
-        case = Case(
-            phase=failed.phase, settings=settings, rows=failed.rows, length=failed.length, on_device=failed.on_device
-        )
-        for ladder in plannable(case):
-            found = planner.first_that_fits(ladder, room)
-            kinds.append(sorted({**ladder[0].set, **ladder[0].in_script}))
-            changes += [found] if found is not None else []
-            too_large += [ladder[-1].text] if found is None else []
-            if len(changes) == _LIMITS.most_told:
-                break
-        if not changes:
-            found = planner.first_that_fits(list(together(case)), room)
-            changes += [found] if found is not None else []
-    return {"changes": [to_dict(change) for change in changes], "too_large": too_large, "kinds": kinds}
+    except _TimeIsUp as error:
+        return {**found.answer(), "unfinished": True} if found.kinds else {"problem": str(error)}
+    return found.answer()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRemedies:
+    """What has been planned so far, as `remedies_for` tells it."""
+
+    changes: list[Change] = field(default_factory=list)
+    too_large: list[str] = field(default_factory=list)
+    kinds: list[list[str]] = field(default_factory=list)
+
+    def add(self, ladder: Sequence[Change], fits: Change | None) -> None:
+        """Of these changes one fits, or none does."""
+        if fits is not None:
+            self.changes.append(fits)
+        if ladder:
+            self.kinds.append(sorted({**ladder[0].set, **ladder[0].in_script}))
+            self.too_large.extend([ladder[-1].text] if fits is None else [])
+
+    def answer(self) -> dict[str, object]:
+        """In JSON's types."""
+        changes = [to_dict(change) for change in self.changes]
+        return {"changes": changes, "too_large": self.too_large, "kinds": self.kinds}
 
 
 def _room(own: Plan, failed: FailedTraining) -> int:
@@ -131,7 +183,7 @@ class _Planner:
     def __init__(self, failed: FailedTraining, settings: RunSettings, trainer: Trainer) -> None:
         self._failed, self._settings, self._trainer = failed, settings, trainer
         self._load, self._sizes = trainer.get_train_dataloader, parsed_sizes(failed.sizes)
-        self._took_s = 0.0
+        self._is_over = False
 
     def plan(self, changed: Mapping[str, object]) -> Plan:
         """With these values of `Change.set` and `in_script`.
@@ -139,9 +191,8 @@ class _Planner:
         Raises:
             PlanError: if it can't be planned.
         """
-        began_s = time.time()
-        if began_s + 2 * self._took_s > self._failed.until_s:
-            raise _TimeIsUp("there was no time left")
+        if self._is_over:
+            raise _TimeIsUp
         arguments = dict(changed)
         length, filtered = arguments.pop("max_length", None), arguments.pop(_ARGMAX, None)
         length = length if isinstance(length, int) else None
@@ -159,7 +210,6 @@ class _Planner:
             return plan(trainer, on_device=self._failed.on_device, rows=rows, **arguments)  # type: ignore[arg-type]
         finally:
             trainer.preprocess_logits_for_metrics = own_filter
-            self._took_s = time.time() - began_s
 
     def look_at_longest(self, own: Plan) -> None:
         """From now on plan the longest rows of the data, if these take more than the batch that failed."""
@@ -169,7 +219,7 @@ class _Planner:
 
     def first_that_fits(self, ladder: Sequence[Change], room: int) -> Change | None:
         """The smallest change of these that fits, with its peak; None if none does or none can be planned."""
-        kept_free = _LIMITS.kept_free_frac * self._failed.limit_bytes
+        most = room - _LIMITS.kept_free_frac * self._failed.limit_bytes
         low, high, found = 0, len(ladder), None
         while low < high:
             # The last one first: often none fits
@@ -178,7 +228,12 @@ class _Planner:
                 need = self._need({**ladder[at].set, **ladder[at].in_script})
             except PlanError:
                 need = room + 1
-            if need <= room - kept_free:
+            except _TimeIsUp:
+                self._is_over = True
+                if found is None:
+                    raise
+                return found
+            if need <= most:
                 high, found = at, _with_peak(ladder[at], need + self._failed.limit_bytes - room)
             elif at == len(ladder) - 1:
                 return None
@@ -188,7 +243,15 @@ class _Planner:
 
     def _need(self, changed: Mapping[str, object]) -> int:
         planned = self.plan(changed)
-        return max(planned.peak_bytes, planned.reserved_bytes if self._failed.on_device else 0)
+        return max(planned.peak_bytes, planned.reserved_bytes) if self._failed.on_device else _on_the_host(planned)
+
+
+def _on_the_host(planned: Plan) -> int:
+    """The peak with gaps between what comes and goes."""
+    stays = sum(planned.parts.get(part, 0) for part in ("parameters", "gradients", "optimizer"))
+    is_mapped = any(one.size >= _LIMITS.mapped_bytes for one in planned.requests)
+    gaps_frac = _LIMITS.gaps_frac if is_mapped else _LIMITS.gaps_of_heap_frac
+    return planned.peak_bytes + round(gaps_frac * (planned.peak_bytes - stays))
 
 
 def _with_peak(change: Change, peak_bytes: int) -> Change:

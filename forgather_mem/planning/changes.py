@@ -15,13 +15,14 @@ from forgather_mem.planning.recurrent import take_fewer_tokens
 
 COMPILED = "torch.compile is planned as if it were off: compiled it usually takes less."
 ATTENTION = "attn_implementation"
+DTYPE = "dtype"
 _CONFIGURES = ("dtype", "torch_dtype", "attn_implementation")
 _CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")  # of transformers 4, and of 5
 _OPTIMIZERS = ("adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd")
 
 
 def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:
-    """Give a trainer that has not begun other arguments; also `attn_implementation`, which is the model's.
+    """Give a trainer that has not begun other arguments; also `attn_implementation` and `dtype`, which are the model's.
 
     Raises:
         PlanError: for an argument that its TrainingArguments don't have, or a value that they don't take.
@@ -32,6 +33,8 @@ def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:
             if not hasattr(trainer.model, "set_attn_implementation"):
                 raise PlanError("this transformers can't change attn_implementation: a newer one can")
             trainer.model.set_attn_implementation(value)
+        elif name == DTYPE:
+            trainer.model.to(getattr(torch, str(value)))
         elif name not in known:
             meant = did_you_mean(name, known)
             raise PlanError(f"TrainingArguments have no {name!r}" + (f"; {meant}" if meant else ""))

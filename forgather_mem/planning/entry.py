@@ -66,8 +66,8 @@ def plan(
         length: Plan rows of so many tokens instead.
         on_device: Let optimizers work on all tensors at once, as torch does by default on a device.
         ranks: Plan a Trainer as the first of so many processes that train together, each with batches of its own.
-        arguments: For a Trainer, `TrainingArguments` to plan instead of its own, or `attn_implementation`:
-            `plan(trainer, gradient_checkpointing=True)`.
+        arguments: For a Trainer, `TrainingArguments` to plan instead of its own, or the model's `attn_implementation`
+            or `dtype`: `plan(trainer, gradient_checkpointing=True)`.
 
     Raises:
         PlanError: if the training can't be planned, for example because its code asks for a loss's value; with the

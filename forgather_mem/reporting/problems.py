@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal as signals
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ _GROWS = {
     "shared": "shared memory (/dev/shm)",
     "workers": "the data workers",
 }
+PLANNED_PHASES = ("forward", "backward", "optimizer", "evaluate")  # phases that a plan has
 _CONFIDENCE = {"yes": "high", "likely": "likely"}
 _UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 
@@ -118,9 +120,9 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     lines += _advice_lines(report, limit_bytes, oom.fit, width)
     if oom.no_help:
         lines += _indented(f"No help here: {oom.no_help}", width, hanging=2)
-    if oom.fit is None and limit_bytes and report.run.script:  # nobody has planned it
-        card = _roughly(limit_bytes).replace(" ", "")
-        lines += _indented(f"What would fit: forgather-mem plan --card {card} {report.run.script}", width, hanging=2)
+    if oom.fit is None and oom.phase in PLANNED_PHASES and limit_bytes and report.run.script:  # nobody has planned it
+        words = ["--card", _roughly(limit_bytes).replace(" ", ""), report.run.script, *report.run.argv]
+        lines += _indented(f"What would fit: forgather-mem plan {shlex.join(words)}", width, hanging=2)
     return lines
 
 
@@ -271,7 +273,10 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
     """Under one heading what was planned to fit, under another what may help without a plan."""
     heading = ""
     in_order = sorted(report.advice[: _LIMITS.advice], key=lambda advice: advice.predicted_bytes is None)
-    is_planned = any(advice.predicted_bytes is not None for advice in in_order)
+    is_planned = (basis or "").startswith("planned")
+    if is_planned and not any(advice.predicted_bytes is not None for advice in in_order):
+        yield from textwrap.wrap(f"WOULD HAVE FIT  ({basis})", width, subsequent_indent="  ")
+        yield "  nothing of what was planned"
     for number, advice in enumerate(in_order, 1):
         predicted, notes = advice.predicted_bytes, [advice.note or ""]
         if predicted is not None:

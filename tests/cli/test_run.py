@@ -94,6 +94,7 @@ def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytes
         "plan": True,
         "baseline": None,
         "update_baseline": False,
+        "advice_s": 60,
         "command": ["train.py", "--set", "x"],
     }
     assert not asked("train.py", "--plan").plan, "it is the script's"
@@ -143,8 +144,8 @@ def test_help_is_there(tmp_path: Path, words: list[str]) -> None:
 def test_what_is_not_given_has_the_default_of_a_command_without_options() -> None:
     plain = Arguments({"command": ["train.py"]})
     read = asked("train.py")
-    for name in vars(read):
-        assert getattr(plain, name) in (getattr(read, name), tuple(getattr(read, name) or ())), name
+    for name, value in vars(read).items():
+        assert getattr(plain, name) in ((value, tuple(value)) if isinstance(value, list) else (value,)), name
 
 
 def test_an_option_of_the_script_before_it_is_told_where_it_belongs(tmp_path: Path) -> None:

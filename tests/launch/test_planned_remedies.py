@@ -56,11 +56,23 @@ def test_what_is_told_to_fit_has_a_plan_that_does(tmp_path: Path) -> None:
     assert first["set"]["per_device_train_batch_size"] * first["set"]["gradient_accumulation_steps"] == ROWS
     rows = first["set"]["per_device_train_batch_size"]
     planned = forgather_mem.plan(trainer_of(tmp_path, per_device_train_batch_size=rows, gradient_accumulation_steps=2))
-    assert first["predicted_bytes"] - BESIDE == pytest.approx(planned.peak_bytes, rel=0.02)
-    larger = forgather_mem.plan(
-        trainer_of(tmp_path, per_device_train_batch_size=2 * rows, gradient_accumulation_steps=2)
-    )
-    assert 2 * rows == ROWS or larger.peak_bytes + BESIDE > 0.97 * failed.limit_bytes, "the largest that fits"
+    assert planned.peak_bytes < first["predicted_bytes"] - BESIDE < 1.5 * planned.peak_bytes, "with gaps"
+
+
+def test_what_was_planned_until_the_time_was_up_is_told(tmp_path: Path) -> None:
+    """One of the changes takes for ever: sdpa, which is planned after the batch."""
+    trainer = trainer_of(tmp_path)
+    failed = failed_in(forgather_mem.plan(trainer), "backward")
+    model: Any = trainer.model
+    model.config._attn_implementation = "eager"
+    model.set_attn_implementation = lambda _: time.sleep(100)
+    answer: Any = remedies_for(replace(failed, until_s=time.time() + 20), trainer)
+    if "problem" in answer:  # a slow machine
+        assert answer["problem"] == "there was no time left"
+        return
+    assert [set(change["set"]) for change in answer["changes"]] == [
+        {"per_device_train_batch_size", "gradient_accumulation_steps"}
+    ]
 
 
 def test_the_trainer_is_as_before(tmp_path: Path) -> None:
@@ -129,4 +141,4 @@ def test_where_the_optimizer_is_too_large_no_batch_is_told_to_fit(tmp_path: Path
     )
     answer: Any = remedies_for(failed, trainer)
     assert answer.get("changes"), answer
-    assert all("optim" in change["set"] for change in answer["changes"])
+    assert all({"optim", "dtype"} & {*change["set"], *change.get("in_script", {})} for change in answer["changes"])

@@ -32,6 +32,18 @@ def test_it_is_the_plan_of_a_trainer_made_so(tmp_path: Path, change: dict[str, A
     assert forgather_mem.plan(other, **change) == forgather_mem.plan(own)
 
 
+def test_weights_of_half_the_bytes_have_gradients_and_states_of_half(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    own, half = (
+        forgather_mem.plan(trainer).highest_parts(),
+        forgather_mem.plan(trainer, dtype="bfloat16").highest_parts(),
+    )
+    for part in ("parameters", "gradients"):
+        assert half[part] == own[part] / 2
+    assert trainer.model is not None
+    assert next(trainer.model.parameters()).dtype == torch.float32, "it is as before"
+
+
 def test_attention_is_the_models(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     if not hasattr(trainer.model, "set_attn_implementation"):  # of an old transformers

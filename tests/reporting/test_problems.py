@@ -160,3 +160,11 @@ def test_of_a_killed_run_what_would_have_fitted_is_told_in_place_of_a_try() -> N
     text = text_of(report)
     assert "per_device" not in text.partition("WOULD HAVE FIT")[0]
     assert "peak 40 GiB, leaves 24 GiB" in text
+
+
+def test_where_nothing_that_was_planned_would_have_fitted_that_is_told() -> None:
+    report = out_of_memory()
+    report["advice"] = [dict(change, predicted_bytes=None) for change in report["advice"]]
+    lines = text_of(report).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("WOULD HAVE FIT  (planned, beside"))
+    assert lines[at + 1 : at + 3] == ["  nothing of what was planned", "MAY HELP  (not planned)"]

@@ -25,6 +25,7 @@ class RunSettings:
         filters_logits: Whether the predictions are reduced first (`preprocess_logits_for_metrics`).
         can_checkpoint: Whether the model supports activation checkpointing.
         attention: The model's `attn_implementation`; empty if it has none.
+        dtype: Of its first parameter; empty if it is not known.
         allocator_conf: The value of the first of `ALLOCATOR_VARIABLES` that is set.
     """
 
@@ -34,6 +35,7 @@ class RunSettings:
     filters_logits: bool = False
     can_checkpoint: bool = False
     attention: str = ""
+    dtype: str = ""
     allocator_conf: str = ""
 
     def number(self, argument: str, default: int = 1) -> int:
@@ -50,6 +52,7 @@ def settings_of(args: object, model: object = None, trainer: object = None) -> R
         model: The model being trained.
         trainer: The trainer, if linked: it knows whether metrics are computed.
     """
+    first = next(model.parameters(), None) if hasattr(model, "parameters") else None
     attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
     return RunSettings(
         arguments={name: _plain(getattr(args, name)) for name in ARGUMENTS if hasattr(args, name)},
@@ -58,6 +61,7 @@ def settings_of(args: object, model: object = None, trainer: object = None) -> R
         filters_logits=getattr(trainer, "preprocess_logits_for_metrics", None) is not None,
         can_checkpoint=bool(getattr(model, "supports_gradient_checkpointing", False)),
         attention=attention if isinstance(attention, str) else "",
+        dtype=str(getattr(first, "dtype", "")).removeprefix("torch."),
         allocator_conf=next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), ""),
     )
 

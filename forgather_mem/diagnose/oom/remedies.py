@@ -216,15 +216,16 @@ def _on_device_optimizers(case: Case) -> Iterator[Change]:
         yield _doing("DeepSpeed ZeRO or FSDP with offload", "the optimizer's state on the host")
 
 
-def together(case: Case) -> Iterator[Change]:
-    """The smallest batch with more that saves memory, for where a plan says that no single change is enough."""
-    smallest = smaller_batches(case)[-1:]
+def together(case: Case) -> Iterator[list[Change]]:
+    """Ladders of smaller batches with more that saves memory, for where a plan says that no single change is enough."""
     others = [*_checkpointing(case), *[change for change in _optimizers(case) if change.set["optim"] == "adafactor"]]
-    for number in range(1 + (not smallest), len(others) + 1):
+    for number in range(1, len(others) + 1):
         for some in combinations(others, number):
-            values = {name: value for change in (*smallest, *some) for name, value in change.set.items()}
+            values = {name: value for change in some for name, value in change.set.items()}
             note = f"{_CHANGES[NUMBERS]}; each alone is not enough" if "optim" in values else "each alone is not enough"
-            yield _setting(note, **values)
+            batches = [*([{}] if number > 1 else []), *[change.set for change in smaller_batches(case)]]
+            if batches:
+                yield [_setting(note, **batch, **values) for batch in batches]
 
 
 def _shorter(case: Case) -> Iterator[Change]:
@@ -289,7 +290,12 @@ def _generation(case: Case) -> Iterator[Change]:
 
 def _half_weights(case: Case) -> Iterator[Change]:
     how = f"from_pretrained(..., {dtype_argument()}=torch.bfloat16)"
-    yield _doing(f"the weights in bfloat16: {how}", "less exact, half the bytes", dtype="bfloat16")
+    if case.settings.dtype in ("", "float32"):
+        yield _doing(f"the weights in bfloat16: {how}", "less exact, half the bytes", dtype="bfloat16")
+
+
+def _fewer_parameters(case: Case) -> Iterator[Change]:
+    yield _doing("train fewer parameters (LoRA), or shard them over several devices (FSDP, DeepSpeed ZeRO)")
 
 
 def _checkpoints(case: Case) -> Iterator[Change]:
@@ -442,7 +448,9 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("evaluate", NUMBERS, _fewer_predictions, is_planned=True),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, is_planned=True),
     Remedy(_PASSES, NUMBERS, _shorter, is_planned=True, is_ladder=True),
-    Remedy("startup optimizer", NUMBERS, _half_weights),
+    Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, is_planned=True),
+    Remedy("startup", NUMBERS, _half_weights),
+    Remedy("backward optimizer", NUMBERS, _fewer_parameters),
     Remedy("save", NUMBERS, _checkpoints),
     Remedy("resume", NUMBERS, _resuming),
 )

@@ -54,7 +54,7 @@ def test_nothing_of_the_training_is_kept() -> None:
     del model
     gc.collect()
     assert watched() is None
-    assert settings.can_checkpoint
+    assert (settings.can_checkpoint, settings.dtype) == (True, "float32")
 
 
 def test_a_size_that_is_not_known_is_the_default() -> None:
