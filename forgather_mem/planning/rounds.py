@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from torch.optim import Optimizer
 
+from forgather_mem.planning.phases import STEPS
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import format_bytes
 
-_LITTLE = 0.001  # of what is kept: losses in a list
 NOT_THROUGH = "Not in the plan is what comes after"
 
 
@@ -47,8 +47,9 @@ class Rounds:
 
     @property
     def step(self) -> int:
-        """1 until each optimizer has stepped, then 2."""
-        return 2 if self._optimizers and self._optimizers.keys() <= self._state_bytes.keys() else 1
+        """1 until each optimizer has stepped, or without one a batch is through, then 2."""
+        has_stepped = self._optimizers.keys() <= self._state_bytes.keys() if self._optimizers else self._batches > 1
+        return 2 if has_stepped else 1
 
     def go_on(self) -> bool:
         """Whether another batch is to be planned; asked before each, where the one before it is through."""
@@ -57,7 +58,7 @@ class Rounds:
         self._grown_bytes = kept_bytes - self._kept_bytes
         self._kept_bytes = max(self._kept_bytes, kept_bytes)
         is_little = 1000 * self._grown_bytes <= kept_bytes  # losses in a list
-        is_through = self._optimizers and not self._wait_for and is_little
+        is_through = (self._optimizers or self._batches > STEPS) and not self._wait_for and is_little
         return not is_through and self._batches <= self._most
 
     def notes(self) -> list[str]:
@@ -70,5 +71,5 @@ class Rounds:
             if key in self._wait_for
         )
         grows = f"each keeps {format_bytes(self._grown_bytes)} more" if self._grown_bytes > 0 else ""
-        why = ", ".join(missing) or (grows if self._optimizers else "no optimizer has stepped")
+        why = ", ".join(missing) or grows
         return [f"{NOT_THROUGH} {self._most} batches: {why}."]
