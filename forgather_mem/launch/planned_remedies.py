@@ -209,7 +209,7 @@ class _Planner:
         try:
             return plan(trainer, on_device=self._failed.on_device, rows=rows, **arguments)  # type: ignore[arg-type]
         finally:
-            trainer.preprocess_logits_for_metrics = own_filter
+            trainer.preprocess_logits_for_metrics, trainer.get_train_dataloader = own_filter, self._load
 
     def look_at_longest(self, own: Plan) -> None:
         """From now on plan the longest rows of the data, if these take more than the batch that failed."""

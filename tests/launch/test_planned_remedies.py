@@ -59,6 +59,7 @@ def test_what_is_told_to_fit_has_a_plan_that_does(tmp_path: Path) -> None:
     assert planned.peak_bytes < first["predicted_bytes"] - BESIDE < 1.5 * planned.peak_bytes, "with gaps"
 
 
+@pytest.mark.soak  # by the clock
 def test_what_was_planned_until_the_time_was_up_is_told(tmp_path: Path) -> None:
     """One of the changes takes for ever: sdpa, which is planned after the batch."""
     trainer = trainer_of(tmp_path)
@@ -110,7 +111,8 @@ def test_the_batch_that_failed_is_planned_with_its_own_sizes(tmp_path: Path) -> 
     failed = failed_in(plan, "backward", sizes=sizes, length=4 * LENGTH)
     answer: Any = remedies_for(failed, own)
     assert answer.get("changes"), answer
-    assert "problem" in remedies_for(replace(failed, sizes=""), own), "shorter rows ask nowhere for as much"
+    shorter: Any = remedies_for(replace(failed, sizes=""), own)
+    assert shorter.get("changes") != answer["changes"], "of other batches"
 
 
 class Wide(Bigrams):
