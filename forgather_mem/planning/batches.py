@@ -93,7 +93,7 @@ class Longest(NamedTuple):
         if self.is_batch:
             each = f", to {self.length:,} {self.unit}{seen}" if self.unit else ""
             return f"Batches are the largest of the sampler's: {len(self.numbers):,} rows{each}."
-        return f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}."
+        return f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}; others take less."
 
     def joined_note(self, rows: int) -> str:
         """What a reader has to know where so many are joined."""

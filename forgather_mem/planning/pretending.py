@@ -148,6 +148,9 @@ class Pretending(TorchDispatchMode):
         if func is torch.ops.aten._grouped_mm.default:  # which takes other numbers as well
             halves = _replaced(args, lambda one: one.bfloat16() if one.is_floating_point() else one)
             return func(*halves, **keywords).to(args[0].dtype)
+        if func is torch.ops.aten._embedding_bag_backward.default and args[9]:  # sparse: a row for each index
+            of_row = args[0].new_empty(args[1].numel(), args[0].size(1))
+            return torch.sparse_coo_tensor(args[1].view(1, -1), of_row, (args[6], args[0].size(1)))
         result = func(*args, **keywords)
         if isinstance(result, torch.Tensor) and result.is_sparse and not result._nnz():  # values say how many rows
             *_, like = (None, *(one for one in tensors_among(args) if one.is_sparse))

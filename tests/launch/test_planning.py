@@ -237,8 +237,8 @@ def test_a_step_acts_on_nothing_and_its_lines_are_named(tmp_path: Path) -> None:
     assert (tmp_path / "final.pt").read_text() == "trained"
     told = [line for line in result.out.splitlines() if line.endswith("was not done: a plan acts on nothing.")]
     assert len(told) == 9, result.out
-    assert all(line.startswith("train.py:") for line in told)
-    assert 'train.py:15 (os.remove("final.pt")) was not done: a plan acts on nothing.' in told
+    assert all(line.startswith("What train.py:") for line in told)
+    assert 'What train.py:15 (os.remove("final.pt")) would do outside was not done: a plan acts on nothing.' in told
 
 
 @pytest.mark.fresh

@@ -38,7 +38,7 @@ def test_rows_that_the_collator_tokenizes_are_compared_by_their_longest_text_or_
     rows = [{"ids": torch.zeros(length), "source": "web", "label": 1} for length in (5, 9, 1)]
     found = longest_rows(rows, 1)
     assert found == Longest([1], 9, 3, 3, "in 'ids'", (0, 2), 17 / 3)
-    assert found.note() == "Batches are of the longest rows: 9 in 'ids'."
+    assert found.note() == "Batches are of the longest rows: 9 in 'ids'; others take less."
     assert longest_rows([{"pixels": torch.zeros(3, 4, width)} for width in (4, 8)], 1) is None
 
 

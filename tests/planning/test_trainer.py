@@ -126,7 +126,7 @@ def test_a_callback_that_acts_or_needs_a_value_is_left_out_and_named(tmp_path: P
     assert starts.startswith("Starts is not in the plan: test_trainer.py:")
     assert starts.endswith("PermissionError: subprocess.Popen 'true': a plan acts on nothing")
     assert writes.startswith("test_trainer.py:")
-    assert writes.endswith("(self.path.touch()) was not done: a plan acts on nothing.")
+    assert writes.endswith("(self.path.touch()) would do outside was not done: a plan acts on nothing.")
 
 
 class SwapsForEvaluation(TrainerCallback):
@@ -182,7 +182,7 @@ def test_batches_are_of_the_longest_rows(tmp_path: Path) -> None:
     trainer.train_dataset = [dict(Tokens(1, length)[0]) for length in (8, 8, 32, 8, 8, 32, 32, 32)]
     plan = forgather_mem.plan(trainer)
     assert (plan.rows, plan.length) == (4, 32)
-    assert plan.notes == ("Batches are of the longest rows: 32 tokens.",)
+    assert plan.notes == ("Batches are of the longest rows: 32 tokens; others take less.",)
 
 
 def test_the_peak_of_padded_batches_has_the_mask_that_padding_needs(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_of_joined_rows_a_plan_is_an_upper_bound(tmp_path: Path) -> None:
     plan = forgather_mem.plan(trainer)
     assert (plan.rows, plan.length, plan.joined) == (1, 16, 4)
     assert plan.notes == (
-        "Batches are of the longest rows: 4 tokens.",
+        "Batches are of the longest rows: 4 tokens; others take less.",
         "The collator joins rows, so that other batches are shorter: an upper bound; 4 rows have 12 on average.",
     )
     assert str(plan).startswith("Peak at most ")

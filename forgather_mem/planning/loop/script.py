@@ -9,6 +9,7 @@ import atexit
 import gc
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from queue import Queue
 from typing import Any, NoReturn
 from weakref import WeakSet
 
@@ -21,7 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataL
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Loader, PlannedShape, Wanted, batches_of_longest_rows, largest, shape_of
-from forgather_mem.planning.changes import need_no_values, step_as_on_a_device
+from forgather_mem.planning.changes import leave_uncompiled, need_no_values, step_as_on_a_device
 from forgather_mem.planning.highest import Told
 from forgather_mem.planning.isolation.child import GoesOn, Tell
 from forgather_mem.planning.loop.backward_passes import around_passes
@@ -39,7 +40,7 @@ from forgather_mem.system.tracing import is_traced
 NOT_HERE = "no training begins here"
 _NO_EVALUATION = "No evaluation came within the planned steps; one that comes later is not planned."
 _MOST = 64
-_KINDS = nn.Module, Optimizer, torch.Tensor, _BaseDataLoaderIter
+_KINDS = nn.Module, Optimizer, torch.Tensor, _BaseDataLoaderIter, Queue
 
 
 class Script:
@@ -92,6 +93,7 @@ class _Loop:
             if any(id(parameter) in trained for parameter in one.parameters())
         ]
         iterators = [one for one in found if isinstance(one, _BaseDataLoaderIter)]
+        _let_no_queue_wait([one for one in found if isinstance(one, Queue)])
         del found
         self._notes: list[str] = []
         gradients = [(one, one.grad) for one in leaves if is_late and one.grad is not None]
@@ -119,6 +121,7 @@ class _Loop:
     def begin(self, tell: Tell) -> None:
         """Compute nothing from now on, until it is enough: then tell the parent."""
         self._tell = tell
+        leave_uncompiled(self._notes)
         tell_phases(self._log, [self._models], self._stepped)
         around_passes(self._pass)
         torch.utils.swap_tensors = swap  # for `Module.to`: torch's refuses weights that are in use
@@ -314,6 +317,25 @@ class _Loop:
             notes.append(_NO_EVALUATION)
         notes += self._rounds.notes() if self._optimizers else []
         return plan_of_log(self._log, largest(self._shapes or self._given), notes=notes, host=self._mode.host)
+
+
+def _let_no_queue_wait(queues: Iterable[Queue[object]]) -> None:
+    """For threads that this process does not have: what is put into a full queue of theirs takes the place of another.
+
+    So it is with that of a TensorBoard writer, which is waited for until it is empty.
+    """
+    known, put, join = WeakSet(queues), Queue.put, Queue.join
+
+    def replacing(queue: Queue[object], item: object, block: bool = True, timeout: float | None = None) -> None:
+        while queue in known and 0 < queue.maxsize <= queue.qsize():
+            queue.get_nowait()
+        put(queue, item, block, timeout)
+
+    def joined(queue: Queue[object]) -> None:
+        if queue not in known:
+            join(queue)
+
+    Queue.put, Queue.join = replacing, joined  # type: ignore[method-assign,assignment]
 
 
 def _of_optimizers(optimizers: Iterable[Optimizer]) -> set[int]:
