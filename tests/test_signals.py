@@ -77,8 +77,11 @@ def test_what_a_signals_handler_raises_while_our_code_runs_reaches_the_user(
 _CALLED_BACK = {
     "actions/freeze.py: register_at_fork": "the child's pending signals are gone with the fork",
     "config/rendering/stranger.py: Popen": "a load, before a training; the process has been waited for",
+    "launch/advice.py: Popen": "the parent that waits; the script has ended",
     "launch/at_exit.py: register": "the script has ended",
     "page/following.py: WeakValueDictionary": "a server's process",
+    "planning/loop/script.py: WeakSet": "a child that plans",
+    "planning/loop/script.py: register": "a child that plans",
     "planning/pretending.py: finalize": "a child that plans",
     "planning/storage_log.py: ref": "a child that plans",
     "probes/python.py: append": "a callable of C; its test sends a signal into a collection",

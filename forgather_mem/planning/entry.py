@@ -14,13 +14,13 @@ from forgather_mem.planning.batches import Batch, PlannedShape, Trainer, Wanted,
 from forgather_mem.planning.changes import leave_uncompiled, need_no_values, step_as_on_a_device
 from forgather_mem.planning.highest import begun_highest_plan
 from forgather_mem.planning.isolation.child import notes_of
+from forgather_mem.planning.loop.rounds import Rounds
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import empty, notes_on
 from forgather_mem.planning.phases import tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among, warm_up
 from forgather_mem.planning.ranks import prepare_ranks
 from forgather_mem.planning.result import PLANS, Plan, plan_of_log
-from forgather_mem.planning.rounds import Rounds
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog, Trace
 from forgather_mem.planning.trainer import plan_of_trainer

@@ -14,10 +14,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from forgather_mem.errors import PlanError
+from forgather_mem.heap.owners import find_owners
 from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.ranks import empty_shards, like_shard
 from forgather_mem.planning.storage_log import StorageLog
-from forgather_mem.planning.surroundings import alive_things, note_of
+from forgather_mem.units import MIB, format_bytes
 
 OTHER_MODELS, OTHER_TENSORS = "other models", "other tensors"
 WORKSPACES = "Not in the plan is the workspace"
@@ -102,7 +103,7 @@ class _Emptied:
 
     def others(self, passed_over: set[int]) -> list[str]:
         """All that is alive beside them; on a device what is there, and where there is none the weights of models."""
-        (alive, held), log = alive_things(), self._mode.log
+        (alive, held), log = _alive_things(), self._mode.log
         if self._mode.host is not None:
             is_there = any(one.device.type not in ("cpu", "meta") for one in held)
             passed_over.update(id(one) for one in held if is_there and one.device.type == "cpu")
@@ -126,7 +127,7 @@ class _Emptied:
                 where = log if self._mode.host is None or tensor.device.type != "cpu" else self._mode.host
                 where.saw(tensor, OTHER_TENSORS)
                 tensors.append((tensor, tensor.untyped_storage().nbytes() if where is log else 0))
-        notes = [*note_of(OTHER_MODELS, models), *note_of(OTHER_TENSORS, tensors)]
+        notes = [*_note_of(OTHER_MODELS, models), *_note_of(OTHER_TENSORS, tensors)]
         del alive, held, modules, models, tensors
         gc.freeze()  # a Trainer collects garbage before it trains
         return notes
@@ -214,3 +215,26 @@ def _check_kind(name: str, parameter: torch.Tensor) -> None:
     kind = type(parameter)
     if kind not in (torch.Tensor, nn.Parameter):
         raise PlanError(f"{name} is a {kind.__name__}: quantized and sharded weights can't be planned")
+
+
+def _alive_things() -> tuple[list[nn.Module], list[torch.Tensor]]:
+    """All modules and tensors of this process but garbage, also what was frozen, of which nothing is left."""
+    gc.unfreeze()
+    gc.collect()
+    things = gc.get_objects()
+    kinds = set(map(type, things))
+    modules, tensors = ({one for one in kinds if issubclass(one, kind)} for kind in (nn.Module, torch.Tensor))
+    return [one for one in things if type(one) in modules], [one for one in things if type(one) in tensors]
+
+
+def _note_of(part: str, sizes: Iterable[tuple[object, int]], most_named: int = 3) -> list[str]:
+    """What the largest of these things are, by the names that hold them."""
+    largest = sorted(((thing, size) for thing, size in sizes if size >= MIB), key=lambda row: -row[1])[:most_named]
+    if not largest:
+        return []
+    holders = {one.target: one.holder for one in find_owners([thing for thing, _ in largest], budget_s=0.5)[::-1]}
+    names = [
+        f"{holders.get(number, type(thing).__name__)} {format_bytes(size)}"
+        for number, (thing, size) in enumerate(largest)
+    ]
+    return [f"{part.capitalize()}: {', '.join(names)}."]

@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, field, replace
 
 from forgather_mem.planning.batches import JOINS, PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
+from forgather_mem.planning.loop.rounds import NOT_THROUGH
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS, WORKSPACES
-from forgather_mem.planning.requests import StorageRequest, requests_of
-from forgather_mem.planning.rounds import NOT_THROUGH
 from forgather_mem.planning.stand_ins import BOUNDED
-from forgather_mem.planning.storage_log import StorageLog, Trace
+from forgather_mem.planning.storage_log import StorageLog, StorageRequest, Trace, requests_of
 from forgather_mem.planning.text import evaluation_text, plan_text
 from forgather_mem.telemetry.beside import Beside
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -142,3 +142,32 @@ class StorageLog:
         if self.parts[number] is None and self._made_in[number] < len(self.stretches) - 1:
             was_forward = self.stretches[self._made_in[number]].phase == "forward"
             self.parts[number] = "activations" if was_forward else "temporaries"
+
+
+class StorageRequest(NamedTuple):
+    """A storage that is made.
+
+    Attributes:
+        step: 1 or 2.
+        phase: As in `PhasePlan`.
+        size: Its bytes.
+        before_bytes: Of all tensors there were then.
+    """
+
+    step: int
+    phase: str
+    size: int
+    before_bytes: int
+
+
+def requests_of(log: StorageLog) -> Iterator[StorageRequest]:
+    """The larger allocations, in order."""
+    least = max(log.sizes, default=0) // 1000  # smaller ones are no reason for a failure
+    total = 0
+    ends = [stretch.first_event for stretch in log.stretches[1:]] + [len(log.events)]
+    for stretch, end in zip(log.stretches, ends, strict=True):
+        for event in log.events[stretch.first_event : end]:
+            size = log.sizes[event if event >= 0 else ~event]
+            if event >= 0 and size > least:
+                yield StorageRequest(stretch.step, stretch.phase, size, total)
+            total += size if event >= 0 else -size

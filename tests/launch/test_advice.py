@@ -50,6 +50,7 @@ def advised(report: RunReport, folder: Path, script: str, most_s: float = 60) ->
     return found
 
 
+@pytest.mark.soak  # many plans; docs/oom.md has one that runs always
 def test_what_is_told_to_fit_lets_the_script_finish(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     result = run([*RUN, "--report", "report.json", "train.py"], tmp_path)

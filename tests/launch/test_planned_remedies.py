@@ -76,6 +76,7 @@ def test_what_was_planned_until_the_time_was_up_is_told(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.soak  # many plans
 def test_the_trainer_is_as_before(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     before = trainer.preprocess_logits_for_metrics
@@ -103,6 +104,7 @@ def test_a_plan_that_does_not_show_the_failure_is_not_used(tmp_path: Path, facts
     assert problem in str(answer["problem"])
 
 
+@pytest.mark.soak  # many plans
 def test_the_batch_that_failed_is_planned_with_its_own_sizes(tmp_path: Path) -> None:
     """The data has rows of one length; the batch that failed had rows four times as long."""
     own = trainer_of(tmp_path)
@@ -127,6 +129,7 @@ class Wide(Bigrams):
         return {**found, "loss": found["loss"] + self.wide.sum()}
 
 
+@pytest.mark.soak  # many plans
 def test_where_the_optimizer_is_too_large_no_batch_is_told_to_fit(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, model=Wide(), max_steps=3, per_device_train_batch_size=2)
     plan = forgather_mem.plan(trainer)

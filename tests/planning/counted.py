@@ -1,5 +1,6 @@
 """The truth for plans: what the tensors of a real training take, counted on the host."""
 
+import gc
 import tracemalloc
 from typing import Any
 
@@ -17,13 +18,14 @@ class Counted(TorchDispatchMode):
     Seen is what goes into an operation, and what comes out of it: a tensor that nothing made here counts from its
     first use on.
 
+    All tensors that are alive at the start count: those of the training and what other tests have left in this process.
+
     Where `tracemalloc` runs, arrays of numpy that are no tensor's count as well, and it is counted at each operation.
     """
 
-    def __init__(self, *models: torch.nn.Module) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        weights = (tensor for model in models for tensor in (*model.parameters(), *model.buffers()))
-        self.seen = {storage_of(tensor)._weak_ref() for tensor in weights}
+        self.seen = {storage_of(tensor)._weak_ref() for tensor in alive_tensors()}
         self.sizes: dict[int, int] = {}
         self.peak_bytes = self.alive_bytes = 0
         self.count()
@@ -64,13 +66,31 @@ class Counted(TorchDispatchMode):
         self.peak_bytes = max(self.peak_bytes, self.alive_bytes, before + arrays)
 
 
+def alive_tensors() -> list[torch.Tensor]:
+    """All that have memory on the host, also those that are frozen for the collector."""
+    is_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    gc.collect()
+    found = [
+        one
+        for one in gc.get_objects()
+        if issubclass(type(one), torch.Tensor)
+        and not issubclass(type(one), FakeTensor)
+        and one.device.type == "cpu"
+        and one.layout == torch.strided
+    ]
+    if is_frozen:
+        gc.freeze()
+    return found
+
+
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
     return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
 
 
 def real_peak_bytes(trainer: Trainer) -> int:
     """Of the whole training."""
-    counted = Counted(trainer.model)
+    counted = Counted()
     with counted:
         trainer.train()
     return counted.peak_bytes

@@ -82,12 +82,12 @@ def trained(asked: str | dict[str, Any]) -> int:
         trainer = trainer_of(Path.cwd(), ddp_backend="gloo", **asked)  # not MPI, where torch has it
         if trainer.args.fsdp:
             shard_on_the_host(trainer)
-        with Counted(trainer.model) as counted:
+        with Counted() as counted:
             trainer.train()
         return counted.peak_bytes
     distributed.init_process_group("gloo")
-    step, model, _, batch = loop_of(asked)
-    with Counted(model) as counted:
+    step, _, _, batch = loop_of(asked)
+    with Counted() as counted:
         for _ in range(3):
             step(batch)
     return counted.peak_bytes

@@ -83,7 +83,7 @@ def test_the_plan_is_what_the_tensors_take(
     plan = forgather_mem.plan(step, model, made, batch)
     seen = 0
     kept.clear()
-    with Counted(model, frozen) as counted:
+    with Counted() as counted:
         counted.see(batch, averaged)
         for _ in range(2 * every + 4):
             step(batch)

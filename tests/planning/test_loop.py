@@ -221,7 +221,7 @@ def test_a_loop_is_planned_until_its_optimizers_have_gone_round(every: int) -> N
 
     batch = torch.zeros(8, 64)
     plan = forgather_mem.plan(step, [makes, judges], tuple(optimizers), batch)
-    with Counted(makes, judges) as counted:
+    with Counted() as counted:
         counted.see(batch)
         for _ in range(3 * every):
             step(batch)
@@ -245,7 +245,7 @@ def test_accumulation_of_accelerate_is_planned() -> None:
 
     plan = forgather_mem.plan(step, prepared, optimizer, batch_of())
     batch = batch_of()
-    with Counted(model) as counted:
+    with Counted() as counted:
         for _ in range(9):
             step(batch)
     assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.001)

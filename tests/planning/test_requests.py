@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 
 import forgather_mem
-from forgather_mem.planning.requests import StorageRequest, requests_of
-from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.planning.storage_log import StorageLog, StorageRequest, requests_of
 from tests.training import make_trainer
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from forgather_mem.planning.rounds import Rounds
+from forgather_mem.planning.loop.rounds import Rounds
 from forgather_mem.planning.storage_log import StorageLog
 
 

@@ -67,7 +67,7 @@ def test_a_training_that_asks_for_values_is_planned_at_its_highest(how: Loss, to
         optimizer.zero_grad()
 
     plan = forgather_mem.plan(step, model, optimizer, batch)
-    with Counted(model) as counted:
+    with Counted() as counted:
         counted.see(batch, LABELS)
         for _ in range(3):
             step(batch)
@@ -88,7 +88,7 @@ def test_arrays_hold_the_memory_of_their_tensors() -> None:
         del kept[:-3]
 
     plan = forgather_mem.plan(step, model, optimizer, torch.zeros(256, 64))
-    with Counted(model) as counted:
+    with Counted() as counted:
         for _ in range(5):
             step(torch.zeros(256, 64))
     assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.001)
@@ -105,7 +105,7 @@ def test_a_closure_is_called_until_the_history_is_full() -> None:
         return loss
 
     plan = forgather_mem.plan(lambda _: optimizer.step(closure), model, optimizer, batch)
-    with Counted(model) as counted:
+    with Counted() as counted:
         for _ in range(6):
             optimizer.step(closure)
     assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.002)

@@ -19,7 +19,7 @@ def compared(step: Callable[[torch.Tensor], None], model: nn.Module, batch: torc
         cell.cell_contents for cell in step.__closure__ if isinstance(cell.cell_contents, torch.optim.Optimizer)
     )
     plan = forgather_mem.plan(step, model, optimizer, batch)
-    with Counted(model) as counted:
+    with Counted() as counted:
         counted.see(batch, held)
         for _ in range(5):
             step(batch)

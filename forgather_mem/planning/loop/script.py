@@ -26,13 +26,13 @@ from forgather_mem.planning.changes import leave_uncompiled, need_no_values, ste
 from forgather_mem.planning.highest import Told
 from forgather_mem.planning.isolation.child import GoesOn, Tell
 from forgather_mem.planning.loop.backward_passes import around_passes
+from forgather_mem.planning.loop.rounds import NOT_THROUGH, Rounds
 from forgather_mem.planning.model import empty, notes_on, roots, swap
 from forgather_mem.planning.phases import STEPS, tell_phases
 from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.ranks import prepare_ranks
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan, plan_of_log
-from forgather_mem.planning.rounds import NOT_THROUGH, Rounds
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.system.tracing import is_traced
