@@ -125,7 +125,7 @@ def test_a_callback_that_acts_or_needs_a_value_is_left_out_and_named(tmp_path: P
     assert "the size of what aten.bincount" in asks
     assert starts.startswith("Starts is not in the plan: test_trainer.py:")
     assert starts.endswith("PermissionError: subprocess.Popen 'true': a plan acts on nothing")
-    assert writes.startswith("test_trainer.py:")
+    assert writes.startswith("What test_trainer.py:")
     assert writes.endswith("(self.path.touch()) would do outside was not done: a plan acts on nothing.")
 
 
@@ -224,7 +224,7 @@ def test_a_larger_batch_of_joined_rows_joins_more(tmp_path: Path, rows: int) -> 
     trainer.train_dataset, trainer.data_collator = [{"input_ids": [1] * 4}] * 32, joined
     plan = forgather_mem.plan(trainer, rows=6)
     assert (plan.rows, plan.length, plan.joined) == (1, 24, 6)
-    assert str(plan).startswith("Peak 1"), "all batches are alike"
+    assert not str(plan).startswith("Peak at "), "all batches are alike"
 
 
 class OfTwoSizes(torch.utils.data.Sampler[list[int]]):
