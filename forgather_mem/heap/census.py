@@ -24,7 +24,7 @@ from forgather_mem.heap.object_size import array_bytes, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
 from forgather_mem.heap.reachable import MANY, SAMPLED, ReachableGraph
 from forgather_mem.probes.tensors import StorageKey, storages_in, storages_of, values_of
-from forgather_mem.source.bytecode import uses_again
+from forgather_mem.source.bytecode import names_on_line, uses_again
 from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import is_user_file
 
@@ -157,18 +157,27 @@ class _Census:
         trained = {id(one) for group in groups for one in group["params"]}
         self._parts["batch", ""] = sum(self._new(self._batch()).values())
         self._count_graphs(self._models(trained))
-        times = [1.0] * len(nodes)
+        times, items = [1.0] * len(nodes), [-1] * len(nodes)
         for position in range(len(nodes)):
             above = self.walk.parent(position)
             if above >= 0:  # tensors and arrays in a long list are all counted
                 stands_for_others = self._is_sampled(above) and not _has_bytes(nodes[position])
                 times[position] = times[above] * (len(nodes[above]) / SAMPLED if stands_for_others else 1.0)
+                items[position] = position if stands_for_others else items[above]
+        shared = self._shared(items)
         # What only a variable of its own leads to comes last: a container is a better name than a view of what is in it
         for position in sorted(range(len(nodes)), key=lambda position: self._owner(position) == position):
             for key, size in self._pieces(nodes[position], self._is_sampled(position)):
                 if key not in self._known:
                     self._known.add(key)
-                    self._groups[self._owner(position)][key] += int(size * times[position])
+                    self._groups[self._owner(position)][key] += int(size * (1.0 if key in shared else times[position]))
+
+    def _shared(self, items: Sequence[int]) -> set[object]:
+        """Memory that several items of long containers have in common: rows may be views of one tensor."""
+        first: dict[object, int] = {}
+        inner = (position for position, item in enumerate(items) if item >= 0)
+        pieces = ((items[position], self._pieces(self.walk.nodes[position], False)) for position in inner)
+        return {key for item, of_item in pieces for key, _ in of_item if first.setdefault(key, item) != item}
 
     def found(self) -> Iterator[Holding]:
         """The owners, once all is counted."""
@@ -366,10 +375,21 @@ class _Census:
             for name, value in frame_variables(frame).items():
                 if value is thing:
                     number += 1
-                    if uses_again(frame.f_code, position, name):
+                    if name in names_on_line(frame.f_code, position) or uses_again(frame.f_code, position, name):
                         return False
         value = None  # it held the last of them
-        return number > 0 and sys.getrefcount(thing) <= number + _LIMITS.our_references
+        is_unused = number > 0 and sys.getrefcount(thing) <= number + _LIMITS.our_references
+        return is_unused and not self._has_other_holders(thing)
+
+    def _has_other_holders(self, thing: object) -> bool:
+        """Whether something else holds an item of this container, too, as a slice of a list does."""
+        item = (
+            next(iter(thing.values() if isinstance(thing, dict) else thing), None)
+            if isinstance(thing, _PLAIN)
+            else None
+        )
+        holders = gc.get_referrers(item) if gc.is_tracked(item) else []
+        return any(one is not thing and one is not self.walk.nodes and type(one) in _CONTAINERS for one in holders)
 
 
 def model_parameters(model: Any) -> list[torch.nn.Parameter]:

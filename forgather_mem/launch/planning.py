@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _OPTIMIZERS = "torch.optim.optimizer"
 _NOT_HERE = 2  # the exit code of a fork that has found nothing to plan
-_GRACE_S = 2
 _MOST_NAMED = 5
 _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trainer", "transformers.modeling_utils"
 
@@ -143,7 +142,7 @@ def _request() -> dict[str, object]:
 
 def _end_in_time(until_s: float) -> None:
     """Of a training that has failed: whoever waits for the plan may be gone by then, and it is not to fail again."""
-    signal.alarm(max(1, int(until_s - time.time()) + _GRACE_S))
+    signal.alarm(max(1, int(until_s - time.time()) + 2))  # in which it may still answer
     with suppress(ImportError):
         import resource
 

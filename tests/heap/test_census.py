@@ -184,22 +184,39 @@ def test_what_nothing_reads_again_is_unused() -> None:
         states = {"weights": numbers(2)}
         used, shared = {"weights": numbers(3)}, [numbers(4)]
         KEPT["shared"] = shared
+        rows, operand = [numbers(5)], numbers(6)
+        part = rows[:]
         take(states)
-        fail()
-        take(used)
+        fail(operand)
+        take((used, part))
 
     try:
         found = census(resumes)
     finally:
         KEPT.clear()
-    assert {held.num_bytes // MIB: held.is_unused for held in found.values()} == {2: True, 3: False, 4: False}
+    assert {held.num_bytes // MIB: held.is_unused for held in found.values()} == {
+        2: True,
+        3: False,
+        4: False,
+        5: False,
+        6: False,
+    }
+
+
+def test_rows_that_are_views_of_one_tensor_count_once() -> None:
+    def trains() -> None:
+        tokens = numbers(4).view(1024, -1)
+        rows = [{"input_ids": row, "labels": row} for row in tokens]
+        fail()
+
+    assert sizes(census(trains)) == {"`rows` of trains()": 4}
 
 
 def take(thing: object) -> None:
     pass
 
 
-def fail() -> None:
+def fail(*of: object) -> None:
     raise MemoryError
 
 
