@@ -191,7 +191,12 @@ def checkpointing_name(settings: RunSettings) -> str:
 
 def _optimizers(case: Case) -> Iterator[Change]:
     now = str(case.settings.arguments.get("optim") or "")
-    if not now or (case.failure is not None and case.phase == "optimizer" and not _needs_less_state(case.failure)):
+    if case.failure is not None and case.phase == "optimizer" and not _needs_less_state(case.failure):
+        return
+    if not now:
+        if case.phase == "optimizer":  # of a loop of the user's
+            yield _doing("torch.optim.Adafactor", "another optimizer: rows and columns instead of states")
+            yield _doing("torch.optim.SGD", "another optimizer, without state: it needs another learning rate")
         return
     if case.on_device and importlib.util.find_spec("bitsandbytes"):
         yield _setting("8-bit states; embeddings and small tensors in float32", optim="adamw_bnb_8bit")
@@ -218,7 +223,10 @@ def _on_device_optimizers(case: Case) -> Iterator[Change]:
 
 def together(case: Case) -> Iterator[list[Change]]:
     """Ladders of smaller batches with more that saves memory, for where a plan says that no single change is enough."""
-    others = [*_checkpointing(case), *[change for change in _optimizers(case) if change.set["optim"] == "adafactor"]]
+    others = [
+        *_checkpointing(case),
+        *[change for change in _optimizers(case) if change.set.get("optim") == "adafactor"],
+    ]
     for number in range(1, len(others) + 1):
         for some in combinations(others, number):
             values = {name: value for change in some for name, value in change.set.items()}
@@ -289,7 +297,8 @@ def _generation(case: Case) -> Iterator[Change]:
 
 
 def _half_weights(case: Case) -> Iterator[Change]:
-    how = f"from_pretrained(..., {dtype_argument()}=torch.bfloat16)"
+    is_trainers = case.settings.is_trainers
+    how = f"from_pretrained(..., {dtype_argument()}=torch.bfloat16)" if is_trainers else "model.to(torch.bfloat16)"
     if case.settings.dtype in ("", "float32"):
         yield _doing(f"the weights in bfloat16: {how}", "less exact, half the bytes", dtype="bfloat16")
 
@@ -352,7 +361,7 @@ def _needless(case: Case) -> Iterator[Change]:
             note = f"{size} are {held.part}, until a backward pass goes through them or they are detached"
             yield _doing(f"detach() what {held.name} keeps, or backward() after each pass", note)
         elif held.is_unused:
-            yield _doing(f"del {held.name} before", f"{size} that nothing reads again")
+            yield _doing(f"delete {held.name} when it is no longer read", f"{size} that nothing reads again")
         elif held.kind == "copy" and held.num_items > 1:
             yield _less_in(held, loads=False)
 

@@ -75,7 +75,11 @@ def test_a_step_in_smaller_parts_has_as_many_samples(
         ("evaluate", {"census": [replace(GRAPH, kind="activations")]}, "torch.no_grad() around the evaluation"),
         ("backward", {"census": [replace(GRAPH, kind="earlier")]}, "detach() what `teacher` keeps, or backward()"),
         ("backward", NO_ROOM, "fewer trained parameters"),
-        ("save", {"census": [replace(GRAPH, kind="object", is_unused=True)]}, "del `teacher` before"),
+        (
+            "save",
+            {"census": [replace(GRAPH, kind="object", is_unused=True)]},
+            "delete `teacher` when it is no longer read",
+        ),
         ("optimizer", {"census": [replace(GRAPH, kind="copy", num_items=3)]}, "keep less in `teacher`: 1.0 GiB"),
         (
             "other",
