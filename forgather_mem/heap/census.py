@@ -156,6 +156,7 @@ class _Census:
         groups = [group for one in (*optimizers, self._optimizer) for group in getattr(one, "param_groups", ())]
         trained = {id(one) for group in groups for one in group["params"]}
         self._parts["batch", ""] = sum(self._new(self._batch()).values())
+        self._parts["activations", ""] = sum(self._new(self._within_pass()).values())
         self._count_graphs(self._models(trained))
         times, items = [1.0] * len(nodes), [-1] * len(nodes)
         for position in range(len(nodes)):
@@ -236,6 +237,15 @@ class _Census:
                 found += [value for value in given if type(value) in _CONTAINERS or is_tensor(value)]
             by_library = not is_users
         return found
+
+    def _within_pass(self) -> list[object]:
+        """The variables of what the outermost module has called: masks, and results that no graph keeps."""
+        entries = iter(self._failed)
+        for entry in entries:
+            if MODULE_FILE in file_of(entry.tb_frame) and entry.tb_frame.f_code.co_name in PASS_FUNCTIONS:
+                break
+        values = [value for entry in entries for value in frame_variables(entry.tb_frame).values()]
+        return [value for value in values if is_tensor(value) and not is_torch(value, "nn", "Parameter")]
 
     def _models(self, trained: set[int]) -> dict[int, str]:
         """The names of what no optimizer trains, by the ids of its parameters; counts models beside the trained one."""
