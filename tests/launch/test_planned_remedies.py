@@ -45,6 +45,7 @@ def failed_in(plan: Plan, phase: str, **facts: Any) -> FailedTraining:
     return replace(known, **facts)
 
 
+@pytest.mark.soak  # many plans; docs/oom.md has one that runs always
 def test_what_is_told_to_fit_has_a_plan_that_does(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     failed = failed_in(forgather_mem.plan(trainer), "backward")
@@ -129,7 +130,6 @@ class Wide(Bigrams):
         return {**found, "loss": found["loss"] + self.wide.sum()}
 
 
-@pytest.mark.soak  # many plans
 def test_where_the_optimizer_is_too_large_no_batch_is_told_to_fit(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, model=Wide(), max_steps=3, per_device_train_batch_size=2)
     plan = forgather_mem.plan(trainer)

@@ -18,7 +18,7 @@ from forgather_mem.planning.text import CardPlan
 from forgather_mem.units import GIB, MIB
 from tests.training import make_trainer
 
-pytestmark = pytest.mark.plans
+pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 CONTEXT = context_of(8 * GIB).high_bytes
 
 

@@ -12,7 +12,7 @@ from torch import nn
 import forgather_mem
 from tests.planning.counted import Counted
 
-pytestmark = pytest.mark.plans
+pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,

@@ -12,7 +12,7 @@ import forgather_mem
 from forgather_mem import PlanError
 from tests.training import make_trainer
 
-pytestmark = pytest.mark.plans
+pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
 
 @pytest.mark.parametrize(

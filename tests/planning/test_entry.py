@@ -10,7 +10,7 @@ import forgather_mem
 from forgather_mem.planning.result import PLANS
 from tests.training import make_trainer
 
-pytestmark = pytest.mark.plans
+pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
 
 def test_it_takes_a_trainer_or_a_function() -> None:

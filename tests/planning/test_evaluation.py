@@ -13,7 +13,7 @@ from forgather_mem.planning.result import PhasePlan, Plan
 from tests.planning.counted import real_peak_bytes
 from tests.training import VOCABULARY, Tokens, make_trainer
 
-pytestmark = pytest.mark.plans
+pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
 ROWS, LENGTH = 203, 64
 LOGITS_BYTES = ROWS * LENGTH * VOCABULARY * 4

@@ -23,7 +23,7 @@ import forgather_mem
 from tests.planning.counted import real_peak_bytes
 from tests.training import VOCABULARY, Tokens
 
-pytestmark = pytest.mark.plans
+pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
 
 def llama() -> PreTrainedModel:

@@ -11,7 +11,7 @@ import forgather_mem
 from forgather_mem.planning.isolation.child import in_a_child
 from tests.planning.counted import Counted
 
-pytestmark = pytest.mark.plans
+pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
 Batch = dict[str, torch.Tensor]
 

@@ -10,6 +10,8 @@ from forgather_mem.planning.model import empty
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.storage_log import StorageLog
 
+pytestmark = pytest.mark.alone(forked=True)  # a plan counts what other tests have left alive
+
 
 def emptied(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> StorageLog:
     """The log of the model alone; what else this process holds is in another."""

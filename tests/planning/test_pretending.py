@@ -13,6 +13,8 @@ from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.storage_log import StorageLog
 from tests.planning.counted import Counted
 
+pytestmark = pytest.mark.alone(forked=True)  # a plan counts what other tests have left alive
+
 
 @pytest.fixture
 def log() -> StorageLog:

@@ -10,7 +10,7 @@ import forgather_mem
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.refusal import problem_of
 
-pytestmark = pytest.mark.plans
+pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
 
 def counts_how_often(loss: torch.Tensor) -> None:

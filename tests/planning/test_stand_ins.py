@@ -11,7 +11,7 @@ import forgather_mem
 from forgather_mem.planning.stand_ins import StandIns
 from tests.planning.counted import Counted
 
-pytestmark = pytest.mark.plans
+pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
 LABELS = torch.arange(128) % 50

@@ -10,7 +10,7 @@ import forgather_mem
 from forgather_mem.planning.result import Plan
 from tests.planning.counted import Counted, alive_tensors, storage_of
 
-pytestmark = pytest.mark.plans
+pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
 
 def compared(step: Callable[[torch.Tensor], None], model: nn.Module, batch: torch.Tensor, *held: torch.Tensor) -> Plan:

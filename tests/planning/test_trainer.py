@@ -17,7 +17,7 @@ from forgather_mem.planning.result import Plan
 from tests.planning.counted import real_peak_bytes
 from tests.training import Tokens, fingerprint, make_trainer
 
-pytestmark = pytest.mark.plans
+pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
 
 @pytest.mark.parametrize(
