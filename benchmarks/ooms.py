@@ -89,7 +89,8 @@ def outcome_of(
         if plain:
             found.plain = _run([sys.executable, str(path)], Path(folder) / "plain")
         report = Path(folder) / "report.json"
-        found.watched = (start or _run)([*RUN, "--report", str(report), str(path)], Path(folder) / "watched")
+        words = [*RUN, *(() if advice else ("--advice-s", "0")), "--report", str(report), str(path)]
+        found.watched = (start or _run)(words, Path(folder) / "watched")
         if report.exists():
             found.report = json.loads(report.read_text())
         entries = (found.report or {}).get("advice") or []

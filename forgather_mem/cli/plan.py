@@ -17,6 +17,7 @@ from forgather_mem.cli.command import FAILURE, command_of
 from forgather_mem.cli.output import json_text, print_text
 from forgather_mem.cli.parser import CommandParser, size_bytes, whole_number
 from forgather_mem.errors import ForgatherMemError, UsageError
+from forgather_mem.planning.isolation.processes import end_processes
 from forgather_mem.telemetry import run_session
 
 _SIZES = ("batch", "length")
@@ -70,8 +71,14 @@ def plan_script(
     request = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        code = subprocess.run(words, env=environment_of_plan(folder), stdout=sys.stderr, check=False).returncode
+        try:
+            code = subprocess.run(words, env=environment_of_plan(folder), stdout=sys.stderr, check=False).returncode
+        except BaseException:  # an interrupt: of the script's processes none goes on
+            end_processes(folder)
+            raise
         answer = _answer(Path(folder) / run_session.ANSWER)
+        if answer is not None:
+            end_processes(folder)  # also what the script's own threads have started when its plan was told
     if answer is None:
         complain(
             f"no plan: the command ended with {code} and has trained nothing that was noticed",

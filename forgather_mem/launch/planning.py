@@ -18,6 +18,7 @@ from _thread import allocate_lock, get_ident
 from contextlib import suppress
 
 from forgather_mem.planning.isolation.acts import acted_on
+from forgather_mem.planning.isolation.processes import end_processes
 from forgather_mem.planning.loop.backward_passes import around_passes
 from forgather_mem.telemetry import run_session
 
@@ -114,7 +115,8 @@ class _Acts:
         self.waiting, planner = os.getpid(), 0
         from forgather_mem.planning.isolation.child import without_handlers
 
-        again = without_handlers(lambda number, _: os.kill(planner, number))
+        # Before the fork, and in it until it has handlers of its own, there is nothing to pass a signal on to
+        again = without_handlers(lambda number, _: os.kill(planner, number) if planner else os._exit(1))
         planner = _forked()
         if not planner:
             self.end()
@@ -258,15 +260,7 @@ def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
             json.dump({**answer, "notes": acts.notes()}, file)
         for stream in _streams():
             stream.flush()
-        spared = os.getpid(), acts.waiting or os.getpid()
-        mark, others = f"{run_session.PLAN}={folder}".encode(), [*spared]
-        for pid in sorted(map(int, filter(str.isdecimal, os.listdir("/proc")))):
-            _, parent, *_ = _told_of(pid, "stat").rpartition(b") ")[2].split() or (b"", -1)
-            if int(parent) in others or mark in _told_of(pid, "environ").split(b"\0"):  # the former without variables
-                others.append(pid)
-        for pid in {*others}.difference(spared):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_processes(folder, {os.getpid(), acts.waiting or os.getpid()})
     finally:
         os._exit("problem" in answer)
 
@@ -275,15 +269,6 @@ def _streams() -> list[io.TextIOWrapper]:
     """Where the script prints, but for what is a class of its own."""
     streams = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
     return [stream for stream in streams if type(stream) is io.TextIOWrapper and not stream.closed]
-
-
-def _told_of(pid: int, what: str) -> bytes:
-    """What the kernel tells of a process; nothing of one that is gone or not ours."""
-    try:
-        with open(f"/proc/{pid}/{what}", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
 
 
 def _is_planned() -> bool:

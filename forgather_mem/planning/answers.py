@@ -13,6 +13,7 @@ from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted
 from forgather_mem.planning.card import CardUse, context_of, reserved_by_allocator, use_of_card
 from forgather_mem.planning.changes import ATTENTION
 from forgather_mem.planning.entry import begun_plan
+from forgather_mem.planning.isolation.child import WaitsError
 from forgather_mem.planning.loop.script import NOT_HERE, Script
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.search import Search, all_of, largest_plan, side_by_side
@@ -74,7 +75,8 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
             answer["card"] = [asdict(one) for one in cards]
             texts = [f"{card_text(one)}\n{text}" for text, one in zip(texts, cards, strict=True)]
     except PlanError as error:
-        return None if str(error).startswith(NOT_HERE) else {"problem": str(error)}
+        may_go_on = isinstance(training, Script) and not training.is_late and isinstance(error, WaitsError)
+        return None if may_go_on or str(error).startswith(NOT_HERE) else {"problem": str(error)}
     return {**answer, "text": "\n".join(texts)}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -258,3 +259,66 @@ def test_a_script_goes_on_with_values_where_its_model_is_not_trained(tmp_path: P
     assert "goes on" in result.err
     assert "has trained nothing that was noticed" in result.err
     assert os.path.isdir(tmp_path / "made")
+
+
+LOOP = """
+model = net()
+optimizer = torch.optim.AdamW(model.parameters())
+def step(row, label):
+    F.cross_entropy(model(row), label).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_pool_of_processes_is_ended_whatever_it_starts_meanwhile(tmp_path: Path) -> None:
+    pool = """
+import multiprocessing
+def label(number): return torch.full((16,), number % 10)
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print("pool", *[process.pid for process in pool._pool])
+    for labels in pool.imap(label, range(100)):
+        step(torch.randn(16, 64), labels)
+"""
+    (tmp_path / "train.py").write_text(HEAD + LOOP + pool)
+    subprocess.run([*PLAN, "train.py"], cwd=tmp_path, env=environment(), check=True, capture_output=True)
+    assert not [pid for pid in os.listdir("/proc") if pid.isdecimal() and works_in(pid) == tmp_path]
+
+
+def works_in(pid: str) -> Path | None:
+    try:
+        return Path(os.readlink(f"/proc/{pid}/cwd"))
+    except OSError:
+        return None
+
+
+@pytest.mark.soak  # waits for ten seconds
+@pytest.mark.fresh
+@pytest.mark.parametrize(
+    ("loop", "code", "told"),
+    [
+        (
+            "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(1) as pool:\n"
+            "    for _ in range(9):\n        step(*pool.submit(lambda: next(iter(data()))).result())",
+            1,
+            "it waits for a thread, another process or input, which a plan does not have",
+        ),
+        (
+            "import threading\ndone = threading.Event()\nthreading.Timer(3, done.set).start()\n"
+            "net()(torch.ones(2, 64))\ndone.wait()\nprint('goes on')",
+            1,
+            "goes on",
+        ),
+        (
+            "while True:\n    try:\n        if model(torch.ones(2, 64)).argmax(1).bincount().sum() < 0: break\n"
+            "    except Exception: continue\n    optimizer.step()",
+            1,
+            "the script has ended before a whole step could be planned",
+        ),
+        ("while model(torch.randn(1, 64)).argmax().item() != 0: pass\nprint('decoded')", 1, "decoded"),
+    ],
+)
+def test_a_loop_that_can_never_end_in_a_plan_is_given_up(tmp_path: Path, loop: str, code: int, told: str) -> None:
+    result = planned(tmp_path, LOOP + loop)
+    assert result.code == code
+    assert told in result.err

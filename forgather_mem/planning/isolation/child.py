@@ -39,7 +39,12 @@ Result = TypeVar("Result")
 _resource = installed("resource")
 _ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
+_IDLE_S = 10.0  # without any processor time: so long nothing else that a step does takes
 Tell = Callable[[object, BaseException | None], NoReturn]
+
+
+class WaitsError(PlanError):
+    """The child waits for something that does not exist in it."""
 
 
 class GoesOn(BaseException):
@@ -146,7 +151,7 @@ def _forked(function: Callable[[], object], scratch: str) -> tuple[int, int]:
 
 def _answer_of(child: int, reader: int, most_s: float) -> bytes:
     try:
-        told = _told(reader, most_s)
+        told = _told(child, reader, most_s)
     except BaseException:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -162,17 +167,28 @@ def _answer_of(child: int, reader: int, most_s: float) -> bytes:
     return told
 
 
-def _told(reader: int, most_s: float) -> bytes:
+def _told(child: int, reader: int, most_s: float) -> bytes:
     """All that the child writes, until it closes its end."""
     parts: list[bytes] = []
     waits, until_s = select.poll(), time.monotonic() + most_s
     waits.register(reader, select.POLLIN)
-    while waits.poll(1000 * max(0.0, until_s - time.monotonic())):
-        part = os.read(reader, 2**20)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
+    used, since_s = b"", time.monotonic()
+    while (now_s := time.monotonic()) < until_s:
+        if waits.poll(min(1000.0, 1000 * (until_s - now_s))):
+            part = os.read(reader, 2**20)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+        elif used != (used := _processor_time_of(child)):
+            since_s = now_s
+        elif now_s - since_s > _IDLE_S:
+            raise WaitsError("it waits for a thread, another process or input, which a plan does not have")
     raise PlanError(f"planning has not ended after {most_s:,.0f} s")
+
+
+def _processor_time_of(pid: int) -> bytes:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return b" ".join(file.read().rpartition(b") ")[2].split()[11:13])
 
 
 def _answer(function: Callable[[], object], tell: Tell) -> None:

@@ -39,7 +39,7 @@ from forgather_mem.system.tracing import is_traced
 
 NOT_HERE = "no training begins here"
 _NO_EVALUATION = "No evaluation came within the planned steps; one that comes later is not planned."
-_MOST = 64
+_MOST, _MOST_CALLS = 64, 1000
 _KINDS = nn.Module, Optimizer, torch.Tensor, _BaseDataLoaderIter, Queue
 
 
@@ -51,7 +51,7 @@ class Script:
     """
 
     def __init__(self, is_late: bool) -> None:
-        self._is_late = is_late
+        self.is_late = is_late
 
     def plan(self, wanted: Wanted, answers: StandIns) -> NoReturn:
         """Let a child go on as the script, until it is planned.
@@ -62,7 +62,7 @@ class Script:
         """
         if wanted.ranks > 1:
             raise PlanError("--ranks is for a Trainer: of another loop plan the model of one rank, in Python")
-        raise GoesOn(_Loop(wanted, answers, self._is_late).begin)
+        raise GoesOn(_Loop(wanted, answers, self.is_late).begin)
 
 
 class _Loop:
@@ -115,7 +115,7 @@ class _Loop:
         self._skipped = int(is_late or is_changed)
         self._is_late = is_late
         self._rounds = Rounds(self._log, self._optimizers)
-        self._depth = self._calls = self._passes = self._evaluated = self._ahead = self._epochs = 0
+        self._since_pass = self._depth = self._calls = self._passes = self._evaluated = self._ahead = self._epochs = 0
         self._is_new, self._is_through, self._cut = True, False, False
 
     def begin(self, tell: Tell) -> None:
@@ -175,6 +175,9 @@ class _Loop:
             self._models.append(module)
         if parameters and self._log.phase != "backward":  # else it is called again by checkpointing
             self._calls += 1
+            self._since_pass += 1
+            if self._since_pass > _MOST_CALLS:  # no training follows, or its steps fail
+                self.end()
             self._begin("forward" if torch.is_grad_enabled() else "evaluate", parameters)
             if torch.is_grad_enabled():
                 self._stepping.add(module)
@@ -230,6 +233,7 @@ class _Loop:
         result = backward(*args, **keywords)
         if not is_inner:
             self._passes += 1
+            self._since_pass = 0
             self._is_new = True
             if not self._calls and not self._optimizers:
                 self._log.begin("forward", self._step)

@@ -13,6 +13,8 @@ from forgather_mem.units import GIB, MIB
 from tests.memory import status_bytes
 from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_devices
 
+pytestmark = pytest.mark.alone(forked=True)  # what other tests have left alive has owners, too
+
 HOST = OutOfMemory(kind="CPU allocator", where="host", error_type="RuntimeError", message="")
 DEVICE = OutOfMemory(kind="CUDA allocator", where="device", error_type="OutOfMemoryError", message="", device=0)
 
