@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 _resource = installed("resource")
 _ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
-_IDLE_S = 10.0  # without any processor time: so long nothing else that a step does takes
+_IDLE_S = 10.0  # without any processor time: longer than any read of data that was seen; a slower disk is refused
 Tell = Callable[[object, BaseException | None], NoReturn]
 
 
