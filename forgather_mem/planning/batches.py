@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -10,11 +11,13 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data import DataLoader
 
 from forgather_mem.planning.pretending import tensors_among
 
 JOINS = "The collator joins rows"
 _MEASURE_S = 1.0
+_COLLATED = 4  # of the largest with padding, and of those with the most in all; the collator shows which is larger
 _TOKENS = "input_ids"
 _PLACES = (_TOKENS, "inputs_embeds", "input_values", "input_features", "pixel_values")
 
@@ -75,7 +78,6 @@ class Longest(NamedTuple):
         unit: What the length counts.
         shorter: Rows that are shorter: the longest of them, and the shortest.
         mean: Length of a row.
-        is_batch: Whether these are a whole batch of the sampler's, of which others have fewer or more rows.
     """
 
     numbers: Sequence[int]
@@ -85,20 +87,41 @@ class Longest(NamedTuple):
     unit: str = "tokens"
     shorter: Sequence[int] = ()
     mean: float = 0.0
-    is_batch: bool = False
 
     def note(self) -> str:
         """What a reader has to know."""
         seen = "" if self.measured == self.of else f", of the {self.measured:,} that could be looked at in a second"
-        if self.is_batch:
-            each = f", to {self.length:,} {self.unit}{seen}" if self.unit else ""
-            return f"Batches are the largest of the sampler's: {len(self.numbers):,} rows{each}."
         return f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}; others take less."
 
     def joined_note(self, rows: int) -> str:
         """What a reader has to know where so many are joined."""
         mean = f"; {rows:,} rows have {rows * self.mean:,.0f} on average" if self.unit == "tokens" else ""
         return f"{JOINS}, so that other batches are shorter: an upper bound{mean}."
+
+
+class Coming(NamedTuple):
+    """The batches that come, in the order of this training's sampler.
+
+    Attributes:
+        batches: The rows of each.
+        each: How many of them a step has.
+        largest: Which of them is, of those after the first step, which has no state of the optimizer.
+    """
+
+    batches: Sequence[Sequence[int]]
+    each: int
+    largest: int
+
+    def planned(self) -> Iterator[Sequence[int]]:
+        """Those of the first step, then those from the step with the largest on."""
+        begin = self.largest - self.largest % self.each
+        return itertools.chain(self.batches[: self.each], itertools.cycle(self.batches[begin:]))
+
+    def note(self, shape: PlannedShape | None = None) -> str:
+        """What a reader has to know, where the largest has this shape."""
+        each = f" to {shape.length:,} tokens" if shape and shape.length and not shape.joined else ""
+        of = f"number {self.largest + 1:,}, {len(self.batches[self.largest]):,} rows{each}"
+        return f"Batches are the largest of the {len(self.batches):,} that come in this order: {of}."
 
 
 def shape_of(batch: object) -> PlannedShape:
@@ -150,9 +173,15 @@ def resized(batch: Batch, rows: int | None, length: int | None) -> Batch:
     return batch if wanted == now else cast(Batch, change(batch))
 
 
-def longest_rows(
-    dataset: object, rows: int, column: str = "length", batches: Sequence[Sequence[int]] = ()
-) -> Longest | None:
+class _Row(NamedTuple):
+    """The sizes of the lists in a row by their names, the length that counts, and what it counts."""
+
+    sizes: Mapping[str, int]
+    length: int
+    unit: str = "tokens"
+
+
+def longest_rows(dataset: object, rows: int, column: str = "length") -> Longest | None:
     """So many of the longest rows; None where all are of one length, or can't be looked at.
 
     Lengths come from a column of that name, else from the rows themselves, for a second: of their tokens, else of the
@@ -162,39 +191,105 @@ def longest_rows(
         dataset: That has the rows.
         rows: Of a batch.
         column: Of the dataset, with lengths.
-        batches: The numbers of the rows in each, where a sampler makes them of different sizes: the largest is taken.
     """
+    return _longest_of(_looked_at(dataset, column), rows, dataset)
+
+
+def _looked_at(dataset: object, column: str) -> list[_Row]:
+    """The rows of a dataset, as far as a second suffices; none where they have no lengths."""
     if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__") or not len(dataset):
-        return None
-    also: list[int] = []
+        return []
     if column in (getattr(dataset, "column_names", None) or ()):
-        lengths, units = [int(length) for length in dataset[column]], ["tokens"]
-    else:
-        with _disable_current_modes():  # rows have values, and are read fast
-            measured = list(_measured(cast(Dataset, dataset)))
-        lengths, units = [length for length, _, _ in measured], [unit for _, unit, _ in measured]
-        also = _longest_of_others([others for _, _, others in measured])
-    if not lengths and batches:
-        lengths, units = [1] * len(dataset), [""]
-    known = [batch for batch in batches if batch and max(batch) < len(lengths)]
-    if known:
-        whole = max(known, key=lambda batch: len(batch) * max(lengths[number] for number in batch))
-        length, of = max(lengths[number] for number in whole), len(dataset)
-        return Longest(whole, length, len(lengths), of, units[0], is_batch=True)
+        return [_Row({column: int(length)}, int(length)) for length in dataset[column]]
+    with _disable_current_modes():  # rows have values, and are read fast
+        return list(_measured(cast(Dataset, dataset)))
+
+
+def _longest_of(measured: Sequence[_Row], rows: int, dataset: object) -> Longest | None:
+    lengths = [row.length for row in measured]
     if not lengths or min(lengths) == max(lengths):
         return None
+    also = _longest_of_others(measured)
     ordered = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
-    length, unit = lengths[ordered[0]], units[ordered[0] % len(units)]
+    length, unit = lengths[ordered[0]], measured[ordered[0]].unit
     next_longest = next(number for number in ordered if lengths[number] < length)
     shorter, mean = (next_longest, ordered[-1]), sum(lengths) / len(lengths)
     also = [number for number in also if number not in ordered[:rows]][: rows - 1]
-    return Longest([*ordered[: rows - len(also)], *also], length, len(lengths), len(dataset), unit, shorter, mean)
+    of = len(cast(Sized, dataset))
+    return Longest([*ordered[: rows - len(also)], *also], length, len(lengths), of, unit, shorter, mean)
+
+
+def _coming(loader: Any, measured: Sequence[_Row], each: int, most: int | None) -> Coming | None:
+    """The largest of the batches that come, as far as they do in a second; None where that is not known.
+
+    Args:
+        loader: Torch's, with the collate function of the training, or accelerate's with that inside.
+        measured: The rows of its dataset.
+        each: How many batches a step has.
+        most: How many come; None for as many as a sampler makes that has batches of any size.
+    """
+    batches = _in_order(loader, most)
+    if not batches or (measured and any(max(batch) >= len(measured) for batch in batches)):
+        return None
+    collate, dataset = getattr(loader, "base_dataloader", loader).collate_fn, loader.dataset
+
+    def sizes(number: int) -> list[list[int]]:
+        """The sizes of the lists in a batch, by name."""
+        rows = [measured[row].sizes for row in batches[number]] if measured else []
+        return [[row.get(name, 0) for row in rows] for name in rows[0]] if rows else [[1] * len(batches[number])]
+
+    def bytes_of(number: int) -> tuple[int, bool]:
+        batch = collate([dataset[row] for row in batches[number]])
+        return sum(tensor.nbytes for tensor in tensors_among(batch)), _is_padded(batch)
+
+    later = range(each, len(batches)) or range(len(batches))
+    padded = heapq.nlargest(_COLLATED, later, key=lambda number: sum(len(of) * max(of) for of in sizes(number)))
+    joined = heapq.nlargest(_COLLATED, later, key=lambda number: sum(map(sum, sizes(number))))
+    with _disable_current_modes():
+        try:
+            return Coming(batches, each, max(dict.fromkeys([*padded, *joined]), key=bytes_of))
+        except Exception:  # noqa: BLE001  # the collator's own, which the training meets as well
+            return None
+
+
+def _in_order(loader: Any, most: int | None) -> list[Sequence[int]]:
+    """The rows of the batches that come, in their order; none where a second does not suffice.
+
+    A loader of numbers with the same sampler draws from the random generator what the training's will draw.
+    """
+    inner: Any = getattr(loader, "base_dataloader", loader)
+    sampler = getattr(inner, "batch_sampler", None)
+    if sampler is None or not isinstance(inner.dataset, Sized):
+        return []
+    numbers: Any = DataLoader(
+        range(len(inner.dataset)),  # type: ignore[arg-type]
+        batch_sampler=sampler,
+        collate_fn=list,
+        generator=getattr(inner, "generator", None),
+    )
+
+    counting: list[Any] = [
+        one for one in (loader, sampler, getattr(sampler, "sampler", 0)) if hasattr(one, "set_epoch")
+    ]
+
+    def epochs() -> Iterator[Sequence[int]]:
+        for epoch in itertools.count() if most else [0]:
+            for one in counting:
+                one.set_epoch(epoch)
+            yield from numbers
+
+    until_s = time.monotonic() + _MEASURE_S
+    with _disable_current_modes():
+        found = list(itertools.takewhile(lambda _: time.monotonic() < until_s, itertools.islice(epochs(), most)))
+        for one in counting:
+            one.set_epoch(0)
+    return found if not most or len(found) == most else []
 
 
 def collating(
     collate: Callable[[list[object]], Batch],
     dataset: Dataset,
-    longest: Longest | None,
+    longest: Longest | Coming | None,
     wanted: PlannedShape,
     tell: Callable[[PlannedShape], None],
 ) -> Callable[[list[object]], Batch]:
@@ -213,12 +308,15 @@ def collating(
             batch = collate(samples)
         return resized(batch, None, wanted.length), len(samples)
 
+    coming = longest.planned() if isinstance(longest, Coming) else None
+
     def collated(samples: list[object]) -> Batch:
-        if longest is not None:
-            count = len(longest.numbers) if longest.is_batch else len(samples)
-            samples = [dataset[longest.numbers[place % len(longest.numbers)]] for place in range(count)]
+        if coming is not None:
+            samples = [dataset[row] for row in next(coming)]
+        elif isinstance(longest, Longest):
+            samples = [dataset[longest.numbers[place % len(longest.numbers)]] for place in range(len(samples))]
         batch, joined = made(samples)
-        if longest is not None and not joined and (wanted.rows or len(samples)) > 1 and not _is_padded(batch):
+        if isinstance(longest, Longest) and not joined and (wanted.rows or len(samples)) > 1 and not _is_padded(batch):
             mixed = ([samples[0], dataset[number], *samples[2:]] for number in longest.shorter)
             batch = next(_padded(lambda rows: made(rows)[0], mixed, [one.shape for one in tensors_among(batch)]), batch)
         tell(shape_of(batch)._replace(joined=joined))
@@ -233,8 +331,12 @@ def batches_of_longest_rows(
     column: str,
     wanted: PlannedShape,
     tell: Callable[[PlannedShape], None] = lambda _: None,
-) -> Longest | None:
+    each: int = 1,
+    most: int | None = None,
+) -> Longest | Coming | None:
     """Let a loader make the batches of a plan; the rows that they are of, if those differ.
+
+    Those are the largest batches of those that come, where their order is known, else of the longest rows.
 
     Args:
         loader: The loader.
@@ -242,21 +344,18 @@ def batches_of_longest_rows(
         column: Of the dataset, with lengths.
         wanted: Another shape of batches.
         tell: Told the shape of each.
+        each: How many batches a step has.
+        most: How many batches come in all; None where it is not known.
     """
     inner: Any = getattr(loader, "base_dataloader", loader)
-    longest = longest_rows(loader.dataset, rows, column, _batches_of_own(inner))
+    measured = _looked_at(loader.dataset, column)
+    longest: Longest | Coming | None = _longest_of(measured, rows, loader.dataset)
+    sampler = getattr(inner, "batch_sampler", None)
+    is_of_any_size = sampler is not None and not isinstance(getattr(sampler, "batch_size", None), int)
+    if is_of_any_size or (most and longest is not None and wanted == PlannedShape()):
+        longest = _coming(loader, measured, each, most) or longest
     inner.collate_fn = collating(inner.collate_fn, loader.dataset, longest, wanted, tell)
     return longest
-
-
-def _batches_of_own(loader: object) -> list[Sequence[int]]:
-    """The batches of a sampler that makes them of any size, as far as it does so in a second."""
-    sampler: Iterable[Sequence[int]] | None = getattr(loader, "batch_sampler", None)
-    if sampler is None or isinstance(getattr(sampler, "batch_size", None), int):
-        return []
-    until_s = time.monotonic() + _MEASURE_S
-    with _disable_current_modes():
-        return list(itertools.takewhile(lambda _: time.monotonic() < until_s, sampler))
 
 
 def _joins(collate: Callable[[list[object]], object], samples: list[object], batch: object) -> bool:
@@ -269,8 +368,7 @@ def _joins(collate: Callable[[list[object]], object], samples: list[object], bat
         return False
 
 
-def _measured(dataset: Dataset) -> Iterator[tuple[int, str, dict[str, int]]]:
-    """Of each row the length that counts, what it counts, and the lengths of its other lists."""
+def _measured(dataset: Dataset) -> Iterator[_Row]:
     until_s = time.monotonic() + _MEASURE_S
     for number in range(len(cast(Sized, dataset))):
         row = dataset[number]
@@ -280,16 +378,15 @@ def _measured(dataset: Dataset) -> Iterator[tuple[int, str, dict[str, int]]]:
             return
         sizes = {str(name): len(one) for name, one in lists.items()}
         name = _TOKENS if _TOKENS in sizes else max(sizes, key=sizes.__getitem__)
-        length = sizes.pop(name)
-        yield length, "tokens" if name == _TOKENS else f"in {name!r}", {of: n for of, n in sizes.items() if n != length}
+        yield _Row(sizes, sizes[name], "tokens" if name == _TOKENS else f"in {name!r}")
 
 
-def _longest_of_others(rows: Sequence[Mapping[str, int]]) -> list[int]:
+def _longest_of_others(rows: Sequence[_Row]) -> list[int]:
     """The rows in which another list is longest, as the labels of a translation, that are padded by themselves."""
     longest: dict[str, tuple[int, int]] = {}
-    for number, others in enumerate(rows):
-        for name, length in others.items():
-            if length > longest.get(name, (0, 0))[0]:
+    for number, row in enumerate(rows):
+        for name, length in row.sizes.items():
+            if length != row.length and length > longest.get(name, (0, 0))[0]:
                 longest[name] = length, number
     return [number for _, number in longest.values()]
 

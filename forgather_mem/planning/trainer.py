@@ -7,6 +7,7 @@ be. An evaluation follows where there will be one. Logs and checkpoints are left
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterator, Sized
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,16 @@ from torch.utils._pytree import tree_map_only
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning import changes
-from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted, batches_of_longest_rows, largest
+from forgather_mem.planning.batches import (
+    Coming,
+    Loader,
+    Longest,
+    PlannedShape,
+    Trainer,
+    Wanted,
+    batches_of_longest_rows,
+    largest,
+)
 from forgather_mem.planning.generation import generate_first_and_last_tokens
 from forgather_mem.planning.model import empty, notes_on
 from forgather_mem.planning.phases import STEPS, EnoughSteps, Steps, sorted_out, tell_phases
@@ -71,12 +81,13 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, answers: StandIns) -> Plan
     callbacks, left_out = sorted_out(trainer.callback_handler.callbacks)
     notes = [*left_out, *notes_on(trainer.model, wanted.on_device)]
     changes.leave_uncompiled(notes, bool(getattr(trainer.args, "torch_compile", False)))
+    num_steps, num_epochs = trainer.args.max_steps, math.ceil(trainer.args.num_train_epochs)
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
             is_word = value is False and isinstance(getattr(trainer.args, name), str)  # of transformers 5
             object.__setattr__(trainer.args, name, "no" if is_word else value)
     trainer.model_init = None  # it has made the model
-    shapes = _plan_batches(trainer, wanted.shape, notes)
+    shapes = _plan_batches(trainer, wanted.shape, num_steps, num_epochs, notes)
     # A model that will be sharded is on the host: its shards alone are on a device
     is_whole = not (wanted.on_device and shards_model(trainer))
     optimizers = [] if trainer.optimizer is None else [trainer.optimizer]
@@ -119,8 +130,18 @@ def _evaluate(evaluation: Evaluation, trainer: Trainer, log: StorageLog, notes: 
         notes.append(f"The evaluation is not planned: {why}")
 
 
-def _plan_batches(trainer: Trainer, wanted: PlannedShape, notes: list[str]) -> list[PlannedShape]:
-    """Let the trainer's data loader make the plan's batches; the shapes of those that it has made."""
+def _plan_batches(
+    trainer: Trainer, wanted: PlannedShape, num_steps: int, num_epochs: int, notes: list[str]
+) -> list[PlannedShape]:
+    """Let the trainer's data loader make the plan's batches; the shapes of those that it has made.
+
+    Args:
+        trainer: The trainer.
+        wanted: Another shape of batches.
+        num_steps: Of the training, if that is given; below 1 it has epochs.
+        num_epochs: In place of steps.
+        notes: Told which batches they are.
+    """
     shapes: list[PlannedShape] = []
     load = trainer.get_train_dataloader
 
@@ -129,12 +150,22 @@ def _plan_batches(trainer: Trainer, wanted: PlannedShape, notes: list[str]) -> l
         rows, column = trainer.args.train_batch_size, trainer.args.length_column_name
 
         def tell(shape: PlannedShape) -> None:
-            if longest is not None and wanted.length is None and not shapes:
-                notes.append(longest.note())
-                notes.extend([longest.joined_note(shape.joined)] if shape.joined > 1 and not longest.is_batch else [])
             shapes.append(shape)
+            if isinstance(longest, Coming) and len(shapes) == 1 + each + longest.largest % each:
+                notes.append(longest.note(shape))
+            elif isinstance(longest, Longest) and wanted.length is None and len(shapes) == 1:
+                notes.append(longest.note())
+                notes.extend([longest.joined_note(shape.joined)] if shape.joined > 1 else [])
 
-        longest = batches_of_longest_rows(loader, rows, column, wanted, tell)
+        each = trainer.args.gradient_accumulation_steps
+        most = (
+            num_steps * each
+            if num_steps > 0
+            else num_epochs * len(loader)
+            if isinstance(loader.dataset, Sized)
+            else None
+        )
+        longest = batches_of_longest_rows(loader, rows, column, wanted, tell, each, most)
         return loader
 
     trainer.get_train_dataloader = planned

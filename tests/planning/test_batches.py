@@ -3,9 +3,19 @@
 import itertools
 
 import torch
+from torch.utils.data import DataLoader
 from transformers import BatchEncoding
 
-from forgather_mem.planning.batches import Longest, PlannedShape, collating, longest_rows, resized, shape_of
+from forgather_mem.planning.batches import (
+    Coming,
+    Longest,
+    PlannedShape,
+    batches_of_longest_rows,
+    collating,
+    longest_rows,
+    resized,
+    shape_of,
+)
 
 
 def test_all_tensors_of_a_batch_are_resized_together() -> None:
@@ -65,13 +75,26 @@ def test_a_row_with_the_longest_labels_is_among_those_with_the_longest_texts() -
 
 
 def test_of_a_samplers_batches_the_largest_is_taken() -> None:
-    rows = [{"input_ids": [0] * length} for length in (3, 9, 3, 3)]
-    found = longest_rows(rows, 2, batches=[[0], [1], [0, 2, 3, 0]])
-    assert found is not None
-    assert (found.numbers, found.length) == ([0, 2, 3, 0], 3)
-    pictures = longest_rows([{"pixels": torch.zeros(3, 4, 4)}] * 4, 2, batches=[[0], [1, 2], [3]])
-    assert pictures is not None
-    assert pictures.note() == "Batches are the largest of the sampler's: 2 rows."
+    def taken(rows: list[dict[str, object]], batches: list[list[int]], **how: int) -> str:
+        loader = DataLoader(rows, batch_sampler=batches, collate_fn=of_texts)  # type: ignore[arg-type]
+        found = batches_of_longest_rows(loader, 2, "length", PlannedShape(), told.append, **how)
+        assert isinstance(found, Coming)
+        iterator = iter(DataLoader([0] * 9, collate_fn=lambda _: loader.collate_fn([])))
+        told.clear()
+        next(itertools.islice(iterator, 1, None))
+        return found.note(told[-1])
+
+    told: list[PlannedShape] = []
+    texts = [{"input_ids": [0] * length} for length in (3, 9, 3, 3)]
+    of = "Batches are the largest of the 3 that come in this order: "
+    assert taken(texts, [[0], [1], [0, 2, 3, 0]]) == f"{of}number 3, 4 rows to 3 tokens."
+    assert taken([{"pixels": torch.zeros(3, 4)}] * 4, [[0], [1, 2], [3]]) == f"{of}number 2, 2 rows."
+    assert taken(texts, [[1, 0], [0, 2], [2]]) == f"{of}number 2, 2 rows to 3 tokens."
+    assert told == [PlannedShape(2, 9), PlannedShape(2, 3)], "the first comes before there is a state of the optimizer"
+
+
+def of_texts(rows: list[dict[str, object]]) -> dict[str, torch.Tensor]:
+    return {name: torch.zeros(len(rows), max(map(len, (row[name] for row in rows)))) for name in rows[0]}  # type: ignore[arg-type]
 
 
 def test_rows_of_one_length_need_no_choice() -> None:

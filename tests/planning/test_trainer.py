@@ -199,23 +199,62 @@ def test_the_peak_of_padded_batches_has_the_mask_that_padding_needs(tmp_path: Pa
     assert 0.999 * real <= planned <= 1.01 * real
 
 
+def rows_of_different_lengths() -> list[dict[str, list[int]]]:
+    return [{"input_ids": [1 + number % 7] * (3 + number * 37 % 61)} for number in range(64)]
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_the_batches_are_the_largest_of_those_that_come_in_the_order_of_the_seed(
+    tmp_path: Path, accumulation: int
+) -> None:
+    shapes: list[torch.Size] = []
+
+    def pad(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["input_ids"]) for row in rows], batch_first=True)
+        shapes.append(ids.shape)
+        return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids}
+
+    trainer = make_trainer(tmp_path, max_steps=4, seed=5, gradient_accumulation_steps=accumulation)
+    trainer.train_dataset, trainer.data_collator, trainer.args.remove_unused_columns = [], pad, False
+    trainer.train_dataset = rows_of_different_lengths()
+    plan = forgather_mem.plan(trainer)
+    shapes.clear()
+    real = real_peak_bytes(trainer)
+    lengths = [length for _, length in shapes[: 4 * accumulation]]
+    later = lengths[accumulation:]
+    assert accumulation > 1 or max(later) < 63, "the longest row does not come"
+    number = accumulation + later.index(max(later)) + 1
+    assert plan.notes == (
+        f"Batches are the largest of the {4 * accumulation} that come in this order: "
+        f"number {number}, 4 rows to {max(later)} tokens.",
+    )
+    assert 0.995 * real <= peak_of_steps(plan) <= 1.015 * real
+
+
 def joined(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
     tokens = torch.tensor([[token for row in rows for token in row["input_ids"]]])
     return {"input_ids": tokens, "labels": tokens}
 
 
-def test_of_joined_rows_a_plan_is_an_upper_bound(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path)
-    trainer.train_dataset = [{"input_ids": [1] * (2 + number % 3)} for number in range(30)]
-    trainer.data_collator = joined
-    plan = forgather_mem.plan(trainer)
-    assert (plan.rows, plan.length, plan.joined) == (1, 16, 4)
-    assert plan.notes == (
+def test_joined_rows_are_those_that_come_and_in_another_size_an_upper_bound(tmp_path: Path) -> None:
+    def trainer() -> Trainer:
+        made = make_trainer(tmp_path)
+        made.train_dataset = [{"input_ids": [1] * (2 + number % 3)} for number in range(30)]
+        made.data_collator = joined
+        return made
+
+    plan = forgather_mem.plan(trainer())
+    assert (plan.rows, plan.joined) == (1, 4)
+    assert plan.notes[0].startswith("Batches are the largest of the ")
+    assert str(plan).startswith("Peak 1")
+    other = forgather_mem.plan(trainer(), rows=4)
+    assert (other.rows, other.length, other.joined) == (1, 16, 4)
+    assert other.notes == (
         "Batches are of the longest rows: 4 tokens; others take less.",
         "The collator joins rows, so that other batches are shorter: an upper bound; 4 rows have 12 on average.",
     )
-    assert str(plan).startswith("Peak at most ")
-    assert "batch 1 x 16 of 4 rows." in str(plan)
+    assert str(other).startswith("Peak at most ")
+    assert "batch 1 x 16 of 4 rows." in str(other)
 
 
 @pytest.mark.parametrize("rows", [1, 4])
@@ -247,7 +286,7 @@ def test_of_a_sampler_that_makes_batches_of_any_size_the_largest_is_planned(tmp_
     trainer.train_dataset = [{name: one.long() for name, one in row.items()} for row in rows]
     plan = forgather_mem.plan(trainer)
     assert (plan.rows, plan.length) == (8, 24)
-    assert plan.notes == ("Batches are the largest of the sampler's: 8 rows, to 24 tokens.",)
+    assert plan.notes == ("Batches are the largest of the 4 that come in this order: number 2, 8 rows to 24 tokens.",)
     assert plan.peak_bytes == pytest.approx(real_peak_bytes(trainer), rel=0.01)
 
 
