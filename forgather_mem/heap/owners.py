@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Literal
 
-from forgather_mem.heap.live_frames import is_our_frame, running_frames, running_namespaces
 from forgather_mem.heap.owner_paths import frame_name, holder_path, write_path
-from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables, is_our_frame, running_frames, running_namespaces
 
 Kind = Literal["variable", "module", "class", "traceback", "notebook"]
 

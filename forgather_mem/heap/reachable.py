@@ -26,10 +26,9 @@ from types import (
 )
 from typing import Any
 
-from forgather_mem.heap.live_frames import running_frames
 from forgather_mem.heap.object_size import LRU_CACHE
 from forgather_mem.heap.owner_paths import attributes_of, cell_contents, frame_name, has_attributes, write_path
-from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables, running_frames
 from forgather_mem.source.source_lines import is_our_class, is_user_class, is_user_file, user_modules
 
 MAX_NODES = 40_000
