@@ -215,9 +215,14 @@ class PeakWindow:
         self.close()
 
 
+# One owner per process and mark, because there is one mark: that is why these two are cached.
+@functools.cache
 def host_peaks() -> PeakWindows[HostMark] | None:
     """The owner of the kernel's mark; None if the system has no readable one (no /proc)."""
-    return _host_windows()
+    try:
+        return PeakWindows(HostMark())
+    except ours(OSError, IndexError):  # no /proc, or one without VmHWM
+        return None
 
 
 def device_peaks() -> PeakWindows[DeviceMark] | None:
@@ -226,20 +231,7 @@ def device_peaks() -> PeakWindows[DeviceMark] | None:
     return None if allocator is None else peaks_of(allocator)
 
 
+@functools.cache
 def peaks_of(allocator: Allocator) -> PeakWindows[DeviceMark] | None:
     """The owner of this device's mark; None if its allocator keeps none."""
-    return None if allocator.reset_peaks is None else _device_windows(allocator)
-
-
-# One owner per process and mark, because there is one mark: that is why these two are cached.
-@functools.cache
-def _host_windows() -> PeakWindows[HostMark] | None:
-    try:
-        return PeakWindows(HostMark())
-    except ours(OSError, IndexError):  # no /proc, or one without VmHWM
-        return None
-
-
-@functools.cache
-def _device_windows(allocator: Allocator) -> PeakWindows[DeviceMark]:
-    return PeakWindows(DeviceMark(allocator))
+    return None if allocator.reset_peaks is None else PeakWindows(DeviceMark(allocator))
