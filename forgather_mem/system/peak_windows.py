@@ -3,9 +3,9 @@
 The kernel and the device's allocator each keep one high-water mark per process, and a reset destroys it for every
 reader. So each mark has one owner here, and all peaks of this library come from it:
 
-    with host_peaks().open() as window:
-        ...
-    window.peak_bytes
+    window = host_peaks().open()
+    ...
+    window.close()  # the peak in between
 
 Windows nest and overlap in any order and from any thread; one that is dropped has ended. Before a mark is reset, its
 value is folded into every open window, so an inner window never loses the peak of an outer one.
@@ -19,7 +19,6 @@ from __future__ import annotations
 import functools
 import threading
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from forgather_mem.errors import ours
@@ -116,7 +115,7 @@ class PeakWindows(Generic[M]):
 
 
 class PeakWindow:
-    """From `PeakWindows.open()` to `close()`: the highest memory in between. Also a context manager.
+    """From `PeakWindows.open()` to `close()`: the highest memory in between.
 
     Attributes:
         start_bytes: Memory at the opening.
@@ -177,19 +176,14 @@ class PeakWindow:
                     owner.fold(None)
         return self.seen_bytes
 
-    def restart(self, reading: Reading | None = None) -> None:
+    def restart(self, reading: Reading) -> None:
         """Start again at this instant, as if closed and reopened.
 
         Args:
             reading: The mark's value at an immediately preceding `look` (while the owner is `held`).
         """
-        owner = self._owner
-        if owner is not None:
-            if reading is not None:
-                owner._start(self, reading)
-            else:
-                with owner.held():
-                    owner._start(self, owner.fold(None))
+        if self._owner is not None:
+            self._owner._start(self, reading)
 
     def close(self) -> int:
         """Ends the window and returns its peak in bytes. Closing twice is harmless."""
@@ -205,14 +199,6 @@ class PeakWindow:
 
     def _end(self) -> None:
         self._owner, self.closed = None, True
-
-    def __enter__(self) -> PeakWindow:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 # One owner per process and mark, because there is one mark: that is why these two are cached.
