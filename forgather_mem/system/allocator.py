@@ -44,8 +44,6 @@ class _Questions:
         failure: What to say of it, one sentence; nothing while the device answers.
     """
 
-    __slots__ = ("failure",)
-
     def __init__(self) -> None:
         self.failure: list[str] = []
 

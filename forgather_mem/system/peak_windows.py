@@ -123,23 +123,12 @@ class PeakWindow:
         closed: Whether it has ended, by `close()` or because this is a forked child.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_disturbed",
-        "_older_mark_bytes",  # a mark this low says nothing about this window
-        "_owner",
-        "_resets",
-        "_unknown_bytes",  # a peak this low may have been missed
-        "closed",
-        "seen_bytes",
-        "start_bytes",
-    )
-
     def __init__(self, owner: PeakWindows[HighWaterMark], resets: bool) -> None:
         self._owner: PeakWindows[HighWaterMark] | None = owner
         self._resets = resets
         self.start_bytes = self.seen_bytes = 0
         self.closed = False
+        # A mark so low says nothing about this window, and a peak so low may have been missed
         self._older_mark_bytes = self._unknown_bytes = -1
         self._disturbed = False
 

@@ -32,8 +32,6 @@ class KernelFile:
         OSError: from `read` and `write`, if the kernel has no such file or forbids it.
     """
 
-    __slots__ = ("_flags", "_opened", "path")
-
     def __init__(self, path: str | Path, *, write: bool = False) -> None:
         self.path = str(path)
         self._flags = (os.O_WRONLY if write else os.O_RDONLY) | os.O_CLOEXEC
@@ -74,8 +72,6 @@ class _Opened:
     Attributes:
         identity: Of the file: the script may close the descriptor, and have one of its own with this number.
     """
-
-    __slots__ = ("_flags", "_lock", "_path", "_readers", "file", "forks", "identity")
 
     def __init__(self, path: str, flags: int, thread: int) -> None:
         self._path, self._flags = path, flags

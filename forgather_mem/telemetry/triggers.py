@@ -67,8 +67,6 @@ class Crossing:
     [False, True, False, False, False, False, True]
     """
 
-    __slots__ = ("_armed", "limit")
-
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
         self._armed = True  # it has been on the good side since it last crossed
