@@ -56,7 +56,7 @@ def find_owners(
     Args:
         objects: The objects to look for.
         max_owners: Maximum number of paths.
-        budget_s: Time limit in seconds; the search then returns what it has.
+        budget_s: Processor seconds of this thread; the search then returns what it has.
         ignore: Holders that don't count: these objects themselves, not what holds them.
     """
     search = _Search(objects, ignore, budget_s, stop_at_first=max_owners == 1)
@@ -75,7 +75,7 @@ class _Search:
     ignore: Iterable[object]
     budget_s: float
     stop_at_first: bool = False
-    began_s: float = field(default_factory=time.perf_counter)
+    began_s: float = field(default_factory=time.thread_time)
     seen: dict[int, object] = field(default_factory=dict)
     holders: dict[int, list[int]] = field(default_factory=dict)
     roots: dict[int, str] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class _Search:
         return name is not None or id(holder) in self.variables
 
     def _late(self) -> bool:
-        return time.perf_counter() - self.began_s > self.budget_s
+        return time.thread_time() - self.began_s > self.budget_s
 
     def _all_named(self) -> bool:
         """Whether every direct holder of the objects has been followed to a name."""
