@@ -105,7 +105,7 @@ class Allocator:
     """The calls of one device's caching allocator.
 
     Attributes:
-        kind: "cuda" (ROCm too), "xpu", "mps", ...
+        kind: "cuda" (ROCm too), "xpu", ...
         index: The device index.
         stats: The nested statistics, in one call.
         reset_peaks: Reset the peaks to the current values. None if the device keeps no peaks.
@@ -218,8 +218,6 @@ def _is_initialised(torch: ModuleType, kind: str) -> bool:
         return False
     if hasattr(module, "is_initialized"):
         return bool(module.is_initialized())
-    if kind == "mps":  # it has no such state; reading its counters allocates nothing
-        return bool(module.is_available())
     started = getattr(torch._C, "_accelerator_isAllocatorInitialized", None)
     return bool(started()) if started is not None else False
 
@@ -233,8 +231,6 @@ def _current_index(torch: ModuleType, kind: str) -> int:
 def _allocator(kind: str, index: int) -> Allocator:
     import torch
 
-    if kind == "mps":
-        return _mps_allocator(torch)
     found = _cuda_allocator(torch, index) if kind == "cuda" else _other_allocator(torch, kind, index)
     reset = None if found.reset_peaks is None else functools.partial(ASK, found.reset_peaks, None)
     nothing: Nested = {}
@@ -281,29 +277,6 @@ def _cuda_history() -> History:
         start=start,
         snapshot=lambda: torch.cuda.memory._snapshot(),
         stop=lambda: torch.cuda.memory._record_memory_history(enabled=None),
-    )
-
-
-def _mps_allocator(torch: ModuleType) -> Allocator:
-    def stats() -> Nested:
-        return {
-            "allocated_bytes": {"all": {"current": torch.mps.current_allocated_memory()}},
-            "reserved_bytes": {"all": {"current": torch.mps.driver_allocated_memory()}},
-        }
-
-    def memory_info() -> tuple[int, int]:
-        total = int(torch.mps.recommended_max_memory())
-        return max(0, total - int(torch.mps.driver_allocated_memory())), total
-
-    return Allocator(
-        kind="mps",
-        index=0,
-        stats=stats,
-        reset_peaks=None,
-        memory_info=memory_info,
-        empty_cache=_late(torch.mps),
-        counts_retries=False,
-        device=lambda: Device("mps:0", "", int(torch.mps.recommended_max_memory())),
     )
 
 
