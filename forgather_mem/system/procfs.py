@@ -9,10 +9,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from forgather_mem.errors import missing, ours
+from forgather_mem.errors import missing
 from forgather_mem.files import close_own, identity, out_of_the_way
 from forgather_mem.system.forks import FORKS
-from forgather_mem.system.installed import installed
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -161,17 +160,9 @@ class OwnMemory(NamedTuple):
 
 
 def own_memory() -> OwnMemory:
-    """Resident memory of this process and its anonymous part; opens the file for one reading (10 us).
-
-    Without /proc the anonymous part equals the resident size.
-    """
-    try:
-        addresses, resident, shared, *_ = read_once("/proc/self/statm").split()
-    except ours(OSError):
-        memory = installed("psutil").Process().memory_info()
-        return OwnMemory(int(memory.rss), int(memory.rss), int(memory.vms))
-    pages = (int(resident), int(resident) - int(shared), int(addresses))
-    return OwnMemory(*(number * PAGE_BYTES for number in pages))
+    """Resident memory of this process and its anonymous part; opens the file for one reading (10 us)."""
+    addresses, resident, shared, *_ = map(int, read_once("/proc/self/statm").split())
+    return OwnMemory(resident * PAGE_BYTES, (resident - shared) * PAGE_BYTES, addresses * PAGE_BYTES)
 
 
 def kib_fields(text: bytes) -> dict[bytes, int]:
