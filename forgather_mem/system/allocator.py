@@ -284,14 +284,11 @@ def _other_allocator(torch: ModuleType, kind: str, index: int) -> Allocator:
     module = getattr(torch, kind)
     general = torch.accelerator
     nested = getattr(module, "memory_stats_as_nested_dict", None)
-    flat = getattr(module, "memory_stats", None)
     stats: Callable[[], Nested]
     if nested is not None:
         stats = functools.partial(nested, index)
     elif hasattr(torch._C, "_accelerator_getDeviceStats"):
         stats = functools.partial(torch._C._accelerator_getDeviceStats, index)
-    elif flat is not None:
-        stats = functools.partial(_nested_of_flat, flat, index)
     else:
         stats = dict
     reset = getattr(module, "reset_peak_memory_stats", None) or getattr(general, "reset_peak_memory_stats", None)
@@ -329,17 +326,6 @@ def _device(torch: ModuleType, kind: str, index: int) -> Device:
 def _late(module: ModuleType) -> Callable[[], object]:
     """Its `empty_cache`, looked up at the call: it may be wrapped by then."""
     return functools.partial(operator.methodcaller("empty_cache"), module)
-
-
-def _nested_of_flat(flat: Callable[[int], Mapping[str, int]], index: int) -> Nested:
-    nested: dict[str, Any] = {}
-    for name, number in flat(index).items():
-        *groups, last = name.split(".")
-        inner = nested
-        for group in groups:
-            inner = inner.setdefault(group, {})
-        inner[last] = number
-    return nested
 
 
 def gauge(stats: Nested, name: str, what: str = "current") -> int | None:
