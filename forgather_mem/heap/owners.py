@@ -87,14 +87,8 @@ class _Search:
         self.namespaces = _namespaces()
         self._look_at_running()
         self.passed_over = {id(thing) for thing in self.ignore}
-        self.passed_over |= {
-            id(self),
-            id(self.objects),
-            id(self.seen),
-            id(self.holders),
-            id(self.variables),
-            id(self.namespaces),
-        }
+        own = (self.objects, self.seen, self.holders, self.variables, self.namespaces)
+        self.passed_over |= {id(self), *map(id, own)}
         for thing in self.objects:
             self.seen[id(thing)] = thing
         if gc.get_freeze_count():
