@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from forgather_mem.errors import did_you_mean
 from forgather_mem.heap.failed_frames import chain, drop_frames
-from forgather_mem.heap.retained import WeakWatch, describe, tensors_in
-from forgather_mem.probes.tensors import live_tensors, storages_of
+from forgather_mem.heap.retained import WeakWatch, describe
+from forgather_mem.probes.tensors import live_tensors, storages_of, tensors_in
 from forgather_mem.reclaim.sequence import give_back, memory_now, write_steps
 from forgather_mem.sinks.console import print_line
 from forgather_mem.source.frame_variables import frame_variables
@@ -187,7 +187,7 @@ def _frames(error: BaseException) -> Iterator[Mapping[str, object]]:
 
 def _new_bytes(value: object, seen: set[object]) -> int:
     total = 0
-    for tensor in tensors_in(value):
+    for tensor in tensors_in(value, gradients=True):
         for key, num_bytes in storages_of(tensor):
             if key not in seen:
                 seen.add(key)

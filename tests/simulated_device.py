@@ -122,7 +122,7 @@ def simulated_devices(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[
     devices = [SimulatedDevice(index) for index in range(number)]
     first = devices[0]
     caches = (
-        allocator._accelerator_kind, allocator._allocator, peak_windows._device_windows,
+        allocator._accelerator_kind, allocator._allocator, peak_windows.peaks_of,
     )  # fmt: skip
 
     def segments(mempool_id: object = None, include_traces: bool = True) -> list[dict[str, object]]:

@@ -21,8 +21,7 @@ class LeakDetector(RuleCallback):
             If all our own code takes over 0.5 % of the time and nothing grows, there are fewer: at least one in each
             64th part of the steps so far.
         look_closer: False disables the closer look: a leak is then reported without holder and line. The look takes
-            about 0.04 s in total. If the source does not show the line, `tracemalloc` records new objects for at most
-            10 steps. If nothing nearby grows, a second look goes further (0.3 s).
+            about 0.04 s in total. If nothing nearby grows, a second look goes further (0.3 s).
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 

@@ -87,10 +87,9 @@ def sizes_now() -> dict[str, float]:
     return sizes
 
 
-def finish_facts(facts: RunFacts, end: str, exit_code: int | None, wall_s: float, device: int | None) -> None:
+def finish_facts(facts: RunFacts, end: str, wall_s: float, device: int | None) -> None:
     """Fill in what is known only at the end."""
     facts.end = end
-    facts.exit_code = exit_code
     facts.wall_s = wall_s
     facts.allocated_end_bytes = allocated_natively_bytes() or 0
     for allocator in used_allocators() if device is not None else ():

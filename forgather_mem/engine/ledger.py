@@ -60,10 +60,6 @@ def booked(row: LedgerRow, values: Mapping[str, float]) -> LedgerRow:
 class _Booking:
     """One action that is still being followed."""
 
-    __slots__ = (
-        "after_bytes", "freed_bytes", "level", "next_s", "num_steps", "retaken_bytes", "sharing", "step", "time_s",
-    )  # fmt: skip
-
     def __init__(self, step: int, time_s: float, freed_bytes: float, level: Level) -> None:
         self.step = step
         self.time_s = time_s

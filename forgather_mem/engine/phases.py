@@ -30,11 +30,6 @@ class PhaseStack:
     (True, False, 'evaluate')
     """
 
-    __slots__ = (
-        "_beside", "_fence", "_stack", "_step_ended", "_told", "_watchers", "failed", "in_step", "on_batch",
-        "on_failure", "on_output", "own",
-    )  # fmt: skip
-
     def __init__(self, fence: FailureGuard | None = None) -> None:
         self.failed: str | None = None
         self.in_step: bool | None = None
@@ -169,8 +164,6 @@ class _Watching:
         always: Whether it has no `wants_begin`.
         hears_ends: Whether it has no `wants_end`.
     """
-
-    __slots__ = ("always", "begin", "end", "hears_ends", "name", "off", "strikes", "watcher")
 
     def __init__(self, watcher: PhaseWatcher) -> None:
         self.watcher: Any = watcher

@@ -12,7 +12,7 @@ from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.schedule import ArmedRule, EventSchedule, OverheadMeter
 from forgather_mem.engine.sink_set import SinkSet
 from forgather_mem.engine.summary import RunSummary
-from forgather_mem.probes import probe_of
+from forgather_mem.probes.by_name import probe_of
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.metrics import FLOW, METRICS
@@ -36,11 +36,6 @@ class Recorder:
         reads: Whether a rule with a budget has filled the open record.
         began_at: Performance counter at the start of the run.
     """
-
-    __slots__ = (
-        "_done", "_event", "_fence", "_ledger", "_phases", "_seen_plans", "_sinks", "_summary", "_written",
-        "_written_at", "began_at", "members", "meter", "own", "reads", "record", "works",
-    )  # fmt: skip
 
     def __init__(
         self, step: int, fence: FailureGuard, phases: PhaseStack, ledger: Ledger, summary: RunSummary, sinks: SinkSet
@@ -186,8 +181,6 @@ class OpenRecord:
     ({'host/rss_bytes': 5.0, 'cache/freed_bytes': 3.0}, None)
     """
 
-    __slots__ = ("_flow_step", "_flows", "sample", "values")
-
     def __init__(self) -> None:
         self.sample: Sample | None = None
         self.values: dict[str, float] = {}
@@ -244,8 +237,6 @@ class WorkSet:
 
     See `Begins` and `FullWork` for what is called.
     """
-
-    __slots__ = ("_fence", "_probes", "_readings", "_works")
 
     def __init__(self, fence: FailureGuard) -> None:
         self._fence = fence

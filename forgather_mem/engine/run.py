@@ -92,7 +92,7 @@ class Run:
         see_forwards(self)
         self.trainer: Callable[[], Any] = _no_trainer
         self.closed = False
-        self.end: tuple[str, int | None] | None = None
+        self.end: str | None = None
         self.verdict = verdict
         self._folder: Path | None = None
         self._key: str | None = None  # of this training in the ranks' store
@@ -274,7 +274,7 @@ class Run:
             self.handle(plan, *event)
             self.recorder.own.close()
 
-    def close(self, end: str = "finished", exit_code: int | None = None) -> None:
+    def close(self, end: str = "finished") -> None:
         """The training is over, whichever way: write what is open, give back what was taken. Idempotent.
 
         The first call says how it ended; a training whose closing is interrupted has not finished.
@@ -283,7 +283,7 @@ class Run:
             return
         if self.end is None:
             self.closing.add(*_closing_steps(self, self.recorder.own.now()))
-            self.end = end, exit_code
+            self.end = end
         self.closing.carry_out(functools.partial(_interrupted, self))
 
     def put_back(self) -> None:
@@ -340,8 +340,8 @@ def _closing_steps(run: Run, since: Clocks) -> list[Step]:
 
 def _interrupted(run: Run) -> None:
     """A training whose closing is interrupted has not finished."""
-    if run.end is not None and run.end[0] == "finished":
-        run.end = "interrupted", run.end[1]
+    if run.end == "finished":
+        run.end = "interrupted"
 
 
 def _tell_ledger(run: Run) -> None:
@@ -357,7 +357,7 @@ def _tell_backed_off(run: Run) -> None:
 def _judge(run: Run, since: Clocks) -> None:
     """What came of it all; then the sinks hear of it, and end."""
     assert run.end is not None
-    run.fence.call("what is known of the run", _conclude, run, since, *run.end)
+    run.fence.call("what is known of the run", _conclude, run, since, run.end)
     found = run.fence.call("verdict", run.verdict, run.summary)
     steps: list[Step] = []
     if found:
@@ -374,7 +374,7 @@ def _is_over(run: Run) -> None:
     PROCESS_END.withdraw(run.process_ends)
 
 
-def _conclude(run: Run, since: Clocks, end: str, exit_code: int | None) -> None:
+def _conclude(run: Run, since: Clocks, end: str) -> None:
     """What is known of the run when it is over goes into its summary."""
     fence, summary, recorder = run.fence, run.summary, run.recorder
     run.reach(run.step)  # not every step has a record
@@ -385,6 +385,6 @@ def _conclude(run: Run, since: Clocks, end: str, exit_code: int | None) -> None:
     fence.call("ledger", run.ledger.close)
     fence.call("ledger", _tell_ledger, run)
     wall_s = time.perf_counter() - recorder.began_at
-    fence.call("facts", finish_facts, run.facts, end, exit_code, wall_s, run.device)
+    fence.call("facts", finish_facts, run.facts, end, wall_s, run.device)
     run.sinks.collect_problems(summary)
     summary.switched_off = list(dict.fromkeys(summary.switched_off + fence.switched_off + ASK.failure))

@@ -19,8 +19,6 @@ _ATTRIBUTE = "_forgather_mem_run"  # on a state that can't be referenced weakly,
 class _Runs(Beside["Run"]):
     """The run of each state that is alive."""
 
-    __slots__ = ("num_given",)
-
     def __init__(self) -> None:
         super().__init__()
         self.num_given = 0  # while it stays the same, no run begins

@@ -53,8 +53,6 @@ class ArmedWork:
         is_urgent: Its own, or None.
     """
 
-    __slots__ = ("books", "call", "is_urgent", "lasts", "name", "off", "once", "strikes")
-
     def __init__(self, named: Work | Begins, work: Work, name: str) -> None:
         self.call: Callable[[Moment, Sample], Mapping[str, float]] = work if _is_ours(work) else _checked(work)
         self.once = id(work) if getattr(named, "reading", None) is not None else 0
@@ -68,20 +66,6 @@ class ArmedWork:
 
 class ArmedRule:
     """A rule in one run: its numbers, read once, and its state."""
-
-    __slots__ = (
-        "budget_frac",
-        "crossing",
-        "every_epochs",
-        "every_steps",
-        "has_run",
-        "longest_stretch",
-        "name",
-        "off",
-        "stretch",
-        "strikes",
-        "works",
-    )  # fmt: skip
 
     def __init__(self, rule: Rule, begun: Callable[[Work | Begins], Work]) -> None:
         self.name = rule.name
@@ -152,8 +136,6 @@ class EventSchedule:
         urgent: The works that tell whether a step must be read, while steps are left out, each with its rule.
     """
 
-    __slots__ = ("epochs", "event", "flushes", "offset", "paced", "periods", "rules", "seen_step", "urgent")
-
     def __init__(self, event: str, rules: Sequence[ArmedRule], epoch: float | None) -> None:
         self.event = event
         self.rules = list(rules)
@@ -185,8 +167,6 @@ class EventSchedule:
 
 class OverheadMeter:
     """The fraction of time that our code takes: updated every few readings, passed on to rules with a budget."""
-
-    __slots__ = ("_all_s", "_num_at_start", "_num_readings", "_own_s", "_reading_s")
 
     def __init__(self) -> None:
         self._own_s = self._reading_s = self._all_s = 0.0

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from forgather_mem.probes.live_objects import live_unless_frozen
-from forgather_mem.probes.tensors import StorageKey, storages_in
+from forgather_mem.probes.tensors import StorageKey, storages_in, tensors_in
 from forgather_mem.telemetry.records import Finding
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def settings_of_forward(outputs: object) -> dict[str, str]:
     Args:
         outputs: What the model or the loss returned.
     """
-    todo = [node for tensor in _tensors_in(outputs) if (node := getattr(tensor, "grad_fn", None)) is not None]
+    todo = [node for tensor in tensors_in(outputs) if (node := tensor.grad_fn) is not None]
     seen = set(todo)
     dtypes: set[str] = set()
     kernels: set[str] = set()
@@ -197,16 +197,6 @@ def settings_of_forward(outputs: object) -> dict[str, str]:
         seen.update(after)
         todo += after
     return _texts({"forward.dtypes": ", ".join(sorted(dtypes)), "forward.attention": ", ".join(sorted(kernels))})
-
-
-def _tensors_in(outputs: object) -> Iterator[object]:
-    if isinstance(outputs, Mapping):
-        outputs = tuple(outputs.values())
-    if isinstance(outputs, list | tuple):
-        for one in outputs:
-            yield from _tensors_in(one)
-    elif hasattr(outputs, "grad_fn"):
-        yield outputs
 
 
 def _texts(told: Mapping[str, object]) -> dict[str, str]:

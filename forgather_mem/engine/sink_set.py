@@ -15,8 +15,6 @@ from forgather_mem.telemetry.records import Finding, RunInfo, Sample, Sink
 class SinkSet:
     """The sinks that have joined a run, in the order in which they came. See `FullSink` for what is called."""
 
-    __slots__ = ("_console", "_fence", "_sinks")
-
     def __init__(self, fence: FailureGuard) -> None:
         self._fence = fence
         self._sinks: list[Sink] = []

@@ -87,7 +87,6 @@ class RunFacts:
     end: str | None = None
     error: str | None = None
     error_line: str | None = None
-    exit_code: int | None = None
     allocated_end_bytes: int = 0
     devices: dict[int, tuple[str, int]] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)

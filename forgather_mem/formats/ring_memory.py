@@ -42,8 +42,6 @@ class StateMemory:
         place: What processes find it by, for `PLACE` in their environment; "" where the kernel gives none.
     """
 
-    __slots__ = ("_file", "place")
-
     def __init__(self) -> None:
         self.place = ""
         try:

@@ -104,11 +104,6 @@ class RingWriter:
         OSError: when the file can't be made, or its disk has no room for it.
     """
 
-    __slots__ = (
-        "_file", "_forks", "_header", "_inode", "_looked_s", "_notes", "_phase_at", "_samples", "_stated_s", "_states",
-        "_values", "beside", "problem", "step",
-    )  # fmt: skip
-
     def __init__(
         self,
         path: str | Path,

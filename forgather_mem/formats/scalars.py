@@ -7,7 +7,7 @@ import functools
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +43,14 @@ def read_scalars(*paths: str | Path, wanted: Callable[[str], bool] | None = None
     Raises:
         OSError: a file can't be read, or is no regular file.
     """
+    import numpy as np
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
     is_wanted = functools.cache(wanted or (lambda tag: True))
-    points: defaultdict[str, _Points] = defaultdict(_Points)
+    points: defaultdict[str, tuple[array[int], array[float], array[float]]] = defaultdict(
+        lambda: (array("q"), array("d"), array("d"))
+    )
     number = 0
     for path in _event_files(paths):
         with open_regular(path) as file:
@@ -61,8 +64,14 @@ def read_scalars(*paths: str | Path, wanted: Callable[[str], bool] | None = None
                             scalar = value.simple_value or _scalar_of(value)
                             if scalar is not None:
                                 number += 1
-                                points[tag].add(step, wall_time_s, scalar)
-    return {tag: found.series() for tag, found in points.items()}
+                                steps, times_s, values = points[tag]
+                                steps.append(step)
+                                times_s.append(wall_time_s)
+                                values.append(scalar)
+    return {
+        tag: ScalarSeries(steps=np.array(steps), wall_times_s=np.array(times_s), values=np.array(values))
+        for tag, (steps, times_s, values) in points.items()
+    }
 
 
 def _event_files(paths: Iterable[str | Path]) -> Iterator[Path]:
@@ -71,27 +80,6 @@ def _event_files(paths: Iterable[str | Path]) -> Iterator[Path]:
             yield from sorted(p for p in path.iterdir() if "tfevents" in p.name and p.is_file() and not p.is_symlink())
         else:
             yield path
-
-
-@dataclass(slots=True)
-class _Points:
-    """The points of a tag so far."""
-
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    wall_times_s: array[float] = field(default_factory=lambda: array("d"))
-    values: array[float] = field(default_factory=lambda: array("d"))
-
-    def add(self, step: int, wall_time_s: float, value: float) -> None:
-        self.steps.append(step)
-        self.wall_times_s.append(wall_time_s)
-        self.values.append(value)
-
-    def series(self) -> ScalarSeries:
-        import numpy as np
-
-        return ScalarSeries(
-            steps=np.array(self.steps), wall_times_s=np.array(self.wall_times_s), values=np.array(self.values)
-        )
 
 
 def _scalar_of(value: Any) -> float | None:

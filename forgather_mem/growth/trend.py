@@ -105,8 +105,6 @@ class Series:
     (True, 'leak')
     """
 
-    __slots__ = ("_every", "points", "seen")
-
     def __init__(self, points: Iterable[Point] = (), seen: int = 0) -> None:
         self.points = list(points)
         self.seen = seen  # readings

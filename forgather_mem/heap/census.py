@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from forgather_mem.errors import ours
 from forgather_mem.heap.autograd import number_of, operations_of, saved_by
 from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, file_of
-from forgather_mem.heap.live_frames import all_frames
 from forgather_mem.heap.object_size import array_bytes, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
 from forgather_mem.heap.reachable import MANY, SAMPLED, ReachableGraph
 from forgather_mem.probes.tensors import StorageKey, storages_in, storages_of, values_of
 from forgather_mem.source.bytecode import names_on_line, uses_again
-from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import all_frames, frame_variables
 from forgather_mem.source.source_lines import is_user_file
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from types import CodeType, FunctionType
 
-from forgather_mem.heap.live_frames import running_frames
 from forgather_mem.heap.owner_paths import attributes_of, cell_contents, frame_name, has_attributes
 from forgather_mem.heap.reachable import ReachableGraph
+from forgather_mem.source.frame_variables import running_frames
 from forgather_mem.source.source_lines import is_user_class, is_user_file
 from forgather_mem.source.syntax import Named, class_regions, function_regions, module_regions, tree_of
 

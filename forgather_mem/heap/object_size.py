@@ -15,10 +15,9 @@ from multiprocessing.process import BaseProcess
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from forgather_mem.heap.live_frames import is_frame_running
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.probes.tensors import storages_of, values_of
-from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables, is_frame_running
 from forgather_mem.source.source_lines import is_our_class
 
 if TYPE_CHECKING:

@@ -87,12 +87,23 @@ def cell_contents(cell: CellType, empty: object = None) -> object:
 
 
 def holder_path(nodes: Sequence[object]) -> str | None:
-    """The path from the last instance on it that has attributes, prefixed with the name of its class."""
+    """The path from the last of these objects that people know: an instance, a class, a function with variables."""
     for number in range(len(nodes) - 2, -1, -1):
-        instance = nodes[number]
-        if not isinstance(instance, type) and has_attributes(instance):
-            return type(instance).__name__ + write_path(nodes[number:])
+        holder = nodes[number]
+        if type(holder) is FunctionType and (name := _variable_of(holder, nodes[number + 1])):
+            return f"variable {name!r} of {holder.__qualname__}{write_path(nodes[number + 1 :])}"
+        if isinstance(holder, type):
+            name = write_path(nodes[number:])
+            return f"{holder.__qualname__}{name}" if name else None
+        if has_attributes(holder):
+            return type(holder).__name__ + write_path(nodes[number:])
     return None
+
+
+def _variable_of(function: FunctionType, held: object) -> str | None:
+    """The name of `held` inside a function, if it is a variable of the enclosing function."""
+    names = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    return next((name for name, cell in names if cell_contents(cell) is held), None)
 
 
 def frame_name(frame: FrameType) -> str:

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Literal
 
-from forgather_mem.heap.live_frames import is_our_frame, running_frames, running_namespaces
 from forgather_mem.heap.owner_paths import frame_name, holder_path, write_path
-from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables, is_our_frame, running_frames, running_namespaces
 
 Kind = Literal["variable", "module", "class", "traceback", "notebook"]
 
@@ -57,7 +56,7 @@ def find_owners(
     Args:
         objects: The objects to look for.
         max_owners: Maximum number of paths.
-        budget_s: Time limit in seconds; the search then returns what it has.
+        budget_s: Processor seconds of this thread; the search then returns what it has.
         ignore: Holders that don't count: these objects themselves, not what holds them.
     """
     search = _Search(objects, ignore, budget_s, stop_at_first=max_owners == 1)
@@ -76,7 +75,7 @@ class _Search:
     ignore: Iterable[object]
     budget_s: float
     stop_at_first: bool = False
-    began_s: float = field(default_factory=time.perf_counter)
+    began_s: float = field(default_factory=time.thread_time)
     seen: dict[int, object] = field(default_factory=dict)
     holders: dict[int, list[int]] = field(default_factory=dict)
     roots: dict[int, str] = field(default_factory=dict)
@@ -88,14 +87,8 @@ class _Search:
         self.namespaces = _namespaces()
         self._look_at_running()
         self.passed_over = {id(thing) for thing in self.ignore}
-        self.passed_over |= {
-            id(self),
-            id(self.objects),
-            id(self.seen),
-            id(self.holders),
-            id(self.variables),
-            id(self.namespaces),
-        }
+        own = (self.objects, self.seen, self.holders, self.variables, self.namespaces)
+        self.passed_over |= {id(self), *map(id, own)}
         for thing in self.objects:
             self.seen[id(thing)] = thing
         if gc.get_freeze_count():
@@ -186,7 +179,7 @@ class _Search:
         return name is not None or id(holder) in self.variables
 
     def _late(self) -> bool:
-        return time.perf_counter() - self.began_s > self.budget_s
+        return time.thread_time() - self.began_s > self.budget_s
 
     def _all_named(self) -> bool:
         """Whether every direct holder of the objects has been followed to a name."""

@@ -26,10 +26,16 @@ from types import (
 )
 from typing import Any
 
-from forgather_mem.heap.live_frames import running_frames
 from forgather_mem.heap.object_size import LRU_CACHE
-from forgather_mem.heap.owner_paths import attributes_of, cell_contents, frame_name, has_attributes, write_path
-from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.heap.owner_paths import (
+    attributes_of,
+    cell_contents,
+    frame_name,
+    has_attributes,
+    holder_path,
+    write_path,
+)
+from forgather_mem.source.frame_variables import frame_variables, running_frames
 from forgather_mem.source.source_lines import is_our_class, is_user_class, is_user_file, user_modules
 
 MAX_NODES = 40_000
@@ -152,17 +158,7 @@ class ReachableGraph:
 
     def holder(self, position: int) -> str:
         """The path as people write it: from the last object with attributes on it ("LossCallback.losses")."""
-        way = self.way(position)
-        for number in range(len(way) - 2, -1, -1):
-            instance = way[number]
-            if type(instance) is FunctionType and (name := _variable_of(instance, way[number + 1])):
-                return f"variable {name!r} of {instance.__qualname__}{write_path(way[number + 1 :])}"
-            if isinstance(instance, type):
-                name = write_path(way[number:])
-                return f"{instance.__qualname__}{name}" if name else self.path(position)
-            if has_attributes(instance):
-                return type(instance).__name__ + write_path(way[number:])
-        return self.path(position)
+        return holder_path(self.way(position)) or self.path(position)
 
     def owner(self, position: int) -> object:
         """The instance or class that `holder` begins with; None for a module or a function's variable."""
@@ -249,9 +245,3 @@ def _held_by(thing: Any) -> Iterable[Any]:
 
 def _ends(forwards: Iterable[object], backwards: Iterable[object]) -> list[object]:
     return [*itertools.islice(forwards, _FIRST), *itertools.islice(backwards, _LAST)]
-
-
-def _variable_of(function: FunctionType, held: object) -> str | None:
-    """The name of `held` inside a function, if it is a variable of the enclosing function."""
-    names = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    return next((name for name, cell in names if cell_contents(cell) is held), None)

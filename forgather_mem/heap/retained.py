@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import gc
 import itertools
-import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from forgather_mem.heap.autograd import operations_of
-from forgather_mem.heap.object_size import is_tensor, is_torch
+from forgather_mem.heap.object_size import is_tensor
 from forgather_mem.heap.owners import Owner, find_owners
-from forgather_mem.probes.tensors import storages_of, values_of
+from forgather_mem.probes.tensors import storages_of, tensors_in
 from forgather_mem.units import format_bytes
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class _Watch:
     def __init__(self, thing: object, what: str) -> None:
         self.what = what
         self.itself = _weak(thing)
-        refs = map(_weak, itertools.islice(tensors_in(thing), _LOOK.watched))
+        refs = map(_weak, itertools.islice(tensors_in(thing, gradients=True), _LOOK.watched))
         self.tensors = [ref for ref in refs if ref is not None]
 
     def held(self, max_owners: int, leaving: tuple[str, ...]) -> Retained | None:
@@ -148,30 +147,6 @@ def describe(thing: object) -> str:
     return type(thing).__name__
 
 
-def tensors_in(thing: object) -> Iterator[torch.Tensor]:
-    """The tensors released with this object: its own, a module's, an optimizer's state, those in containers."""
-    seen: set[int] = set()
-    todo = [thing]
-    while todo:
-        part: Any = todo.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        if is_tensor(part):
-            yield part
-            gradient = part.grad if part.is_leaf else None
-            if gradient is not None:
-                yield gradient
-        elif isinstance(part, Mapping):
-            todo += values_of(part)
-        elif isinstance(part, list | tuple):
-            todo += part
-        elif is_torch(part, "nn", "Module"):
-            todo += [*part.parameters(), *part.buffers()]
-        elif is_torch(part, "optim", "Optimizer"):
-            todo += [part.state, part.param_groups]
-
-
 def storage_bytes(tensor: torch.Tensor) -> int:
     """Size of a tensor's storages, in bytes."""
     return sum(size for _, size in storages_of(tensor))
@@ -190,13 +165,10 @@ def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) 
     The graph lives in C++, so neither the collector nor a search for owners sees these references. Empty if it is not a
     tensor, or in no graph.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not issubclass(type(wanted), torch.Tensor):
+    if not is_tensor(wanted):
         return []
     with_graph = (
-        thing
-        for thing in gc.get_objects()
-        if issubclass(type(thing), torch.Tensor) and thing is not wanted and thing.grad_fn is not None
+        thing for thing in gc.get_objects() if is_tensor(thing) and thing is not wanted and thing.grad_fn is not None
     )
     tensors = list(itertools.islice(with_graph, _LOOK.tensors))
     owners = find_owners(tensors, max_owners=_LOOK.tensors, budget_s=budget_s, ignore=[tensors])

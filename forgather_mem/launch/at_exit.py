@@ -83,7 +83,7 @@ def _write(folder: str, began_s: float) -> None:
     facts = RunFacts(replace(header_of(SimpleNamespace()), started_s=began_s, folder=folder))
     error = last_error()
     end = "finished" if error is None else "interrupted" if isinstance(error, KeyboardInterrupt) else "exception"
-    finish_facts(facts, end, None, time.time() - began_s, device)
+    finish_facts(facts, end, time.time() - began_s, device)
     if error is not None:
         facts.failed_by(error)
     summary = RunSummary(facts)

@@ -20,8 +20,6 @@ ASSETS = {
 }
 """The files of a page that is served, and their types."""
 
-_ICON = "data:,"
-
 
 def page_html(runs: Sequence[Json]) -> str:
     """A page of these runs, each as `page.data` gives it: of several, one is shown and all are compared.
@@ -30,15 +28,20 @@ def page_html(runs: Sequence[Json]) -> str:
     """
     script, style = asset("uPlot.iife.min.js") + "\n" + asset("page.js"), asset("uPlot.min.css") + asset("page.css")
     policy = f"default-src 'none'; img-src data:; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'"
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{policy}; form-action \'none\'">\n'
+    data = f'<script type="application/json" id="runs">{script_json(runs)}</script>\n'
+    return around(f"{data}<script>{script}</script>", policy=policy, style=f"<style>{style}</style>")
+
+
+def around(scripts: str, *, policy: str = "", style: str = "") -> str:
+    """The page's HTML, empty but for these elements."""
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}; form-action \'none\'">\n'
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n{policy}'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta name="color-scheme" content="light dark"><link rel="icon" href="{_ICON}">\n'
-        f"<title>where the memory went</title><style>{style}</style></head>\n"
+        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">\n'
+        f"<title>where the memory went</title>{style}</head>\n"
         '<body><main id="page"><noscript>This page needs JavaScript.</noscript></main>\n'
-        f'<script type="application/json" id="runs">{script_json(runs)}</script>\n'
-        f"<script>{script}</script></body></html>\n"
+        f"{scripts}</body></html>\n"
     )
 
 

@@ -22,7 +22,7 @@ from select import select
 from socket import SHUT_RDWR, socket
 
 from forgather_mem.page.following import FollowedRun, FollowedRuns
-from forgather_mem.page.html import ASSETS, asset
+from forgather_mem.page.html import ASSETS, around, asset
 
 logger = logging.getLogger(__name__)
 
@@ -44,16 +44,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_SHELL = (
-    '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-    '<meta name="color-scheme" content="light dark">'
-    '<link rel="icon" href="data:,"><title>where the memory went</title></head>\n'
-    '<body><main id="page"><noscript>This page needs JavaScript.</noscript></main>\n'
-    '<script type="module" src="follow.js"></script></body></html>\n'
-)
-
-
+_SHELL = around('<script type="module" src="follow.js"></script>')
 _Connection = socket | tuple[bytes, socket]
 
 

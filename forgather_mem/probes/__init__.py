@@ -1,45 +1,5 @@
 """Probes: works that read numbers and change nothing, except that they may open a measuring window."""
 
-from forgather_mem.probes.cleanup_calls import CleanupProbe
-from forgather_mem.probes.device import DeviceProbe
-from forgather_mem.probes.host import HostProbe
-from forgather_mem.probes.phases import PhaseProbe
-from forgather_mem.probes.python import PythonProbe
-from forgather_mem.probes.ranks import RankProbe
-from forgather_mem.probes.tensors import TensorProbe, live_tensors
-from forgather_mem.probes.workers import WorkerProbe
-from forgather_mem.telemetry.metrics import name_on_current
+from forgather_mem._lazy import names_on_first_use
 
-# Which probe reads a sample name: that of the whole name, else that of its family. Others are read by a rule only.
-_PROBE_OF = {
-    "host/children_pss_bytes": WorkerProbe,
-    "host/other_children": WorkerProbe,
-    "host/other_children_pss_bytes": WorkerProbe,
-    "host": HostProbe,
-    "device": DeviceProbe,
-    "gc": PythonProbe,
-    "workers": WorkerProbe,
-}
-
-
-def probe_of(name: str) -> type[HostProbe | DeviceProbe | PythonProbe | WorkerProbe] | None:
-    """The class of the probe that reads this sample name without more arguments; None if only a rule can.
-
-    >>> probe_of("host/rss_bytes").__name__, probe_of("host/children_pss_bytes").__name__, probe_of("mine/queue_len")
-    ('HostProbe', 'WorkerProbe', None)
-    """
-    return _PROBE_OF.get(name) or _PROBE_OF.get(name_on_current(name).partition("/")[0])
-
-
-__all__ = [
-    "CleanupProbe",
-    "DeviceProbe",
-    "HostProbe",
-    "PhaseProbe",
-    "PythonProbe",
-    "RankProbe",
-    "TensorProbe",
-    "WorkerProbe",
-    "live_tensors",
-    "probe_of",
-]
+__getattr__, __dir__, __all__ = names_on_first_use(__name__)

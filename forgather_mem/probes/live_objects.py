@@ -7,10 +7,9 @@ import itertools
 import sys
 import weakref
 from collections.abc import Iterable
-from types import FrameType
 from typing import Any, TypeVar
 
-from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import all_frames, frame_variables, is_our_frame
 
 T = TypeVar("T")
 Classes = type[T] | tuple[type[T], ...]
@@ -74,7 +73,7 @@ def _reachable_if_frozen(wanted: tuple[type[T], ...]) -> list[T]:
     if not gc.get_freeze_count():
         return []
     # The objects first and unnamed: they must not include the list or a frame that holds them.
-    return _reachable(wanted, gc.get_objects(), [sys.modules], _running_locals())
+    return _reachable(wanted, gc.get_objects(), [sys.modules], _variables())
 
 
 def _reachable(wanted: tuple[type[T], ...], *roots: Iterable[object]) -> list[T]:
@@ -96,15 +95,6 @@ def _reachable(wanted: tuple[type[T], ...], *roots: Iterable[object]) -> list[T]
         del todo[-1000:]
 
 
-def _running_locals() -> list[dict[str, object]]:
-    """The variables of all running functions; the collector does not see them inside a running frame."""
-    variables = []
-    frames: list[FrameType | None] = list(sys._current_frames().values())
-    while frames:  # emptied: a frame left in one of our variables would keep all of this alive
-        frame = frames.pop()
-        if frame is None:
-            continue
-        frames.append(frame.f_back)
-        if frame.f_globals is not globals():
-            variables.append(frame_variables(frame))
-    return variables
+def _variables() -> list[dict[str, object]]:
+    """Those of what runs: the collector does not see them inside a running frame."""
+    return [frame_variables(frame) for frame in all_frames() if not is_our_frame(frame)]

@@ -210,8 +210,6 @@ class _Phase:
 class _Startup:
     """Knows which training of this process is the first: imports, the model and the data were before that one."""
 
-    __slots__ = ("_first", "_forks")
-
     def __init__(self) -> None:
         self._first: weakref.ref[object] | None = None
         self._forks = FORKS.number

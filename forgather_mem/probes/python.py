@@ -101,18 +101,6 @@ class _Pauses:
         full: Full collections so far, by the last look.
     """
 
-    __slots__ = (
-        "_began",
-        "_ended",
-        "_full_before",
-        "_seen",
-        "callback",
-        "full",
-        "given_full",
-        "given_s",
-        "step",
-        "sums",
-    )
     start = property(operator.methodcaller("_began"))
     stop = property(operator.methodcaller("_ended"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,7 @@ def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:
         if gradients:
             values["tensors/gradients_bytes"] = _add_storages(gradients, seen)
     if isinstance(state := getattr(optimizer, "state", None), Mapping):  # AcceleratedOptimizer passes it on
-        values["tensors/optimizer_bytes"] = _add_storages(_tensors_in(list(state.values())), seen)
+        values["tensors/optimizer_bytes"] = _add_storages(tensors_in(state), seen)
     if hasattr(model, "buffers"):
         values["tensors/buffers_bytes"] = _add_storages(model.buffers(), seen)
     return values
@@ -120,11 +120,7 @@ def live_tensors() -> list[LiveTensors]:
     """
     import torch
 
-    tensors = {id(found): found for found in live_objects(torch.Tensor)}
-    for tensor in list(tensors.values()):
-        gradient = _gradient(tensor)
-        if gradient is not None:
-            tensors[id(gradient)] = gradient
+    tensors = {id(found): found for found in tensors_in(live_objects(torch.Tensor), gradients=True)}
     seen: set[StorageKey] = set()
     rows: dict[tuple[str, str], tuple[int, int]] = {}
     for tensor in tensors.values():
@@ -160,9 +156,37 @@ def storages_of(tensor: torch.Tensor) -> list[tuple[StorageKey, int]]:
     return [storage for part in parts for storage in storages_of(part)]
 
 
+def tensors_in(value: object, *, gradients: bool = False) -> Iterator[torch.Tensor]:
+    """The tensors in a module, an optimizer, or nested containers, and their gradients if they are wanted.
+
+    Nothing is imported for it: without torch there are none. A tensor that is also another's gradient comes twice.
+    """
+    if "torch" not in sys.modules:
+        return
+    import torch
+
+    todo, seen = [value], set[int]()
+    for part in todo:
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, torch.Tensor):
+            yield part
+            if gradients and (gradient := _gradient(part)) is not None:
+                yield gradient
+        elif isinstance(part, Mapping):
+            todo += values_of(part)
+        elif isinstance(part, list | tuple):
+            todo += part
+        elif isinstance(part, torch.nn.Module):
+            todo += [*part.parameters(), *part.buffers()]
+        elif isinstance(part, torch.optim.Optimizer):
+            todo += [part.state, part.param_groups]
+
+
 def storages_in(value: object) -> dict[StorageKey, int]:
     """The storages of all tensors in a module, an optimizer's state, or nested containers, with their sizes."""
-    return dict(storage for tensor in _tensors_in(value) for storage in storages_of(tensor))
+    return dict(storage for tensor in tensors_in(value) for storage in storages_of(tensor))
 
 
 def values_of(mapping: Mapping[Any, Any]) -> list[Any]:
@@ -181,23 +205,6 @@ def _add_storages(tensors: Iterable[torch.Tensor], seen: set[StorageKey]) -> int
                 seen.add(key)
                 total += num_bytes
     return total
-
-
-def _tensors_in(value: object) -> Iterator[torch.Tensor]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in values_of(value):
-            yield from _tensors_in(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _tensors_in(inner)
-    elif isinstance(value, torch.nn.Module):
-        yield from itertools.chain(value.parameters(), value.buffers())
-    elif isinstance(value, torch.optim.Optimizer):
-        yield from _tensors_in(list(value.state.values()))
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -18,7 +18,7 @@ from forgather_mem.heap.owner_paths import frame_name
 from forgather_mem.heap.owners import find_owners
 from forgather_mem.heap.retained import WeakWatch, describe, storage_bytes
 from forgather_mem.heap.variables import empty_assigned
-from forgather_mem.reclaim.sequence import GivenBack, MemoryNow, give_back, memory_now, write_steps
+from forgather_mem.reclaim.sequence import MemoryNow, give_back, memory_now, write_steps
 from forgather_mem.sinks.console import print_line
 from forgather_mem.system.call_wrapping import around_calls
 from forgather_mem.telemetry.guard import FailureGuard
@@ -248,15 +248,12 @@ class _After:
             self._cleaning.release()
         left = _largest(given.after)
         self._again_bytes = int(left * 1.1) if self.limit_bytes is not None and left > self.limit_bytes else 0
-        logger.info("cleanup_after: %s, call %d: %s", self.name, call, _line(given))
+        took = format_duration(given.took_s)
+        logger.info("cleanup_after: %s, call %d: %s, in %s", self.name, call, given, took)
 
 
 def _largest(now: MemoryNow) -> int:
     return max(now.host_bytes, now.device_bytes or 0)
-
-
-def _line(given: GivenBack) -> str:
-    return f"{given}, in {format_duration(given.took_s)}"
 
 
 def _errors_and_tensors() -> tuple[list[BaseException], list[torch.Tensor]]:

@@ -54,8 +54,6 @@ class Columns:
             not written).
     """
 
-    __slots__ = ("extremes", "factors", "metrics", "names", "spiking", "tags")
-
     def __init__(self, event: str, device: int | None, names: Iterable[str]) -> None:
         rows = [metric_of(name) for name in names]
         of_a_step = event == _STEP_RECORD

@@ -277,8 +277,6 @@ class QuietCurves:
     each step are always written: TensorBoard draws a band only between curves with the same steps.
     """
 
-    __slots__ = ("_paused", "_telling")
-
     def __init__(self) -> None:
         self._telling: set[str] = set()
         self._paused: bool | None = None  # None where pauses are not read
@@ -323,8 +321,6 @@ class StepPoints:
         step: The step whose points are known; None before the first.
         rest: What flows have added since their point was written, by name.
     """
-
-    __slots__ = ("_written", "rest", "step")
 
     def __init__(self) -> None:
         self.step: int | None = None

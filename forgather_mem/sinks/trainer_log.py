@@ -114,8 +114,6 @@ class TrainerLogSink:
 class _Window:
     """One sample name between two log lines."""
 
-    __slots__ = ("_best", "_last", "_sum", "metric", "takes_lowest")
-
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
         self.takes_lowest = metric.running == "min" or metric.name in _LOWEST

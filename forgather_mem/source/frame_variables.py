@@ -1,12 +1,18 @@
-"""The variables of a running function, read so that its frame keeps nothing that it did not have."""
+"""The functions that run now, and their variables, read so that a frame keeps nothing that it did not have.
+
+The collector does not look into a running frame.
+"""
 
 from __future__ import annotations
 
 import dis
 import inspect
 import sys
+from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
+
+from forgather_mem.source.source_lines import OURS
 
 _ARE_COPIED = sys.version_info < (3, 13)
 
@@ -47,3 +53,39 @@ def drop_snapshot(frame: FrameType) -> None:
     snapshot = frame.f_locals
     if sys.getrefcount(snapshot) <= 3:  # the frame's, ours, and that of the call itself
         snapshot.clear()
+
+
+def running_frames() -> Iterator[FrameType]:
+    """The running functions of all threads, without those of this library.
+
+    Module-level code has no own variables and is left out. Don't keep frames: each keeps all it can see alive.
+    """
+    for frame in all_frames():
+        if not is_our_frame(frame) and (is_function(frame) or frame.f_locals is not frame.f_globals):
+            yield frame
+
+
+def is_frame_running(frame: FrameType) -> bool:
+    """Whether this function has not returned yet."""
+    return any(other is frame for other in all_frames())
+
+
+def running_namespaces() -> Iterator[dict[str, object]]:
+    """The global namespaces of running code: of modules, and those passed to `exec`."""
+    for frame in all_frames():
+        yield frame.f_globals
+
+
+def is_our_frame(frame: FrameType) -> bool:
+    """Whether this function belongs to this library."""
+    return frame.f_code.co_filename.startswith(OURS)
+
+
+def all_frames() -> Iterator[FrameType]:
+    """The frames of all threads, modules' and ours, too."""
+    todo: list[FrameType | None] = list(sys._current_frames().values())
+    while todo:
+        frame = todo.pop()
+        if frame is not None:
+            todo.append(frame.f_back)
+            yield frame

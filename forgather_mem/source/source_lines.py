@@ -13,7 +13,7 @@ from types import CodeType, ModuleType
 
 from forgather_mem.telemetry.redaction import redacted
 
-_OURS = str(Path(__file__).parent.parent) + "/"
+OURS = str(Path(__file__).parent.parent) + "/"
 _INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen")
 
 
@@ -24,7 +24,7 @@ def is_user_file(name: str) -> bool:
     >>> is_user_file(os.__file__), is_user_file(__file__), is_user_file("/home/me/train.py")
     (False, False, True)
     """
-    if not name or name.startswith((_OURS, *_library_folders())):
+    if not name or name.startswith((OURS, *_library_folders())):
         return False
     return not any(part in name for part in _INSTALLED) and not (name.startswith("<") and "ipython" not in name)
 
@@ -73,12 +73,6 @@ def calling_place() -> tuple[str, int] | None:
             return None
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
-
-
-def calling_line() -> str | None:
-    """The same in the usual notation."""
-    found = calling_place()
-    return line_name(*found) if found is not None else None
 
 
 def failed_line(error: BaseException) -> str | None:

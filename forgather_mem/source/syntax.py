@@ -69,7 +69,7 @@ def _parsed(text: str) -> ast.Module | None:
 
 def forget_trees() -> None:
     """Release the trees: a file of a thousand lines takes some MiB."""
-    for made in (_parsed, functions_in, calls_in, local_names):
+    for made in (_parsed, functions_in, local_names):
         made.cache_clear()
 
 
@@ -115,12 +115,6 @@ def module_regions(tree: ast.Module, file: str) -> Iterator[Region]:
 def functions_in(tree: ast.Module) -> tuple[Function, ...]:
     """All functions of a file, also those in classes and in functions."""
     return tuple(node for node in ast.walk(tree) if isinstance(node, Function))
-
-
-@functools.lru_cache(maxsize=512)
-def calls_in(node: ast.AST) -> tuple[ast.Call, ...]:
-    """The calls of a function, class or module, without those of the functions and classes in it."""
-    return tuple(part for part in without_inner(node) if isinstance(part, ast.Call))
 
 
 @functools.lru_cache(maxsize=512)

@@ -44,8 +44,6 @@ class _Questions:
         failure: What to say of it, one sentence; nothing while the device answers.
     """
 
-    __slots__ = ("failure",)
-
     def __init__(self) -> None:
         self.failure: list[str] = []
 
@@ -107,7 +105,7 @@ class Allocator:
     """The calls of one device's caching allocator.
 
     Attributes:
-        kind: "cuda" (ROCm too), "xpu", "mps", ...
+        kind: "cuda" (ROCm too), "xpu", ...
         index: The device index.
         stats: The nested statistics, in one call.
         reset_peaks: Reset the peaks to the current values. None if the device keeps no peaks.
@@ -220,8 +218,6 @@ def _is_initialised(torch: ModuleType, kind: str) -> bool:
         return False
     if hasattr(module, "is_initialized"):
         return bool(module.is_initialized())
-    if kind == "mps":  # it has no such state; reading its counters allocates nothing
-        return bool(module.is_available())
     started = getattr(torch._C, "_accelerator_isAllocatorInitialized", None)
     return bool(started()) if started is not None else False
 
@@ -235,8 +231,6 @@ def _current_index(torch: ModuleType, kind: str) -> int:
 def _allocator(kind: str, index: int) -> Allocator:
     import torch
 
-    if kind == "mps":
-        return _mps_allocator(torch)
     found = _cuda_allocator(torch, index) if kind == "cuda" else _other_allocator(torch, kind, index)
     reset = None if found.reset_peaks is None else functools.partial(ASK, found.reset_peaks, None)
     nothing: Nested = {}
@@ -286,41 +280,15 @@ def _cuda_history() -> History:
     )
 
 
-def _mps_allocator(torch: ModuleType) -> Allocator:
-    def stats() -> Nested:
-        return {
-            "allocated_bytes": {"all": {"current": torch.mps.current_allocated_memory()}},
-            "reserved_bytes": {"all": {"current": torch.mps.driver_allocated_memory()}},
-        }
-
-    def memory_info() -> tuple[int, int]:
-        total = int(torch.mps.recommended_max_memory())
-        return max(0, total - int(torch.mps.driver_allocated_memory())), total
-
-    return Allocator(
-        kind="mps",
-        index=0,
-        stats=stats,
-        reset_peaks=None,
-        memory_info=memory_info,
-        empty_cache=_late(torch.mps),
-        counts_retries=False,
-        device=lambda: Device("mps:0", "", int(torch.mps.recommended_max_memory())),
-    )
-
-
 def _other_allocator(torch: ModuleType, kind: str, index: int) -> Allocator:
     module = getattr(torch, kind)
     general = torch.accelerator
     nested = getattr(module, "memory_stats_as_nested_dict", None)
-    flat = getattr(module, "memory_stats", None)
     stats: Callable[[], Nested]
     if nested is not None:
         stats = functools.partial(nested, index)
     elif hasattr(torch._C, "_accelerator_getDeviceStats"):
         stats = functools.partial(torch._C._accelerator_getDeviceStats, index)
-    elif flat is not None:
-        stats = functools.partial(_nested_of_flat, flat, index)
     else:
         stats = dict
     reset = getattr(module, "reset_peak_memory_stats", None) or getattr(general, "reset_peak_memory_stats", None)
@@ -358,17 +326,6 @@ def _device(torch: ModuleType, kind: str, index: int) -> Device:
 def _late(module: ModuleType) -> Callable[[], object]:
     """Its `empty_cache`, looked up at the call: it may be wrapped by then."""
     return functools.partial(operator.methodcaller("empty_cache"), module)
-
-
-def _nested_of_flat(flat: Callable[[int], Mapping[str, int]], index: int) -> Nested:
-    nested: dict[str, Any] = {}
-    for name, number in flat(index).items():
-        *groups, last = name.split(".")
-        inner = nested
-        for group in groups:
-            inner = inner.setdefault(group, {})
-        inner[last] = number
-    return nested
 
 
 def gauge(stats: Nested, name: str, what: str = "current") -> int | None:

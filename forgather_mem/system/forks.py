@@ -26,8 +26,6 @@ class _Forks:
     0
     """
 
-    __slots__ = ("number",)
-
     def __init__(self) -> None:
         self.number = 0
         # Of C alone: the interpreter runs a signal's handler when a function of Python begins, and drops what it raises

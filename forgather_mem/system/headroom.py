@@ -185,9 +185,7 @@ class _PrivatePools:
         )
 
 
-@functools.cache  # one for each allocator, of which there is one for each device
-def _private_pools(allocator: Allocator) -> _PrivatePools:
-    return _PrivatePools(allocator)
+_private_pools = functools.cache(_PrivatePools)  # one for each allocator, of which there is one for each device
 
 
 def _host(limit: Bound, num_ranks: int = 1) -> Room:

@@ -3,9 +3,9 @@
 The kernel and the device's allocator each keep one high-water mark per process, and a reset destroys it for every
 reader. So each mark has one owner here, and all peaks of this library come from it:
 
-    with host_peaks().open() as window:
-        ...
-    window.peak_bytes
+    window = host_peaks().open()
+    ...
+    window.close()  # the peak in between
 
 Windows nest and overlap in any order and from any thread; one that is dropped has ended. Before a mark is reset, its
 value is folded into every open window, so an inner window never loses the peak of an outer one.
@@ -19,7 +19,6 @@ from __future__ import annotations
 import functools
 import threading
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from forgather_mem.errors import ours
@@ -116,7 +115,7 @@ class PeakWindows(Generic[M]):
 
 
 class PeakWindow:
-    """From `PeakWindows.open()` to `close()`: the highest memory in between. Also a context manager.
+    """From `PeakWindows.open()` to `close()`: the highest memory in between.
 
     Attributes:
         start_bytes: Memory at the opening.
@@ -124,23 +123,12 @@ class PeakWindow:
         closed: Whether it has ended, by `close()` or because this is a forked child.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_disturbed",
-        "_older_mark_bytes",  # a mark this low says nothing about this window
-        "_owner",
-        "_resets",
-        "_unknown_bytes",  # a peak this low may have been missed
-        "closed",
-        "seen_bytes",
-        "start_bytes",
-    )
-
     def __init__(self, owner: PeakWindows[HighWaterMark], resets: bool) -> None:
         self._owner: PeakWindows[HighWaterMark] | None = owner
         self._resets = resets
         self.start_bytes = self.seen_bytes = 0
         self.closed = False
+        # A mark so low says nothing about this window, and a peak so low may have been missed
         self._older_mark_bytes = self._unknown_bytes = -1
         self._disturbed = False
 
@@ -177,19 +165,14 @@ class PeakWindow:
                     owner.fold(None)
         return self.seen_bytes
 
-    def restart(self, reading: Reading | None = None) -> None:
+    def restart(self, reading: Reading) -> None:
         """Start again at this instant, as if closed and reopened.
 
         Args:
             reading: The mark's value at an immediately preceding `look` (while the owner is `held`).
         """
-        owner = self._owner
-        if owner is not None:
-            if reading is not None:
-                owner._start(self, reading)
-            else:
-                with owner.held():
-                    owner._start(self, owner.fold(None))
+        if self._owner is not None:
+            self._owner._start(self, reading)
 
     def close(self) -> int:
         """Ends the window and returns its peak in bytes. Closing twice is harmless."""
@@ -206,18 +189,15 @@ class PeakWindow:
     def _end(self) -> None:
         self._owner, self.closed = None, True
 
-    def __enter__(self) -> PeakWindow:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
+# One owner per process and mark, because there is one mark: that is why these two are cached.
+@functools.cache
 def host_peaks() -> PeakWindows[HostMark] | None:
     """The owner of the kernel's mark; None if the system has no readable one (no /proc)."""
-    return _host_windows()
+    try:
+        return PeakWindows(HostMark())
+    except ours(OSError, IndexError):  # no /proc, or one without VmHWM
+        return None
 
 
 def device_peaks() -> PeakWindows[DeviceMark] | None:
@@ -226,20 +206,7 @@ def device_peaks() -> PeakWindows[DeviceMark] | None:
     return None if allocator is None else peaks_of(allocator)
 
 
+@functools.cache
 def peaks_of(allocator: Allocator) -> PeakWindows[DeviceMark] | None:
     """The owner of this device's mark; None if its allocator keeps none."""
-    return None if allocator.reset_peaks is None else _device_windows(allocator)
-
-
-# One owner per process and mark, because there is one mark: that is why these two are cached.
-@functools.cache
-def _host_windows() -> PeakWindows[HostMark] | None:
-    try:
-        return PeakWindows(HostMark())
-    except ours(OSError, IndexError):  # no /proc, or one without VmHWM
-        return None
-
-
-@functools.cache
-def _device_windows(allocator: Allocator) -> PeakWindows[DeviceMark]:
-    return PeakWindows(DeviceMark(allocator))
+    return None if allocator.reset_peaks is None else PeakWindows(DeviceMark(allocator))

@@ -20,8 +20,6 @@ class _ProcessEnd:
     >>> PROCESS_END.withdraw(print)
     """
 
-    __slots__ = ("_calls", "_registered")
-
     def __init__(self) -> None:
         self._calls: dict[Callable[[], object], Callable[[], object]] = {}
         self._registered = False

@@ -9,10 +9,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from forgather_mem.errors import missing, ours
+from forgather_mem.errors import missing
 from forgather_mem.files import close_own, identity, out_of_the_way
 from forgather_mem.system.forks import FORKS
-from forgather_mem.system.installed import installed
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -31,8 +30,6 @@ class KernelFile:
     Raises:
         OSError: from `read` and `write`, if the kernel has no such file or forbids it.
     """
-
-    __slots__ = ("_flags", "_opened", "path")
 
     def __init__(self, path: str | Path, *, write: bool = False) -> None:
         self.path = str(path)
@@ -74,8 +71,6 @@ class _Opened:
     Attributes:
         identity: Of the file: the script may close the descriptor, and have one of its own with this number.
     """
-
-    __slots__ = ("_flags", "_lock", "_path", "_readers", "file", "forks", "identity")
 
     def __init__(self, path: str, flags: int, thread: int) -> None:
         self._path, self._flags = path, flags
@@ -165,17 +160,9 @@ class OwnMemory(NamedTuple):
 
 
 def own_memory() -> OwnMemory:
-    """Resident memory of this process and its anonymous part; opens the file for one reading (10 us).
-
-    Without /proc the anonymous part equals the resident size.
-    """
-    try:
-        addresses, resident, shared, *_ = read_once("/proc/self/statm").split()
-    except ours(OSError):
-        memory = installed("psutil").Process().memory_info()
-        return OwnMemory(int(memory.rss), int(memory.rss), int(memory.vms))
-    pages = (int(resident), int(resident) - int(shared), int(addresses))
-    return OwnMemory(*(number * PAGE_BYTES for number in pages))
+    """Resident memory of this process and its anonymous part; opens the file for one reading (10 us)."""
+    addresses, resident, shared, *_ = map(int, read_once("/proc/self/statm").split())
+    return OwnMemory(resident * PAGE_BYTES, (resident - shared) * PAGE_BYTES, addresses * PAGE_BYTES)
 
 
 def kib_fields(text: bytes) -> dict[bytes, int]:

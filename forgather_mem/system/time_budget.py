@@ -46,8 +46,6 @@ class TimeBudget:
         expected_s: Expected duration of the first.
     """
 
-    __slots__ = ("_clock", "_every_s", "_postponed", "budget_frac", "dearest_s", "longest_wait_s", "next_s", "usual_s")
-
     def __init__(
         self,
         every_s: float,
@@ -135,8 +133,6 @@ class OwnTime:
     >>> own.take()
     (0.003, 0.002)
     """
-
-    __slots__ = ("_file", "_waited_s", "long_s", "reading_s", "spent_s")
 
     def __init__(self) -> None:
         self._file = KernelFile("/proc/thread-self/schedstat")

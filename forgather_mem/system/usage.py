@@ -78,8 +78,6 @@ class UsageWindow:
     without `close()` ends by itself.
     """
 
-    __slots__ = ("_allocator", "_device", "_host", "_start")
-
     def __init__(self) -> None:
         self._allocator: Allocator | None = None
         self._host: PeakWindow | None = None

@@ -26,8 +26,6 @@ class Beside(Generic[V]):
     0
     """
 
-    __slots__ = ("_known",)
-
     def __init__(self) -> None:
         self._known: dict[int, tuple[V, weakref.ref[Any]]] = {}
 

@@ -40,6 +40,15 @@ class Trigger(Protocol):
         """A limit that must be crossed, or None."""
 
 
+class _Always:
+    """Due whenever it is asked: what a trigger has if it says nothing else."""
+
+    __slots__ = ()
+    every_steps: int = 1
+    every_epochs: int = 0
+    limit: Limit | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """A sample's value rises above `value`, or falls below it (`is_lower`); rearmed once it is back at `rearm`."""
@@ -57,8 +66,6 @@ class Crossing:
     >>> [crossing.crosses(value) for value in (200, 90, 80, 104, 90, 105, 90)]
     [False, True, False, False, False, False, True]
     """
-
-    __slots__ = ("_armed", "limit")
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
@@ -78,7 +85,7 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Every:
+class Every(_Always):
     """Due every `steps` optimizer steps, or every `epochs` epochs.
 
     Steps are optimizer steps, not micro-batches: `state.global_step` is a multiple of `steps`. Events inside a step
@@ -115,13 +122,9 @@ class Every:
         object.__setattr__(self, "every_steps", self.steps or 1)
         object.__setattr__(self, "every_epochs", self.epochs or 0)
 
-    @property
-    def limit(self) -> Limit | None:
-        return None
-
 
 @dataclass(frozen=True, slots=True, init=False)
-class AtEvent:
+class AtEvent(_Always):
     """Due at each of the named events, written with or without "on_".
 
     >>> AtEvent("on_evaluate", "save").events
@@ -142,21 +145,9 @@ class AtEvent:
             raise ValueError("AtEvent(): name one event or more, for example AtEvent('evaluate')")
         object.__setattr__(self, "events", tuple(event_name(event) for event in events))
 
-    @property
-    def every_steps(self) -> int:
-        return 1
-
-    @property
-    def every_epochs(self) -> int:
-        return 0
-
-    @property
-    def limit(self) -> Limit | None:
-        return None
-
 
 @dataclass(frozen=True, slots=True, init=False)
-class _Crossing:
+class _Crossing(_Always):
     """What `Above` and `Below` have in common."""
 
     name: str
@@ -175,14 +166,6 @@ class _Crossing:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "limit", _limit(self.side, name, limit, rearm))
         object.__setattr__(self, "events", (event_name(at),))
-
-    @property
-    def every_steps(self) -> int:
-        return 1
-
-    @property
-    def every_epochs(self) -> int:
-        return 0
 
 
 class Above(_Crossing):

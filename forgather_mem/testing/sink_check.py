@@ -13,8 +13,20 @@ from pathlib import Path
 
 from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Finding, Sample, Sink
-from forgather_mem.testing.small_run import SmallRun, callables, files_below, in_child, readings, require
+from forgather_mem.testing.small_run import (
+    SmallRun,
+    check_members,
+    files_below,
+    in_child,
+    readings,
+    require,
+    trainings,
+)
 
+_ADVICE = (
+    "a sink handles its own I/O errors (drop, count, say so in problems()) and takes whatever finite numbers and texts "
+    "there are"
+)
 _METHODS = ("begin", "tell", "say", "log_values", "problems", "end")
 
 
@@ -36,7 +48,10 @@ def check_sink(make_sink: Callable[[], Sink], *, folder: Path | None = None) -> 
         with tempfile.TemporaryDirectory() as temporary:
             return check_sink(make_sink, folder=Path(temporary))
     sink = make_sink()
-    _check_members(sink)
+    check_members(sink, "make_sink", _METHODS, "key")
+    require(
+        callable(getattr(sink, "write", None)), f"{type(sink).__name__} has no method write(sample): a sink needs it"
+    )
     _train(sink, folder, "in its first training", forks=True)
     wrote = bool(files_below(folder))
     _train(sink, folder, "in a second training of the same object")
@@ -46,19 +61,6 @@ def check_sink(make_sink: Callable[[], Sink], *, folder: Path | None = None) -> 
     _train(make_sink(), folder, "on the second of two ranks", rank=1)
     found = in_child(lambda: _with_a_full_disk(make_sink, folder, wrote))
     require(found is None, f"{type(sink).__name__} {found}")
-
-
-def _check_members(sink: object) -> None:
-    name = type(sink).__name__
-    if isinstance(sink, type):
-        raise AssertionError(f"make_sink() gave the class {sink.__name__}: return {sink.__name__}()")
-    require(callable(getattr(sink, "write", None)), f"{name} has no method write(sample): a sink needs it")
-    for wrong in callables(sink, _METHODS):
-        raise AssertionError(wrong)
-    try:
-        hash(getattr(sink, "key", None))
-    except TypeError as error:
-        raise AssertionError(f"{name}.key can't be compared: {error}; use text, numbers and tuples") from error
 
 
 class _Before:
@@ -96,7 +98,7 @@ def _train(
     name, before = type(sink).__name__, _Before()
     small = SmallRun(folder, [readings], [before, sink, _After(name, before)], rank=rank)
     other = SmallRun(folder, [readings], [sink])
-    try:
+    with trainings(name, where, _ADVICE, small, other):
         if restarts:
             other.train()
         small.train()
@@ -107,16 +109,6 @@ def _train(
         small.event = "end, once more"
         getattr(sink, "end", bool)(small.run)
         other.close("exception")
-    except AssertionError:
-        raise
-    except Exception as error:
-        raise AssertionError(
-            f"{name} raised {error!r} {where}, at {small.event}: a sink handles its own I/O errors (drop, count, say "
-            "so in problems()) and takes whatever finite numbers and texts there are"
-        ) from error
-    finally:
-        small.drop()
-        other.drop()
 
 
 def _check_answers(sink: object, small: SmallRun) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -171,9 +172,34 @@ def require(condition: object, message: str) -> None:
         raise AssertionError(message)
 
 
-def callables(part: object, names: Sequence[str]) -> Iterator[str]:
-    """What is wrong with those of these optional members that the part has."""
-    for name in names:
-        if not callable(getattr(part, name, bool)):
-            found = f"{type(part).__name__}.{name} is {getattr(part, name)!r:.60}"
-            yield f"{found}, and the engine calls it: make it a method"
+def check_members(part: object, maker: str, methods: Sequence[str], compared: str) -> None:
+    """Refuse a class in a part's place, optional methods that can't be called, a member that can't be compared.
+
+    Args:
+        maker: The name of the function that has made it.
+        methods, compared: The names of these members.
+    """
+    if isinstance(part, type):
+        raise AssertionError(f"{maker}() gave the class {part.__name__}: return {part.__name__}()")
+    name = type(part).__name__
+    for method in methods:
+        found = getattr(part, method, bool)
+        require(callable(found), f"{name}.{method} is {found!r:.60}, and the engine calls it: make it a method")
+    try:
+        hash(getattr(part, compared, None))
+    except TypeError as error:
+        raise AssertionError(f"{name}.{compared} can't be compared: {error}; use text, numbers and tuples") from error
+
+
+@contextlib.contextmanager
+def trainings(name: str, where: str, advice: str, small: SmallRun, other: SmallRun) -> Iterator[None]:
+    """What is done with two trainings: an error of the part in them is told with `advice`; then they are dropped."""
+    try:
+        yield
+    except AssertionError:
+        raise
+    except Exception as error:
+        raise AssertionError(f"{name} raised {error!r} {where}, at {small.event}: {advice}") from error
+    finally:
+        small.drop()
+        other.drop()

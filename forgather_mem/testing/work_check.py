@@ -14,12 +14,13 @@ from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Begins, Moment, Objects, RunInfo, Sample, Work
 from forgather_mem.telemetry.rule import name_of
-from forgather_mem.testing.small_run import SmallRun, callables, require
+from forgather_mem.testing.small_run import SmallRun, check_members, require, trainings
 
 _OPEN_FILES, _THREADS = "the number of open files", "the number of threads"
 _MAY_BE_KEPT = (_OPEN_FILES, _THREADS)  # by the first training, for all later ones
 _OF_A_RUN = ("end", "give_back", "is_urgent")
 _BOOKS = ("", "collect", "clear", "trim")
+_ADVICE = "what can't be read is left out; what an event lacks (moment.objects is empty without a trainer) is no error"
 
 
 def check_work(make_work: Callable[[], Work | Begins], *, objects: Objects | None = None) -> None:
@@ -55,20 +56,13 @@ def check_work(make_work: Callable[[], Work | Begins], *, objects: Objects | Non
 
 def _check_members(work: object) -> None:
     name = type(work).__name__
-    if isinstance(work, type):
-        raise AssertionError(f"make_work() gave the class {work.__name__}: return {work.__name__}()")
+    check_members(work, "make_work", ("begin", "end", "give_back", "is_urgent"), "reading")
     require(
         callable(work) or callable(getattr(work, "begin", None)),
         f"{name} can't be called: a probe or an action needs __call__(moment, sample), or a begin(run) that returns it",
     )
-    for wrong in callables(work, ("begin", "end", "give_back", "is_urgent")):
-        raise AssertionError(wrong)
     books = getattr(work, "books", "")
     require(books in _BOOKS, f"{name}.books is {books!r}: the ledger knows 'collect', 'clear' and 'trim'")
-    try:
-        hash(getattr(work, "reading", None))
-    except TypeError as error:
-        raise AssertionError(f"{name}.reading can't be compared: {error}; use text, numbers and tuples") from error
 
 
 class _Part:
@@ -123,7 +117,7 @@ def _train(
     part = _Part(work)
     small = part.small = SmallRun(folder, [part], rank=rank, objects=objects, events=events)
     other = SmallRun(folder, [work], objects=objects, events=events)
-    try:
+    with trainings(name_of(work), where, _ADVICE, small, other):
         if restarts:
             other.train()
         small.train()
@@ -134,17 +128,6 @@ def _train(
             small.event = "give_back, once more"
             getattr(part, "give_back", bool)()
         other.close("exception")
-    except AssertionError:
-        raise
-    except Exception as error:
-        name = name_of(work)
-        raise AssertionError(
-            f"{name} raised {error!r} {where}, at {small.event}: what can't be read is left out; what an event lacks "
-            "(moment.objects is empty without a trainer) is no error"
-        ) from error
-    finally:
-        small.drop()
-        other.drop()
 
 
 def _process() -> dict[str, object]:

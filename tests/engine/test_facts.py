@@ -70,16 +70,16 @@ def test_sizes_before_the_first_step_are_the_processs_and_the_devices(monkeypatc
 
 def test_at_the_end_the_devices_name_is_added_where_one_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = RunFacts()
-    finish_facts(facts, "finished", 0, 12.5, None)
-    assert (facts.end, facts.exit_code, facts.wall_s, facts.devices) == ("finished", 0, 12.5, {})
+    finish_facts(facts, "finished", 12.5, None)
+    assert (facts.end, facts.wall_s, facts.devices) == ("finished", 12.5, {})
     with simulated_device(monkeypatch) as device:
         device.initialised = False
         assert current_device() is None, "it is not woken"
         device.hold(1)
         assert current_device() == 0
-        finish_facts(facts, "oom", None, 1.0, None)
+        finish_facts(facts, "oom", 1.0, None)
         assert facts.devices == {}, "the training did not use it"
-        finish_facts(facts, "oom", None, 1.0, 0)
+        finish_facts(facts, "oom", 1.0, 0)
     assert (facts.end, facts.devices) == ("oom", {0: ("Simulated 8", TOTAL_MIB * MIB)})
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from forgather_mem.heap.retained import Retained, WeakWatch, storage_bytes, tensors_in
+from forgather_mem.heap.retained import Retained, WeakWatch, storage_bytes
+from forgather_mem.probes.tensors import tensors_in
 
 pytestmark = pytest.mark.alone(forked=True)
 
@@ -71,7 +72,7 @@ def test_the_tensors_of_an_optimizer_and_of_containers_are_found_each_once() -> 
     weight.sum().backward()
     optimizer = torch.optim.SGD(model.parameters())
     optimizer.state[weight]["momentum_buffer"] = momentum
-    found = {id(tensor) for tensor in tensors_in([{"model": model}, (optimizer, optimizer)])}
+    found = {id(tensor) for tensor in tensors_in([{"model": model}, (optimizer, optimizer)], gradients=True)}
     assert {id(weight), id(weight.grad), id(model.mask), id(momentum)} <= found
-    assert len(list(tensors_in([weight, weight]))) == 2, "it and its gradient"
+    assert len(list(tensors_in([weight, weight], gradients=True))) == 2, "it and its gradient"
     assert storage_bytes(torch.zeros(1000)[:1]) == 4000

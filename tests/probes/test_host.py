@@ -3,6 +3,7 @@ import multiprocessing
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -77,7 +78,7 @@ def test_a_reset_of_the_mark_does_not_lower_the_run_s_peak(run: Run, read: Read)
     spike(64)
     peaks = host_peaks()
     assert peaks is not None
-    with peaks.open():  # resets, as a phase does
+    with closing(peaks.open()):  # resets, as a phase does
         pass
     after_ours = read(probe)["host/rss_peak_bytes"]
     reset_kernel_mark()

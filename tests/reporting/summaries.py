@@ -24,7 +24,7 @@ def gpu_run() -> RunSummary:
         event_folder="out",
     )
     devices = {0: ("NVIDIA H100 80GB HBM3", int(79.6 * GIB))}
-    facts = RunFacts(header, wall_s=1860.0, end="finished", exit_code=0, devices=devices)
+    facts = RunFacts(header, wall_s=1860.0, end="finished", devices=devices)
     summary = RunSummary(facts)
     summary.begin(0)
     device = {"device/allocated_bytes": 9.1 * GIB, "device/reserved_bytes": 9.4 * GIB}

@@ -15,7 +15,7 @@ import torch
 import forgather_mem
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.source.source_lines import (
-    calling_line,
+    calling_place,
     failed_line,
     is_our_class,
     is_user_class,
@@ -77,13 +77,13 @@ def test_where_the_user_wrote_a_function_is_told_and_where_a_library_did_is_not(
 
 @dataclass
 class At:
-    line: str | None = field(default_factory=calling_line)  # called by Python's own `__init__`
+    place: tuple[str, int] | None = field(default_factory=calling_place)  # called by Python's own `__init__`
 
 
 def test_the_calling_line_is_the_users_behind_those_of_libraries() -> None:
     frame = inspect.currentframe()
     assert frame is not None
-    assert At().line == f"test_source_lines.py:{frame.f_lineno}"
+    assert At().place == (__file__, frame.f_lineno)
 
 
 def test_the_line_of_an_error_is_the_innermost_of_the_users_own() -> None:

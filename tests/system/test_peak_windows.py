@@ -1,5 +1,6 @@
 import multiprocessing
 import threading
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ def peaks() -> PeakWindows:
 
 @pytest.mark.parametrize("mib", [1, 8, 64, 512])
 def test_a_spike_is_found_within_one_mib(peaks: PeakWindows, mib: int) -> None:
-    with peaks.open() as window:
+    with closing(peaks.open()) as window:
         spike(mib)
     assert window.exact
     assert window.peak_bytes - window.start_bytes == pytest.approx(mib * MIB, abs=MIB)
@@ -29,18 +30,18 @@ def test_a_spike_is_found_within_one_mib(peaks: PeakWindows, mib: int) -> None:
 def test_twenty_of_twenty_spikes_of_10_ms_are_seen(peaks: PeakWindows) -> None:
     seen = 0
     for _ in range(20):
-        with peaks.open() as window:
+        with closing(peaks.open()) as window:
             spike(64, hold_s=0.01)
         seen += window.peak_bytes - window.start_bytes > 63 * MIB
     assert seen == 20
 
 
 def test_an_inner_window_does_not_cost_an_outer_one_its_peak(peaks: PeakWindows) -> None:
-    with peaks.open() as outer:
+    with closing(peaks.open()) as outer:
         spike(64)
-        with peaks.open() as inner:
+        with closing(peaks.open()) as inner:
             spike(8)
-        with peaks.open() as second:
+        with closing(peaks.open()) as second:
             pass
     assert outer.peak_bytes - outer.start_bytes == pytest.approx(64 * MIB, abs=MIB)
     assert inner.peak_bytes - inner.start_bytes == pytest.approx(8 * MIB, abs=MIB)
@@ -59,7 +60,7 @@ def test_closing_twice_changes_nothing(peaks: PeakWindows) -> None:
 def test_a_window_that_must_not_reset_leaves_the_mark_to_others(peaks: PeakWindows) -> None:
     spike(64)
     before = status_bytes("VmHWM")
-    with peaks.open(reset=False) as window:
+    with closing(peaks.open(reset=False)) as window:
         spike(8)
     assert status_bytes("VmHWM") >= before
     assert not window.exact, "8 MiB stay below the older mark: the peak can't be known"
@@ -69,7 +70,7 @@ def test_a_window_that_must_not_reset_leaves_the_mark_to_others(peaks: PeakWindo
 def test_without_a_reset_a_peak_above_the_older_mark_is_exact(peaks: PeakWindows) -> None:
     reset_kernel_mark()
     spike(8)
-    with peaks.open(reset=False) as window:
+    with closing(peaks.open(reset=False)) as window:
         spike(64)
     assert window.exact
     assert window.peak_bytes - window.start_bytes == pytest.approx(64 * MIB, abs=MIB)
@@ -77,15 +78,15 @@ def test_without_a_reset_a_peak_above_the_older_mark_is_exact(peaks: PeakWindows
 
 def test_a_window_without_reset_gains_by_the_resets_of_others_of_ours(peaks: PeakWindows) -> None:
     spike(64)
-    with peaks.open(reset=False) as window:
-        with peaks.open():
+    with closing(peaks.open(reset=False)) as window:
+        with closing(peaks.open()):
             spike(8)
         assert window.peak_bytes - window.start_bytes == pytest.approx(8 * MIB, abs=MIB)
         assert not window.exact, "what was before that reset is still unknown"
 
 
 def test_a_reset_by_somebody_else_is_noticed_and_does_not_lose_what_was_seen(peaks: PeakWindows) -> None:
-    with peaks.open() as window:
+    with closing(peaks.open()) as window:
         spike(64)
         seen = window.look()
         reset_kernel_mark()
@@ -99,15 +100,15 @@ def test_threads_do_not_spoil_each_other_s_windows(peaks: PeakWindows) -> None:
 
     def work() -> None:
         for _ in range(30):
-            with peaks.open() as window:
+            with closing(peaks.open()) as window:
                 block = touched(2)
-                with peaks.open():
+                with closing(peaks.open()):
                     pass
                 block.close()
             if window.peak_bytes < window.start_bytes - MIB:
                 failures.append("a peak below its start")
 
-    with peaks.open() as outer:
+    with closing(peaks.open()) as outer:
         before = outer.start_bytes
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
@@ -120,7 +121,7 @@ def test_threads_do_not_spoil_each_other_s_windows(peaks: PeakWindows) -> None:
 
 
 def test_memory_that_comes_between_a_reading_and_a_reset_is_not_taken_for_a_floor(peaks: PeakWindows) -> None:
-    with peaks.open():
+    with closing(peaks.open()):
         current, _ = peaks.mark.read()
         block = touched(64)
         peaks.mark.reset(current)
@@ -135,7 +136,7 @@ def test_a_forked_child_has_windows_of_its_own(peaks: PeakWindows) -> None:
 
     def child(queue: multiprocessing.Queue) -> None:
         inherited_open = peaks.open  # the same owner object, in another process
-        with inherited_open() as own:
+        with closing(inherited_open()) as own:
             spike(32)
         queue.put((own.peak_bytes - own.start_bytes, window.closed))
 
@@ -152,7 +153,7 @@ def test_a_forked_child_has_windows_of_its_own(peaks: PeakWindows) -> None:
 
 def test_no_descriptor_stays_open_when_nobody_watches(peaks: PeakWindows) -> None:
     before = open_descriptors()
-    with peaks.open() as outer, peaks.open():
+    with closing(peaks.open()) as outer, closing(peaks.open()):
         spike(1)
     assert outer.closed
     assert open_descriptors() == before
@@ -161,10 +162,11 @@ def test_no_descriptor_stays_open_when_nobody_watches(peaks: PeakWindows) -> Non
 def test_memory_from_before_an_exec_is_not_taken_for_a_peak() -> None:
     script = """
 import resource
+from contextlib import closing
 from forgather_mem.system.peak_windows import host_peaks
 from tests.memory import spike
 floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-with host_peaks().open() as window:
+with closing(host_peaks().open()) as window:
     spike(8)
 print(floor, window.start_bytes, window.peak_bytes, window.exact)
 """

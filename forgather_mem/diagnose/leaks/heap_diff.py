@@ -1,4 +1,4 @@
-"""Finds who holds what grows: two looks some steps apart, then, if still needed, a short tracemalloc window."""
+"""Finds who holds what grows: two looks some steps apart."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from forgather_mem.diagnose.leaks.holder_lines import traced
 from forgather_mem.diagnose.leaks.library_growth import OWNERS_S, LibraryContainers, far_holder
-from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, length_of, look, newest
+from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
     Suspect,
@@ -16,14 +15,10 @@ from forgather_mem.diagnose.leaks.suspects import (
     graph_cycle_suspects,
     suspect_of,
 )
-from forgather_mem.heap.allocation_traces import start_tracing
 from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import has_graph, keeps_frames, runs_workers
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.syntax import forget_trees
-from forgather_mem.system.installed import installed
-
-tracemalloc = installed("tracemalloc")
 
 _SIZE_UNKNOWN = ("graph", "exceptions")  # a graph belongs to C++, and an error's frames may hold one
 
@@ -37,7 +32,6 @@ class LookThresholds:
         held_frac: Of the growth: a container that explains less is not preferred to the pieces themselves.
         explained_frac: Of the growth: if things nearby explain less, recently created objects are searched.
         most_merged: Containers that are compared by name, since there may be one for each layer.
-        most_traced, frames: Holders for whose items `tracemalloc` is asked, and the frames that it keeps of each.
         owners_frac: Of the time gone by, for the search for a distant holder at the first look.
     """
 
@@ -45,8 +39,6 @@ class LookThresholds:
     held_frac: float = 0.15
     explained_frac: float = 0.5
     most_merged: int = 400
-    most_traced: int = 3
-    frames: int = 12
     owners_frac: float = 0.02
 
 
@@ -74,9 +66,6 @@ class CloserLook:
         self._far = LibraryContainers(walk.ids()) if far else None
         walk.forget()
         self._mark = Mark()
-        # Holders whose line their code does not show; kept for a few steps only, and alive elsewhere anyway.
-        self._lineless: list[tuple[Suspect, object]] = []
-        self._tracing = False
 
     def finish(self, step: int, rate: float, elsewhere: bool = False) -> list[Suspect]:
         """What has grown since, most likely cause first.
@@ -102,11 +91,6 @@ class CloserLook:
             for thing, suspect in zip(found, suspects, strict=True):
                 if thing.kind == "chain":  # chained objects are counted once per link
                     suspect.bytes_per_step = min(suspect.bytes_per_step, rate)
-            self._lineless = [
-                (suspect, walk.nodes[one.position])
-                for one, suspect in zip(found[: LOOK.most_traced], suspects, strict=False)
-                if not suspect.allocated_at and one.kind == "items" and length_of(walk.nodes[one.position]) is not None
-            ]
             told = sum(math.inf if suspect.kind in _SIZE_UNKNOWN else suspect.bytes_per_step for suspect in suspects)
             if told < LOOK.explained_frac * rate:
                 suspects += self._among_the_young(walk.ids(), step, rate)
@@ -126,31 +110,9 @@ class CloserLook:
         )
         return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
 
-    def open_window(self) -> bool:
-        """Record where new objects are created; whether that may show a line."""
-        if self._lineless:
-            self._tracing = start_tracing(LOOK.frames)
-        return bool(self._lineless) and tracemalloc.is_tracing()
-
-    def close_window(self) -> None:
-        """Set the lines that were seen, and release everything."""
-        for suspect, holder in self._lineless:
-            line = traced(newest(holder, 3))
-            if line is not None:
-                suspect.set_line(line)
-        self.drop()
-
-    def window_is_done(self) -> bool:
-        """Whether the window has seen what it was opened for."""
-        return all(traced(newest(holder, 3)) for _, holder in self._lineless)
-
     def drop(self) -> None:
         """Release everything."""
-        self._lineless = []
         self._far = None
-        if self._tracing:
-            self._tracing = False
-            tracemalloc.stop()
         self._mark.drop()
 
     def _among_the_young(self, near: set[int], step: int, rate: float) -> list[Suspect]:

@@ -23,9 +23,6 @@ from forgather_mem.source.source_lines import (
     user_files,
 )
 from forgather_mem.source.syntax import Named
-from forgather_mem.system.installed import installed
-
-tracemalloc = installed("tracemalloc")
 
 Line = tuple[str, int]
 _LAST_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\]|\(.*\)|\{\.\.\.\})*$")
@@ -33,7 +30,7 @@ _VARIABLE = re.compile(r"(?:local|variable|default of) '(\w+)'")
 
 
 def line_of_holder(held: Held, kind: HolderKind, names: Sequence[Named]) -> Line | None:
-    """The line that adds to it, as far as its code or a window of tracemalloc shows.
+    """The line that adds to it, as far as the source shows.
 
     Args:
         held: What has grown.
@@ -44,10 +41,7 @@ def line_of_holder(held: Held, kind: HolderKind, names: Sequence[Named]) -> Line
     if type(container) is LRU_CACHE:
         code = getattr(container.__wrapped__, "__code__", None)
         return None if code is None else line_of_code(code)
-    seen = traced(one.samples)
     lines = [] if kind.iterators else _adding(held, kind, names)  # nothing is added to an iterator
-    if seen in lines or (kind.name == "log records" and seen):
-        return seen
     cls = owner if isinstance(owner, type) else type(owner)
     if kind.name == "hooks":
         function = line_of_function(one.samples)
@@ -64,7 +58,7 @@ def line_of_holder(held: Held, kind: HolderKind, names: Sequence[Named]) -> Line
         found = _made_of_users_class(one.samples)
     if found is None and kind.made_by:
         found = call_of(kind.made_by, cls)
-    return found or _made_of_users_class(one.samples) or seen
+    return found or _made_of_users_class(one.samples)
 
 
 def call_of(names: Sequence[str], cls: type) -> Line | None:
@@ -114,20 +108,6 @@ def is_a_librarys(owner: object, path: str, line: Line | None) -> bool:
     if owner is None or is_user_class(cls):
         return False
     return line is None or (_name_in(path) or "") not in source_line(*line)
-
-
-def traced(samples: Sequence[object]) -> tuple[str, int] | None:
-    """Where one of these was created, as recorded by a tracemalloc window: the user's innermost line."""
-    if not tracemalloc.is_tracing():
-        return None
-    for part in inside(list(samples)):
-        trace = tracemalloc.get_object_traceback(part)
-        if trace is not None:
-            lines = [(frame.filename, frame.lineno) for frame in reversed(trace)]
-            own = [found for found in lines if is_user_file(found[0])]
-            if own:
-                return own[0]
-    return None
 
 
 def line_of_function(samples: Sequence[object]) -> tuple[str, int] | None:

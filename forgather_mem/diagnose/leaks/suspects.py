@@ -12,7 +12,6 @@ from forgather_mem.diagnose.leaks.holder_lines import (
     is_a_librarys,
     line_of_function,
     line_of_holder,
-    traced,
 )
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.holder_names import names_of, slot_names
@@ -144,8 +143,7 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
         classes[type(thing)] = classes.get(type(thing), 0) + 1
     ordered = sorted(classes, key=lambda cls: (not is_user_class(cls), cls.__module__ == "builtins", -classes[cls]))
     telling = ordered[0]
-    sample = next(thing for thing in garbage if type(thing) is telling)
-    found = traced([sample]) or line_of_function(garbage)
+    found = line_of_function(garbage)
     if is_user_class(telling):
         found = call_of([re.escape(telling.__name__)], telling) or found
     tensors = any(is_tensor(thing) for thing in garbage)

@@ -43,7 +43,6 @@ class LeakWatch:
         self._code = (0.0, 0.0)  # native and Python's bytes of the code that was loaded to look
         self._suspects: list[Suspect] = []
         self._counted = False
-        self._window_step: int | None = None
         self._looks = 0
         self._loader: weakref.ref[object] | None = None
         self._run = run
@@ -63,7 +62,7 @@ class LeakWatch:
         values = self._sizes.read(moment.step)
         self._keep(moment.step, values)
         if self._look is not None:
-            self._look_again(moment, values)
+            self._look_again(moment.run, values)
         else:
             self._judge(moment)
         is_last = moment.step == getattr(moment.state, "max_steps", None)
@@ -77,7 +76,7 @@ class LeakWatch:
     def end(self, run: RunInfo) -> None:
         self._sizes.close()
         if self._look is not None:
-            self._end_look(run)
+            self._end_look(run, elsewhere=True)
         if not self._counted:
             _count_again(self._suspects)
         leak = self._verdict(run)
@@ -160,38 +159,24 @@ class LeakWatch:
             self._code = _since(before)
         elapsed_s = time.perf_counter() - self._began_s
         self._look = CloserLook(step, far=self._looks >= 2, owners_s=max(0.0, LOOK.owners_frac * elapsed_s))
-        self._finished = False
         self._sizes.leave_out(*_since(before))
 
-    def _look_again(self, moment: Moment, values: Mapping[str, float]) -> None:
+    def _look_again(self, run: RunInfo, values: Mapping[str, float]) -> None:
         assert self._look is not None
-        if self._window_step is not None:
-            if moment.step - self._window_step >= self._look.STEPS or self._look.window_is_done():
-                self._end_look(moment.run)
-            return
         grown = sum(max(0.0, value - self._at_look.get(name, value)) for name, value in values.items())
-        if moment.step - self._look.step < self._look.STEPS or grown < 0.6 * self._rate * self._look.STEPS:
-            return
-        self._suspects = self._look.finish(moment.step, self._rate) or self._suspects
-        self._finished = True
-        if self._look.open_window():
-            self._window_step = moment.step
-        else:
-            self._end_look(moment.run)
+        if run.step - self._look.step >= self._look.STEPS and grown >= 0.6 * self._rate * self._look.STEPS:
+            self._end_look(run)
 
-    def _end_look(self, run: RunInfo) -> None:
-        look = self._look
+    def _end_look(self, run: RunInfo, *, elsewhere: bool = False) -> None:
+        """Look again; `elsewhere`: the training ends, perhaps in another place of a step than at the first look."""
+        look, self._look = self._look, None
         assert look is not None
         try:
-            if self._window_step is not None:
-                look.close_window()
-            elif not self._finished and run.step > look.step:  # the training ends before everything was seen
-                self._suspects = look.finish(run.step, self._rate, elsewhere=True) or self._suspects
+            if run.step > look.step:
+                self._suspects = look.finish(run.step, self._rate, elsewhere=elsewhere) or self._suspects
         finally:
-            self._look = None
             look.drop()
         self._sizes.leave_out(*self._code)
-        self._window_step = None
         if not self._suspects:
             return
         leak = self._verdict(run)

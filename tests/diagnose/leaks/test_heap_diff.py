@@ -1,7 +1,6 @@
-"""Who holds what grows between keeps looks, and the lines that a window of tracemalloc shows: real memory."""
+"""Who holds what grows between two looks, and at which line: real memory."""
 
 import ctypes
-import operator
 import tracemalloc
 
 import pytest
@@ -58,38 +57,13 @@ class Keeps:
         self.kept.append(x)
 
 
-class Maps:
-    def __init__(self) -> None:
-        self.mapped: list[bytearray] = []
-
-    def keep(self) -> None:
-        operator.methodcaller("append", bytearray(20_000))(self.mapped)
-
-
-def test_a_window_shows_the_line_that_the_code_does_not() -> None:
-    maps = Maps()
-    look = CloserLook(0)
-    for _ in range(10):
-        maps.keep()
-    (top, *_) = look.finish(10, 20_000.0)
-    assert (top.held_by, top.allocated_at) == ("Maps.mapped", None)
-    assert look.open_window()
-    assert not look.window_is_done()
-    maps.keep()
-    assert look.window_is_done()
-    look.close_window()
-    assert top.source_line == 'operator.methodcaller("append", bytearray(20_000))(self.mapped)'
-    assert not tracemalloc.is_tracing()
-
-
-def test_no_window_is_opened_where_the_code_shows_the_line() -> None:
+def test_the_line_is_the_one_that_adds_and_nobody_traces_for_it() -> None:
     keeps = Keeps()
     look = CloserLook(0)
     for _ in range(10):
         keeps.keep(torch.zeros(5_000))
     (top, *_) = look.finish(10, 20_000.0)
     assert (top.held_by, top.source_line) == ("Keeps.kept", "self.kept.append(x)")
-    assert not look.open_window()
     assert not tracemalloc.is_tracing()
     look.drop()
 

@@ -1,0 +1,10 @@
+from forgather_mem.probes.by_name import probe_of as probe_of
+from forgather_mem.probes.cleanup_calls import CleanupProbe as CleanupProbe
+from forgather_mem.probes.device import DeviceProbe as DeviceProbe
+from forgather_mem.probes.host import HostProbe as HostProbe
+from forgather_mem.probes.phases import PhaseProbe as PhaseProbe
+from forgather_mem.probes.python import PythonProbe as PythonProbe
+from forgather_mem.probes.ranks import RankProbe as RankProbe
+from forgather_mem.probes.tensors import TensorProbe as TensorProbe
+from forgather_mem.probes.tensors import live_tensors as live_tensors
+from forgather_mem.probes.workers import WorkerProbe as WorkerProbe
