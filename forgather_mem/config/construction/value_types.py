@@ -10,8 +10,8 @@ import ast
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import FunctionType
 
+from forgather_mem.config.construction.signature_check import python_function
 from forgather_mem.config.graph.nodes import DictNode, ListNode, Value, VarNode, shortened_text
 from forgather_mem.errors import did_you_mean
 
@@ -63,14 +63,9 @@ class Accepted:
 
 def accepted_by(function: Callable[..., object]) -> dict[str, Accepted]:
     """What each annotated parameter accepts, as far as that is certain; nothing for what is not written in Python."""
-    found: object = function
-    if isinstance(function, type):
-        makes: object = function.__new__
-        is_usual = makes is object.__new__ and type(function).__call__ is type.__call__
-        if not is_usual or getattr(function, "__signature__", None) is not None:
-            return {}
-        found = function.__init__  # type: ignore[misc]  # of this class itself
-    if not isinstance(found, FunctionType) or hasattr(found, "__wrapped__"):
+    found = python_function(function)
+    is_stated = isinstance(function, type) and getattr(function, "__signature__", None) is not None
+    if found is None or is_stated or hasattr(found, "__wrapped__"):
         return {}
     accepted = {}
     for name, annotation in inspect.get_annotations(found).items():

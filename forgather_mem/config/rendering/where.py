@@ -66,10 +66,6 @@ class Rendering:
         """
         if self._policy.is_unsafe:
             return self._reported(self._renderer.render_string(text, variables))
-        if len(text) > self._budgets.source_bytes:
-            raise TemplateError(
-                f"the template has more than {self._budgets.source_bytes:,} characters", template=STRING
-            )
         return self._reported(self._strangers(STRING, variables, text))
 
     def references(self, name: str, variables: Mapping[str, object]) -> tuple[list[Reference], TemplateError | None]:
