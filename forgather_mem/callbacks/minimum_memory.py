@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 # Exceptions that an optimizer's step may raise on tensors without data.
 _CANT_STEP = (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, KeyError, AssertionError)
@@ -96,14 +96,7 @@ def _shape_of(parameter: torch.Tensor) -> torch.nn.Parameter:
 
 
 def _tensors(state: object) -> list[torch.Tensor]:
-    if isinstance(state, torch.Tensor):
-        return [state]
-    items: Iterable[object] = ()
-    if isinstance(state, Mapping):
-        items = state.values()
-    elif isinstance(state, list | tuple):
-        items = state
-    return [tensor for item in items for tensor in _tensors(item)]
+    return [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
 
 
 def _num_bytes(tensor: torch.Tensor) -> int:

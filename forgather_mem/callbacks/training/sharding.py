@@ -6,8 +6,6 @@ import os
 
 import torch
 
-# Environment variables set by accelerate's launcher, with the library that each stands for.
-_SWITCHES = {"ACCELERATE_USE_FSDP": "FSDP"}
 # Attributes that mark a parameter as sharded, with the library that sets them.
 _MARKS = (("device_mesh", "DTensor"), ("ds_status", "DeepSpeed ZeRO 3"), ("_is_flat_param", "FSDP"))
 
@@ -19,11 +17,9 @@ def sharded_by(model: torch.nn.Module, args: object) -> str | None:
         model: The model, wrapped or not.
         args: The trainer's arguments, or None.
     """
-    if getattr(args, "fsdp", None):
+    # The variable is set by accelerate's launcher
+    if getattr(args, "fsdp", None) or os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true"):
         return "FSDP"
-    for switch, library in _SWITCHES.items():
-        if os.environ.get(switch, "").lower() in ("1", "true"):
-            return library
     if any(type(module).__name__ in ("FullyShardedDataParallel", "FSDPModule") for module in model.modules()):
         return "FSDP"
     for parameter in model.parameters():
