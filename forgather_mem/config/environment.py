@@ -20,7 +20,7 @@ from forgather_mem.config.policy.remote_code import addresses_in
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.rendering.where import Rendering
 from forgather_mem.config.source.location import STRING, SourceLocation
-from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.config.source.rendered import Reference, Rendered
 from forgather_mem.config.source.search import Found, Searcher
 from forgather_mem.config.source.static_yaml import as_plain
 from forgather_mem.errors import TemplateError, did_you_mean
@@ -111,9 +111,7 @@ class ConfigEnvironment:
         plain = self._as_plain(os.fspath(name))
         return self._given(plain[1], variables) if plain else self.rendering.render(os.fspath(name), variables)
 
-    def find_referenced_templates(
-        self, name: str | os.PathLike[str], /, **variables: object
-    ) -> list[tuple[int, str, str]]:
+    def find_referenced_templates(self, name: str | os.PathLike[str], /, **variables: object) -> list[Reference]:
         """The templates that a template uses: level (0 is the template itself), name and file of each.
 
         Raises:
@@ -123,7 +121,7 @@ class ConfigEnvironment:
 
     def references(
         self, name: str | os.PathLike[str], /, **variables: object
-    ) -> tuple[list[tuple[int, str, str]], TemplateError | None]:
+    ) -> tuple[list[Reference], TemplateError | None]:
         """As `find_referenced_templates`, with the error that rendering it ended in: until there they were found.
 
         Raises:
@@ -131,8 +129,7 @@ class ConfigEnvironment:
         """
         if plain := self._as_plain(os.fspath(name)):
             return [(0, plain[0].name, str(plain[0].file))], None
-        found, error = self.rendering.references(os.fspath(name), variables)
-        return [(reference.level, reference.name, str(reference.file)) for reference in found], error
+        return self.rendering.references(os.fspath(name), variables)
 
     def _render_string(self, text: str, variables: Mapping[str, object]) -> Rendered:
         is_small = len(text) <= self._budgets.source_bytes and self._fits(text)

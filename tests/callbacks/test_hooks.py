@@ -1,4 +1,4 @@
-"""Channels of hooks, and the hook that clears the cache: the order of what surrounds a part, also when some of it fails."""
+"""Channels of hooks, the order of what surrounds a part, also when some of it fails; the hook that clears the cache."""
 
 from __future__ import annotations
 

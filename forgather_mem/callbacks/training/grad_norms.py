@@ -146,10 +146,11 @@ def _tracked_names(
 def _norms(gradients: list[torch.Tensor]) -> list[float]:
     """The norm of each gradient, on the host: one pass and one synchronisation per device and dtype."""
     norms = [0.0] * len(gradients)
-    for (_, dtype), (columns, numbers) in _group_tensors_by_device_and_dtype([gradients], with_indices=True).items():
+    for (_, dtype), (columns, numbers) in _group_tensors_by_device_and_dtype([[*gradients]], with_indices=True).items():
         # In half precision the norm itself would have only three correct digits
         asked = {"dtype": torch.float32} if dtype in _HALF else {}
-        found = torch.stack(torch._foreach_norm(columns[0], 2, **asked)).tolist()
+        column = [gradient for gradient in columns[0] if gradient is not None]
+        found = torch.stack(torch._foreach_norm(column, 2, **asked)).tolist()
         for number, norm in zip(numbers, found, strict=True):
             norms[number] = norm
     return norms

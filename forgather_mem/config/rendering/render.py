@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
-from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed
+from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Load
 from forgather_mem.config.rendering.error_text import explain
 from forgather_mem.config.rendering.functions import Clock
 from forgather_mem.config.rendering.source_map import MAP_LIMITS, SourceMap, Tracer, source_map, unchanged
 from forgather_mem.config.rendering.taint import TaintTokens, untaint
-from forgather_mem.config.rendering.template_refs import Reference, referenced
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.source.loader import Source, Sources, StrangersTemplate
 from forgather_mem.config.source.location import STRING
-from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.config.source.rendered import Reference, Rendered
 from forgather_mem.config.source.search import Searcher
 from forgather_mem.config.source.tokens import ORIGIN
 from forgather_mem.errors import TemplateError, nearest, ours
@@ -220,3 +219,22 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
                 raise error
             unknown.append(error)
     return tuple(unknown)
+
+
+def referenced(loads: Sequence[Load]) -> list[Reference]:
+    """The templates of a render as a tree in preorder, each once, at its first use; sorted by name within a level."""
+    users: dict[str, list[Load]] = {}
+    seen = {loads[0].source.key} if loads else set()
+    for load in loads[1:]:
+        assert load.by is not None
+        if load.source.key not in seen:
+            seen.add(load.source.key)
+            users.setdefault(load.by.key, []).append(load)
+    return list(_tree(loads[0], 0, users)) if loads else []
+
+
+def _tree(load: Load, level: int, users: Mapping[str, Sequence[Load]]) -> Iterator[Reference]:
+    source = load.source
+    yield level, source.name, str(source.file or "")
+    for child in sorted(users.get(source.key, ()), key=lambda used: used.source.name):
+        yield from _tree(child, level + 1, users)

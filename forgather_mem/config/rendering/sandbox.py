@@ -22,7 +22,7 @@ from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace, missing
 
-from forgather_mem.config.rendering import filters, formatting
+from forgather_mem.config.rendering import filters
 from forgather_mem.config.rendering.functions import FUNCTIONS, TIMES, Clock
 from forgather_mem.config.rendering.taint import TaintedStr, TaintTokens, is_tainted, untaint
 from forgather_mem.config.rendering.variables import OutsideDict, OutsideList
@@ -57,7 +57,7 @@ ATTRIBUTES: Final[Mapping[type, frozenset[str]]] = {
 """The attributes of each type that a template may use."""
 
 _OPEN_TYPES = (Namespace, TemplateModule)  # their attributes are named by templates
-_CALLABLE_TYPES = (Macro, BlockReference, LoopContext, Cycler, Joiner, formatting.Format)
+_CALLABLE_TYPES = (Macro, BlockReference, LoopContext, Cycler, Joiner, filters.Format)
 _MAKERS = frozenset(map(id, (dict, Namespace, Cycler, Joiner)))
 
 
@@ -152,7 +152,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if not isinstance(value, BuiltinMethodType) or value.__name__ not in ("format", "format_map"):
             return None
         owner = value.__self__
-        return formatting.Format(self, self.marks, owner, value.__name__) if isinstance(owner, str) else None
+        return filters.Format(self, self.marks, owner, value.__name__) if isinstance(owner, str) else None
 
     def call(__self, __context: Context, __obj: Any, *args: object, **kwargs: object) -> object:
         self, obj = __self, __obj
@@ -161,7 +161,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 obj()  # raises an error of its own
             raise SecurityError(f"a template may not call {_named(obj)}")
         is_own = id(obj) in self._own
-        if not is_own and not isinstance(obj, BuiltinMethodType | MethodType | formatting.Format):
+        if not is_own and not isinstance(obj, BuiltinMethodType | MethodType | filters.Format):
             return __context.call(obj, *args, **kwargs)
         kwargs.pop("_block_vars", None)  # added by Jinja, for functions that take the context
         kwargs.pop("_loop_vars", None)
@@ -192,7 +192,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.marks.read(value) if type(value) is str else value
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> object:
-        return self.made(formatting.percent(left, right, self.marks)) if isinstance(left, str) else left % right
+        return self.made(filters.percent(left, right, self.marks)) if isinstance(left, str) else left % right
 
     def concat(self, parts: Iterable[str]) -> str:
         """The output of a macro, a block or a filter's body, as one text."""

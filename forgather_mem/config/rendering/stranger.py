@@ -22,10 +22,9 @@ from typing import Literal, TypedDict, cast
 
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.source_map import Origin, SourceMap, Tracer
-from forgather_mem.config.rendering.template_refs import Reference
 from forgather_mem.config.source.loader import Source
 from forgather_mem.config.source.location import SourceLocation
-from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.config.source.rendered import Reference, Rendered
 from forgather_mem.errors import TemplateError
 
 _START = (
@@ -73,7 +72,7 @@ class _Answer(TypedDict, total=False):
     start: tuple[str, int, int, str | None, str | None]
     num_chars: int
     spent_s: float
-    references: list[tuple[int, str, str]]
+    references: list[Reference]
     failure: dict[str, object] | None
     map: tuple[list[int], list[tuple[int, int, int]], list[_Origin]] | None
 
@@ -107,7 +106,7 @@ def references(request: Request) -> tuple[list[Reference], TemplateError | None]
     """
     said = _answer(replace(request, what="references"))
     failure = said["failure"]
-    return [Reference(*one) for one in said["references"]], _error(failure) if failure else None
+    return [(level, name, file) for level, name, file in said["references"]], _error(failure) if failure else None
 
 
 def _error(fields: dict[str, object]) -> TemplateError:
