@@ -28,6 +28,7 @@ from forgather_mem.config.graph.nodes import (
     shortened_text,
 )
 from forgather_mem.errors import TemplateError, did_you_mean
+from forgather_mem.units import is_number_text
 
 _OURS = tuple(f"forgather_mem.{part}." for part in ("callbacks", "telemetry", "probes", "actions", "sinks"))
 """Where our classes are defined whose constructors do no work; a test watches them."""
@@ -180,7 +181,7 @@ class Accepted:
     def _problem_of_text(self, text: str) -> tuple[str, str | None] | None:
         if "str" in self.types or text in self.literals:
             return None
-        if self.types & {"int", "float"} and _is_number(text):
+        if self.types & {"int", "float"} and is_number_text(text):
             return None
         choices = [choice for choice in self.literals if isinstance(choice, str)]
         return f"takes {self.text}; {shortened_text(text)!r} is text", did_you_mean(text, choices)
@@ -268,11 +269,3 @@ def _name(tree: ast.expr) -> str:
     if isinstance(tree, ast.Attribute):
         return tree.attr if ast.unparse(tree.value) in ("typing", "t", "collections.abc", "abc") else ""
     return tree.id if isinstance(tree, ast.Name) else ""
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -23,7 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace, missing
 
 from forgather_mem.config.rendering import filters
-from forgather_mem.config.rendering.functions import FUNCTIONS, TIMES, Clock
+from forgather_mem.config.rendering.functions import FUNCTIONS, TIMES
 from forgather_mem.config.rendering.taint import TaintedStr, TaintTokens, is_tainted, untaint
 from forgather_mem.config.rendering.variables import OutsideDict, OutsideList
 from forgather_mem.config.rendering.yaml_text import write
@@ -106,13 +106,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     Attributes:
         marks: The strings from outside.
-        clock: The time of the render in progress.
+        moment: Of the render in progress.
         random: Seeded per render, so that it can be repeated; None until first used.
         paste_values: Values from outside are pasted, as Forgather does, not tainted.
     """
 
     intercepted_binops = frozenset("%")
-    clock: Clock
+    moment: datetime.datetime
     random: random.Random | None
 
     def __init__(self, marks: TaintTokens, *, paste_values: bool) -> None:
@@ -130,7 +130,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._own = {id(self.globals[name]) for name in ("range", *FUNCTIONS, *TIMES)}
 
     def _timed(self, name: str) -> Callable[[], object]:
-        return lambda: getattr(self.clock, name)()
+        return lambda: TIMES[name](self.moment)
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
         if attr.startswith("_") or self.paste_values:

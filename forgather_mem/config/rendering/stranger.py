@@ -18,7 +18,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypedDict, cast
+from typing import Any, Literal
 
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.source_map import Origin, SourceMap, Tracer
@@ -60,24 +60,7 @@ class Request:
     moment: datetime.datetime
 
 
-class _Answer(TypedDict, total=False):
-    """What the process says: of these what it was asked for, or why not."""
-
-    refused: str
-    error: dict[str, object]
-    name: str
-    text: str
-    values: dict[str, str]
-    unknown_blocks: list[dict[str, object]]
-    start: tuple[str, int, int, str | None, str | None]
-    num_chars: int
-    spent_s: float
-    references: list[Reference]
-    failure: dict[str, object] | None
-    map: tuple[list[int], list[tuple[int, int, int]], list[_Origin]] | None
-
-
-_Origin = tuple[str, int, list[str], list[str], list[str]]
+_Answer = dict[str, Any]  # what `child.answer` says, "error", or "refused" and why
 
 
 def render(request: Request) -> Rendered:
@@ -174,7 +157,7 @@ def _ask(request: Request) -> tuple[_Answer | None, int]:
         if len(said) == most:
             process.kill()
     try:
-        return cast(_Answer, json.loads(said.decode("utf-8", "surrogatepass"))), 0
+        return dict(json.loads(said.decode("utf-8", "surrogatepass"))), 0
     except (ValueError, RecursionError):
         return None, process.returncode
 
