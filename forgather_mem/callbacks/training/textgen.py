@@ -75,12 +75,12 @@ class TextgenCallback(RuleCallback):
         self.prompts = _checked_prompts(prompts)
         self.generation_steps = generation_steps
         self.generation_config = _checked_config(generation_config, max_new_tokens)
-        writer = EachRun(
-            _Writer, summary_writer, logging_dir, self.prompts, self.generation_config, tokenizer, reset_peaks
-        )
-        when = AtEvent("evaluate") if generation_steps is None else Every(steps=generation_steps)
-        begins = Rule(AtEvent("train_begin"), [EachRun(_Check, writer, generation_steps is not None)])
-        super().__init__([begins, Rule(when, [writer], "TextgenCallback")], enabled=enabled, strict=strict)
+        by_steps, config = generation_steps is not None, self.generation_config
+        target = summary_writer, logging_dir
+        writer = EachRun(_Writer, target, self.prompts, config, tokenizer, reset_peaks, by_steps)
+        when = Every(steps=generation_steps) if by_steps else AtEvent("evaluate")
+        rules = [Rule(event, [writer], "TextgenCallback") for event in (AtEvent("train_begin"), when)]
+        super().__init__(rules, enabled=enabled, strict=strict)
 
 
 @dataclass(eq=False)
@@ -88,23 +88,34 @@ class _Writer:
     """The work: generates and writes."""
 
     run: RunInfo
-    summary_writer: object
-    logging_dir: str | Path | None
+    target: tuple[object, str | Path | None]
     prompts: Sequence[str]
     config: GenerationConfig | dict[str, object]
     tokenizer: object
     reset_peaks: bool
+    by_steps: bool
 
     def __post_init__(self) -> None:
-        self._target = EventTarget(self.run, self.summary_writer, self.logging_dir)
-        self.off = self.run.rank != 0
+        self._target = EventTarget(self.run, *self.target)
+        self._off = self.run.rank != 0
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if not self.off and self.missing(moment) is None:
+        if moment.event == "train_begin" and moment.is_main:
+            self._check(moment)
+        elif moment.event != "train_begin" and not self._off and self._missing(moment) is None:
             self._write(moment)
         return NOTHING
 
-    def missing(self, moment: Moment) -> str | None:
+    def _check(self, moment: Moment) -> None:
+        """Report at the start of a training what is missing."""
+        strategy, missing = getattr(moment.args, "eval_strategy", None), self._missing(moment)
+        if missing is None and not self.by_steps and getattr(strategy, "value", strategy) == "no":
+            missing = "this training has no evaluations; give generation_steps"
+        if missing is not None:
+            self._off = True
+            moment.run.print_line(f"forgather-mem: TextgenCallback generates nothing: {missing}")
+
+    def _missing(self, moment: Moment) -> str | None:
         """Why nothing can be generated; None if it can."""
         model: Any = moment.objects.get("model")
         if not callable(getattr(model, "generate", None)):
@@ -135,26 +146,6 @@ class _Writer:
         page = self._target.page(moment)
         page.scalars(values, moment.step)
         page.text("generated_text", _markdown(texts, num_tokens, took_s, memory), moment.step)
-
-
-class _Check:
-    """The work at the start of a training: reports what is missing."""
-
-    def __init__(self, run: RunInfo, writer: EachRun, by_steps: bool) -> None:
-        self._writer: Any = run.begun(writer)
-        self._by_steps = by_steps
-
-    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if not moment.is_main:
-            return NOTHING
-        strategy = getattr(moment.args, "eval_strategy", None)
-        missing = self._writer.missing(moment)
-        if missing is None and not self._by_steps and getattr(strategy, "value", strategy) == "no":
-            missing = "this training has no evaluations; give generation_steps"
-        if missing is not None:
-            self._writer.off = True
-            moment.run.print_line(f"forgather-mem: TextgenCallback generates nothing: {missing}")
-        return NOTHING
 
 
 class _Memory:

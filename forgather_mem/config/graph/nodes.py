@@ -268,13 +268,9 @@ def step(key: object) -> str:
     return f"[{key!r}]"
 
 
-def children_of(node: Node) -> Sequence[Node]:
-    """All nodes among the parts of a node."""
-    return node.children
-
-
-def walk_nodes(roots: Iterable[Value], parts: Callable[[Node], Sequence[Node]] = children_of) -> Iterator[Node]:
-    """Every node reachable from the given ones, once, in written order. `parts` gives the successors of a node."""
+def walk_nodes(roots: Iterable[Value], parts: Callable[[Node], Sequence[Node]] | None = None) -> Iterator[Node]:
+    """Every node reachable from the given ones, once, in written order. `parts` gives the successors of a node; by
+    default all nodes among its parts."""
     seen: set[int] = set()
     stack = [root for root in reversed(list(roots)) if isinstance(root, Node)]
     while stack:
@@ -283,4 +279,4 @@ def walk_nodes(roots: Iterable[Value], parts: Callable[[Node], Sequence[Node]] =
             continue
         seen.add(id(node))
         yield node
-        stack.extend(reversed(parts(node)))
+        stack.extend(reversed(node.children if parts is None else parts(node)))
