@@ -116,3 +116,16 @@ def parse_share(text: str | int | float) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a share; write '90%' or 0.9") from None
+
+
+def is_number_text(text: str) -> bool:
+    """Whether Python reads a text as a number.
+
+    >>> is_number_text("-1e3"), is_number_text("1,000")
+    (True, False)
+    """
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.leaks.watch import LeakWatch
+from forgather_mem.errors import check_flags
 from forgather_mem.telemetry.records import OWN_BUDGET_FRAC
 from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import Every, check_period
@@ -38,8 +39,7 @@ class LeakDetector(RuleCallback):
         self, every_steps: int = 4, *, look_closer: bool = True, enabled: bool = True, strict: bool = False
     ) -> None:
         check_period("LeakDetector", "every_steps", "step", every_steps)
-        if not isinstance(look_closer, bool):
-            raise ValueError(f"LeakDetector(look_closer={look_closer!r}): look_closer is true or false")
+        check_flags("LeakDetector", look_closer=look_closer)
         self.every_steps = every_steps
         watch, when = EachRun(LeakWatch, look_closer), Every(steps=every_steps)
         rules = [Rule(when=when, do=[watch], name="LeakDetector", budget_frac=OWN_BUDGET_FRAC)]

@@ -64,18 +64,22 @@ def _load(template: str, variables: Mapping[str, object]) -> Config:
 
 
 def _train(trainer: Any) -> int:
-    from forgather_mem.demo.progress import DemoProgress
+    from transformers.trainer_callback import PrinterCallback
+    from transformers.trainer_callback import ProgressCallback as TransformersBar
 
-    progress = DemoProgress.in_place_of_the_trainers(trainer)
-    code = 0
+    from forgather_mem.callbacks.training.progress import ProgressCallback
+
+    for printing in (PrinterCallback, TransformersBar):
+        trainer.remove_callback(printing)
+    if sys.stderr.isatty():
+        trainer.add_callback(ProgressCallback(use_tqdm=True))
     try:
         trainer.train()
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        return INTERRUPTED
     finally:
-        progress.close()
         _show(trainer)
-    return code
+    return 0
 
 
 def _show(trainer: Any) -> None:

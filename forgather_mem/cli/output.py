@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,19 +30,16 @@ class TableLimits:
     Attributes:
         least_text_width: Of a column that is wrapped; a narrower one is left to the terminal.
         most_width: Of a column; one long cell would make every line as long.
-        most_coloured_chars: Colours take ten microseconds each.
-        most_coloured_rows: The same for rows.
-        written_rows: At once.
+        most_coloured_chars: Of YAML: colours take ten microseconds each.
     """
 
     least_text_width: int = 24
     most_width: int = 120
     most_coloured_chars: int = 200_000
-    most_coloured_rows: int = 2_000
-    written_rows: int = 1_000
 
 
 _TABLE = TableLimits()
+_STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m"}
 
 
 def write_page(runs: Sequence[dict[str, object]], file: Path) -> None:
@@ -108,28 +106,18 @@ def print_rows(rows: Sequence[tuple[str, ...]], styles: Sequence[str] = (), *, w
     if not rows:
         return
     rows = [tuple(map(escape_controls, row)) for row in rows]
-    widths = [min(max(map(len, column)), _TABLE.most_width) for column in zip(*rows, strict=True)]
-    widths[-1] = 0
-    if not is_terminal() or len(rows) > _TABLE.most_coloured_rows:
-        for start in range(0, len(rows), _TABLE.written_rows):
-            lines = (
-                "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows[start : start + _TABLE.written_rows]
-            )
-            print_text("\n".join(lines))
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console()
-    indent = sum(width + 2 for width in widths) - 2
-    for row in rows:
-        if wrap and console.width - indent >= _TABLE.least_text_width:
-            text = textwrap.wrap(row[-1], console.width - indent)
-            row = *row[:-1], ("\n" + " " * indent).join(text)
-        line = Text()
-        for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            line.append(cell.ljust(width) + "  " if i + 1 < len(row) else cell, styles[i] if i < len(styles) else "")
-        console.print(line, soft_wrap=True)
+    *widths, _ = (min(max(map(len, column)), _TABLE.most_width) for column in zip(*rows, strict=True))
+    indent = sum(widths) + 2 * len(widths)
+    room = terminal_width() - indent if wrap and is_terminal() else 0
+    colours = [_STYLES.get(style, "") for style in styles] if is_terminal() and not os.environ.get("NO_COLOR") else []
+    for *first, last in rows:
+        if room >= _TABLE.least_text_width:
+            last = ("\n" + " " * indent).join(textwrap.wrap(last, room))
+        cells = [*map(str.ljust, first, widths), last]
+        if colours:  # a terminal is no log that a runner reads
+            print("  ".join(f"{colour}{cell}\x1b[0m" for colour, cell in zip_longest(colours, cells, fillvalue="")))
+        else:
+            print_text("  ".join(cells).rstrip())
 
 
 def first_names(names: Sequence[str], limit: int = 8) -> str:

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from forgather_mem.cli.command import begins_command
 from forgather_mem.errors import UsageError, did_you_mean
-from forgather_mem.units import MIB, parse_bytes
+from forgather_mem.units import MIB, is_number_text, parse_bytes
 
 _LEAST_WIDTH, _MOST_WIDTH = 40, 100
 _LIKE_AN_OPTION = 0.7  # all begin alike
@@ -97,7 +97,7 @@ class CommandParser(argparse.ArgumentParser):
             if word == "--":
                 return
             name = word.partition("=")[0] if word.startswith("--") else word[:2]
-            if not word.startswith("-") or word == "-" or _is_number(word) or name in self._option_string_actions:
+            if not word.startswith("-") or word == "-" or is_number_text(word) or name in self._option_string_actions:
                 continue
             hint = did_you_mean(name, self._option_string_actions, _LIKE_AN_OPTION)
             if hint is None and self._runs_a_command:
@@ -150,14 +150,6 @@ def size_bytes(word: str) -> int:
     if size < MIB:
         raise argparse.ArgumentTypeError(f"{word!r}: is that GiB? Write a unit, for example {word.strip()}GiB")
     return size
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 def _row(action: argparse.Action) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from forgather_mem.comparing.causes import Changed
 from forgather_mem.comparing.side import HELD, LEAK, OTHERS, PLANNED, STARTUP, WORKERS, Difference, Side
-from forgather_mem.comparing.verdict import Comparison, Grown
+from forgather_mem.comparing.verdict import Comparison, Grown, is_nearly
 from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.markdown import markdown_text
 from forgather_mem.reporting.text import with_texts
@@ -120,31 +120,29 @@ def _verdict(comparison: Comparison) -> str:
     if unread:
         has_none = f"{unread[0].name} {_has(unread[0])} no reading of memory"
         return f"{has_none} ({comparison.place}), so there is nothing to compare."
-    if not grown and not peak.bytes and comparison.planned:
-        return f"No difference: {name} {takes} as much {where}, to the byte."
+    parts, more = _parts(grown), f"{takes} {_more(peak.bytes)}" if peak.bytes else f"{takes} as much"
+    if comparison.planned and not peak.bytes:
+        said = f"{name}: {parts}; {it}" if grown else f"No difference: {name} {takes}"
+        return f"{said} as much {where}, to the byte."
     if not grown and not peak.is_sure:
         early = [one for one in comparison.differences if one.name == STARTUP and one.is_sure]
-        told = f"{takes} {_more(peak.bytes)}" if peak.bytes else f"{takes} as much"
         return (
-            f"No difference can be told: {name} {told} {where}, "
+            f"No difference can be told: {name} {more} {where}, "
             f"and {format_bytes(peak.high - peak.bytes)} more or less is what equal runs differ by."
             + "".join(f" Before the first step {it} {_more(one.bytes)}." for one in early)
         )
-    if not peak.is_sure:
-        parts = _parts(grown)
-        if abs(peak.bytes) < _TEXT.least_bytes:
-            return f"{name} {takes} as much {where}, but {parts}."
-        return f"{name}: {parts}; whether the peak ({comparison.place}) differs can't be told."
-    text = f"{name} {takes} {_more(peak.bytes)} {where}"
     if not grown:
-        return f"{text}; can't tell what it is: {_PLAN_BOTH}."
-    first, share = grown[0], grown[0].bytes / peak.bytes if peak.bytes else 0.0
-    if 0.8 <= share <= 1.25:
-        return f"{text}, nearly all of it {_WORDS.get(first.part, first.part)}{_phase(first)}."
-    known = sum(one.bytes for one in grown)
-    is_all = comparison.planned or abs(peak.bytes - known) <= peak.high - peak.bytes
+        return f"{name} {more} {where}; can't tell what it is: {_PLAN_BOTH}."
+    is_all = comparison.planned or abs(peak.bytes - sum(one.bytes for one in grown)) <= peak.high - peak.bytes
     rest = "" if is_all else f"; can't tell what the rest is: {_PLAN_BOTH}"
-    return f"{text}: {_parts(grown)}{rest}."
+    if not peak.is_sure:
+        told = f"whether the peak ({comparison.place}) differs can't be told"
+        return f"{name}: {parts}; {told if abs(peak.bytes) >= _TEXT.least_bytes else f'{it} as much {where}'}."
+    if comparison.place == "host":  # resident memory may differ by more than what is counted, for reasons nobody knows
+        return f"{name}: {parts}. Of resident memory {it} {_more(peak.bytes)} {where}{rest}."
+    if is_nearly(grown[0].bytes, peak.bytes):
+        return f"{name} {more} {where}, nearly all of it {_word(grown[0])}{_phase(grown[0])}."
+    return f"{name} {more} {where}: {parts}{rest}."
 
 
 def unfinished(report: RunReport) -> str:
@@ -162,7 +160,11 @@ def _parts(grown: Sequence[Grown]) -> str:
 
 
 def _part(grown: Grown) -> str:
-    return f"{_WORDS.get(grown.part, grown.part)} {_signed(grown.bytes)}{_phase(grown)}"
+    return f"{_word(grown)} {_signed(grown.bytes)}{_phase(grown)}"
+
+
+def _word(grown: Grown) -> str:
+    return _WORDS.get(grown.part, grown.part) + (f" ({grown.holder})" if grown.holder else "")
 
 
 def _phase(grown: Grown) -> str:

@@ -37,6 +37,7 @@ class Grown:
 
     Attributes:
         part: "activations", "optimizer", "data workers", "leak", ...
+        holder: What holds a leak, or the line that makes it, as the run's verdict says; "" for none.
         phase: Where it shows; "" where it is in all of them, or there are no plans.
         bytes: Its difference.
         causes: The settings that differ and decide about it, most likely first.
@@ -48,6 +49,7 @@ class Grown:
     bytes: float
     causes: Sequence[Changed]
     since_step: int | None = None
+    holder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ def comparison_of(before: Side, after: Side) -> Comparison:
     place = before.place if before.place == after.place else "host"
     planned, found = planned_differences(before, after), differences(before, after, place)
     settings = changed(*settings_of_sides(before, after))
-    grown = sorted(_measured(before, after, found, settings), key=lambda one: abs(one.bytes), reverse=True)
+    grown = sorted(_measured(before, after, found, settings), key=_order)
     if planned:
         grown = _with_plan(planned, grown, settings)
     if grown and found and before.folder is not None and after.folder is not None:
@@ -139,8 +141,7 @@ def comparison_of(before: Side, after: Side) -> Comparison:
             else one
             for one in grown
         ]
-    old, new = before.leak, after.leak
-    is_same = old is not None and new is not None and _signature(old) == _signature(new)
+    old, new, is_same = before.leak, after.leak, _have_one_leak(before, after)
     return Comparison(
         before=before,
         after=after,
@@ -179,15 +180,26 @@ def _whole(told: dict[str, object]) -> dict[str, object]:
     return {name: round(value) if isinstance(value, float) else value for name, value in told.items()}
 
 
+def _order(one: Grown) -> tuple[bool, bool, float]:
+    """A leak stands first, since it goes on; what is only resident last; of others the larger first."""
+    return one.part != LEAK, one.part == WORKERS, -abs(one.bytes)
+
+
 def _measured(before: Side, after: Side, found: Sequence[Difference], settings: Sequence[Changed]) -> Iterator[Grown]:
     """What was counted and surely differs. Of resident memory nobody can tell what it is."""
-    leaked = _leaked(after) - _leaked(before)
     sizes = {one.name: one.bytes for one in found if one.is_sure and (one.counted or one.name == WORKERS)}
-    if leaked:
-        sizes |= {LEAK: leaked}
-        sizes.pop(HELD, None)  # the leak is in it
+    # A leak is in what is held. The verdict estimates it; what is held was counted, so it is the better number
+    held, leaked, leak = sizes.pop(HELD, 0.0), _leaked(after) - _leaked(before), after.leak or before.leak
+    is_all = is_nearly(held, leaked)
+    if leaked and (is_all or not _have_one_leak(before, after)):
+        sizes[LEAK] = held if is_all else leaked
+        held = 0.0 if abs(held) <= abs(sizes[LEAK]) else held - leaked
+    if held:
+        sizes[HELD] = held
+    holder = next((one.held_by or one.allocated_at or "" for one in leak.suspects), "") if leak is not None else ""
     for part, size in sizes.items():
-        yield Grown(part=part, phase="", bytes=size, causes=causes_of(part, settings))
+        causes = causes_of(part, settings)
+        yield Grown(part=part, phase="", bytes=size, causes=causes, holder=holder if part == LEAK else "")
 
 
 def _with_plan(planned: Sequence[Difference], measured: Sequence[Grown], settings: Sequence[Changed]) -> list[Grown]:
@@ -197,8 +209,17 @@ def _with_plan(planned: Sequence[Difference], measured: Sequence[Grown], setting
         for one, phase in planned_growth(planned)
     ]
     beside = [one for one in measured if one.part in _IN_NO_PLAN]
-    larger = [one for one in beside if abs(one.bytes) > abs(planned[0].bytes)]
+    larger = [one for one in beside if abs(one.bytes) > abs(planned[0].bytes) and one.part != WORKERS]
     return [*larger, *parts, *(one for one in beside if one not in larger)]
+
+
+def is_nearly(size: float, whole: float) -> bool:
+    """Whether a size is nearly all of another one.
+
+    >>> is_nearly(9.0, 10.0), is_nearly(-9.0, 10.0), is_nearly(20.0, 10.0)
+    (True, False, False)
+    """
+    return 0.8 <= size / (whole or math.inf) <= 1.25
 
 
 def _grown_frac(rows: Sequence[Difference]) -> float:
@@ -212,8 +233,12 @@ def _leaked(side: Side) -> float:
     return 0.0 if leak is None else leak.bytes_per_step * max(0, side.steps - leak.since_step)
 
 
-def _signature(leak: LeakReport) -> tuple[str | None, ...]:
-    return tuple(suspect.signature or suspect.held_by for suspect in leak.suspects[:1]) or (leak.where,)
+def _have_one_leak(before: Side, after: Side) -> bool:
+    """Whether both sides have a leak, and it is the same one."""
+    keys = []
+    for leak in filter(None, (before.leak, after.leak)):
+        keys.append(next((one.signature or one.held_by for one in leak.suspects), leak.where))
+    return len(keys) == 2 and keys[0] == keys[1]
 
 
 def planned_differences(before: Side, after: Side) -> list[Difference]:

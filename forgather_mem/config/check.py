@@ -63,25 +63,17 @@ class Problem:
         return self.kind != "redeclared"
 
 
-def problems(environment: ConfigEnvironment, name: str, variables: Mapping[str, object]) -> list[Problem]:
+def problems_of(
+    config: Config, environment: ConfigEnvironment, name: str, variables: Mapping[str, object]
+) -> list[Problem]:
     """All problems found, in the order of the stages.
 
     Args:
+        config: The loaded template.
         environment: Where templates are looked for, with the policy.
         name: Name of the template.
         variables: Its variables, for Jinja and for `!var`.
     """
-    try:
-        config = environment.load(name, **variables)
-    except TemplateError as error:
-        return [Problem(kind="template", error=error)]
-    return problems_of(config, environment, name, variables)
-
-
-def problems_of(
-    config: Config, environment: ConfigEnvironment, name: str, variables: Mapping[str, object]
-) -> list[Problem]:
-    """As `problems`, of a template that is loaded already."""
     misfits = list(_misfits(config, variables))
     found = (
         (Problem(kind="block", error=error) for error in config.rendered.unknown_blocks),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from forgather_mem.config.policy.remote_code import addresses_in
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.rendering.where import Rendering
 from forgather_mem.config.source.location import STRING, SourceLocation
-from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.config.source.rendered import Reference, Rendered
 from forgather_mem.config.source.search import Found, Searcher
 from forgather_mem.config.source.static_yaml import as_plain
 from forgather_mem.errors import TemplateError, did_you_mean
@@ -111,9 +111,7 @@ class ConfigEnvironment:
         plain = self._as_plain(os.fspath(name))
         return self._given(plain[1], variables) if plain else self.rendering.render(os.fspath(name), variables)
 
-    def find_referenced_templates(
-        self, name: str | os.PathLike[str], /, **variables: object
-    ) -> list[tuple[int, str, str]]:
+    def find_referenced_templates(self, name: str | os.PathLike[str], /, **variables: object) -> list[Reference]:
         """The templates that a template uses: level (0 is the template itself), name and file of each.
 
         Raises:
@@ -123,7 +121,7 @@ class ConfigEnvironment:
 
     def references(
         self, name: str | os.PathLike[str], /, **variables: object
-    ) -> tuple[list[tuple[int, str, str]], TemplateError | None]:
+    ) -> tuple[list[Reference], TemplateError | None]:
         """As `find_referenced_templates`, with the error that rendering it ended in: until there they were found.
 
         Raises:
@@ -131,8 +129,7 @@ class ConfigEnvironment:
         """
         if plain := self._as_plain(os.fspath(name)):
             return [(0, plain[0].name, str(plain[0].file))], None
-        found, error = self.rendering.references(os.fspath(name), variables)
-        return [(reference.level, reference.name, str(reference.file)) for reference in found], error
+        return self.rendering.references(os.fspath(name), variables)
 
     def _render_string(self, text: str, variables: Mapping[str, object]) -> Rendered:
         is_small = len(text) <= self._budgets.source_bytes and self._fits(text)
@@ -165,7 +162,11 @@ class ConfigEnvironment:
     def _config(self, rendered: Rendered, variables: Mapping[str, object]) -> Config:
         graph = parse(rendered, self._budgets)
         given = (*addresses_in(self._global_vars), *addresses_in(variables))
-        return Config(rendered, graph, self.policy, self._budgets, self._folder_of, given)
+        resolver = partial(
+            Resolver, graph, self.policy, budgets=self._budgets, addresses=given, num_chars=len(rendered.text),
+            folder_of=self._folder_of,
+        )  # fmt: skip
+        return Config(rendered, graph, resolver)
 
     def _folder_of(self, name: str) -> str | None:
         try:
@@ -199,21 +200,10 @@ class Config:
     objects; `construct` always builds new ones and keeps none.
     """
 
-    def __init__(
-        self,
-        rendered: Rendered,
-        graph: Graph,
-        policy: Policy,
-        budgets: Limits | None = None,
-        folder_of: Callable[[str], str | None] | None = None,
-        addresses: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, rendered: Rendered, graph: Graph, resolver: Callable[[Mapping[str, object]], Resolver]) -> None:
         self.rendered = rendered
         self.graph = graph
-        self._policy = policy
-        self._budgets = budgets
-        self._folder_of = folder_of
-        self._addresses = addresses
+        self._make_resolver = resolver
 
     @cached_property
     def text(self) -> str:
@@ -238,7 +228,7 @@ class Config:
             TemplateError: for an unknown target, an unbound variable, a refused name, arguments that don't fit, or an
                 exception in a constructor, which is then the cause. All but the last before anything is built.
         """
-        construction = self._construction(context_vars or {})
+        construction = Construction(self._resolver(context_vars or {}))
         if targets is None:
             return construction.build([self.graph.root])[0]
         if isinstance(targets, str):
@@ -290,22 +280,10 @@ class Config:
 
     @cached_property
     def _shared(self) -> Construction:
-        return self._construction({})
-
-    def _construction(self, context_vars: Mapping[str, object]) -> Construction:
-        return Construction(self._resolver(context_vars))
+        return Construction(self._resolver({}))
 
     def _resolver(self, context_vars: Mapping[str, object]) -> Resolver:
-        variables = {OWN_VARIABLE: self.text, **context_vars}
-        return Resolver(
-            self.graph,
-            self._policy,
-            variables,
-            budgets=self._budgets,
-            addresses=self._addresses,
-            num_chars=len(self.rendered.text),
-            folder_of=self._folder_of,
-        )
+        return self._make_resolver({OWN_VARIABLE: self.text, **context_vars})
 
     def _roots(self, targets: Iterable[str] | None) -> list[Value]:
         return [self.graph.root] if targets is None else [self._target(name) for name in targets]

@@ -86,7 +86,7 @@ class TrainingFinder:
 
 
 def _meet_forgather() -> None:
-    from forgather_mem.callbacks.trainer.forgather import call_when_made
+    from forgather_mem.callbacks.trainer.method_patches import call_when_made
     from forgather_mem.launch.watching import add_to
 
     call_when_made(sys.modules[FORGATHER_MODULE].BaseTrainer, add_to)

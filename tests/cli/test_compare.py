@@ -39,8 +39,8 @@ def test_the_part_and_the_setting_stand_first(folder: Path) -> None:
     done = compare(folder, "old", "new")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[:3] == [
-        "new takes 60.0 MiB more at the peak (host), nearly all of it the optimizer's",
-        "  state.",
+        "new: the optimizer's state +60.0 MiB. Of resident memory it takes 60.0 MiB more",
+        "  at the peak (host).",
         "optimizer: optim adamw_torch instead of sgd",
     ]
 
@@ -55,7 +55,7 @@ def test_each_is_compared_with_the_first_and_several_runs_may_be_one_side(folder
 
 def test_as_markdown_it_can_be_pasted(folder: Path) -> None:
     lines = compare(folder, "old", "new", "--markdown").stdout.splitlines()
-    assert lines[0].startswith("**new takes 60.0 MiB more at the peak")
+    assert lines[0].startswith("**new: the optimizer's state +60.0 MiB. Of resident memory it takes 60.0 MiB more")
     assert "| optimizer | 0 B | 60.0 MiB | +60.0 MiB |" in lines
 
 

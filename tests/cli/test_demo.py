@@ -1,5 +1,6 @@
 """`forgather-mem demo`, as a person types it: real trainings of a few steps in processes of their own."""
 
+import io
 import os
 import re
 import signal
@@ -7,9 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from transformers.trainer_callback import CallbackHandler, PrinterCallback
+from transformers.trainer_callback import ProgressCallback as TransformersBar
 
+from forgather_mem.cli.demo import _train
 from tests.events import scalars
 from tests.forked import SCRIPTS, Forked
 
@@ -69,6 +74,28 @@ def test_a_template_of_callbacks_trains_the_demo_and_its_losses_and_memory_are_o
     points = scalars(tmp_path / found[1])
     assert {"train/loss", "eval/loss", "mem_phase_host/backward_gib"} <= set(points)
     assert [step for step, _ in points["mem_host/rss_gib"]] == [1, 2, 3, 4, 5, 6]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "shows"), [(Terminal(), ["ProgressCallback"]), (io.StringIO(), [])])
+def test_on_a_terminal_our_bar_is_in_the_place_of_what_the_trainer_prints(
+    stream: io.StringIO, shows: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = CallbackHandler([PrinterCallback, TransformersBar], None, None, None, None)
+    trainer = SimpleNamespace(
+        add_callback=handler.add_callback,
+        remove_callback=handler.remove_callback,
+        callback_handler=handler,
+        train=lambda: None,
+    )
+    monkeypatch.setattr("sys.stderr", stream)
+    assert _train(trainer) == 0
+    assert [type(callback).__name__ for callback in handler.callbacks] == shows
+    assert not any(isinstance(callback, TransformersBar) for callback in handler.callbacks)
 
 
 @pytest.mark.soak

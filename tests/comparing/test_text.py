@@ -6,7 +6,7 @@ from typing import Any
 from forgather_mem.comparing.text import comparison_markdown, comparison_text, sentences
 from forgather_mem.comparing.verdict import comparison_of
 from forgather_mem.telemetry.report import Breakdown, RunReport
-from tests.comparing.runs import leaking, run, side
+from tests.comparing.runs import leaking, on_device, run, side
 
 OLD = {"model.attn_implementation": "sdpa"}
 NEW = {"model.attn_implementation": "eager"}
@@ -17,8 +17,9 @@ def test_the_verdict_stands_first_then_its_cause_then_the_table() -> None:
         comparison_of(side("before", run(settings=OLD)), side("after", run(580, settings=NEW, activations_peak=156)))
     )
     lines = text.splitlines()
-    assert lines[:2] == [
-        "after takes 80.0 MiB more at the peak (host), nearly all of it activations.",
+    assert lines[:3] == [
+        "after: activations +80.0 MiB. Of resident memory it takes 80.0 MiB more at the",
+        "  peak (host).",
         "activations: model.attn_implementation eager instead of sdpa",
     ]
     assert [line.split() for line in lines if line.startswith(("peak", "parameters", "model."))] == [
@@ -38,7 +39,10 @@ def test_of_equal_runs_it_says_what_can_not_be_told() -> None:
 def test_several_parts_are_named_with_their_sizes_and_leaks_with_holder_and_line() -> None:
     text = comparison_text(comparison_of(side("a", run()), side("b", run(720, leak=leaking(), optimizer=64, steps=90))))
     words = " ".join(text.split())
-    assert "b takes 220.0 MiB more at the peak (host): a leak +160.0 MiB, the optimizer's state +40.0 MiB" in words
+    assert words.startswith(
+        "b: a leak (Trainer.losses) +160.0 MiB, the optimizer's state +40.0 MiB. Of resident memory"
+    )
+    assert "it takes 220.0 MiB more at the peak (host)" in words
     assert "new leak: 2.0 MiB a step from step 10 on, Trainer.losses, train.py:41" in words
     assert "steps: 100 and 90; what grows over steps differs for that alone" in words
 
@@ -100,7 +104,10 @@ def test_what_no_part_explains_is_told_as_a_number_and_what_would_tell_more() ->
     for after in (replace(run(600), breakdown=Breakdown()), run(600, counted=False), run(600)):
         assert words(run(), after).startswith(unknown)
     some = words(run(), run(600, optimizer=64))
-    assert "the optimizer's state +40.0 MiB; can't tell what the rest is: `forgather-mem run --plan` on both" in some
+    assert some.startswith(
+        "b: the optimizer's state +40.0 MiB. Of resident memory it takes 100.0 MiB more at the peak (host); can't tell "
+        "what the rest is: `forgather-mem run --plan` on both sides says more."
+    )
     assert "can't tell" not in words(run(), run(600, optimizer=84, activations_peak=116))
 
 
@@ -117,13 +124,37 @@ def test_a_folder_against_itself_takes_as_much() -> None:
 def test_a_peak_that_can_not_be_told_is_not_said_to_be_the_same() -> None:
     near, far = run(500.5, optimizer=30), run(510, optimizer=30)
     assert words(run(), near).startswith(
-        "b takes as much at the peak (host), but the optimizer's state +6.0 MiB. memory a b difference "
+        "b: the optimizer's state +6.0 MiB; it takes as much at the peak (host). memory a b difference "
         "peak 500.0 MiB 500.5 MiB ="
     )
     assert words(run(), far).startswith(
         "b: the optimizer's state +6.0 MiB; whether the peak (host) differs can't be told. memory a b difference "
         "peak 500.0 MiB 510.0 MiB can't tell"
     )
+
+
+def test_what_is_counted_stands_before_resident_memory_that_differs_by_more() -> None:
+    steps_since = 90
+    leak = leaking("kept", mib_per_step=6.5 / steps_since)
+    text = words(run(held=100), run(540, held=105.9, leak=leak))
+    assert text.startswith("b: a leak (kept) +5.9 MiB. Of resident memory it takes 40.0 MiB more at the peak (host);")
+    assert "new leak: 74.0 KiB a step from step 10 on, kept, train.py:41" in text
+    nameless = replace(leak, suspects=())
+    assert words(run(held=100), run(540, held=105.9, leak=nameless)).startswith("b: a leak +5.9 MiB. Of resident")
+    told = words(run(held=100), run(540, held=105.9))
+    assert told.startswith("b: held memory +5.9 MiB. Of resident memory it takes 40.0 MiB more at the peak (host);")
+
+
+def test_a_device_counts_its_peak_itself_so_it_stands_first() -> None:
+    text = words(on_device(1000), on_device(1200))
+    assert text.startswith("b takes 200.0 MiB more at the peak (device); can't tell what it is:")
+
+
+def test_beside_plans_that_are_equal_the_leak_stands_first() -> None:
+    parts = {"forward": {"parameters": 14.0, "activations": 80.0}}
+    text = words(run(planned=parts), run(540, planned=parts, leak=leaking("kept", mib_per_step=0.1)))
+    assert text.startswith("b: a leak (kept) +9.0 MiB; it takes as much at the planned peak, to the byte. new leak:")
+    assert "resident: 40.0 MiB more" in text
 
 
 def test_what_is_held_has_one_name_in_the_sentence_and_the_table() -> None:

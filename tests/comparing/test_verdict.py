@@ -136,6 +136,19 @@ def test_a_copy_that_is_kept_is_found_although_resident_memory_can_not_tell() ->
     assert told(held=114) == [("held", 14)]
     assert told(held=100.9) == []
     assert told(held=280, leak=leaking()) == [("leak", 180)], "it is the same memory"
+    assert told(held=290, leak=leaking()) == [("leak", 190)], "what is held was counted, the leak estimated"
+    assert told(held=400, leak=leaking()) == [("leak", 180), ("held", 120)], "a copy beside the leak"
+
+
+def test_a_leak_that_both_have_is_told_by_what_is_held_and_stands_first_when_that_has_grown() -> None:
+    def told(**after: Any) -> list[tuple[str, str, int]]:
+        found = compared(run(held=280, leak=leaking()), run(503, **after)).grown
+        return [(one.part, one.holder, round(one.bytes / MIB)) for one in found]
+
+    assert told(held=280, leak=leaking(mib_per_step=2.01)) == [], "two estimates of one leak differ a little"
+    assert told(held=460, leak=leaking(mib_per_step=4)) == [("leak", "Trainer.losses", 180)]
+    more = told(held=280, leak=leaking("Trainer.cache", mib_per_step=2.1), optimizer=84, workers=300)
+    assert more == [("leak", "Trainer.cache", 9), ("optimizer", "", 60), ("data workers", "", 300)]
 
 
 def test_what_is_held_is_not_compared_where_only_one_run_was_long_enough_to_read_its_model() -> None:

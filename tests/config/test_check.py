@@ -2,14 +2,17 @@
 
 import time
 
-from forgather_mem.config.check import problems, refused
+from forgather_mem.cli.check import found_problems
+from forgather_mem.config.check import refused
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy.policy import Policy
 
 
 def unused(folder, text, *names):
     (folder / "t.yaml").write_text(text)
-    found = problems(ConfigEnvironment(folder, policy=Policy(allow_files=[folder])), "t.yaml", dict.fromkeys(names, 1))
+    found = found_problems(
+        ConfigEnvironment(folder, policy=Policy(allow_files=[folder])), "t.yaml", dict.fromkeys(names, 1)
+    )
     assert {problem.kind for problem in found} <= {"unused"}
     return [problem.error.message.split("'")[1] for problem in found]
 
@@ -29,7 +32,7 @@ def test_very_many_opened_braces_are_read_once(tmp_path):
 def found(folder, name="t.yaml", **files):
     for file, text in files.items():
         (folder / f"{file}.yaml").write_text(text)
-    problem_list = problems(ConfigEnvironment(folder, policy=Policy(allow_files=[folder])), name, {})
+    problem_list = found_problems(ConfigEnvironment(folder, policy=Policy(allow_files=[folder])), name, {})
     return [(problem.kind, problem.error.line, problem.error.hint) for problem in problem_list]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from forgather_mem.errors import did_you_mean
 
@@ -52,8 +53,8 @@ class GradientNorms:
         only: str | None = None,
         without: str | None = None,
     ) -> None:
-        names, parameters = zip(*model.named_parameters(), strict=True) if _has_any(model) else ((), ())
-        self._parameters = [weakref.ref(parameter) for parameter in parameters]
+        names = [name for name, _ in model.named_parameters()]
+        self._parameters = [weakref.ref(parameter) for parameter in model.parameters()]
         layer_names = [layer_name(name) for name in names]
         self._layers = list(dict.fromkeys(layer_names))
         number_of = {name: number for number, name in enumerate(self._layers)}
@@ -144,24 +145,12 @@ def _tracked_names(
 
 def _norms(gradients: list[torch.Tensor]) -> list[float]:
     """The norm of each gradient, on the host: one pass and one synchronisation per device and dtype."""
-    kinds = [(gradient.device, gradient.dtype) for gradient in gradients]
-    if len(set(kinds)) == 1:
-        return _norms_of_one_kind(gradients)
     norms = [0.0] * len(gradients)
-    for kind in dict.fromkeys(kinds):
-        numbers = [number for number, other in enumerate(kinds) if other == kind]
-        found = _norms_of_one_kind([gradients[number] for number in numbers])
+    for (_, dtype), (columns, numbers) in _group_tensors_by_device_and_dtype([[*gradients]], with_indices=True).items():
+        # In half precision the norm itself would have only three correct digits
+        asked = {"dtype": torch.float32} if dtype in _HALF else {}
+        column = [gradient for gradient in columns[0] if gradient is not None]
+        found = torch.stack(torch._foreach_norm(column, 2, **asked)).tolist()
         for number, norm in zip(numbers, found, strict=True):
             norms[number] = norm
     return norms
-
-
-def _norms_of_one_kind(gradients: list[torch.Tensor]) -> list[float]:
-    # In half precision the norm itself would have only three correct digits.
-    asked = {"dtype": torch.float32} if gradients[0].dtype in _HALF else {}
-    norms: list[float] = torch.stack(torch._foreach_norm(gradients, 2, **asked)).tolist()
-    return norms
-
-
-def _has_any(model: torch.nn.Module) -> bool:
-    return next(model.parameters(), None) is not None

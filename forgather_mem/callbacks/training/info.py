@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import Facts, arguments, training_facts
+from forgather_mem.errors import check_flags
 from forgather_mem.telemetry.records import NOTHING, Moment, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
@@ -27,8 +28,7 @@ class InfoCallback(RuleCallback):
     """
 
     def __init__(self, verbose: bool = False, *, enabled: bool = True, strict: bool = False) -> None:
-        if not isinstance(verbose, bool):
-            raise ValueError(f"InfoCallback(verbose={verbose!r}): verbose is true or false")
+        check_flags("InfoCallback", verbose=verbose)
         self.verbose = verbose
         self._teller = _Teller(verbose)
         super().__init__([Rule(AtEvent("train_begin"), [self._teller], "InfoCallback")], enabled=enabled, strict=strict)

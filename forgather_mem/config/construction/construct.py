@@ -29,21 +29,13 @@ MISSING: Final = object()
 class Cell:
     """The one object of a node, shared by a construction and the partials that it made."""
 
-    __slots__ = ("node", "value")
+    __slots__ = ("value",)
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.value: object = MISSING
-
-    def fill(self, singletons: Mapping[int, object]) -> None:
-        """Take the object from those of a construction, if it is there and this is empty."""
-        if self.value is MISSING:
-            self.value = singletons.get(id(self.node), MISSING)
+    def __init__(self, value: object = MISSING) -> None:
+        self.value = value
 
 
-def _filled_cells(cells: Mapping[int, Cell]) -> dict[int, object]:
-    """The objects that are built already, by id of their node."""
-    return {key: cell.value for key, cell in cells.items() if cell.value is not MISSING}
+Cells = dict[int, Cell]  # by id of the node; whoever has them keeps the nodes alive
 
 
 class Construction:
@@ -54,8 +46,8 @@ class Construction:
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
-        self._built: dict[int, object] = {}  # by id of the node; the graph keeps the nodes alive
-        self._cells: dict[int, Cell] = {}
+        self._singletons: Cells = {}
+        self._memo: dict[int, object] = {}
         self._items: dict[int, int] = {}
 
     def build(self, roots: Sequence[Value]) -> list[object]:
@@ -65,16 +57,12 @@ class Construction:
             TemplateError: before anything is built, if something is unbound, refused, missing or does not fit; later if
                 a constructor raises, with its exception as the cause.
         """
-        run = Builder(self._resolver, self._built, self._built, items=self._items)
+        run = Builder(self._resolver, self._singletons, self._memo, self._items)
         with run.clock:
             for node in self._resolver.calls(roots):
                 if not is_file(node):  # an earlier call of the template may write the file
                     run.check_ahead(node)
-            self._built.update(_filled_cells(self._cells))
-            try:
-                return [run.value(root) for root in roots]
-            finally:
-                run.release(self._cells)
+            return [run.value(root) for root in roots]
 
 
 class Partial:
@@ -82,23 +70,28 @@ class Partial:
     anew for each call, except for singletons.
 
     Exceptions of the callable itself pass through, with a note that names the partial's location.
+
+    Args:
+        resolver: Of its construction; it keeps only the variables that its arguments refer to.
+        node: What it calls, and with what.
+        singletons: Of its construction; it keeps those that its arguments refer to, also ones that are built later.
     """
 
-    def __init__(self, resolver: Resolver, node: CallNode, run: Builder | None) -> None:
-        self._resolver = resolver
+    def __init__(self, resolver: Resolver, node: CallNode, singletons: Cells) -> None:
+        def parts(part: Node) -> Sequence[Node]:
+            cell = singletons.get(id(part))
+            return resolver.parts(part) if cell is None or cell.value is MISSING else ()
+
+        needed = list(walk_nodes([node], parts))
+        names = [part.variable for part in needed if isinstance(part, VarNode)]
+        self._resolver = resolver.narrowed(names)
         self._node = node
-        self._run = run  # while the construction that made it is running; afterwards `_cells` is used
-        self._cells: dict[int, Cell] = {}
+        self._cells = {id(part): singletons.setdefault(id(part), Cell()) for part in needed if part.is_singleton}
 
     def __call__(self, /, *args: object, **kwargs: object) -> object:
-        singletons = self._run.singletons if self._run else _filled_cells(self._cells)
-        run = Builder(self._resolver, singletons, {}, self._run.partials if self._run else [])
-        try:
-            with run.clock:
-                return run.call_partial(self._node, args, kwargs)
-        finally:
-            if self._run is None:
-                run.release(self._cells)
+        run = Builder(self._resolver, self._cells, {})
+        with run.clock:
+            return run.call_partial(self._node, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<!partial:{self._node.constructor} at {self._resolver.graph.place(self._node.mark)}>"
@@ -111,54 +104,32 @@ class Partial:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickles the partial with the singletons that its arguments refer to."""
-        whole = Partial(self._resolver, self._node, None)
-        whole.release(self._run.singletons if self._run else _filled_cells(self._cells), {})
-        return _restored, (whole._resolver, self._node, [(c.node, c.value) for c in whole._cells.values()])
-
-    def release(self, singletons: Mapping[int, object], cells: dict[int, Cell]) -> None:
-        """Let go of the construction: keep only the variables and singletons that the arguments refer to."""
-        resolver, names = self._resolver, []
-        self._run, self._cells = None, {}
-
-        def parts(node: Node) -> Sequence[Node]:
-            return () if node.is_singleton and id(node) in singletons else resolver.parts(node)
-
-        for node in walk_nodes([self._node], parts):
-            if node.is_singleton:
-                cell = self._cells[id(node)] = cells.setdefault(id(node), Cell(node))
-                cell.fill(singletons)
-            elif isinstance(node, VarNode):
-                names.append(node.variable)
-        self._resolver = resolver.narrowed(names)
+        known = [(part, self._cells[id(part)].value) for part in walk_nodes([self._node]) if id(part) in self._cells]
+        built = [(part, value) for part, value in known if value is not MISSING]
+        return _restored, (self._resolver, self._node, built)
 
 
 def _restored(resolver: Resolver, node: CallNode, built: Sequence[tuple[Node, object]]) -> Partial:
-    partial = Partial(resolver, node, None)
-    for shared, value in built:
-        cell = partial._cells[id(shared)] = Cell(shared)
-        cell.value = value
-    return partial
+    return Partial(resolver, node, {id(part): Cell(value) for part, value in built})
 
 
 class Builder:
     """One construction of some targets, or one call of a partial.
 
     Args:
-        singletons: Objects that exist once per construction, by id of their node.
-        memo: The other lists and mappings, which are shared by all their aliases.
-        partials, items: Collect the partials made, and the `Sizes` of what is built.
+        singletons: Objects that exist once per construction.
+        memo: The other lists and mappings, which are shared by all their aliases, by id of their node.
+        items: Collects the `Sizes` of what is built.
     """
 
     def __init__(
         self,
         resolver: Resolver,
-        singletons: dict[int, object],
+        singletons: Cells,
         memo: dict[int, object],
-        partials: list[Partial] | None = None,
         items: dict[int, int] | None = None,
     ) -> None:
-        self.singletons = singletons
-        self.partials = [] if partials is None else partials
+        self._singletons = singletons
         self._resolver = resolver
         self._memo = memo
         self.clock = resolver.clock()
@@ -167,13 +138,6 @@ class Builder:
         self._arguments_check = ArgumentCheck(resolver.allows_address)
         self._ahead = Sizes(resolver.budgets, self.clock, {})
         self._sizes = Sizes(resolver.budgets, self.clock, {} if items is None else items)
-
-    def release(self, cells: dict[int, Cell]) -> None:
-        """At the end: detach the partials and move what was built into the shared cells."""
-        for partial in self.partials:
-            partial.release(self.singletons, cells)
-        for cell in cells.values():
-            cell.fill(self.singletons)
 
     def callee(self, node: CallNode) -> Callee:
         """The callee of a call, imported if necessary."""
@@ -254,7 +218,10 @@ class Builder:
         return self._resolver.parts(node)
 
     def _known(self, node: Node) -> object:
-        return (self.singletons if node.is_singleton else self._memo).get(id(node), MISSING)
+        if not node.is_singleton:
+            return self._memo.get(id(node), MISSING)
+        cell = self._singletons.get(id(node))
+        return MISSING if cell is None else cell.value
 
     def _make(self, node: Node, values: Sequence[object]) -> object:
         made: object
@@ -271,8 +238,10 @@ class Builder:
             self._sizes.add(node, self._resolver.parts, made)
         except (TooLarge, OutOfTime) as error:
             raise self._resolver.error(node, str(error)) from error
-        if not node.per_use:
-            (self.singletons if node.is_singleton else self._memo)[id(node)] = made
+        if node.is_singleton:
+            self._singletons.setdefault(id(node), Cell()).value = made
+        elif not node.per_use:
+            self._memo[id(node)] = made
         return made
 
     def _variable(self, node: VarNode, values: Sequence[object]) -> object:
@@ -283,9 +252,7 @@ class Builder:
 
     def _call(self, node: CallNode, values: Sequence[object]) -> object:
         if node.kind == "partial":
-            made = Partial(self._resolver, node, self)
-            self.partials.append(made)
-            return made
+            return Partial(self._resolver, node, self._singletons)
         callee = self.callee(node)
         args, kwargs = self._arguments(node, values)
         if callee.is_checked_late or node.latent is not None:

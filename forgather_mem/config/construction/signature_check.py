@@ -64,16 +64,20 @@ def parameters_of(function: Callable[..., object], *, follow_wrapped: bool = Fal
     )
 
 
-def _of_python(function: Callable[..., object]) -> Parameters | None:
-    """As `inspect` would find, for a function or an ordinary class written in Python, but a hundred times faster."""
-    skipped = 0
+def python_function(function: Callable[..., object]) -> FunctionType | None:
+    """What Python runs for a function or an ordinary class that is written in Python; else None."""
     found: object = function
     if isinstance(function, type):
         makes: object = function.__new__
-        if type(function).__call__ is not type.__call__ or makes is not object.__new__:
-            return None
-        found, skipped = function.__init__, 1  # type: ignore[misc]  # of this class itself
-    if not isinstance(found, FunctionType):
+        is_usual = makes is object.__new__ and type(function).__call__ is type.__call__
+        found = function.__init__ if is_usual else None  # type: ignore[misc]  # of this class itself
+    return found if isinstance(found, FunctionType) else None
+
+
+def _of_python(function: Callable[..., object]) -> Parameters | None:
+    """As `inspect` would find, but a hundred times faster."""
+    found, skipped = python_function(function), int(isinstance(function, type))
+    if found is None:
         return None
     code, defaults = found.__code__, found.__defaults__ or ()
     num_plain = code.co_argcount

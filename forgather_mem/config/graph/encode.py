@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import yaml
+from yaml.representer import SafeRepresenter
 
 from forgather_mem.config.graph.nodes import (
     NO_DEFAULT,
@@ -33,6 +32,7 @@ from forgather_mem.config.graph.scalars import resolve
 from forgather_mem.config.graph.tags import is_shorthand
 
 _Dumper = getattr(yaml, "CDumper", yaml.Dumper)
+_REPRESENTER = SafeRepresenter()
 _ANCHOR = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -157,18 +157,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _text(value: Value) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
-        text = repr(value)
-        return text if "." in text else text.replace("e", ".0e")  # a number in YAML 1.1 as well
-    if isinstance(value, datetime.datetime):
-        return value.isoformat(" ")
-    return str(value)
+    return str(SafeRepresenter.yaml_representers[type(value)](_REPRESENTER, value).value)
 
 
 class Branch(NamedTuple):

@@ -22,16 +22,8 @@ Value: TypeAlias = object
 Kind: TypeAlias = Literal["singleton", "factory", "partial", "meta"]
 
 
-class _NoDefault:
-    def __repr__(self) -> str:
-        return "NO_DEFAULT"
-
-    def __reduce__(self) -> str:
-        return "NO_DEFAULT"
-
-
-NO_DEFAULT: Final = _NoDefault()
-"""The default of a variable that has none."""
+NO_DEFAULT: Final = Ellipsis
+"""The default of a variable that has none: no YAML means it, and a copy of it is itself."""
 
 TEXT: Final = 0
 """Key of the position of an unquoted text; other keys are names."""
@@ -161,9 +153,6 @@ class Redeclared:
 class Graph:
     """A parsed template.
 
-    Two graphs are equal if they would build the same objects: same nodes, same names, same sharing. Locations and
-    overridden keys don't count.
-
     Attributes:
         root: The whole document, without the entries of a root mapping that start with a dot.
         definitions: These entries, in order; a key may repeat.
@@ -175,11 +164,6 @@ class Graph:
     definitions: tuple[tuple[str, Value], ...] = ()
     redeclared: tuple[Redeclared, ...] = ()
     locate: Callable[[int, int], SourceLocation] | None = None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Graph) and same(self.root, other.root)
-
-    __hash__ = None  # type: ignore[assignment]
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -284,13 +268,9 @@ def step(key: object) -> str:
     return f"[{key!r}]"
 
 
-def children_of(node: Node) -> Sequence[Node]:
-    """All nodes among the parts of a node."""
-    return node.children
-
-
-def walk_nodes(roots: Iterable[Value], parts: Callable[[Node], Sequence[Node]] = children_of) -> Iterator[Node]:
-    """Every node reachable from the given ones, once, in written order. `parts` gives the successors of a node."""
+def walk_nodes(roots: Iterable[Value], parts: Callable[[Node], Sequence[Node]] | None = None) -> Iterator[Node]:
+    """Every node reachable from the given ones, once, in written order. `parts` gives the successors of a node; by
+    default all nodes among its parts."""
     seen: set[int] = set()
     stack = [root for root in reversed(list(roots)) if isinstance(root, Node)]
     while stack:
@@ -299,39 +279,4 @@ def walk_nodes(roots: Iterable[Value], parts: Callable[[Node], Sequence[Node]] =
             continue
         seen.add(id(node))
         yield node
-        stack.extend(reversed(parts(node)))
-
-
-def same(left: Value, right: Value) -> bool:
-    """Whether two graphs would build the same objects, sharing included."""
-    partner: dict[int, Node] = {}
-    back: dict[int, Node] = {}
-    stack = [(left, right)]
-    while stack:
-        a, b = stack.pop()
-        if not (isinstance(a, Node) and isinstance(b, Node)):
-            if type(a) is not type(b) or not (a == b or (a != a and b != b)):
-                return False
-            continue
-        if id(a) in partner or id(b) in back:
-            if partner.get(id(a)) is not b or back.get(id(b)) is not a:
-                return False
-            continue
-        partner[id(a)], back[id(b)] = b, a
-        if _shape(a) != _shape(b):
-            return False
-        stack.extend(zip((value for _, value in edges(a)), (value for _, value in edges(b)), strict=True))
-    return True
-
-
-def _shape(node: Node) -> tuple[object, ...]:
-    """A key that equal nodes have in common, without their values."""
-    if isinstance(node, ListNode):
-        return ListNode, node.form, node.name, len(node.items)
-    if isinstance(node, DictNode):
-        return DictNode, node.form, node.name, [(type(key), key) for key in node.entries]
-    if isinstance(node, CallNode):
-        keys = [*node.kwargs, node.latent is None]
-        return CallNode, node.kind, node.constructor, node.name, node.searchpath, len(node.args), keys
-    assert isinstance(node, VarNode)
-    return VarNode, node.variable, node.default is NO_DEFAULT
+        stack.extend(reversed(node.children if parts is None else parts(node)))

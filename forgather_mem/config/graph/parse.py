@@ -15,7 +15,7 @@ import yaml
 
 from forgather_mem.config.clock import CpuClock, OutOfTime
 from forgather_mem.config.graph.composer import Composer, mark_of
-from forgather_mem.config.graph.nodes import Graph, Node, edges, line_and_column, mark_at
+from forgather_mem.config.graph.nodes import Graph, Node, line_and_column, mark_at, walk_nodes
 from forgather_mem.config.graph.tags import TemplateNodeError, missing_colon_hint
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.source.rendered import Rendered
@@ -114,22 +114,13 @@ def _check_directives(text: str) -> None:
 def _refuse_repeated_names(graph: Graph, names: set[str]) -> None:
     """Two nodes with the same `@name` are an error, unless one of them was overridden and is not in the graph."""
     holders: dict[str, Node] = {}
-    seen: set[int] = set()
-    stack = [graph.root]
-    while stack:
-        node = stack.pop()
-        if not isinstance(node, Node) or id(node) in seen:
-            continue
-        seen.add(id(node))
-        if node.name in names:
-            first = holders.setdefault(node.name, node)
-            if first is not node:
-                first, last = sorted((first, node), key=lambda node: node.mark)
-                there = graph.place(first.mark)
-                raise TemplateNodeError(
-                    last.mark, f"the name @{node.name} is given twice, first at {there}", "give it another name"
-                )
-        stack.extend(value for _, value in edges(node))
+    for node in walk_nodes([graph.root]):
+        if node.name in names and holders.setdefault(node.name, node) is not node:
+            first, last = sorted((holders[node.name], node), key=lambda node: node.mark)
+            there = graph.place(first.mark)
+            raise TemplateNodeError(
+                last.mark, f"the name @{node.name} is given twice, first at {there}", "give it another name"
+            )
 
 
 def _syntax_error(rendered: Rendered, composer: Composer, error: Exception) -> TemplateError:

@@ -22,37 +22,29 @@ OPENABLE = ("call", "named_list", "named_tuple", "named_dict")
 """Further names of Forgather that are not Python built-ins. `call` runs what it is given, so only an exact entry opens
 it; the `named_` three are what `!list:@name`, `!tuple:@name` and `!dict:@name` become."""
 
+
+def _names(by_module: dict[str, str]) -> list[str]:
+    return [f"{module}:{name}" for module, names in by_module.items() for name in names.split()]
+
+
 EXACT = frozenset(
-    {
-        "collections:OrderedDict",
-        "datetime:date",
-        "datetime:datetime",
-        "datetime:timedelta",
-        "pathlib:Path",
-        "pathlib:PurePath",
-        "pathlib:PurePosixPath",
-        "random:Random",
-        "torch.utils.tensorboard:SummaryWriter",
-        "torch:Generator",
-        "torch:device",
-        "transformers:Seq2SeqTrainingArguments",
-        "transformers:TrainingArguments",
-        "transformers.training_args:TrainingArguments",
-        "transformers.training_args_seq2seq:Seq2SeqTrainingArguments",
-        "forgather_mem.engine.schedule:Rule",
-        "forgather_mem.telemetry.rule:Rule",
-        "forgather_mem:Above",
-        "forgather_mem:AtEvent",
-        "forgather_mem:BatchMemoryProfiler",
-        "forgather_mem:Below",
-        "forgather_mem:EpochMemoryMonitor",
-        "forgather_mem:Every",
-        "forgather_mem:MemoryMonitor",
-        "forgather_mem:MemoryTracker",
-        "forgather_mem:Rule",
-        "forgather_mem:monitor_memory",
-        "forgather_mem:track_memory",
-    }
+    _names(
+        {
+            "collections": "OrderedDict",
+            "datetime": "date datetime timedelta",
+            "pathlib": "Path PurePath PurePosixPath",
+            "random": "Random",
+            "torch": "Generator device",
+            "torch.utils.tensorboard": "SummaryWriter",
+            "transformers": "Seq2SeqTrainingArguments TrainingArguments",
+            "transformers.training_args": "TrainingArguments",
+            "transformers.training_args_seq2seq": "Seq2SeqTrainingArguments",
+            "forgather_mem": "Above AtEvent BatchMemoryProfiler Below EpochMemoryMonitor Every MemoryMonitor "
+            "MemoryTracker Rule monitor_memory track_memory",
+            "forgather_mem.engine.schedule": "Rule",
+            "forgather_mem.telemetry.rule": "Rule",
+        }
+    )
 )
 """Exactly these names, not their attributes."""
 
@@ -168,27 +160,20 @@ def is_hard(dotted: str) -> bool:
     return any(".".join(parts[:end]) in HARD for end in range(1, len(parts) + 1))
 
 
-_OURS = "forgather_mem.callbacks"
-ALIASES = {
-    "forgather.ml.default_callbacks:InfoCallback": f"{_OURS}:InfoCallback",
-    "forgather.ml.default_callbacks:ProgressCallback": f"{_OURS}:ProgressCallback",
-    "forgather.ml.grad_logger:GradLogger": f"{_OURS}:GradLogger",
-    "forgather.ml.json_logger:JsonLogger": f"{_OURS}:JsonLogger",
-    "forgather.ml.tb_logger:TBLogger": f"{_OURS}:TBLogger",
-    "forgather.ml.textgen_callback:TextgenCallback": f"{_OURS}:TextgenCallback",
-    "forgather.ml.trainer.callbacks.default_callbacks:InfoCallback": f"{_OURS}:InfoCallback",
-    "forgather.ml.trainer.callbacks.default_callbacks:ProgressCallback": f"{_OURS}:ProgressCallback",
-    "forgather.ml.trainer.callbacks.grad_logger:GradLogger": f"{_OURS}:GradLogger",
-    "forgather.ml.trainer.callbacks.json_logger:JsonLogger": f"{_OURS}:JsonLogger",
-    "forgather.ml.trainer.callbacks.peak_memory:PeakMemory": f"{_OURS}:PeakMemory",
-    "forgather.ml.trainer.callbacks.tb_logger:TBLogger": f"{_OURS}:TBLogger",
-    "forgather.ml.trainer.callbacks.textgen_callback:TextgenCallback": f"{_OURS}:TextgenCallback",
-    "forgather.ml.trainer.callbacks:GradLogger": f"{_OURS}:GradLogger",
-    "forgather.ml.trainer.callbacks:InfoCallback": f"{_OURS}:InfoCallback",
-    "forgather.ml.trainer.callbacks:JsonLogger": f"{_OURS}:JsonLogger",
-    "forgather.ml.trainer.callbacks:PeakMemory": f"{_OURS}:PeakMemory",
-    "forgather.ml.trainer.callbacks:ProgressCallback": f"{_OURS}:ProgressCallback",
-    "forgather.ml.trainer.callbacks:TBLogger": f"{_OURS}:TBLogger",
-    "forgather.ml.trainer.callbacks:TextgenCallback": f"{_OURS}:TextgenCallback",
+_OF_FORGATHER = {
+    "forgather.ml.default_callbacks": "InfoCallback ProgressCallback",
+    "forgather.ml.grad_logger": "GradLogger",
+    "forgather.ml.json_logger": "JsonLogger",
+    "forgather.ml.tb_logger": "TBLogger",
+    "forgather.ml.textgen_callback": "TextgenCallback",
+    "forgather.ml.trainer.callbacks": "GradLogger InfoCallback JsonLogger PeakMemory ProgressCallback TBLogger "
+    "TextgenCallback",
+    "forgather.ml.trainer.callbacks.default_callbacks": "InfoCallback ProgressCallback",
+    "forgather.ml.trainer.callbacks.grad_logger": "GradLogger",
+    "forgather.ml.trainer.callbacks.json_logger": "JsonLogger",
+    "forgather.ml.trainer.callbacks.peak_memory": "PeakMemory",
+    "forgather.ml.trainer.callbacks.tb_logger": "TBLogger",
+    "forgather.ml.trainer.callbacks.textgen_callback": "TextgenCallback",
 }
+ALIASES = {name: f"forgather_mem.callbacks:{name.partition(':')[2]}" for name in _names(_OF_FORGATHER)}
 """Old and current names of Forgather, and our replacement where Forgather's can't be imported."""

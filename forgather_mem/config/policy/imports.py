@@ -79,10 +79,9 @@ def find_file(written: str, directory: str | None) -> Path:
     Raises:
         NoSuchName: if there is no such file.
     """
-    for folder in (directory, os.getcwd()):
-        path = os.path.realpath(os.path.join(folder or "", os.path.expanduser(written)))
-        if os.path.isfile(path):
-            return Path(path)
+    for path in _places(written, directory):
+        if path.is_file():
+            return path
     beside = f"beside the template ({directory}) or " if directory else ""
     near = did_you_mean(written, [name for folder in (directory, ".") if folder for name in _python_files(folder)])
     raise NoSuchName(f"there is no file {written!r} {beside}in the working folder" + (f"; {near}" if near else ""))
@@ -97,11 +96,14 @@ def _python_files(folder: str) -> list[str]:
 
 def find_package_folder(written: str, directory: str | None) -> Path:
     """The real path of a folder, looked up like a file; it need not exist."""
-    for folder in (directory, os.getcwd()):
-        path = os.path.realpath(os.path.join(folder or "", os.path.expanduser(written)))
-        if os.path.isdir(path):
-            break
-    return Path(path)
+    beside, here = _places(written, directory)
+    return beside if beside.is_dir() else here
+
+
+def _places(written: str, directory: str | None) -> list[Path]:
+    """The real path beside the template, and in the working folder."""
+    folders = (directory or "", os.getcwd())
+    return [Path(os.path.realpath(os.path.join(folder, os.path.expanduser(written)))) for folder in folders]
 
 
 def import_file(path: Path, searchpath: Sequence[Path] = ()) -> ModuleType:

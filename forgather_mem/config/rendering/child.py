@@ -20,7 +20,6 @@ from types import FrameType
 
 from forgather_mem.config.clock import CpuClock, OutOfTime
 from forgather_mem.config.limits import Limits
-from forgather_mem.config.rendering.functions import Clock
 from forgather_mem.config.rendering.render import Renderer
 from forgather_mem.config.rendering.source_map import SourceMap, Tracer
 from forgather_mem.config.rendering.stranger import Request
@@ -85,11 +84,10 @@ def answer(request: Request, cpu: CpuClock) -> dict[str, object]:
     if request.what == "references":
         found, failure = renderer.references(request.name, request.variables)
         return {"references": found, "failure": failure and failure.__dict__}
-    clock = Clock(request.moment)
     if request.text is None:
-        rendered = renderer.render(request.name, request.variables, clock)
+        rendered = renderer.render(request.name, request.variables, request.moment)
     else:
-        rendered = renderer.render_string(request.text, request.variables, clock)
+        rendered = renderer.render_string(request.text, request.variables, request.moment)
     assert isinstance(rendered.locate, Tracer)
     if request.what == "trace":
         return {"text": rendered.text, "map": _plain(rendered.locate.map)}

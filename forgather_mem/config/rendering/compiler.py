@@ -8,6 +8,8 @@ this carries over to the next render.
 from __future__ import annotations
 
 import contextlib
+import datetime
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,7 +19,6 @@ from jinja2.exceptions import TemplateRuntimeError
 
 from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.limits import Limits
-from forgather_mem.config.rendering.functions import Clock
 from forgather_mem.config.rendering.instrument import Instrument, Outline
 from forgather_mem.config.rendering.sandbox import Sandbox
 from forgather_mem.config.rendering.taint import TaintTokens, text_of
@@ -66,7 +67,7 @@ class Job:
         sources: Where templates come from.
         budgets: The limits.
         read: Told how many characters each template has.
-        clock: The time that its functions see.
+        moment: The time that its functions see.
         loads: Every use of a template, in order.
         first: The first use of each template, by key.
         parents: Maps a template's key to the source that it extends.
@@ -79,7 +80,7 @@ class Job:
     sources: Sources
     budgets: Limits
     read: Callable[[int], None] = lambda num_chars: None
-    clock: Clock = field(default_factory=Clock)
+    moment: datetime.datetime = field(default_factory=functools.partial(datetime.datetime.now, datetime.UTC))
     loads: list[Load] = field(default_factory=list)
     first: dict[str, Load] = field(default_factory=dict)
     parents: dict[str, Source] = field(default_factory=dict)
@@ -195,7 +196,7 @@ class Compiler(Sandbox):
         """Make a job the one in progress."""
         self.job = job
         self.variables = variables
-        self.clock = job.clock
+        self.moment = job.moment
         self.random = None
 
     def main(self, source: Source) -> Compiled:

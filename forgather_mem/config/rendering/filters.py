@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, cast
 
 from jinja2 import Undefined, pass_context, pass_environment
 from jinja2.exceptions import FilterArgumentError
 from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.runtime import Context
+from jinja2.sandbox import SandboxedEnvironment, SandboxedFormatter
 from jinja2.tests import TESTS as JINJA_TESTS
 
-from forgather_mem.config.rendering import formatting
 from forgather_mem.config.rendering.taint import TaintedStr, TaintTokens, is_tainted, text_of, untaint
 from forgather_mem.config.rendering.yaml_text import write
 from forgather_mem.config.source.tokens import TOKEN_CLOSE, TOKEN_OPEN
@@ -96,7 +96,7 @@ def _replace(sandbox: Surroundings, value: object, old: object, new: object, cou
 def _format(sandbox: Surroundings, value: object, *args: object, **kwargs: object) -> object:
     if args and kwargs:
         raise FilterArgumentError("can't handle positional and keyword arguments at the same time")
-    return formatting.percent(_text(value), kwargs or args, sandbox.marks)
+    return percent(_text(value), kwargs or args, sandbox.marks)
 
 
 def _to_json(value: object, indent: int | None = None) -> object:
@@ -179,3 +179,55 @@ TESTS: Final[dict[str, Callable[..., object]]] = {
     name: _marking(_JINJA_TESTS[name], whole=True) if name in _TEXT_TESTS else _JINJA_TESTS[name]
     for name in _TESTS.split()
 }
+
+
+def percent(template: str, arguments: object, marks: TaintTokens) -> str:
+    """`template % arguments`: tokens in the template's text if that gives the same, else tainted as a whole: a width or
+    an escape would count or change the characters of a token."""
+    made = str(text_of(template) % untaint(arguments))
+    if is_tainted(template):
+        return str(marks.mark(made))
+    carried = marks.read(str(template) % arguments) if is_tainted(arguments) else made
+    return carried if carried == made else str(marks.mark(made))
+
+
+class Format:
+    """The `format` or `format_map` method of a string, for a template.
+
+    Args:
+        sandbox: Decides what fields like `{0.name}` may reach.
+        marks: The strings from outside.
+        template: The string.
+        name: Name of the method.
+    """
+
+    def __init__(self, sandbox: SandboxedEnvironment, marks: TaintTokens, template: str, name: str) -> None:
+        self._formatter = _Formatter(sandbox, marks)
+        self._template = template
+        self._is_map = name == "format_map"
+
+    def __call__(self, *args: Any, **kwargs: object) -> str:
+        if self._is_map and (kwargs or len(args) != 1):
+            raise TypeError("format_map takes exactly one argument, a mapping")
+        return self._made((), args[0]) if self._is_map else self._made(args, kwargs)
+
+    def _made(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        template = text_of(self._template)
+        if is_tainted(self._template):
+            made = self._formatter.vformat(template, untaint(args), untaint(kwargs))
+            return str(self._formatter.marks.mark(made))
+        return self._formatter.vformat(template, args, kwargs)
+
+
+class _Formatter(SandboxedFormatter):
+    def __init__(self, sandbox: SandboxedEnvironment, marks: TaintTokens) -> None:
+        super().__init__(sandbox)
+        self.marks = marks
+
+    def convert_field(self, value: object, conversion: str | None) -> object:
+        if conversion == "a" and is_tainted(value):
+            return self.marks.mark(ascii(untaint(value)))
+        return super().convert_field(value, conversion)
+
+    def format_field(self, value: object, format_spec: str) -> object:
+        return super().format_field(value, str(text_of(format_spec)))

@@ -18,40 +18,27 @@ _FILE_TIME = "%Y-%m-%dT%H-%M-%S"
 _MAC_SUPPORT = "Library/Application Support"
 
 
-class Clock:
-    """The time of one render: all its functions see the same moment, even if it is rendered again for its source
-    map."""
-
-    def __init__(self, moment: datetime.datetime | None = None) -> None:
-        self.moment = moment
-
-    def _utc(self) -> datetime.datetime:
-        if self.moment is None:
-            self.moment = datetime.datetime.now(datetime.UTC)
-        return self.moment
-
-    def now(self) -> datetime.datetime:
-        """Local time, without a time zone."""
-        return self._utc().astimezone().replace(tzinfo=None)
-
-    def utcnow(self) -> datetime.datetime:
-        return self._utc().replace(tzinfo=None)
-
-    def isotime(self) -> str:
-        return self.now().isoformat(timespec="seconds")
-
-    def utcisotime(self) -> str:
-        return self.utcnow().isoformat(timespec="seconds")
-
-    def filetime(self) -> str:
-        """Local time, suitable for a file name."""
-        return self.now().strftime(_FILE_TIME)
-
-    def utcfiletime(self) -> str:
-        return self.utcnow().strftime(_FILE_TIME)
+def _local(moment: datetime.datetime) -> datetime.datetime:
+    """Without a time zone."""
+    return moment.astimezone().replace(tzinfo=None)
 
 
-TIMES: Final = ("now", "utcnow", "isotime", "utcisotime", "filetime", "utcfiletime")
+def _utc(moment: datetime.datetime) -> datetime.datetime:
+    return moment.replace(tzinfo=None)
+
+
+TIMES: Final[Mapping[str, Callable[[datetime.datetime], object]]] = MappingProxyType(
+    {
+        "now": _local,
+        "utcnow": _utc,
+        "isotime": lambda moment: _local(moment).isoformat(timespec="seconds"),
+        "utcisotime": lambda moment: _utc(moment).isoformat(timespec="seconds"),
+        "filetime": lambda moment: _local(moment).strftime(_FILE_TIME),  # suitable for a file name
+        "utcfiletime": lambda moment: _utc(moment).strftime(_FILE_TIME),
+    }
+)
+"""What a template calls without arguments. All of them see the moment of the render, even if it is rendered again for
+its source map."""
 
 
 def modname_from_path(path: str) -> str:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
-from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed
+from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Load
 from forgather_mem.config.rendering.error_text import explain
-from forgather_mem.config.rendering.functions import Clock
-from forgather_mem.config.rendering.source_map import MAP_LIMITS, SourceMap, Tracer, source_map, unchanged
+from forgather_mem.config.rendering.source_map import MAP_LIMITS, SourceMap, Tracer, source_map
 from forgather_mem.config.rendering.taint import TaintTokens, untaint
-from forgather_mem.config.rendering.template_refs import Reference, referenced
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.source.loader import Source, Sources, StrangersTemplate
 from forgather_mem.config.source.location import STRING
-from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.config.source.rendered import Reference, Rendered
 from forgather_mem.config.source.search import Searcher
 from forgather_mem.config.source.tokens import ORIGIN
 from forgather_mem.errors import TemplateError, nearest, ours
@@ -64,22 +63,25 @@ class Renderer:
         self._lock = threading.RLock()
 
     def render(
-        self, name: str | os.PathLike[str], variables: Mapping[str, object] | None = None, clock: Clock | None = None
+        self,
+        name: str | os.PathLike[str],
+        variables: Mapping[str, object] | None = None,
+        moment: datetime.datetime | None = None,
     ) -> Rendered:
         """Render a template by its name.
 
         Args:
             name: Of the template.
             variables: Its variables.
-            clock: What time it is.
+            moment: What time it is.
 
         Raises:
             TemplateError: if anything is wrong with it.
         """
-        return self._render(self._source(os.fspath(name)), variables or {}, clock)
+        return self._render(self._source(os.fspath(name)), variables or {}, moment)
 
     def render_string(
-        self, text: str, variables: Mapping[str, object] | None = None, clock: Clock | None = None
+        self, text: str, variables: Mapping[str, object] | None = None, moment: datetime.datetime | None = None
     ) -> Rendered:
         """Render a template given as text.
 
@@ -91,7 +93,7 @@ class Renderer:
             raise TemplateError(f"the template has more than {limit} characters", template=STRING)
         source = self._sources.from_text(text)
         try:
-            return self._render(source, variables or {}, clock)
+            return self._render(source, variables or {}, moment)
         finally:
             self._compiler.forget(source)
 
@@ -122,11 +124,12 @@ class Renderer:
             raise self._sources.searcher.not_found(name)
         return source
 
-    def _render(self, source: Source, variables: Mapping[str, object], clock: Clock | None) -> Rendered:
+    def _render(self, source: Source, variables: Mapping[str, object], moment: datetime.datetime | None) -> Rendered:
         with self._lock:
             self._marks.reset()
             wrapped = self._wrapped(variables)
-            job = Job(self._sources, self._budgets, self._read, clock or Clock())
+            job = Job(self._sources, self._budgets, self._read)
+            job.moment = moment or job.moment
             text, values = self._run(self._compiler, job, source, wrapped)
             unknown = _unknown_blocks(self._compiler) if job.parents else ()
         locate = Tracer(lambda: self._trace(job, source, wrapped, text, values), source.place(1))
@@ -164,12 +167,10 @@ class Renderer:
         self, job: Job, source: Source, wrapped: dict[str, object], text: str, values: Mapping[str, str]
     ) -> SourceMap | None:
         """The source map; None for a text that is too long for one."""
-        if text == "\n".join(source.lines).removesuffix("\n"):
-            return unchanged(source, text)
         if len(text) > MAP_LIMITS.text:
             return None
         budgets = replace(self._budgets, rendered_bytes=8 * MAP_LIMITS.text)
-        again = Job(self._sources, budgets, clock=job.clock, resolved=dict(job.resolved))
+        again = Job(self._sources, budgets, moment=job.moment, resolved=dict(job.resolved))
         with self._lock:
             self._marks.reset()
             compiler = self._new_compiler(origins=True)
@@ -220,3 +221,22 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
                 raise error
             unknown.append(error)
     return tuple(unknown)
+
+
+def referenced(loads: Sequence[Load]) -> list[Reference]:
+    """The templates of a render as a tree in preorder, each once, at its first use; sorted by name within a level."""
+    users: dict[str, list[Load]] = {}
+    seen = {loads[0].source.key} if loads else set()
+    for load in loads[1:]:
+        assert load.by is not None
+        if load.source.key not in seen:
+            seen.add(load.source.key)
+            users.setdefault(load.by.key, []).append(load)
+    return list(_tree(loads[0], 0, users)) if loads else []
+
+
+def _tree(load: Load, level: int, users: Mapping[str, Sequence[Load]]) -> Iterator[Reference]:
+    source = load.source
+    yield level, source.name, str(source.file or "")
+    for child in sorted(users.get(source.key, ()), key=lambda used: used.source.name):
+        yield from _tree(child, level + 1, users)

@@ -22,8 +22,8 @@ from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace, missing
 
-from forgather_mem.config.rendering import filters, formatting
-from forgather_mem.config.rendering.functions import FUNCTIONS, TIMES, Clock
+from forgather_mem.config.rendering import filters
+from forgather_mem.config.rendering.functions import FUNCTIONS, TIMES
 from forgather_mem.config.rendering.taint import TaintedStr, TaintTokens, is_tainted, untaint
 from forgather_mem.config.rendering.variables import OutsideDict, OutsideList
 from forgather_mem.config.rendering.yaml_text import write
@@ -57,7 +57,7 @@ ATTRIBUTES: Final[Mapping[type, frozenset[str]]] = {
 """The attributes of each type that a template may use."""
 
 _OPEN_TYPES = (Namespace, TemplateModule)  # their attributes are named by templates
-_CALLABLE_TYPES = (Macro, BlockReference, LoopContext, Cycler, Joiner, formatting.Format)
+_CALLABLE_TYPES = (Macro, BlockReference, LoopContext, Cycler, Joiner, filters.Format)
 _MAKERS = frozenset(map(id, (dict, Namespace, Cycler, Joiner)))
 
 
@@ -106,13 +106,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     Attributes:
         marks: The strings from outside.
-        clock: The time of the render in progress.
+        moment: Of the render in progress.
         random: Seeded per render, so that it can be repeated; None until first used.
         paste_values: Values from outside are pasted, as Forgather does, not tainted.
     """
 
     intercepted_binops = frozenset("%")
-    clock: Clock
+    moment: datetime.datetime
     random: random.Random | None
 
     def __init__(self, marks: TaintTokens, *, paste_values: bool) -> None:
@@ -130,7 +130,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._own = {id(self.globals[name]) for name in ("range", *FUNCTIONS, *TIMES)}
 
     def _timed(self, name: str) -> Callable[[], object]:
-        return lambda: getattr(self.clock, name)()
+        return lambda: TIMES[name](self.moment)
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
         if attr.startswith("_") or self.paste_values:
@@ -152,7 +152,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if not isinstance(value, BuiltinMethodType) or value.__name__ not in ("format", "format_map"):
             return None
         owner = value.__self__
-        return formatting.Format(self, self.marks, owner, value.__name__) if isinstance(owner, str) else None
+        return filters.Format(self, self.marks, owner, value.__name__) if isinstance(owner, str) else None
 
     def call(__self, __context: Context, __obj: Any, *args: object, **kwargs: object) -> object:
         self, obj = __self, __obj
@@ -161,7 +161,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 obj()  # raises an error of its own
             raise SecurityError(f"a template may not call {_named(obj)}")
         is_own = id(obj) in self._own
-        if not is_own and not isinstance(obj, BuiltinMethodType | MethodType | formatting.Format):
+        if not is_own and not isinstance(obj, BuiltinMethodType | MethodType | filters.Format):
             return __context.call(obj, *args, **kwargs)
         kwargs.pop("_block_vars", None)  # added by Jinja, for functions that take the context
         kwargs.pop("_loop_vars", None)
@@ -192,7 +192,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.marks.read(value) if type(value) is str else value
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> object:
-        return self.made(formatting.percent(left, right, self.marks)) if isinstance(left, str) else left % right
+        return self.made(filters.percent(left, right, self.marks)) if isinstance(left, str) else left % right
 
     def concat(self, parts: Iterable[str]) -> str:
         """The output of a macro, a block or a filter's body, as one text."""

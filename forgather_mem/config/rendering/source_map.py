@@ -80,7 +80,7 @@ class SourceMap:
 
     @cached_property
     def _line_starts(self) -> list[int]:
-        return _line_starts(self.text)
+        return [0, *(match.end() for match in re.finditer("\n", self.text))]
 
 
 class Tracer:
@@ -102,17 +102,6 @@ class Tracer:
 
     def __call__(self, line: int, column: int) -> SourceLocation:
         return (self.map.place(line, column) if self.map else None) or self.start
-
-
-def _line_starts(text: str) -> list[int]:
-    return [0, *(match.end() for match in re.finditer("\n", text))]
-
-
-def unchanged(source: Source, text: str) -> SourceMap:
-    """The map of a text that is its template's own."""
-    starts = _line_starts(text)
-    pieces = [(0, line, 0) for line in range(1, len(starts) + 1)]
-    return SourceMap(text, starts, pieces, [Origin(source, [""], [])])
 
 
 def source_map(

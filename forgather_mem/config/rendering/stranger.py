@@ -18,14 +18,13 @@ import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypedDict, cast
+from typing import Any, Literal
 
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.source_map import Origin, SourceMap, Tracer
-from forgather_mem.config.rendering.template_refs import Reference
 from forgather_mem.config.source.loader import Source
 from forgather_mem.config.source.location import SourceLocation
-from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.config.source.rendered import Reference, Rendered
 from forgather_mem.errors import TemplateError
 
 _START = (
@@ -61,24 +60,7 @@ class Request:
     moment: datetime.datetime
 
 
-class _Answer(TypedDict, total=False):
-    """What the process says: of these what it was asked for, or why not."""
-
-    refused: str
-    error: dict[str, object]
-    name: str
-    text: str
-    values: dict[str, str]
-    unknown_blocks: list[dict[str, object]]
-    start: tuple[str, int, int, str | None, str | None]
-    num_chars: int
-    spent_s: float
-    references: list[tuple[int, str, str]]
-    failure: dict[str, object] | None
-    map: tuple[list[int], list[tuple[int, int, int]], list[_Origin]] | None
-
-
-_Origin = tuple[str, int, list[str], list[str], list[str]]
+_Answer = dict[str, Any]  # what `child.answer` says, "error", or "refused" and why
 
 
 def render(request: Request) -> Rendered:
@@ -107,7 +89,7 @@ def references(request: Request) -> tuple[list[Reference], TemplateError | None]
     """
     said = _answer(replace(request, what="references"))
     failure = said["failure"]
-    return [Reference(*one) for one in said["references"]], _error(failure) if failure else None
+    return [(level, name, file) for level, name, file in said["references"]], _error(failure) if failure else None
 
 
 def _error(fields: dict[str, object]) -> TemplateError:
@@ -175,7 +157,7 @@ def _ask(request: Request) -> tuple[_Answer | None, int]:
         if len(said) == most:
             process.kill()
     try:
-        return cast(_Answer, json.loads(said.decode("utf-8", "surrogatepass"))), 0
+        return dict(json.loads(said.decode("utf-8", "surrogatepass"))), 0
     except (ValueError, RecursionError):
         return None, process.returncode
 

@@ -19,14 +19,13 @@ from forgather_mem.config.policy.policy import Policy
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.source.loader import StrangersTemplate
 from forgather_mem.config.source.location import STRING
-from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.config.source.rendered import Reference, Rendered
 from forgather_mem.config.source.search import Searcher, library
 from forgather_mem.errors import TemplateError
 
 if TYPE_CHECKING:
     from forgather_mem.config.rendering.render import Renderer
     from forgather_mem.config.rendering.stranger import Request
-    from forgather_mem.config.rendering.template_refs import Reference
 
 _log = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
@@ -66,10 +65,6 @@ class Rendering:
         """
         if self._policy.is_unsafe:
             return self._reported(self._renderer.render_string(text, variables))
-        if len(text) > self._budgets.source_bytes:
-            raise TemplateError(
-                f"the template has more than {self._budgets.source_bytes:,} characters", template=STRING
-            )
         return self._reported(self._strangers(STRING, variables, text))
 
     def references(self, name: str, variables: Mapping[str, object]) -> tuple[list[Reference], TemplateError | None]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from forgather_mem.config.source.location import STRING, SourceLocation
 from forgather_mem.config.source.tokens import TOKEN, TOKEN_OPEN
 from forgather_mem.errors import TemplateError
+
+Reference: TypeAlias = tuple[int, str, str]
+"""A template in use: its level (0: the requested one, 1: those that it uses), its name, its file or "" for a string."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

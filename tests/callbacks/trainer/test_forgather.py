@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from forgather_mem.callbacks.trainer.forgather import call_when_made
+from forgather_mem.callbacks.trainer.method_patches import call_when_made
 
 
 def trainers() -> type:

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.tensorboard import SummaryWriter
 from transformers import GenerationConfig, LlamaForCausalLM, Trainer, TrainerCallback, default_data_collator
 
 from forgather_mem.callbacks import TextgenCallback
-from forgather_mem.callbacks.training.generation import config_for
+from forgather_mem.callbacks.training.textgen import config_for, generate
 from forgather_mem.units import GIB, MIB
 from tests.events import scalars, texts
 from tests.memory import spike
@@ -161,3 +162,46 @@ def test_settings_of_dictionary_object_and_argument() -> None:
 def test_wrong_values_are_refused_when_it_is_built(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_a_batch_gives_what_each_prompt_alone_gives() -> None:
+    model, tokenizer = tiny_model().eval(), tiny_tokenizer()
+    config = config_for(model, tokenizer, {"max_new_tokens": 6})
+    together = generate(model, tokenizer, PROMPTS[:2], config)
+    for prompt, found in zip(PROMPTS, together, strict=False):
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        alone = model.generate(input_ids=ids, max_new_tokens=6, do_sample=False, pad_token_id=2)
+        assert found.text == tokenizer.decode(alone[0])[len(prompt) :]
+        assert (found.num_tokens, found.ended) == (6, False)
+
+
+def test_a_text_stops_at_the_end_of_sequence_though_others_in_the_batch_go_on() -> None:
+    model, tokenizer = tiny_model().eval(), tiny_tokenizer()
+    free = generate(model, tokenizer, PROMPTS[:2], config_for(model, tokenizer, {"max_new_tokens": 6}))
+    first, second = (tokenizer(found.text).input_ids for found in free)
+    length = next(number for number, token in enumerate(first) if number and token not in second + first[:number])
+    config = config_for(model, tokenizer, {"max_new_tokens": 6, "eos_token_id": first[length]})
+    ended, goes_on = generate(model, tokenizer, PROMPTS[:2], config)
+    assert (ended.num_tokens, ended.ended) == (length, True)
+    assert tokenizer(ended.text).input_ids == first[:length]
+    assert (goes_on.text, goes_on.ended) == (free[1].text, False)
+
+
+def test_modules_and_random_generators_are_as_before_also_after_a_failure() -> None:
+    model, tokenizer = tiny_model().train(), tiny_tokenizer()
+    model.model.norm.eval()
+    modes = [module.training for module in model.modules()]
+    state = torch.get_rng_state()
+    generate(model, tokenizer, PROMPTS, config_for(model, tokenizer, SAMPLED))
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)
+
+    def fails(*args: object) -> None:
+        torch.rand(1)
+        raise RuntimeError("out of memory")
+
+    model.lm_head.register_forward_pre_hook(fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        generate(model, tokenizer, PROMPTS, config_for(model, tokenizer, SAMPLED))
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)

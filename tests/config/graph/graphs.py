@@ -2,7 +2,16 @@
 
 import pytest
 
-from forgather_mem.config.graph.nodes import DictNode, ListNode
+from forgather_mem.config.graph.nodes import (
+    NO_DEFAULT,
+    CallNode,
+    DictNode,
+    Graph,
+    ListNode,
+    Node,
+    VarNode,
+    edges,
+)
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.source.rendered import Rendered
@@ -56,3 +65,39 @@ def root(text, **budgets):
 def with_value(text, value):
     """The graph of a text in which TOKEN stands for a value from outside."""
     return parse(Rendered(name="t.yaml", text=text, values={TOKEN: value}, locate=Rendered.as_is(text).locate))
+
+
+def build_the_same(one: Graph, other: Graph) -> bool:
+    """Whether two graphs would build the same objects, sharing included; locations don't count."""
+    left, right = one.root, other.root
+    partner = {}
+    back = {}
+    stack = [(left, right)]
+    while stack:
+        a, b = stack.pop()
+        if not (isinstance(a, Node) and isinstance(b, Node)):
+            if type(a) is not type(b) or not (a == b or (a != a and b != b)):
+                return False
+            continue
+        if id(a) in partner or id(b) in back:
+            if partner.get(id(a)) is not b or back.get(id(b)) is not a:
+                return False
+            continue
+        partner[id(a)], back[id(b)] = b, a
+        if _shape(a) != _shape(b):
+            return False
+        stack.extend(zip((value for _, value in edges(a)), (value for _, value in edges(b)), strict=True))
+    return True
+
+
+def _shape(node: Node) -> tuple[object, ...]:
+    """A key that equal nodes have in common, without their values."""
+    if isinstance(node, ListNode):
+        return ListNode, node.form, node.name, len(node.items)
+    if isinstance(node, DictNode):
+        return DictNode, node.form, node.name, [(type(key), key) for key in node.entries]
+    if isinstance(node, CallNode):
+        keys = [*node.kwargs, node.latent is None]
+        return CallNode, node.kind, node.constructor, node.name, node.searchpath, len(node.args), keys
+    assert isinstance(node, VarNode)
+    return VarNode, node.variable, node.default is NO_DEFAULT
