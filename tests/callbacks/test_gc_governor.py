@@ -17,7 +17,6 @@ from forgather_mem.callbacks import MemoryCallback, ScheduledGarbageCollector, g
 from forgather_mem.engine.run import Run
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment
-from tests.callbacks.common import RunsOutOfMemoryOnce
 from tests.training import STAYS, make_trainer
 
 pytestmark = pytest.mark.alone(forked=True)
@@ -176,34 +175,6 @@ def test_somebodys_own_freeze_is_respected(tmp_path: Path, caplog: pytest.LogCap
         gc.unfreeze()
 
 
-def test_a_freeze_by_somebody_else_in_the_middle_is_never_undone(tmp_path: Path) -> None:
-    class Freezes(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 3:
-                self.mine = Node()  # one object more than were frozen, and some of those have died since
-                gc.freeze()
-
-    freezes = Freezes()
-    try:
-        make_trainer(tmp_path, [ScheduledGarbageCollector(every_steps=2), freezes], max_steps=5).train()
-        assert gc.get_freeze_count() > 0
-        assert not any(seen is freezes.mine for seen in gc.get_objects())
-    finally:
-        gc.unfreeze()
-
-
-def test_the_first_collection_and_freeze_come_before_the_first_step(tmp_path: Path) -> None:
-    capture = Capture()
-    garbage = weakref.ref(Node())  # of the time before the training
-    assert garbage() is not None
-    ours = [MemoryCallback([], [capture]), ScheduledGarbageCollector(every_steps=3)]
-    cycles = MakesCycles(1)
-    make_trainer(tmp_path, [*ours, cycles], max_steps=4).train()
-    assert garbage() is None
-    assert collections_in(capture)[:2] == [("train_begin", 0), ("step_end", 3)]
-    assert cycles.frozen[0] > 100_000
-
-
 def test_a_freeze_in_the_middle_leaves_frozen_what_was_alive_then_and_nothing_of_ours(tmp_path: Path) -> None:
     class Freezes(TrainerCallback):
         """Drops garbage that the governor has frozen, freezes, and makes something new."""
@@ -255,17 +226,6 @@ def test_two_trainings_that_overlap_restore_together(tmp_path: Path) -> None:
                 assert not gc.isenabled()
 
     make_trainer(tmp_path / "outer", [ScheduledGarbageCollector(every_steps=2), TrainsInside()], max_steps=4).train()
-
-
-def test_a_restart_with_a_smaller_batch_is_governed_again(tmp_path: Path) -> None:
-    cycles = MakesCycles(3)
-    callbacks = [cycles, ScheduledGarbageCollector(every_steps=2)]
-    settings: dict[str, Any] = {"auto_find_batch_size": True, "max_steps": 3}
-    trainer = make_trainer(tmp_path, callbacks, trainer_class=RunsOutOfMemoryOnce, **settings)
-    trainer.train()
-    assert trainer.failed  # type: ignore[attr-defined]
-    assert cycles.enabled == {False}
-    assert cycles.frozen[-1] > 100_000
 
 
 @pytest.mark.usefixtures("nothing_frozen")

@@ -21,7 +21,6 @@ from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.callbacks.common import Steps, all_callbacks
-from tests.events import event_folders, scalars
 from tests.memory import open_descriptors
 from tests.training import make_trainer
 
@@ -96,13 +95,6 @@ def test_a_clear_counts_optimizer_steps_not_micro_batches(tmp_path: Path) -> Non
     make_trainer(tmp_path, [every], gradient_accumulation_steps=4, max_steps=5, rows=128).train()
     assert steps.steps == [2, 4]
     assert ClearCacheCallback("step", 2).rules[0].when == Every(steps=2)
-
-
-def test_loss_and_memory_stand_in_one_tensorboard_run(tmp_path: Path) -> None:
-    make_trainer(tmp_path, [TBMemoryLogger()], report_to=["tensorboard"], max_steps=4).train()
-    assert len(event_folders(tmp_path)) == 1
-    for tag, steps in (("train/loss", [2, 4]), ("mem_host/rss_gib", [1, 2, 3, 4])):
-        assert [step for step, _ in scalars(tmp_path)[tag]] == steps
 
 
 def test_a_clear_stands_in_the_record_of_the_logger_whatever_the_order(tmp_path: Path) -> None:
