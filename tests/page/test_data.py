@@ -19,8 +19,9 @@ from tests.page.runs import HOSTILE, gpu_data, hostile_data, numbers, on_a_gpu, 
 from tests.reporting.report_fixtures import all_well, killed, leaking, merged, out_of_memory, parsed, report_of
 
 
-def test_300_000_steps_take_less_than_two_megabytes_and_keep_every_maximum() -> None:
-    readings = on_a_gpu(300_000)
+@pytest.mark.parametrize("num_steps", [30_000, pytest.param(300_000, marks=pytest.mark.soak)])
+def test_very_many_steps_take_less_than_two_megabytes_and_keep_every_maximum(num_steps: int) -> None:
+    readings = on_a_gpu(num_steps)
     peak = readings.held("device/step_peak_bytes")
     data = page_data(parsed(leaking()), readings)
     assert len(script_json([data])) < 2_000_000
