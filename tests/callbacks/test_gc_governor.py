@@ -249,23 +249,3 @@ def test_below_generation_2_it_says_what_the_interpreter_keeps_and_boundaries_fr
     told = sum("does not free cycles that have survived" in record.message for record in caplog.records)
     assert told == (not frees_aged_cycles(1))
     assert cycles.alive() <= 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"every_steps": 0}, r"ScheduledGarbageCollector\(every_steps=0\)"),
-        ({"every_steps": None}, r"every_steps=None\): a period is a whole number of steps"),
-        ({"generation": 3}, r"generation=3\): the generations are 0, 1 and 2"),
-        ({"generation": True}, r"generation=True\): the generations are 0, 1 and 2"),
-        ({"generation": 1.0}, r"generation=1.0\): the generations are 0, 1 and 2"),
-        ({"boundary_steps": 0}, r"boundary_steps=0"),
-        ({"boundary_s": "900"}, r"boundary_s='900'\): give seconds above 0"),
-        ({"freeze": "false"}, r"freeze='false'\): freeze is true or false"),
-        ({"verbose": "no"}, r"verbose='no'\): verbose is true or false"),
-        ({"boundary_s": 0}, r"boundary_s=0\): give seconds above 0"),
-    ],
-)
-def test_wrong_values_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ScheduledGarbageCollector(**settings)

@@ -314,8 +314,3 @@ def test_a_few_steps_are_not_judged(tmp_path: Path) -> None:
     make_trainer(tmp_path, [detector]).train()
     assert detector.summary is not None
     assert built(detector.summary)["leak"]["verdict"] == "not enough data"
-
-
-def test_a_wrong_parameter_is_named() -> None:
-    with pytest.raises(ValueError, match=r"LeakDetector\(look_closer='yes'\): look_closer is true or false"):
-        LeakDetector(look_closer="yes")  # type: ignore[arg-type]

@@ -222,13 +222,10 @@ def test_a_folder_that_can_not_be_made_costs_records_and_the_report_says_how_man
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"every_steps": None}, r"TBMemoryLogger\(every_steps=None\): a period is a whole number"),
-        ({"rank_steps": None}, r"TBMemoryLogger\(rank_steps=None\): a period is a whole number"),
         ({"metrics": "host"}, r"metrics='host'\): give a list of groups: host, device"),
         ({"metrics": None}, r"metrics=None\): give a list of groups"),
         ({"metrics": [["host"]]}, r"metrics=\[\['host'\]\]\): the groups are host, device"),
         ({"metrics": ["hots"]}, r"metrics=\['hots'\]\): the groups are .*; did you mean 'host'"),
-        ({"reset_peaks": "false"}, r"reset_peaks='false'\): reset_peaks is true or false"),
         ({"hparams": "lr"}, r"hparams='lr'\): give names and values"),
     ],
 )

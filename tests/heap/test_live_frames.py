@@ -1,7 +1,6 @@
 """Which functions run, in all threads, and which of them are the library's own."""
 
 import sys
-import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -11,24 +10,6 @@ from forgather_mem.heap.live_frames import is_frame_running, is_our_frame, runni
 
 def names() -> list[str]:
     return [frame.f_code.co_name for frame in running_frames()]
-
-
-def test_the_functions_of_all_threads_are_found() -> None:
-    def waits() -> None:
-        ready.set()
-        done.wait(30)
-
-    ready, done = threading.Event(), threading.Event()
-    thread = threading.Thread(target=waits)
-    thread.start()
-    ready.wait(30)
-    try:
-        found = names()
-    finally:
-        done.set()
-        thread.join()
-    assert {"waits", "names", "test_the_functions_of_all_threads_are_found"} <= set(found)
-    assert "waits" not in names()
 
 
 def test_code_of_a_module_is_left_out_as_it_has_no_variables_of_its_own() -> None:

@@ -137,8 +137,6 @@ def test_settings_of_dictionary_object_and_argument() -> None:
         (lambda: TextgenCallback(), r"prompts=None\): give a list of texts"),
         (lambda: TextgenCallback([]), r"prompts=\[\]\)"),
         (lambda: TextgenCallback([1]), r"prompts=\[1\]\)"),
-        (lambda: TextgenCallback(PROMPTS, generation_steps=0), r"generation_steps=0\): a period is 1 step"),
-        (lambda: TextgenCallback(PROMPTS, max_new_tokens=0), r"max_new_tokens=0"),
         (
             lambda: TextgenCallback(PROMPTS, generation_config={"temprature": 0.7}),
             r"'temprature'.*no such setting.*did you mean 'temperature'",
