@@ -35,30 +35,6 @@ def test_without_an_accelerator_it_says_what_it_would_do(device: ModuleType, tmp
     assert [line.split()[0] for line in out.splitlines()[2:]] == [part.name for part in device.PARTS]
 
 
-def test_each_part_is_a_function(device: ModuleType) -> None:
-    for part in device.PARTS:
-        module, _, function = part.run.partition(":")
-        assert callable(getattr(importlib.import_module(module), function)), part.name
-    assert len({part.name for part in device.PARTS}) == len(device.PARTS)
-
-
-def test_a_part_is_chosen_by_its_name_or_how_it_begins(device: ModuleType) -> None:
-    assert [part.name for part in device.chosen(["leak"], False)] == ["leak"]
-    assert {part.name for part in device.chosen(["oom", "clear"], False)} == {
-        "clear", "oom-allocator", "oom-graphs", "oom-pinned", "oom-cublas", "oom-cudnn",
-    }  # fmt: skip
-    assert all(part.dry for part in device.chosen([], True))
-    with pytest.raises(SystemExit, match="--only lek: the parts are tests, known-native"):
-        device.chosen(["lek"], False)
-
-
-def test_the_rows_of_a_part_come_from_a_process_of_its_own(device: ModuleType) -> None:
-    (part,) = device.chosen(["oom-allocator"], True)
-    (line,) = device.lines_of(part, "cpu", 120)
-    assert (line.part, line.what, line.verdict) == ("oom-allocator", "the CPU allocator", "ok")
-    assert "DefaultCPUAllocator" in device.table([line])[-1]
-
-
 def test_a_part_that_crashes_or_hangs_ends_no_other(device: ModuleType) -> None:
     (part,) = device.chosen(["oom-allocator"], True)
     (crashed,) = device.lines_of(replace(part, name="unknown"), "cpu", 120)

@@ -13,8 +13,6 @@ from transformers import TrainerCallback
 from forgather_mem import attach
 from forgather_mem.callbacks import JsonLogger, JsonMemoryLogger, MemoryCallback, TBLogger
 from forgather_mem.files import make_real_folder, new_file, open_real, remove_real, rename_real, replace_file
-from forgather_mem.formats.append import AppendFile
-from forgather_mem.formats.json_array import JsonArrayFile
 from forgather_mem.formats.jsonl import rotate
 from forgather_mem.formats.ring_writer import RingWriter
 from forgather_mem.probes import HostProbe
@@ -169,22 +167,6 @@ def test_what_writes_refuses_a_link_and_names_it(swapped: Path, write: Any) -> N
     with pytest.raises(OSError, match="it has become a link") as error:
         write(swapped)
     assert Path(error.value.filename).is_symlink()
-
-
-def test_records_are_dropped_where_the_folder_has_become_a_link(swapped: Path) -> None:
-    lines = AppendFile(lambda: (swapped.with_name("log.jsonl"), b"begin\n"), always_new=False)
-    assert not lines.ready()
-    assert "it has become a link" in str(lines.problem())
-
-
-def test_an_array_is_not_begun_again_elsewhere(tmp_path: Path, victim: Path) -> None:
-    array = JsonArrayFile(tmp_path / "out" / "log.json")
-    array.append({"a": 1})
-    (tmp_path / "out").rename(tmp_path / "aside")
-    (tmp_path / "out").symlink_to(victim)
-    before = put_files(victim)
-    assert not array.append({"a": 2})
-    assert contents(victim) == before
 
 
 @pytest.mark.parametrize("name", ["file", "nothing"])

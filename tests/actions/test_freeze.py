@@ -37,27 +37,6 @@ def is_seen(node: object) -> bool:
     return any(seen is node for seen in gc.get_objects())
 
 
-def test_what_lives_at_a_renewal_is_out_of_the_collectors_sight_until_it_is_given_back(hold: HeapHold) -> None:
-    old = Node()
-    assert not gc.isenabled()
-    hold.renew()
-    new = Node()
-    assert (is_seen(old), is_seen(new)) == (False, True)
-    hold.give_back()
-    assert is_seen(old)
-
-
-def test_what_is_dropped_while_frozen_is_freed_by_the_next_renewal(hold: HeapHold) -> None:
-    node = Node()
-    reference = weakref.ref(node)
-    hold.renew()
-    del node
-    gc.collect()
-    assert reference() is not None
-    assert hold.renew()["collect/objects"] >= 1
-    assert reference() is None
-
-
 def test_freezing_more_hides_what_came_since_and_is_still_known_as_ours(hold: HeapHold) -> None:
     hold.renew()
     node = Node()
@@ -106,32 +85,6 @@ def test_without_freezing_automatic_collection_alone_is_off() -> None:
     hold.freeze_more()
     assert (gc.isenabled(), gc.get_freeze_count()) == (False, 0)
     hold.give_back()
-
-
-def test_automatic_collection_that_was_off_stays_off() -> None:
-    gc.disable()
-    try:
-        hold = HeapHold()
-        hold.take()
-        hold.give_back()
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-
-
-@pytest.mark.parametrize("order", ["first in, first out", "first in, last out"])
-def test_of_two_holds_the_last_one_to_go_brings_automatic_collection_back(order: str) -> None:
-    first, second = HeapHold(), HeapHold()
-    first.take()
-    first.renew()
-    second.take()
-    assert second.foreign
-    sooner, later = (first, second) if order == "first in, first out" else (second, first)
-    sooner.give_back()
-    assert not gc.isenabled()
-    later.give_back()
-    later.give_back()
-    assert gc.isenabled()
 
 
 def test_a_forked_worker_collects_automatically_again(hold: HeapHold) -> None:

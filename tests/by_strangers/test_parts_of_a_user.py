@@ -9,17 +9,10 @@ import torch
 from forgather_mem import Every, Rule, attach
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.plain_numbers import plain_numbers
 from tests.programs import printed_by
 from tests.training import make_trainer
 
 NO_NUMBERS = ["text", 10**400, torch.ones(3), Fraction(10**400), 1j, [1], object(), torch.ones(2, device="meta"), None]
-
-
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: type(value).__name__)
-def test_a_value_that_is_no_number_is_refused(value):
-    with pytest.raises((TypeError, ValueError, OverflowError, RuntimeError)):
-        plain_numbers({"host/rss_bytes": value})
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -180,14 +180,6 @@ def test_each_is_copied_before_and_after_a_training(tmp_path: Path, make_copy: A
     assert [step for step, _ in scalars(tmp_path / "b")["mem_host/rss_gib"]] == [1, 2]
 
 
-@pytest.mark.parametrize("name", BUILT_INS)
-def test_each_is_taken_out_alone(tmp_path: Path, name: str) -> None:
-    trainer = make_trainer(tmp_path, built_ins())
-    kind = type(BUILT_INS[name]())
-    assert type(trainer.pop_callback(kind)) is kind
-    assert trainer.pop_callback(kind) is None
-
-
 FORGATHERS = """
 .define: &summary_writer !singleton:torch.utils.tensorboard:SummaryWriter
     - "{{ folder }}"

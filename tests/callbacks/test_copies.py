@@ -256,23 +256,6 @@ def test_a_state_that_takes_the_place_of_the_trainings_leaves_it_watched(tmp_pat
     assert (callback.summary.facts.end, callback.summary.steps) == ("finished", 4)
 
 
-@pytest.mark.parametrize("watched", WATCHED)
-def test_before_and_after_a_training_nothing_of_us_is_on_the_trainer_but_the_callbacks(
-    tmp_path: Path, watched: str
-) -> None:
-    alone: list[set[str]] = []
-
-    def look(trainer: Trainer) -> None:
-        own = set(vars(trainer)) - set(STAYS)
-        alone.append(own | {f"handler {name}" for name in vars(trainer.callback_handler)})
-
-    for name in ("alone", watched):
-        for moment in ("before", "after"):
-            trainer = trained(tmp_path / name / moment, name, moment, look)
-            assert ours_in(trainer) == ([] if name == "alone" else list(STAYS))
-    assert alone[:2] == alone[2:]
-
-
 @pytest.mark.skipif(bool(STAYS), reason="in transformers 4 a method bound to this trainer is among them")
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_the_attributes_of_a_watched_trainer_make_another_trainer(tmp_path: Path, moment: str) -> None:

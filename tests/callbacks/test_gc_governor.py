@@ -18,7 +18,6 @@ from forgather_mem.callbacks.gc_governor import LIMITS, Budget, Schedule
 from forgather_mem.engine.run import Run
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment
-from tests.callbacks.common import RunsOutOfMemoryOnce
 from tests.training import STAYS, make_trainer
 
 pytestmark = pytest.mark.alone(forked=True)
@@ -177,34 +176,6 @@ def test_somebodys_own_freeze_is_respected(tmp_path: Path, caplog: pytest.LogCap
         gc.unfreeze()
 
 
-def test_a_freeze_by_somebody_else_in_the_middle_is_never_undone(tmp_path: Path) -> None:
-    class Freezes(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 3:
-                self.mine = Node()  # one object more than were frozen, and some of those have died since
-                gc.freeze()
-
-    freezes = Freezes()
-    try:
-        make_trainer(tmp_path, [ScheduledGarbageCollector(every_steps=2), freezes], max_steps=5).train()
-        assert gc.get_freeze_count() > 0
-        assert not any(seen is freezes.mine for seen in gc.get_objects())
-    finally:
-        gc.unfreeze()
-
-
-def test_the_first_collection_and_freeze_come_before_the_first_step(tmp_path: Path) -> None:
-    capture = Capture()
-    garbage = weakref.ref(Node())  # of the time before the training
-    assert garbage() is not None
-    ours = [MemoryCallback([], [capture]), ScheduledGarbageCollector(every_steps=3)]
-    cycles = MakesCycles(1)
-    make_trainer(tmp_path, [*ours, cycles], max_steps=4).train()
-    assert garbage() is None
-    assert collections_in(capture)[:2] == [("train_begin", 0), ("step_end", 3)]
-    assert cycles.frozen[0] > 100_000
-
-
 def test_a_freeze_in_the_middle_leaves_frozen_what_was_alive_then_and_nothing_of_ours(tmp_path: Path) -> None:
     class Freezes(TrainerCallback):
         """Drops garbage that the governor has frozen, freezes, and makes something new."""
@@ -258,17 +229,6 @@ def test_two_trainings_that_overlap_restore_together(tmp_path: Path) -> None:
     make_trainer(tmp_path / "outer", [ScheduledGarbageCollector(every_steps=2), TrainsInside()], max_steps=4).train()
 
 
-def test_a_restart_with_a_smaller_batch_is_governed_again(tmp_path: Path) -> None:
-    cycles = MakesCycles(3)
-    callbacks = [cycles, ScheduledGarbageCollector(every_steps=2)]
-    settings: dict[str, Any] = {"auto_find_batch_size": True, "max_steps": 3}
-    trainer = make_trainer(tmp_path, callbacks, trainer_class=RunsOutOfMemoryOnce, **settings)
-    trainer.train()
-    assert trainer.failed  # type: ignore[attr-defined]
-    assert cycles.enabled == {False}
-    assert cycles.frozen[-1] > 100_000
-
-
 @pytest.mark.usefixtures("nothing_frozen")
 def test_when_it_fails_itself_automatic_collection_comes_back_at_once(tmp_path: Path) -> None:
     run = Run.begin(SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0))
@@ -290,26 +250,6 @@ def test_below_generation_2_it_says_what_the_interpreter_keeps_and_boundaries_fr
     told = sum("does not free cycles that have survived" in record.message for record in caplog.records)
     assert told == (not frees_aged_cycles(1))
     assert cycles.alive() <= 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"every_steps": 0}, r"ScheduledGarbageCollector\(every_steps=0\)"),
-        ({"every_steps": None}, r"every_steps=None\): a period is a whole number of steps"),
-        ({"generation": 3}, r"generation=3\): the generations are 0, 1 and 2"),
-        ({"generation": True}, r"generation=True\): the generations are 0, 1 and 2"),
-        ({"generation": 1.0}, r"generation=1.0\): the generations are 0, 1 and 2"),
-        ({"boundary_steps": 0}, r"boundary_steps=0"),
-        ({"boundary_s": "900"}, r"boundary_s='900'\): give seconds above 0"),
-        ({"freeze": "false"}, r"freeze='false'\): freeze is true or false"),
-        ({"verbose": "no"}, r"verbose='no'\): verbose is true or false"),
-        ({"boundary_s": 0}, r"boundary_s=0\): give seconds above 0"),
-    ],
-)
-def test_wrong_values_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ScheduledGarbageCollector(**settings)
 
 
 FIRST = Schedule(stretch=1, gap_steps=0, own_boundary_steps=1000)

@@ -60,14 +60,6 @@ def test_the_cache_is_cleared_after_the_body_of_every_tenth_step(device: Simulat
     assert (row.what, row.calls, row.freed_bytes) == ("clear", 2, 2 * 50 * 2**20)
 
 
-def test_inside_the_body_nothing_is_cleared_yet(device: SimulatedDevice) -> None:
-    hooks = ClearCacheHookConfig(empty_cache_at="step")()
-    device.reserved = device.allocated + 50
-    with hooks.begin("on_step", PipelineHookArgs()):
-        assert device.reserved == device.allocated + 50
-    assert device.reserved == device.allocated
-
-
 def test_epochs_are_counted_by_their_own_id_and_steps_do_not_matter_then(device: SimulatedDevice) -> None:
     hooks = ClearCacheHookConfig(empty_cache_at="epoch", empty_cache_freq=2)()
     cleared_after = []

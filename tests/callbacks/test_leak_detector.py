@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from forgather_mem.callbacks import LeakDetector, ScheduledGarbageCollector
 from tests.reporting.report_fixtures import built
-from tests.training import Bigrams, Tokens, fingerprint, make_trainer
+from tests.training import Bigrams, Tokens, make_trainer
 
 LEAK_BYTES = 200_000
 
@@ -314,23 +314,3 @@ def test_a_few_steps_are_not_judged(tmp_path: Path) -> None:
     make_trainer(tmp_path, [detector]).train()
     assert detector.summary is not None
     assert built(detector.summary)["leak"]["verdict"] == "not enough data"
-
-
-def test_a_training_is_bit_identical_with_and_without(tmp_path: Path) -> None:
-    plain = make_trainer(tmp_path / "plain", [Keeps()], model=Bigrams(), max_steps=120)
-    ours = [Keeps(), LeakDetector(every_steps=1, strict=True)]
-    watched = make_trainer(tmp_path / "watched", ours, model=Bigrams(), max_steps=120)
-    plain.train()
-    watched.train()
-    assert fingerprint(watched) == fingerprint(plain)
-
-
-def test_a_detector_can_be_switched_off(tmp_path: Path) -> None:
-    off = LeakDetector(enabled=False)
-    make_trainer(tmp_path, [off]).train()
-    assert off.summary is None
-
-
-def test_a_wrong_parameter_is_named() -> None:
-    with pytest.raises(ValueError, match=r"LeakDetector\(look_closer='yes'\): look_closer is true or false"):
-        LeakDetector(look_closer="yes")  # type: ignore[arg-type]

@@ -1,10 +1,8 @@
 """What the loggers write in a real training, read back by others than ourselves where others can read it."""
 
-import gc
 import json
 import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from forgather_mem.probes import TensorProbe
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
-from forgather_mem.units import GIB, MIB
+from forgather_mem.units import MIB
 from tests.memory import status_bytes
 from tests.reporting.report_fixtures import built, text_of
 from tests.training import make_trainer
@@ -86,25 +84,6 @@ def test_a_path_and_a_period_of_ones_own(tmp_path: Path) -> None:
     assert {name.split("/")[0] for values in records.values() for name in values} == {"gc", "step"}
 
 
-def test_tensorboard_and_json_lines_of_one_training_have_the_same_numbers(tmp_path: Path) -> None:
-    ours = [TBMemoryLogger(strict=True), JsonMemoryLogger(tmp_path / "m.jsonl", strict=True)]
-    make_trainer(tmp_path, ours).train()
-    records = steps_of(tmp_path / "m.jsonl")
-    reader = tensorboard(tmp_path)
-    for tag, name, factor in (
-        ("mem_host/rss_gib", "host/rss_bytes", 1 / GIB),
-        ("mem_host/rss_peak_gib", "host/rss_peak_bytes", 1 / GIB),
-        ("mem_gc/pause_ms", "gc/pause_s", 1e3),
-        ("mem_step/time_ms", "step/time_s", 1e3),
-        ("mem_step/self_us", "step/self_s", 1e6),
-    ):
-        drawn = {point.step: point.value for point in reader.Scalars(tag)} if tag in reader.Tags()["scalars"] else {}
-        read = {step: values[name] * factor for step, values in records.items()}
-        begins = next((step for step, value in read.items() if value), 7)  # no card of zeros
-        assert drawn == pytest.approx({step: value for step, value in read.items() if step >= begins}, rel=1e-6), tag
-        assert drawn or name == "gc/pause_s"
-
-
 def test_every_group_of_metrics_gives_its_tags(tmp_path: Path) -> None:
     metrics = ["host", "device", "phases", "gc", "workers", "tensors"]
     settings = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
@@ -122,19 +101,6 @@ def test_every_group_of_metrics_gives_its_tags(tmp_path: Path) -> None:
         "mem_step",
     }
     assert {"mem_tensors/parameters_gib", "mem_tensors/gradients_gib", "mem_tensors/optimizer_gib"} <= tags
-
-
-def test_hyperparameters_on_request_stand_in_the_same_run(tmp_path: Path) -> None:
-    make_trainer(tmp_path, [TBMemoryLogger(hparams={"lr": 0.1, "batch": 4}, strict=True)], max_steps=2).train()
-    reader = tensorboard(tmp_path)
-    assert set(reader.PluginTagToContent("hparams")) == {
-        "_hparams_/experiment",
-        "_hparams_/session_start_info",
-        "_hparams_/session_end_info",
-    }
-    start = reader.PluginTagToContent("hparams")["_hparams_/session_start_info"]
-    assert b"lr" in start
-    assert b"batch" in start
 
 
 def phase_records(folder: Path) -> dict[tuple[str, int], set[str]]:
@@ -182,45 +148,6 @@ def test_a_collection_at_the_end_of_the_last_epoch_is_counted(tmp_path: Path) ->
     assert report["gc"]["collections"] >= 2
     (last,) = [point for point in tensorboard(tmp_path).Scalars("mem_gc/collections") if point.step == 8]
     assert last.value >= 1, "the step's own point stays; what came after it is in the report"
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("unfrozen")  # so that a pause is long enough to be measured
-def test_pauses_have_one_point_a_step_also_with_evaluations_checkpoints_and_two_who_read_them(tmp_path: Path) -> None:
-    class Collects(TrainerCallback):
-        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            gc.collect()
-
-    settings = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    json_logger = JsonMemoryLogger(tmp_path / "memory.jsonl", strict=True)
-    trainer = make_trainer(
-        tmp_path, [Collects(), MemoryCallback(strict=True), TBMemoryLogger(strict=True), json_logger], **settings
-    )
-    pauses_s: list[float] = []
-    began_s = 0.0
-
-    def note(phase: str, info: Mapping[str, int]) -> None:
-        nonlocal began_s
-        now_s = time.perf_counter()
-        if phase == "start":
-            began_s = now_s
-        else:
-            pauses_s.append(now_s - began_s)
-
-    gc.callbacks.append(note)
-    gc.disable()
-    try:
-        trainer.train()
-    finally:
-        gc.enable()
-        gc.callbacks.remove(note)
-    points = [(point.step, point.value) for point in tensorboard(tmp_path).Scalars("mem_gc/pause_ms")]
-    assert [step for step, _ in points] == [3, 4, 5, 6]  # no card of zeros before the first
-    # Of the checkpoints after steps 2 and 4, each once; that of step 6 comes after the last step
-    assert [step for step, pause_ms in points if pause_ms] == [3, 5]
-    assert sum(pause_ms for _, pause_ms in points) == pytest.approx(1e3 * sum(pauses_s[:2]), rel=0.3)
-    assert json_logger.summary is not None
-    assert built(json_logger.summary)["gc"]["pause_total_s"] == pytest.approx(sum(pauses_s[:3]), rel=0.3)
 
 
 class Sleeps:
@@ -295,13 +222,10 @@ def test_a_folder_that_can_not_be_made_costs_records_and_the_report_says_how_man
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"every_steps": None}, r"TBMemoryLogger\(every_steps=None\): a period is a whole number"),
-        ({"rank_steps": None}, r"TBMemoryLogger\(rank_steps=None\): a period is a whole number"),
         ({"metrics": "host"}, r"metrics='host'\): give a list of groups: host, device"),
         ({"metrics": None}, r"metrics=None\): give a list of groups"),
         ({"metrics": [["host"]]}, r"metrics=\[\['host'\]\]\): the groups are host, device"),
         ({"metrics": ["hots"]}, r"metrics=\['hots'\]\): the groups are .*; did you mean 'host'"),
-        ({"reset_peaks": "false"}, r"reset_peaks='false'\): reset_peaks is true or false"),
         ({"hparams": "lr"}, r"hparams='lr'\): give names and values"),
     ],
 )

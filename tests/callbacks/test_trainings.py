@@ -10,7 +10,6 @@ from transformers import Trainer, TrainerCallback
 
 from forgather_mem.callbacks import (
     ClearCacheCallback,
-    CudaGarbageCollector,
     MemoryCallback,
     PeakMemory,
     SimpleGarbageCollector,
@@ -21,7 +20,6 @@ from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.callbacks.common import Steps, all_callbacks
-from tests.events import event_folders, scalars
 from tests.memory import open_descriptors
 from tests.training import make_trainer
 
@@ -98,13 +96,6 @@ def test_a_clear_counts_optimizer_steps_not_micro_batches(tmp_path: Path) -> Non
     assert ClearCacheCallback("step", 2).rules[0].when == Every(steps=2)
 
 
-def test_loss_and_memory_stand_in_one_tensorboard_run(tmp_path: Path) -> None:
-    make_trainer(tmp_path, [TBMemoryLogger()], report_to=["tensorboard"], max_steps=4).train()
-    assert len(event_folders(tmp_path)) == 1
-    for tag, steps in (("train/loss", [2, 4]), ("mem_host/rss_gib", [1, 2, 3, 4])):
-        assert [step for step, _ in scalars(tmp_path)[tag]] == steps
-
-
 def test_a_clear_stands_in_the_record_of_the_logger_whatever_the_order(tmp_path: Path) -> None:
     capture = Capture()
     collector, logger = SimpleGarbageCollector(collect_freq_step=2), MemoryCallback([], [capture])
@@ -133,27 +124,14 @@ def test_our_numbers_stand_in_the_trainers_log_but_not_in_an_evaluations_metrics
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: SimpleGarbageCollector(0), r"SimpleGarbageCollector\(collect_freq_epoch=0\): a period is 1 epoch"),
-        (lambda: SimpleGarbageCollector(collect_freq_step=0), r"collect_freq_step=0\): a period is 1 step or more"),
-        (lambda: SimpleGarbageCollector(True), r"whole number"),
-        (lambda: SimpleGarbageCollector("2"), r"whole number"),
         (lambda: SimpleGarbageCollector(None), r"give collect_freq_epoch or collect_freq_step"),
-        (lambda: SimpleGarbageCollector(verbose="yes"), r"verbose='yes'\): verbose is true or false"),
-        (lambda: CudaGarbageCollector(-1), r"CudaGarbageCollector\(collect_freq_epoch=-1\)"),
-        (lambda: ClearCacheCallback("batch"), r"empty_cache_at='batch'\).*'epoch' or 'step'"),
-        (lambda: ClearCacheCallback("step", 0), r"empty_cache_freq=0\): a period is 1 step or more"),
-        (lambda: ClearCacheCallback(garbage_collection=1), r"garbage_collection is true or false"),
-        (lambda: TBMemoryLogger(every_steps=0), r"TBMemoryLogger\(every_steps=0\)"),
         (lambda: TBMemoryLogger(metrics=["host", "devise"]), r"did you mean 'device'\?"),
-        (lambda: TBMemoryLogger(metrics="host"), r"give a list of groups: host, device"),
         (lambda: TBMemoryLogger(metrics=[]), r"name one group or more"),
         (lambda: MemoryCallback(["collect"]), r"each is a Rule"),
         (lambda: MemoryCallback(3), r"rules=3\): give a list of rules"),
         (lambda: MemoryCallback(sinks="x"), r"sinks='x'\): give a list of sinks"),
         (lambda: TBMemoryLogger("runs"), r"summary_writer='runs'\).*use logging_dir"),
         (lambda: TBMemoryLogger(logging_dir=3), r"logging_dir=3\): give a folder's name"),
-        (lambda: SimpleGarbageCollector(enabled="no"), r"enabled='no'\): enabled is true or false"),
-        (lambda: ClearCacheCallback(strict=1), r"strict=1\): strict is true or false"),
         (lambda: SimpleGarbageCollector().on_epoch_end(1.5, {}), r"epoch=1.5\): an epoch is a whole number"),
         (lambda: MemoryCallback([], ["tb"]), r"a sink has a method write"),
     ],

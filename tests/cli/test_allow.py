@@ -105,12 +105,3 @@ def test_allow_writes_through_no_link_of_a_strangers_folder(cli, here, tmp_path_
     assert code == 1
     assert "pyproject.toml is a link to" in " ".join(err.split())
     assert victim.read_text() == "precious"
-
-
-def test_allow_says_what_to_write_where_it_can_not(cli, here):
-    text = "[tool]\nforgather_mem = {allow = []}\n"
-    (here / "pyproject.toml").write_text(text)
-    code, _, err = cli("allow", "train.yaml", "--yes")
-    assert code == 1
-    assert 'write allow = ["my_own"]' in err
-    assert (here / "pyproject.toml").read_text() == text

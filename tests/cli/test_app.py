@@ -34,13 +34,6 @@ def test_help_says_in_a_line_what_each_command_does_runs_before_templates(cli):
     assert list(COMMANDS)[-len(TEMPLATE_COMMANDS) :] == TEMPLATE_COMMANDS
 
 
-@pytest.mark.parametrize("argv", [["--help"], *([name, "--help"] for name in TEMPLATE_COMMANDS)])
-def test_help_fits_into_80_columns(cli, argv):
-    code, out, _ = cli(*argv)
-    assert code == 0
-    assert max(map(len, out.splitlines())) <= 80
-
-
 def test_the_version_is_the_packages(cli):
     from forgather_mem import __version__
 

@@ -3,10 +3,8 @@
 import io
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -96,43 +94,6 @@ def test_on_a_terminal_our_bar_is_in_the_place_of_what_the_trainer_prints(
     assert _train(trainer) == 0
     assert [type(callback).__name__ for callback in handler.callbacks] == shows
     assert not any(isinstance(callback, TransformersBar) for callback in handler.callbacks)
-
-
-@pytest.mark.soak
-def test_ctrl_c_ends_the_training_with_the_table_so_far(tmp_path: Path) -> None:
-    arguments = ["--steps", "100000", *SMALL, "--logging-dir", "events"]
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        wait_for_steps(tmp_path / "events", process)
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=200)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert "Traceback" not in errors
-    assert "Warning" not in errors
-    steps = re.search(r"interrupted after ([\d,]+) steps?,", output)
-    assert steps, output
-    assert 1 <= int(steps[1].replace(",", "")) < 100_000
-    assert "tensorboard --logdir events " in output
-    assert scalars(tmp_path / "events")["mem_host/rss_gib"]
-
-
-def wait_for_steps(folder: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()
-        if "mem_host/rss_gib" in scalars(folder):
-            return
-        time.sleep(0.5)
-    raise AssertionError("no step within four minutes")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Words of a command line as a person may type them: options anywhere, mistakes, and the help."""
 
-import argparse
 import os
 import subprocess
 import sys
@@ -152,13 +151,3 @@ def test_into_a_pipe_or_a_file_help_has_80_columns(tmp_path: Path) -> None:
     assert text == in_a_process("compare", "--help").stdout
     assert 72 < max(map(len, text.splitlines())) <= 80
     assert "\x1b" not in text
-
-
-def test_nothing_of_argparse_is_in_the_way_of_another_exception(parser: CommandParser) -> None:
-    def breaks(word: str) -> str:
-        raise RuntimeError(word)
-
-    parser.add_argument("--broken", metavar="X", type=breaks)
-    with pytest.raises(RuntimeError, match="mine"):
-        parser.parse(["--broken", "mine"])
-    assert issubclass(CommandParser, argparse.ArgumentParser)

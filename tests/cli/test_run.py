@@ -134,13 +134,6 @@ def test_a_module_may_be_joined_to_its_option_as_for_python() -> None:
             asked(wrong, "train.py")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--plan", "--set", "lr=1", "-h"]])
-def test_help_is_there(tmp_path: Path, words: list[str]) -> None:
-    result = run([*RUN, *words], tmp_path)
-    assert result.code == 0
-    assert "--max-peak" in result.out
-
-
 def test_what_is_not_given_has_the_default_of_a_command_without_options() -> None:
     plain = Arguments({"command": ["train.py"]})
     read = asked("train.py")

@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import ClassVar
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.telemetry.events import OPAQUE_PHASES, PHASE_NUMBER, PHASES, STEP_PHASES
-from forgather_mem.telemetry.guard import MAX_STRIKES, FailureGuard
 
 
 class Watcher:
@@ -95,23 +93,6 @@ def test_a_watcher_may_spare_itself_the_phases_of_a_step_but_hears_of_the_rare_o
         phases.leave(phase)
     assert deaf.heard == ["+save", "-save"]
     assert half.heard == ["+forward", "+save", "-save"]
-
-
-def test_a_watcher_that_fails_again_and_again_is_called_no_longer_and_the_others_are() -> None:
-    guard = FailureGuard()
-    phases, bad, good = PhaseStack(guard), Watcher(fails_in="forward"), Watcher()
-    phases.watch(bad)
-    phases.watch(good)
-    for _ in range(MAX_STRIKES + 2):
-        phases.enter("forward")
-        phases.leave("forward")
-    assert bad.heard == ["+forward"] * MAX_STRIKES
-    assert good.heard == ["+forward", "-forward"] * (MAX_STRIKES + 2)
-    assert guard.switched_off[0].startswith("Watcher's phases: switched off after 3 failures in a row")
-    strict = PhaseStack(FailureGuard(strict=True))
-    strict.watch(Watcher(fails_in="forward"))
-    with pytest.raises(OSError, match="forward"):
-        strict.enter("forward")
 
 
 def test_the_phase_that_failed_first_is_remembered_until_another_begins() -> None:

@@ -116,21 +116,6 @@ def begun(*works: Any, guard: FailureGuard | None = None) -> WorkSet:
     return found
 
 
-def test_they_begin_once_in_their_order_and_the_last_ends_first() -> None:
-    works = begun(Work("a"), Work("b"))
-    for end in works.ends(RUN):
-        end()
-    assert CALLED == ["begin a", "begin b", "end b", "end a", "give back b", "give back a"]
-
-
-def test_of_works_with_one_reading_the_first_is_begun_for_all() -> None:
-    first, second, other = Work("a", "host"), Work("b", "host"), Work("c", "device")
-    works = begun(first, second, other)
-    assert CALLED == ["begin a", "begin c"]
-    alone = Work("d")
-    assert [works.begun(one, RUN) for one in (second, other, alone)] == [first, other, alone]
-
-
 def test_what_a_work_has_begun_is_called_ends_and_is_dropped_in_its_place() -> None:
     class Settings:
         reading = "host"
@@ -151,25 +136,6 @@ def test_what_a_work_has_begun_is_called_ends_and_is_dropped_in_its_place() -> N
     assert alive() is None
 
 
-def test_one_that_can_not_begin_reads_nothing() -> None:
-    class Settings:
-        def begin(self, run: Any) -> Any:
-            raise OSError
-
-    works = begun(settings := Settings(), guard=FailureGuard())
-    assert works.begun(settings, RUN)(MOMENT, SAMPLE) == {}
-
-
-@pytest.mark.parametrize("fails_in", ["begin", "end", "give back"])
-def test_one_that_fails_keeps_no_other_from_beginning_and_from_giving_back(fails_in: str) -> None:
-    works = begun(Work("a"), Work("b", fails_in=fails_in), Work("c"), guard=FailureGuard())
-    for end in works.ends(RUN):
-        end()
-    works.give_back()
-    begins, ends, gives_back = ([f"{what} {name}" for name in "abc"] for what in ("begin", "end", "give back"))
-    assert begins + ends[::-1] + gives_back[::-1] * 2 == CALLED
-
-
 def test_a_reading_that_no_rule_takes_comes_from_its_probe_which_is_begun_once() -> None:
     works = WorkSet(FailureGuard(strict=True))
     for _ in range(2):
@@ -179,11 +145,3 @@ def test_a_reading_that_no_rule_takes_comes_from_its_probe_which_is_begun_once()
     assert len(ends) == 2, "its end, and that it gives back"
     for end in ends:
         end()
-
-
-def test_a_forked_child_ends_no_work_of_its_parent() -> None:
-    works = begun(Work("a"))
-    works.clear()
-    assert list(works.ends(RUN)) == []
-    works.give_back()
-    assert CALLED == ["begin a"]

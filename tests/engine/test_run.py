@@ -149,16 +149,6 @@ def test_events_after_a_step_have_records_of_their_own() -> None:
     assert [(s.event, s.step) for s in capture.samples] == [("step_end", 1), ("evaluate", 1), ("save", 1)]
 
 
-def test_what_a_step_adds_up_is_summed_over_its_events() -> None:
-    loop, capture = new_loop(), Capture()
-    loop.add([Rule(AtEvent("step_end", "epoch_end"), [reading("cache/freed_bytes", 10.0)])], [capture])
-    loop.step()
-    loop.fire("epoch_end")
-    loop.step()
-    loop.run.close()
-    assert capture.series("cache/freed_bytes") == [(1, 10.0), (1, 20.0), (2, 10.0)]
-
-
 @pytest.mark.parametrize(
     ("limit", "values", "fires"),
     [
@@ -215,23 +205,6 @@ def test_works_begin_once_and_end_once_however_the_run_ends() -> None:
         loop.run.close(end)
         assert (counter.begun, counter.ended) == (1, 1)
         assert loop.run.summary.facts.end == end
-
-
-def test_three_failures_in_a_row_switch_a_rule_off_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
-    loop, calls = new_loop(strict=False), list[int]()
-
-    def failing(moment: Moment, sample: Sample) -> Mapping[str, float]:
-        calls.append(moment.step)
-        raise OSError("no such counter")
-
-    good = Counter()
-    loop.add([Rule(Every(steps=1), [failing], name="broken"), Rule(Every(steps=1), [good])])
-    loop.steps(6)
-    loop.run.close()
-    assert calls == [1, 2, 3]
-    assert good.calls == [1, 2, 3, 4, 5, 6]
-    assert "broken: switched off after 3 failures in a row" in loop.run.summary.switched_off[0]
-    assert sum("broken failed" in record.message for record in caplog.records) == 1
 
 
 def test_a_failure_between_successes_does_not_switch_off() -> None:

@@ -112,25 +112,6 @@ def test_rules_without_a_budget_keep_their_rhythm_beside_it() -> None:
     assert plan.periods == (6, 8)
 
 
-def test_in_a_run_readings_that_take_all_the_time_become_rare(tmp_path: Any) -> None:
-    steps: list[int] = []
-
-    def dear(moment: Any, sample: Any) -> dict[str, float]:
-        time.sleep(0.001)
-        steps.append(moment.step)
-        return {"host/rss_bytes": 1.0}
-
-    run = Run.begin(SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0))
-    plan = run.add_member(object(), [Rule(when=Every(steps=1), do=[dear], budget_frac=0.005)], [], 0.0)["step_end"]
-    for step in range(1, 301):
-        state = SimpleNamespace(global_step=step, epoch=0.5)
-        run.handle(plan, None, state, None, {})
-        assert run.step == step
-    run.close()
-    assert steps[: PACE.share_records + 2] == list(range(1, PACE.share_records + 3))
-    assert [step for step in steps if step > 20] == [64, 128, 192, 256]
-
-
 @pytest.mark.fresh  # the kernel's mark must not stand high from other tests
 def test_a_peak_stands_in_the_record_of_its_own_step_however_rare_the_readings_are(tmp_path: Any) -> None:
     capture, slow = Capture(), Rule(when=Every(steps=1), do=[slowly])

@@ -89,30 +89,6 @@ def test_only_write_is_needed() -> None:
     assert (least.samples, summary.switched_off, sinks.event_folder()) == ([SAMPLE], [], None)
 
 
-@pytest.mark.parametrize("fails_in", ["write", "tell", "log_values", "problems", "end"])
-def test_one_that_fails_stops_no_other(fails_in: str) -> None:
-    sinks, bad, good, summary = SinkSet(FailureGuard()), Notes(fails_in=fails_in), Notes(), RunSummary()
-    for sink in (bad, good):
-        sinks.add(sink, RUN)
-    used(sinks)
-    assert sinks.log_values(3) == {"mine": 3.0}, "what is not finite is left out"
-    sinks.collect_problems(summary)
-    assert good.called == bad.called == ["begin", "write", "tell", "end", "log_values", "problems"]
-    assert summary.switched_off == ["2 records were dropped"] * (1 if fails_in == "problems" else 2)
-    assert sinks.event_folder() == "their/folder"
-
-
-def test_one_that_can_not_begin_is_left_out_and_the_report_says_why() -> None:
-    guard = FailureGuard()
-    sinks, bad = SinkSet(guard), Notes(fails_in="begin")
-    sinks.add(bad, RUN)
-    used(sinks)
-    assert bad.called == ["begin", "end"], "it may have opened something"
-    assert guard.switched_off == ["Notes.begin failed, so that it writes nothing: OSError('begin')"]
-    with pytest.raises(OSError, match="begin"):
-        SinkSet(FailureGuard(strict=True)).add(Notes(fails_in="begin"), RUN)
-
-
 def test_the_first_that_can_print_prints_and_without_one_ours_does(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -126,11 +102,3 @@ def test_the_first_that_can_print_prints_and_without_one_ours_does(
     sinks.say("by theirs", RUN)
     assert (first.called, second.called) == (["begin", "by theirs"], ["begin"])
     assert capsys.readouterr().err == ""
-
-
-def test_a_forked_child_has_no_sinks() -> None:
-    sinks, sink = SinkSet(FailureGuard(strict=True)), Notes()
-    sinks.add(sink, RUN)
-    sinks.clear()
-    used(sinks)
-    assert sink.called == ["begin"]

@@ -1,6 +1,6 @@
 """Do templates written for Forgather give the same text and the same graph here?
 
-    python tests/forgather/compare.py PATH_TO_A_FORGATHER_CHECKOUT [--references] [--build]
+    python tests/forgather/compare.py PATH_TO_A_FORGATHER_CHECKOUT [--build]
 
 Every example configuration, every project file (meta.yaml) and every template of the template library that
 Forgather itself loads is loaded by both, each in its own project's search path. Printed are counts and every
@@ -45,7 +45,6 @@ class Case:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("--references", action="store_true", help="compare find_referenced_templates too (slow)")
     parser.add_argument("--build", action="store_true", help="build each target trainer_callbacks, default policy")
     options = parser.parse_args()
     checkout = options.checkout.resolve()
@@ -55,7 +54,7 @@ def main() -> int:
     os.chdir(checkout)
     counts: Counter[str] = Counter()
     for case in cases(checkout):
-        outcomes = compare(case, references=options.references)
+        outcomes = compare(case)
         for outcome, detail in chain(outcomes, build(case) if options.build else ()):
             counts[outcome] += 1
             if detail:
@@ -86,7 +85,7 @@ def cases(checkout: Path) -> Iterator[Case]:
                 yield Case(str(file.relative_to(folder_path)), searchpath, preprocessor_globals(".", str(checkout)))
 
 
-def compare(case: Case, *, references: bool) -> Iterator[tuple[str, str]]:
+def compare(case: Case) -> Iterator[tuple[str, str]]:
     """Outcomes of one case, each with what there is to tell about it."""
     from forgather.config import ConfigEnvironment as Theirs
 
@@ -117,8 +116,6 @@ def compare(case: Case, *, references: bool) -> Iterator[tuple[str, str]]:
         yield from compare_graphs(graph, ours.load(case.name).graph)
     except TemplateError as error:
         yield "DIFFERENT graph: refused here", str(error)
-    if references:
-        yield from compare_references(theirs, ours, case)
 
 
 def not_theirs(ours: ConfigEnvironment, case: Case, error: Exception) -> Iterator[tuple[str, str]]:
@@ -145,17 +142,6 @@ def build(case: Case) -> Iterator[tuple[str, str]]:
             yield "DIFFERENT: trainer_callbacks can't be built here", str(error)
         else:
             yield "trainer_callbacks built", ""
-
-
-def compare_references(theirs: Any, ours: ConfigEnvironment, case: Case) -> Iterator[tuple[str, str]]:
-    found = [reference for reference in theirs.find_referenced_templates(case.name) if reference[1] != reference[2]]
-    left = {(name, os.path.realpath(file)) for _, name, file in found}  # the others are named, but never loaded
-    right = {(name, os.path.realpath(file)) for _, name, file in ours.find_referenced_templates(case.name)}
-    if left == right:
-        yield "same references", ""
-    else:
-        only = [f"only in Forgather: {name}" for name, _ in sorted(left - right)]
-        yield "DIFFERENT references", "\n".join([*only, *(f"only here: {name}" for name, _ in sorted(right - left))])
 
 
 def compare_graphs(theirs: Any, ours: Graph) -> Iterator[tuple[str, str]]:

@@ -132,20 +132,6 @@ def test_a_pipe_that_nobody_reads_does_not_hold_the_training_up(tmp_path: Path) 
     assert (file.losses.written, file.losses.dropped) == (1, 3)
 
 
-def test_nothing_is_written_into_a_deleted_file_for_longer_than_half_a_second(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    file = numbered(folder)
-    assert write(file, b"one\n")
-    shutil.rmtree(folder)
-    assert write(file, b"lost\n")
-    time.sleep(0.55)
-    assert write(file, b"two\n")
-    file.close()
-    assert (folder / "0").read_bytes() == b"begin\ntwo\n"
-    assert (file.losses.written, file.losses.dropped) == (1, 2)
-    assert "the file was deleted" in (file.problem() or "")
-
-
 def test_a_file_deleted_just_before_the_end_is_counted_too(tmp_path: Path) -> None:
     file = numbered(tmp_path / "run")
     assert write(file, b"one\n")

@@ -1,7 +1,6 @@
 """Framing of event files, against tensorboard's own reader and checksum."""
 
 import io
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -9,16 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-from tensorboard.backend.event_processing.io_wrapper import IsTensorFlowEventsFile
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
 from forgather_mem.formats.event_file import (
     EventFile,
     crc32c,
     frame,
-    is_our_file,
     payloads,
 )
 
@@ -27,14 +21,6 @@ def framed(payload: bytes) -> bytes:
     checksum = crc32c()
     assert checksum is not None
     return frame(payload, checksum)
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=2000))
-def test_a_record_is_framed_as_tensorboard_frames_it(payload: bytes) -> None:
-    header = struct.pack("<Q", len(payload))
-    expected = header + struct.pack("<I", masked_crc32c(header)) + payload + struct.pack("<I", masked_crc32c(payload))
-    assert framed(payload) == expected
 
 
 @settings(deadline=None)
@@ -56,20 +42,6 @@ def test_a_wrong_payload_is_passed_over_and_a_wrong_length_ends_the_file() -> No
     damaged = b"\x07" + second[1:]
     assert [*payloads(io.BytesIO(first + damaged + third))] == [b"first"]
     assert [*payloads(io.BytesIO(first + bytes(4096)))] == [b"first"]
-
-
-def test_our_file_is_one_that_tensorboard_takes_and_reads(tmp_path: Path) -> None:
-    file = EventFile(tmp_path, lambda: None)
-    for step in range(3):
-        assert file.ready()
-        assert file.add(Event(step=step, wall_time=1.0).SerializeToString())
-    file.close()
-    (path,) = tmp_path.iterdir()
-    assert IsTensorFlowEventsFile(str(path))
-    assert is_our_file(path.name)
-    events = [Event.FromString(raw) for raw in RawEventFileLoader(str(path)).Load()]
-    assert events[0].file_version == "brain.Event:2"
-    assert [event.step for event in events[1:]] == [0, 1, 2]
 
 
 def test_two_files_of_one_process_and_second_have_names_of_their_own(tmp_path: Path) -> None:

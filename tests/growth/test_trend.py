@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forgather_mem.growth.trend import MAX_POINTS, Series, judge, rate_throughout
+from forgather_mem.growth.trend import MAX_POINTS, Series, judge, line_in_noise, rate_throughout, slowing_rates
 from tests.growth.trend_series import (
     INNOCENT,
     KIB,
@@ -174,3 +174,45 @@ def test_a_series_goes_on_from_its_points_as_if_it_had_seen_them(seen: int) -> N
 
 def test_what_stays_where_it_is_has_no_rate_however_little_is_asked() -> None:
     assert rate_throughout([(step, 7_969_177_600.0) for step in range(100)]) is None
+
+
+# ---- a line in noise ----
+
+
+def noise(seed: int) -> list[float]:
+    chance = random.Random(seed)
+    return [chance.gauss(0, 100_000) for _ in range(120)]
+
+
+def test_a_line_is_found_with_its_range() -> None:
+    for seed in range(10):
+        rate = line_in_noise([(4 * at, 4 * at * 2000.0 + off) for at, off in enumerate(noise(seed))], 500.0)
+        assert rate is not None
+        assert rate.per_step == pytest.approx(2000, rel=0.25)
+        assert rate.low < rate.per_step < rate.high
+
+
+def test_noise_alone_a_sawtooth_and_three_levels_are_no_line() -> None:
+    assert all(
+        line_in_noise([(4 * at, off) for at, off in enumerate(noise(seed))], 500.0) is None for seed in range(10)
+    )
+    assert line_in_noise([(4 * at, 30_000.0 * (at % 40)) for at in range(120)], 500.0) is None
+    levels = [(4 * at, 800_000.0 * (at // 40) + off) for at, off in enumerate(noise(0))]
+    assert line_in_noise(levels, 500.0) is None
+
+
+# ---- growth that slows down ----
+
+
+@pytest.mark.parametrize("steps_to_fill", [100, 300, 600])
+def test_the_rates_of_the_thirds_are_those_of_the_curve(steps_to_fill: int) -> None:
+    filling = [(step, 1e9 * (1 - math.exp(-step / steps_to_fill))) for step in range(0, 600, 4)]
+    rates = slowing_rates(filling)
+    assert rates is not None
+    assert rates[1] / rates[0] == pytest.approx(math.exp(-400 / steps_to_fill), abs=0.05)
+
+
+def test_neither_a_line_nor_one_after_a_warm_up_slows_down() -> None:
+    line = [(step, 1e6 * step) for step in range(0, 600, 4)]
+    assert slowing_rates(line) is None
+    assert slowing_rates([(step, size + 2e8 * (1 - math.exp(-step / 40))) for step, size in line]) is None

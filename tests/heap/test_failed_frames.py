@@ -1,6 +1,5 @@
 import asyncio
 import gc
-import sys
 import traceback
 import weakref
 from collections.abc import Iterator
@@ -136,21 +135,6 @@ def test_a_coroutine_that_waits_goes_on() -> None:
         return await asyncio.wait_for(task, 5)
 
     assert asyncio.run(main()) == "done"
-
-
-def test_an_error_that_was_being_handled_before_is_left_alone() -> None:
-    before: list[weakref.ref[Big]] = []
-    after: list[weakref.ref[Big]] = []
-    try:
-        fail(before)
-    except ValueError:
-        outer = sys.exception()
-        try:
-            fail(after)
-        except ValueError as error:
-            drop_frames(error, handled=outer)
-        assert alive(before) == 1  # somebody else's error, which they may want to look into
-    assert alive(after) == 0
 
 
 def test_a_chain_gives_each_error_once_and_ends() -> None:

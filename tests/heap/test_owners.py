@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from forgather_mem.heap.owners import Owner, find_owners
-from forgather_mem.source.frame_variables import frame_variables
 from tests.programs import printed_by
 
 pytestmark = pytest.mark.alone
@@ -115,24 +114,6 @@ def test_a_way_through_a_function_is_said_in_words(keep: Callable[[object], str]
     finally:
         if "load" in vars(Trainer):
             del Trainer.load  # type: ignore[attr-defined]
-
-
-def test_a_traceback_that_is_kept_says_the_function_and_its_variable() -> None:
-    def train() -> None:
-        model = Trainer()
-        watched.append(weakref.ref(model))
-        raise ValueError
-
-    watched: list[weakref.ref[Trainer]] = []
-    try:
-        train()
-    except ValueError as error:
-        CACHE["last"] = error
-    owners = find_owners([watched[0]()])
-    (owner,) = (owner for owner in owners if owner.kind == "traceback")
-    assert owner.path.startswith(f"{__name__}.CACHE['last'].__traceback__, local 'model' of train (test_owners.py:")
-    frame_variables(CACHE["last"].__traceback__.tb_next.tb_frame)  # a debugger's look makes it no second owner
-    assert [owner.kind for owner in kept_elsewhere(watched[0]())] == ["traceback"]
 
 
 def test_a_variable_of_a_function_that_runs_in_any_thread_is_found() -> None:

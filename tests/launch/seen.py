@@ -52,9 +52,17 @@ def look():
                                 found[f"{name}.{key}.{inner}"] = place(attribute)
         return found
 
+    kinds_of_ours = {}  # of each class, whether its name is ours: nearly all values are of a few
+
     def is_ours(value):
-        made_in = f"{value.__module__}" if issubclass(type(value), type) else ""
-        return "forgather_mem" in place(value) or made_in.startswith("forgather_mem")
+        cls = type(value)
+        if cls is types.FunctionType:
+            return "forgather_mem" in value.__code__.co_filename
+        if issubclass(cls, type) and f"{value.__module__}".startswith("forgather_mem"):
+            return True
+        if cls not in kinds_of_ours:
+            kinds_of_ours[cls] = "forgather_mem" in kind(value)
+        return kinds_of_ours[cls]
 
     def descriptors():
         found = {}

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from forgather_mem.reporting.build import FILE_NAME
 from forgather_mem.reporting.run_dir import read_run
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.report_schema import read_report
-from tests.launch.commands import watched
 
 
 def ended_process(num_bytes: int) -> int:
@@ -57,16 +55,3 @@ def test_a_process_of_a_training_leaves_the_report_to_that(folder: Path) -> None
     run_session.register(str(folder / "training"))
     ended_process(2**20)
     assert not (folder / FILE_NAME).exists()
-
-
-@pytest.mark.soak
-def test_a_loop_that_ctrl_c_ends_is_ended_by_sigint_as_alone(folder: Path) -> None:
-    """Python forgets that it is to end so when code is compiled after it, as for a report."""
-    lines = (
-        "import torch",
-        "x = torch.ones(3, requires_grad=True)",
-        "loop = torch.optim.SGD([x], lr=0.1)",
-        "loop.step()",
-    )
-    (folder / "train.py").write_text("\n".join((*lines, "raise KeyboardInterrupt")), encoding="utf-8")
-    assert watched(["train.py"], folder).plain.code == -signal.SIGINT

@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from forgather_mem.launch.failed_training import parsed_sizes
-from tests.launch.commands import RUN, run
+from tests.launch.commands import RUN
+from tests.launch.forked_run import run_forked
 
 SCRIPT = """
 import os, signal, sys
@@ -29,10 +32,11 @@ trainer.train()
 """
 
 
+@pytest.mark.fresh
 def test_the_batch_of_a_killed_training_is_told_before_it_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     tests = str(Path(__file__).parent.parent.parent)
-    result = run([*RUN, "--report", "report.json", "train.py"], tmp_path, TESTS=tests)
+    result = run_forked([*RUN, "--report", "report.json", "train.py"], tmp_path, TESTS=tests)
     assert result.code == -9, result.err
     report = json.loads((tmp_path / "report.json").read_text())
     settings = report["run"]["settings"]

@@ -13,7 +13,7 @@ import pytest
 
 from forgather_mem.launch.outcome import print_reports
 from forgather_mem.reporting.run_dir import read_run
-from tests.forked import SCRIPTS, Forked, on_ranks
+from tests.forked import SCRIPTS, Forked
 from tests.launch.commands import REPORT, ROOT, RUN, Result, Watched, environment, run, taken_apart
 from tests.launch.forked_run import run_forked
 from tests.reporting.report_fixtures import all_well, parsed
@@ -156,23 +156,6 @@ def test_a_template_of_the_users_is_attached_and_handed_on_by_a_launcher(tmp_pat
     assert (report["steps"], report["run"]["end"]) == (6, "finished")
     assert report["host"]["rss_end_bytes"] > 2**27
     assert result.report.startswith("== forgather-mem == train.py == 6 steps, ")
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("libuv")
-@pytest.mark.fresh
-def test_torchrun_hands_the_watching_on_to_each_rank(tmp_path: Path) -> None:
-    (tmp_path / "plain").mkdir()
-    without_us = on_ranks(SCRIPT, ["ranks", "."], tmp_path / "plain", environment())
-    assert [code for code, _, _ in without_us] == [0, 0], without_us
-    plain = Result(*without_us[0])
-    with_us = watched(TORCHRUN, "ranks", tmp_path / "watched")
-    assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out)
-    assert plain.out.endswith(" 2\n")
-    found = reports(tmp_path / "watched")
-    assert set(found) == {"out/report.json", "out/report.rank0.json", "out/report.rank1.json"}
-    assert {report["steps"] for report in found.values()} == {6}
-    assert with_us.report.startswith("== forgather-mem == train.py == 6 steps, ")
 
 
 LAUNCHER = """

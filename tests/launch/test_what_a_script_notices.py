@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.forked import Forked
-from tests.launch.commands import ROOT, RUN, environment, python, run, watched
+from tests.launch.commands import ROOT, RUN, environment, python, run
 from tests.launch.forked_run import run_forked, watched_forked
 
 PAGE = (ROOT / "docs" / "run.md").read_text()
@@ -84,34 +84,6 @@ def test_attach_has_no_more_files_open(tmp_path: Path) -> None:
     )
     assert begun < held <= begun + MOST_DESCRIPTORS
     assert ended == begun
-
-
-FREEZES = """
-import gc, torch
-
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.AdamW(model.parameters())
-frozen = {}
-for step in range(1, 121):
-    optimizer.zero_grad()
-    model(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
-    if step == 3:
-        gc.collect()
-        gc.freeze()
-    frozen[step] = gc.get_freeze_count()
-print(frozen[3] > 1000, 0 <= frozen[3] - frozen[20] < 100, frozen[20] - frozen[120])
-gc.unfreeze()
-print(gc.get_freeze_count())
-"""
-
-
-@pytest.mark.soak
-def test_what_a_script_has_frozen_stays_frozen(tmp_path: Path) -> None:
-    """Of ours, some objects of the step in which it freezes go at once; then none."""
-    (tmp_path / "freezes.py").write_text(FREEZES)
-    plain = watched(["freezes.py"], tmp_path).plain
-    assert (plain.code, plain.out, plain.err) == (0, "True True 0\n0\n", "")
 
 
 FEW = f"""

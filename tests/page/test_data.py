@@ -5,8 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from forgather_mem.page.data import page_data, run_data, shown_rank
+from forgather_mem.page.data import kept_rows, packed, page_data, run_data, shown_rank
 from forgather_mem.page.html import script_json
 from forgather_mem.page.readings import Readings
 from forgather_mem.reporting.run_dir import run_report
@@ -16,8 +19,9 @@ from tests.page.runs import HOSTILE, gpu_data, hostile_data, numbers, on_a_gpu, 
 from tests.reporting.report_fixtures import all_well, killed, leaking, merged, out_of_memory, parsed, report_of
 
 
-def test_300_000_steps_take_less_than_two_megabytes_and_keep_every_maximum() -> None:
-    readings = on_a_gpu(300_000)
+@pytest.mark.parametrize("num_steps", [30_000, pytest.param(300_000, marks=pytest.mark.soak)])
+def test_very_many_steps_take_less_than_two_megabytes_and_keep_every_maximum(num_steps: int) -> None:
+    readings = on_a_gpu(num_steps)
     peak = readings.held("device/step_peak_bytes")
     data = page_data(parsed(leaking()), readings)
     assert len(script_json([data])) < 2_000_000
@@ -144,3 +148,42 @@ def test_the_data_of_a_long_run_is_thinned_the_same_in_each_part() -> None:
     data = gpu_data(50_000)
     lengths = {len(part["values"]) for stack in data["stacks"] for part in stack["parts"]}
     assert lengths == {len(data["steps"])} == {len(data["times_ms"])}
+
+
+# ---- curves are thinned ----
+
+
+SOME = st.integers(2, 400).flatmap(
+    lambda rows: st.lists(
+        arrays(np.float64, rows, elements=st.one_of(st.floats(-1e15, 1e15), st.just(np.nan))), min_size=1, max_size=4
+    )
+)
+
+
+@given(SOME, st.integers(20, 100))
+def test_each_column_keeps_its_highest_and_its_lowest(columns: list[np.ndarray], most: int) -> None:  # type: ignore[type-arg]
+    num_rows = len(columns[0])
+    rows = kept_rows(columns, num_rows, most)
+    assert rows[0] == 0
+    assert rows[-1] == num_rows - 1
+    assert (np.diff(rows) > 0).all()
+    assert len(rows) <= max(most, 2 + 2 * len(columns))
+    for column in columns:
+        if not np.isnan(column).all():
+            assert np.nanmax(column[rows]) == np.nanmax(column)
+            assert np.nanmin(column[rows]) == np.nanmin(column)
+
+
+def test_in_any_stretch_that_a_reader_zooms_into_the_maximum_is_there() -> None:
+    column = np.random.default_rng(0).random(100_000)
+    rows = kept_rows([column], 100_000, 4000)
+    for begin in range(0, 100_000, 10_000):
+        inside = rows[(rows >= begin) & (rows < begin + 10_000)]
+        assert column[inside].max() == column[begin : begin + 10_000].max()
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(2**50), 2**50))))
+def test_packed_numbers_come_back(values: list[int | None]) -> None:
+    column = np.array([np.nan if value is None else value * 1024.0 for value in values])
+    found = packed(column, 1024.0)
+    assert numbers(found) == [None if value is None else value * 1024 for value in values]

@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,6 @@ from tests.page.runs import HOSTILE, written_log
 from tests.reporting.logs import log_of
 from tests.reporting.report_fixtures import leaking, written
 
-Ask = Callable[[str | bytes], bytes]
 HEAD = "Host: 127.0.0.1\r\n\r\n"
 
 

@@ -145,16 +145,6 @@ def test_pss_is_left_out_where_it_would_take_too_long_and_the_report_says_so(
     assert any(text.startswith("PSS: not read at") for text in texts)
 
 
-def test_a_dear_reading_backs_off_and_the_report_says_so(run: Run, read: Read) -> None:
-    probe = HostProbe(slow_every_s=0.001, budget_frac=1e-6).begin(run)
-    assert "host/pss_bytes" in read_until(probe, read, "host/pss_bytes")
-    time.sleep(0.002)
-    assert "host/pss_bytes" not in read(probe)
-    run.close()
-    texts = [finding.text for finding in run.summary.findings if finding.kind == "backed_off"]
-    assert any(text.startswith("PSS: read every") for text in texts)
-
-
 def read_until(probe: Work, read: Read, name: str) -> dict[str, float]:
     """The first reading that has this one; the last of many tries when none has."""
     for _ in range(2_000):

@@ -71,16 +71,6 @@ def test_frozen_objects_are_tracked_too(run: Run, read: Read) -> None:
         gc.unfreeze()
 
 
-def test_a_dear_count_backs_off_and_the_report_says_so(run: Run, read: Read) -> None:
-    probe = PythonProbe(tracked_every_s=0.001, budget_frac=1e-5).begin(run)
-    time.sleep(0.002)
-    assert "gc/tracked" in read(probe)
-    time.sleep(0.002)
-    assert "gc/tracked" not in read(probe)
-    run.close()
-    assert any("tracked objects: read every" in finding.text for finding in run.summary.findings)
-
-
 def test_only_our_own_callback_is_taken_back(run: Run) -> None:
     def of_somebody_else(phase: str, info: dict[str, int]) -> None:
         pass
@@ -119,10 +109,3 @@ def test_a_collection_that_runs_while_we_begin_is_not_counted(run: Run, read: Re
     del cycle
     gc.collect()
     assert read(begun[0])["gc/pause_total_s"] < 1e-4
-
-
-def test_one_object_serves_two_trainings(run: Run, read: Read) -> None:
-    probe = PythonProbe()
-    probe.begin(run)
-    gc.collect()
-    assert read(probe.begin(Run(run.facts)))["gc/collections"] == 0

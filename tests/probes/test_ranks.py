@@ -1,7 +1,6 @@
 """Memory over the ranks, on a real store of torch.distributed; both ranks in this process."""
 
 import math
-import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -83,42 +82,6 @@ def test_a_rank_that_writes_no_more_is_left_out_after_three_periods() -> None:
         rank_store.count("what was put before")  # its answer comes after theirs
     told = read_again(ranks[0], 60, num_ranks=2, host_rss_bytes=4.0)
     assert (told["ranks/count"], told["ranks/host_sum_bytes"]) == (2.0, 8.0)
-
-
-class Standing:
-    """A store whose server stands still."""
-
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.goes_on = threading.Event()
-
-    def _stand(self, *_: object) -> Any:
-        self.asked.set()
-        self.goes_on.wait(30)
-        return False
-
-    add = set = check = get = wait = multi_get = _stand
-
-
-def test_no_step_waits_for_a_store_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, training = Standing(), threading.current_thread()
-    monkeypatch.setattr(rank_store, "default_store", lambda: store)
-    waited: list[float | None] = []
-    wait = threading.Event.wait
-
-    def wait_seen(event: threading.Event, timeout: float | None = None) -> bool:
-        if threading.current_thread() is training:
-            waited.append(timeout)
-        return wait(event, timeout)
-
-    probe = probe_of(0, 64)
-    monkeypatch.setattr(threading.Event, "wait", wait_seen)
-    assert [read(probe, step, host_rss_bytes=5.0) for step in range(1, 20)] == [{}] * 19
-    monkeypatch.undo()
-    assert store.asked.wait(30)
-    store.goes_on.set()
-    assert 0.0 in waited
-    assert not any(waited), "None is a thread's start"
 
 
 def test_alone_or_without_a_store_there_is_nothing_to_tell() -> None:

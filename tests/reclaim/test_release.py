@@ -225,15 +225,6 @@ def test_the_report_has_memory_at_the_start_the_end_and_after(capsys: pytest.Cap
     assert "Tensor [262144] float32, 1.0 MiB, held by local 'blocks' of test_the_report_has_memory" in text
 
 
-def test_a_rank_other_than_the_first_prints_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    with cleanup():
-        pass
-    assert capsys.readouterr().err == ""
-
-
 # ---- cleanup_after ----
 
 

@@ -121,9 +121,3 @@ def test_a_closed_stream_and_a_character_it_cannot_show_are_no_error() -> None:
     sink.say("nobody reads this")
     ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     ConsoleSink(stream=ascii_only).say("\u00e4")
-
-
-@pytest.mark.parametrize("period", [0, -1, True, 2.0])
-def test_a_period_below_one_step_is_refused(period: object) -> None:
-    with pytest.raises(ValueError, match="ConsoleSink\\(every_steps="):
-        ConsoleSink(every_steps=period)  # type: ignore[arg-type]

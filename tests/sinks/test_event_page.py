@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
@@ -59,13 +58,3 @@ def test_hyperparameters_are_shown_until_they_are_marked_as_finished_once(tmp_pa
     reader.Reload()
     found = reader.summary_metadata
     assert {"_hparams_/experiment", "_hparams_/session_start_info", "_hparams_/session_end_info"} == set(found)
-
-
-def test_what_cannot_be_written_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").touch()
-    page = EventPage(None, str(tmp_path / "file"))
-    assert page.problem() is None
-    page.scalars({"a": 1.0}, 1)
-    assert "1 of 1 records" in (page.problem() or "")
-    page.close()
-    assert len(caplog.records) == 1

@@ -4,20 +4,24 @@ import logging
 import os
 import pickle
 import threading
+import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from torch.utils.tensorboard import SummaryWriter
+from transformers import TrainerCallback
 
-from forgather_mem.sinks import TensorBoardSink
-from forgather_mem.telemetry.records import Finding
+from forgather_mem.sinks.tensorboard import QuietCurves, TensorBoardSink
+from forgather_mem.telemetry.records import Finding, Sample
 from tests.events import scalars
 from tests.sinks.plain_run import PlainRun
 from tests.sinks.written import sample, write
+from tests.training import make_trainer
 
 GIB = 2.0**30
 
@@ -75,28 +79,6 @@ def test_a_training_that_begins_again_without_an_end_closes_the_first_file(tmp_p
     assert scalars(tmp_path) == {"mem_host/rss_gib": [(1, 1.0), (2, 1.0), (3, 1.0)]}
 
 
-def test_two_sinks_in_one_process_write_two_files_with_all_points(tmp_path: Path) -> None:
-    sinks = [TensorBoardSink(logging_dir=tmp_path) for _ in range(2)]
-    for step in range(1, 6):
-        sinks[0].write(sample(step, host__rss_bytes=GIB))
-        sinks[1].write(sample(step, gc__collections=step))
-    for sink in sinks:
-        sink.end(PlainRun())
-    assert {tag: len(points) for tag, points in scalars(tmp_path).items()} == {
-        "mem_host/rss_gib": 5,
-        "mem_gc/collections": 5,
-    }
-
-
-def test_only_rank_0_writes(tmp_path: Path) -> None:
-    sink = TensorBoardSink(logging_dir=tmp_path / "run")
-    sink.begin(PlainRun(rank=1, world_size=2))
-    sink.write(sample(1, host__rss_bytes=GIB))
-    sink.tell(Finding(kind="verdict", step=1, text="all well"))
-    sink.end(PlainRun(rank=1, world_size=2))
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_writer_that_was_handed_in_gets_one_record_a_step_and_stays_open(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path)) as writer:
         writer.add_scalar("train/loss", 0.5, 1)
@@ -146,9 +128,6 @@ def test_a_trainers_own_curve_stays_live_beside_our_file(tmp_path: Path) -> None
         sink.end(PlainRun())
 
 
-GIB = 2.0**30
-
-
 def test_a_writer_of_torch_does_not_hang_a_forked_child(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path), max_queue=1) as writer:
         sink = TensorBoardSink(writer, layout=False)
@@ -164,9 +143,6 @@ def test_a_writer_of_torch_does_not_hang_a_forked_child(tmp_path: Path) -> None:
     assert scalars(tmp_path) == {"mem_host/rss_gib": [(1, 1.0)]}
 
 
-GIB = 2.0**30
-
-
 def test_a_writer_that_refuses_records_is_counted_not_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer = SummaryWriter(str(tmp_path))
     writer.file_writer.event_writer.close()  # from now on it raises OSError
@@ -176,3 +152,120 @@ def test_a_writer_that_refuses_records_is_counted_not_raised(tmp_path: Path, cap
             sink.write(sample(step, host__rss_bytes=GIB))
     assert sink.problems() == "TensorBoard: 3 of 3 records dropped (Writer is closed; TensorBoard's writer)"
     assert len(caplog.records) == 1
+
+
+# ---- one point of a tag at each step ----
+
+
+def test_a_tag_has_one_point_at_a_step_and_what_a_flow_adds_later_is_in_the_next(tmp_path: Path) -> None:
+    first = sample(8, collect__objects=3.0, gc__collections=2.0, phase__host__evaluate_peak_bytes=GIB)
+    later = sample(8, "epoch_end", collect__objects=10.0, gc__collections=5.0, host__rss_bytes=GIB)
+    last = sample(8, "train_end", collect__objects=14.0, gc__collections=6.0, host__rss_bytes=GIB)
+    write(tmp_path, first, later, last, sample(9, gc__collections=6.0), sample(10, collect__objects=1.0))
+    read = scalars(tmp_path)
+    assert read["mem_collect/objects"] == [(8, 3.0), (9, 11.0), (10, 1.0)]
+    assert read["mem_gc/collections"] == [(8, 2.0), (9, 6.0)]
+    assert read["mem_host/epoch_end_rss_gib"] == read["mem_host/train_end_rss_gib"] == [(8, 1.0)]
+
+
+def test_a_point_that_could_not_be_written_may_be_written_later_in_the_step(tmp_path: Path) -> None:
+    folder = tmp_path / "in the way"
+    folder.write_text("")
+    sink = TensorBoardSink(logging_dir=folder)
+    sink.begin(PlainRun())
+    sink.write(sample(1, collect__objects=3.0))
+    folder.unlink()
+    time.sleep(0.15)  # until the next try
+    sink.write(sample(1, "epoch_end", collect__objects=5.0))
+    sink.end(PlainRun())
+    assert scalars(folder)["mem_collect/objects"] == [(1, 5.0)]
+
+
+# ---- curves that have nothing to tell ----
+
+
+def test_a_total_a_flow_and_a_rare_size_begin_when_they_are_not_zero_and_then_fall_to_zero_again() -> None:
+    quiet = QuietCurves()
+    nothing = {"host/rss_bytes": 5.0, "device/ooms": 0.0, "cache/time_s": 0.0, "host/swap_bytes": 0.0}
+    assert quiet.without(nothing) == {"host/rss_bytes": 5.0}
+    something = {"host/rss_bytes": 6.0, "device/ooms": 1.0, "cache/time_s": 0.2, "host/swap_bytes": 7.0}
+    assert quiet.without(something) == something
+    assert quiet.without(nothing) == nothing
+
+
+def test_a_size_of_each_step_has_a_point_at_each_step_so_that_bands_can_be_drawn() -> None:
+    values = {"device/allocated_bytes": 0.0, "device/reserved_bytes": 2.0}
+    assert QuietCurves().without(values) == values
+
+
+def test_of_the_collector_there_is_one_curve_until_a_long_pause() -> None:
+    quiet = QuietCurves()
+    short = {"gc/pause_s": 0.001, "gc/pause_total_s": 3.0, "gc/pause_max_s": 0.001, "gc/collections": 0.0}
+    assert quiet.without(short) == {"gc/pause_s": 0.001}
+    assert quiet.without({"gc/tracked": 4e5}) == {}
+    long = {**short, "gc/pause_s": 0.006, "gc/collections": 1.0}
+    assert quiet.without(long) == long
+    calm = {**short, "gc/pause_s": 0.0, "gc/tracked": 4e5}
+    assert quiet.without(calm) == calm
+
+
+def test_what_was_left_out_is_looked_at_until_it_tells_something() -> None:
+    quiet = QuietCurves()
+    values = {"gc/pause_s": 0.001, "gc/pause_total_s": 3.0, "gc/collections": 2.0, "device/ooms": 0.0}
+    left_out = ["gc/pause_total_s", "device/ooms"]
+    assert list(quiet.without(values)) == ["gc/pause_s", "gc/collections"]
+    assert not quiet.changed(left_out, values)
+    assert quiet.changed(left_out, {**values, "device/ooms": 1.0})
+    assert quiet.changed(left_out, {**values, "gc/pause_s": 0.006})
+    assert list(quiet.without(values)) == [name for name in values if name != "device/ooms"]
+    assert quiet.changed(left_out, values)  # in samples with other names it has told something
+
+
+def test_who_reads_no_pauses_sees_what_he_reads() -> None:
+    values = {"gc/collections": 2.0, "gc/tracked": 9.0}
+    assert QuietCurves().without(values) == values
+
+
+def test_each_training_of_a_sink_begins_anew(tmp_path: Path) -> None:
+    sink = TensorBoardSink(logging_dir=tmp_path)
+    for first, ooms in ((1, 2), (101, 0)):
+        sink.begin(PlainRun())
+        for step in (first, first + 1):
+            sink.write(sample(step, host__swap_bytes=0, device__ooms=ooms * (step - first), device=0))
+        sink.end(PlainRun())
+    assert scalars(tmp_path) == {"mem_gpu0/ooms": [(2, 2.0)]}
+
+
+# ---- beside transformers' own TensorBoard callback ----
+
+
+class Recording(TrainerCallback):
+    """Writes a number to a sink at every step."""
+
+    def __init__(self, sink: TensorBoardSink) -> None:
+        self.sink = sink
+        self.folders: list[str | None] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.sink.begin(PlainRun(output_dir=Path(args.output_dir)))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        values = {"host/rss_bytes": float(2**30)}
+        self.sink.write(Sample(event="step_end", step=state.global_step, epoch=None, time_s=1e9, values=values))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.folders.append(self.sink.folder)
+        self.sink.end(PlainRun())
+
+
+def test_losses_and_memory_are_one_run_also_in_a_second_training(tmp_path: Path) -> None:
+    recording = Recording(TensorBoardSink())
+    trainer = make_trainer(tmp_path, [recording], report_to=["tensorboard"], max_steps=2, logging_steps=1)
+    trainer.train()
+    trainer.train()
+    # The trainer names its folder by the second: two trainings may have one, or one each
+    folders = list(dict.fromkeys(map(str, recording.folders)))
+    assert {Path(folder).parent for folder in folders} == {tmp_path / "runs"}
+    for tag in ("train/loss", "mem_host/rss_gib"):
+        assert [step for folder in folders for step, _ in scalars(Path(folder))[tag]] == [1, 2, 1, 2]
+    assert len(list((tmp_path / "runs").rglob("events.mem.*"))) == 2

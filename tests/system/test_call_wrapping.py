@@ -95,33 +95,6 @@ def test_a_generator_passes_on_what_is_sent_thrown_and_returned() -> None:
     assert (stop.value.value, happened) == ("7!", ["begin", "end"])
 
 
-def test_a_generator_is_inside_from_its_first_item_to_its_end() -> None:
-    items = around_calls(generator, noted)(2)
-    assert happened == []
-    assert next(items) == 3
-    assert happened == ["begin", "inside"]
-    items.close()  # type: ignore[attr-defined]
-    assert happened == ["begin", "inside", "GeneratorExit"]
-
-
-def test_methods_of_a_class_keep_what_they_belong_to() -> None:
-    class Loader:
-        @classmethod
-        def make(cls) -> type[Loader]:
-            return cls
-
-        @staticmethod
-        def half(number: int) -> int:
-            return number // 2
-
-        make_wrapped = around_calls(make, noted)
-        half_wrapped = around_calls(half, noted)
-
-    assert Loader.make_wrapped() is Loader().make_wrapped() is Loader
-    assert (Loader.half_wrapped(4), Loader().half_wrapped(6)) == (2, 3)
-    assert happened == ["begin", "end"] * 4
-
-
 @pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("fails_at", ["__enter__", "__exit__"])
 def test_a_context_that_fails_is_no_failure_of_the_call(kind: Callable[..., Any], fails_at: str) -> None:
@@ -139,9 +112,3 @@ def test_a_context_that_fails_is_no_failure_of_the_call(kind: Callable[..., Any]
 
     assert CALLS[kind](around_calls(kind, Fails)(2)) == 3
     assert happened == ["__enter__", "inside"] + ["__exit__"] * (fails_at == "__exit__")
-
-
-@pytest.mark.parametrize("thing", [int, "text", None])
-def test_what_is_no_function_is_refused(thing: object) -> None:
-    with pytest.raises(ValueError, match="is no function: decorate a function or a method"):
-        around_calls(thing, noted)

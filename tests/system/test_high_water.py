@@ -4,33 +4,8 @@ import pytest
 
 from forgather_mem.system.high_water import DeviceMark, HostMark
 from forgather_mem.units import GIB, MIB
-from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes, touched
+from tests.memory import open_descriptors
 from tests.system.allocator_stats import PaperDevice
-
-
-def test_the_hosts_mark_is_the_kernels() -> None:
-    mark = HostMark()
-    reset_kernel_mark()
-    spike(64)
-    current, peak = mark.read()
-    assert current == pytest.approx(status_bytes("VmRSS"), abs=mark.slack_bytes)
-    assert peak == pytest.approx(status_bytes("VmHWM"), abs=mark.slack_bytes)
-    assert peak - current >= 63 * MIB
-    mark.rest()
-
-
-def test_a_reset_forgets_what_was_before_and_keeps_what_is_held() -> None:
-    mark = HostMark()
-    assert mark.resettable
-    spike(64)
-    block = touched(16)
-    mark.reset(mark.read()[0])
-    current, peak = mark.read()
-    assert peak - current <= mark.slack_bytes
-    block.close()
-    current, peak = mark.read()
-    assert peak - current == pytest.approx(16 * MIB, abs=mark.slack_bytes)
-    mark.rest()
 
 
 def test_a_peak_is_never_below_what_is_held() -> None:

@@ -33,20 +33,9 @@ def with_fake_tensors(model: torch.nn.Module) -> object:
         return model(ROWS)
 
 
+# Those that tests/loops/test_observed.py has not
 TRACED: dict[str, Callable[[Told], object]] = {
-    "torch.jit.trace": lambda model: torch.jit.trace(model, ROWS, check_trace=False),
-    "torch.export": lambda model: torch.export.export(model, (ROWS,)),
-    "torch.export with a symbolic size": lambda model: torch.export.export(
-        model, (ROWS,), dynamic_shapes=({0: torch.export.Dim("rows")},)
-    ),
-    "make_fx": lambda model: make_fx(lambda rows: model(rows))(ROWS),
     "make_fx before dispatch": lambda model: make_fx(lambda rows: model(rows), pre_dispatch=True)(ROWS),
-    "make_fx with symbols": lambda model: make_fx(
-        lambda rows: model(rows), tracing_mode="symbolic", _allow_non_fake_inputs=True
-    )(ROWS),
-    "symbolic_trace": torch.fx.symbolic_trace,
-    "vmap": lambda model: torch.vmap(model)(ROWS),
-    "jacrev": lambda model: torch.func.jacrev(model)(ROWS),
     "jvp": lambda model: torch.func.jvp(model, (ROWS,), (ROWS,)),
     "fake tensors": with_fake_tensors,
 }

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.telemetry.triggers import Above, AtEvent, Below, Every, Trigger, check_period
+from forgather_mem.telemetry.triggers import Above, AtEvent, Below, Every, Trigger
 from forgather_mem.units import GIB
 
 
@@ -45,11 +45,3 @@ def test_a_trigger_says_when_it_is_to_be_checked() -> None:
     assert above.limit == Above("host/rss_bytes", 2 * GIB).limit != Above("host/rss_bytes", GIB).limit
     assert above.limit.rearm == pytest.approx(0.95 * 2 * GIB)
     assert Above("device/reserved_frac", "92%", rearm="80%").limit.rearm == 0.8
-
-
-def test_a_period_that_may_be_left_out_is_refused_only_where_it_is_needed() -> None:
-    check_period("Clear", "epochs", "epoch", None)
-    check_period("Clear", "epochs", "epoch", 1)
-    for period in (None, True, 0, "3"):
-        with pytest.raises(ValueError, match=rf"Clear\(epochs={period!r}\): a period is "):
-            check_period("Clear", "epochs", "epoch", period, needed=True)  # type: ignore[arg-type]

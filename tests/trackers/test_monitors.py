@@ -75,26 +75,12 @@ def test_without_a_device_the_gpu_part_is_left_out(capsys: pytest.CaptureFixture
     assert len(lines) == 5
 
 
-def test_every_epoch_has_its_lines_and_the_introduction_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
-    monitor = EpochMemoryMonitor(verbose_batches=1)
-    for _ in range(3):
-        epoch(monitor, [0.5, 0.5])
-    heads = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
-    assert heads[2:] == ["Batch 0", "Epoch end"] * 3
-
-
 def test_mb_means_mib_and_agrees_with_the_kernel_and_psutil() -> None:
     block = touched(64)
     shown = MemoryMonitor.get_cpu_memory_mb()
     assert shown == pytest.approx(status_bytes("VmRSS") / 2**20, abs=1)
     assert shown == pytest.approx(psutil.Process().memory_info().rss / 2**20, abs=1)
     block.close()
-
-
-def test_a_usage_line_begins_with_its_prefix(device: SimulatedDevice, capsys: pytest.CaptureFixture[str]) -> None:
-    device.hold(23.1)
-    MemoryMonitor.print_memory_usage("After model creation: ")
-    assert re.fullmatch(rf"After model creation: GPU 23\.1 MB, CPU {MB}\n", capsys.readouterr().out)
 
 
 def test_a_device_that_nobody_used_yet_is_not_asked(device: SimulatedDevice) -> None:
@@ -248,16 +234,6 @@ def test_a_wrong_value_is_refused_at_construction(make: object, message: str) ->
 
 
 # ---- where the lines go ----
-
-
-def test_only_rank_0_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("RANK", "1")
-    epoch(EpochMemoryMonitor(), [0.5])
-    MemoryMonitor.print_memory_usage("here: ")
-    with track_memory("label") as block:
-        pass
-    assert capsys.readouterr().out == ""
-    assert block.cpu.end_bytes > 0, "it measures all the same"
 
 
 def test_lines_stand_beside_a_progress_bar_and_not_in_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from forgather_mem.callbacks.training.grad_logger import _scale_of
-from forgather_mem.callbacks.training.grad_norms import GradientNorms, tracked_name
+from forgather_mem.callbacks.training.grad_logger import GradientHealth, _scale_of
+from forgather_mem.callbacks.training.grad_norms import GradientNorms, Norms, tracked_name
 from tests.training import tiny_model
 
 
@@ -86,3 +86,23 @@ def test_sparse_gradients_are_measured_too() -> None:
     found = GradientNorms(model).read()
     assert found is not None
     assert found.total == pytest.approx(math.sqrt(3 * 4 + 3 * 1))
+
+
+# ---- gradients that vanish or explode ----
+
+
+def test_healthy_gradients_are_not_told() -> None:
+    health = GradientHealth(1e-6, 100.0, may_overflow=True)
+    for step in range(50):
+        layers = {"a": 1.0 + step % 3, "b": 0.001 * (1 + step % 5), "lora": 0.0 if step < 2 else 0.1}
+        if step == 20:
+            layers["a"] = math.inf  # a gradient scaler that looks for its scale
+        assert not health.look(Norms(total=3.0, layers=layers, tracked={}), 1.0, step)
+
+
+def test_a_trouble_that_comes_back_is_told_again() -> None:
+    health, told = GradientHealth(1e-6, 100.0, may_overflow=False), []
+    for step, norm in enumerate([0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]):
+        told += health.look(Norms(total=1.0, layers={"a": 1.0, "b": norm}, tracked={}), None, step)
+    assert [finding.step for finding in told] == [2, 7]
+    assert told[0].data == {"what": "vanishing", "layer": "b"}

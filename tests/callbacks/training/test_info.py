@@ -57,8 +57,3 @@ def test_a_stream_of_data_and_a_loop_without_arguments_are_no_obstacle(capsys: p
     said = capsys.readouterr().err
     assert re.search(r"trainable +20 \(float32 20\)", said)
     assert re.search(r"processes +1\n", said)
-
-
-def test_only_true_or_false_are_verbose() -> None:
-    with pytest.raises(ValueError, match=r"InfoCallback\(verbose='no'\): verbose is true or false"):
-        InfoCallback("no")  # type: ignore[arg-type]

@@ -1,7 +1,6 @@
 """What a person sees of a training: bars or lines, and only one set of them."""
 
 import io
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -153,13 +152,6 @@ def test_an_evaluation_outside_a_training_is_shown_unless_the_trainer_shows_it(
     trainer.evaluate()
     assert screen.getvalue() == before
     assert "4/4" in capsys.readouterr().err
-
-
-def test_one_callback_serves_several_trainings_and_travels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    callback = ProgressCallback(True)
-    for copy in (callback, callback, pickle.loads(pickle.dumps(callback))):
-        make_trainer(tmp_path, [copy]).train()
-        assert bars_in(capsys.readouterr().err, "train")[-1].count("6/6") == 1
 
 
 @pytest.mark.filterwarnings("ignore:Environment variable TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD:UserWarning")

@@ -14,7 +14,7 @@ from forgather_mem.units import GIB, MIB
 from tests.events import scalars, texts
 from tests.memory import spike
 from tests.tokenizer import tiny_tokenizer
-from tests.training import fingerprint, make_trainer, tiny_model
+from tests.training import make_trainer, tiny_model
 
 PROMPTS = ["w3 w4", "w5 w6 w7 w8", ""]
 SAMPLED = {"do_sample": True, "temperature": 0.9, "top_p": 0.9, "max_new_tokens": 5}
@@ -49,18 +49,6 @@ def test_all_prompts_are_continued_every_so_many_steps(tmp_path: Path) -> None:
 def test_without_a_period_the_model_writes_at_each_evaluation(tmp_path: Path) -> None:
     trained(tmp_path, TextgenCallback(PROMPTS, max_new_tokens=2), eval_strategy="steps", eval_steps=3)
     assert [step for step, _ in texts(tmp_path)["generated_text"]] == [3, 6]
-
-
-def test_training_is_bit_identical_with_sampled_texts_at_every_step(tmp_path: Path) -> None:
-    seen = []
-    for name, callbacks in (("without", []), ("with", [TextgenCallback(None, PROMPTS, SAMPLED, 1)])):
-        trainer = make_trainer(tmp_path / name, callbacks, trainer_class=TextTrainer, logging_steps=1)
-        for layer in trainer.model.model.layers:
-            layer.self_attn.attention_dropout = 0.5  # every step draws random numbers
-        trainer.train()
-        seen.append(fingerprint(trainer))
-    assert len(texts(tmp_path / "with")["generated_text"]) == 6
-    assert seen[0] == seen[1]
 
 
 def test_a_failing_generation_is_logged_once_and_the_training_goes_on(
@@ -150,8 +138,6 @@ def test_settings_of_dictionary_object_and_argument() -> None:
         (lambda: TextgenCallback(), r"prompts=None\): give a list of texts"),
         (lambda: TextgenCallback([]), r"prompts=\[\]\)"),
         (lambda: TextgenCallback([1]), r"prompts=\[1\]\)"),
-        (lambda: TextgenCallback(PROMPTS, generation_steps=0), r"generation_steps=0\): a period is 1 step"),
-        (lambda: TextgenCallback(PROMPTS, max_new_tokens=0), r"max_new_tokens=0"),
         (
             lambda: TextgenCallback(PROMPTS, generation_config={"temprature": 0.7}),
             r"'temprature'.*no such setting.*did you mean 'temperature'",

@@ -102,16 +102,6 @@ def test_an_alias_of_a_list_is_the_same_list():
     assert made["a"] is made["b"] is made["c"]["d"]
 
 
-def test_each_construction_gives_new_objects():
-    text = "a: &a !singleton:dict {x: [1]}\nb: [*a, {c: 1}]\n"
-    first, second = build(text), build(text)
-    assert first == second
-    assert first["a"] is first["b"][0]
-    assert first["a"] is not second["a"]
-    assert first["a"]["x"] is not second["a"]["x"]
-    assert first["b"][1] is not second["b"][1]
-
-
 DATA = st.recursive(
     st.none() | st.integers() | st.text(st.characters(exclude_categories=["C", "Z"]), max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
@@ -255,25 +245,7 @@ def test_a_module_that_raises_while_it_is_imported_is_an_error_of_ours(parts, tm
     assert error.path == "$.x"
 
 
-def test_errors_can_be_pickled(parts):
-    error = refused("x: !singleton:parts_of_test:Strict {lr: 1, zzz: 2}")
-    twin = pickle.loads(pickle.dumps(error))
-    assert str(twin) == str(error)
-
-
 # Size
-
-
-def test_a_chain_of_2000_singletons_is_built(parts):
-    text = "x: " + "!singleton:parts_of_test:Part [" * 2000 + "]" * 2000
-    made = build(text, budgets=Limits(depth=5000))["x"]
-    depth = 1
-    while made.args:
-        made, depth = made.args[0], depth + 1
-    assert depth == 2000
-    parts.made.clear()
-    while made is not None:  # so that it is not freed recursively
-        made = made.args[0] if made.args else None
 
 
 def test_an_error_at_the_end_of_a_chain_of_2000_has_its_path(parts):

@@ -13,7 +13,6 @@ from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
 from forgather_mem.config.policy.policy import Policy
 from forgather_mem.errors import TemplateError
-from forgather_mem.telemetry.triggers import Every
 
 MODULUS = 2**61 - 1  # sys.hash_info.modulus
 COLLIDING = range(0, 300_000 * MODULUS, MODULUS)
@@ -34,30 +33,6 @@ def test_more_keys_with_one_hash_than_the_limit_are_too_many(factors, kind):
     assert too_many(keys)
     assert not too_many(keys[: MAX_COLLIDING + 1])
     assert not too_many(keys[: MAX_COLLIDING + 1] * 5)
-
-
-def pairs_with_one_hash(count):
-    """Tuples of numbers that Python hashes alike: the last part undoes what the first one did to the hash."""
-    return [(1 + i * MODULUS, 7) for i in range(count)]
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        pairs_with_one_hash(300),
-        [((1 + i * MODULUS,), "x") for i in range(300)],
-        [frozenset([1 + i * MODULUS]) for i in range(300)],
-        [range(0, 2 + 3 * i * MODULUS, 1 + i * MODULUS) for i in range(1, 300)],
-        [range(1 + i * MODULUS, 2 + i * MODULUS) for i in range(300)],
-        [Every(steps=1 + i * MODULUS) for i in range(300)],
-        [complex(0, 1 + i * MODULUS * 2**10) for i in range(300)],
-    ],
-    ids=lambda keys: type(keys[0]).__name__,
-)
-def test_keys_collide_whatever_they_are(keys):
-    distinct = len({repr(key) for key in keys})
-    alike = distinct - len({hash(key) for key in keys})
-    assert too_many(keys) == (alike > MAX_COLLIDING)
 
 
 def test_a_template_can_not_make_a_set_of_triggers_tuples_or_ranges_that_collide():

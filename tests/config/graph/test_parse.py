@@ -5,12 +5,12 @@ import gc
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.config.graph.composer import Composer
 from forgather_mem.errors import TemplateError
-from tests.config.graph.graphs import MERGES, TOKEN, build_the_same, graph, plain, refused, root, with_value
+from tests.config.graph.graphs import MERGES, TOKEN, build_the_same, graph, plain, refused, root
 from tests.programs import no_collections
 
 # Documents
@@ -35,14 +35,6 @@ def test_two_documents_are_refused():
 
 
 # Errors
-
-
-def test_a_chain_of_2000_nodes_parses_when_the_depth_is_raised():
-    found = root("[" * 2000 + "]" * 2000, depth=2000)
-    levels = 0
-    while found.items:
-        found, levels = found.items[0], levels + 1
-    assert levels == 1999
 
 
 @pytest.mark.parametrize(
@@ -116,31 +108,6 @@ PIECES = (
     "1", "1e9", "~", "? ", "---\n", "...\n", "%TAG", "\t", "\x00", "\ufeff", "!", "@", "args: ", "kwargs: ", "arg0: ",
     "!singleton:f ", "!list ", "!dlist ", "!var ", "!partial:g@n ", "!!int ", "!tuple", TOKEN,
 )  # fmt: skip
-
-
-@given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
-@settings(suppress_health_check=[HealthCheck.too_slow])
-@example("{? }")
-@example("- <<")
-@example("<<: <<")
-def test_any_text_gives_a_graph_or_one_of_our_errors(text):
-    error = error_of(lambda: with_value(text, "value"))
-    assert error is None or (error.line is not None and len(str(error)) < 2_500)
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_give_a_graph_or_one_of_our_errors(data):
-    for encoding in ("latin-1", "utf-16-le"):
-        error = error_of(graph, data.decode(encoding, "ignore"))
-        assert error is None or error.line is not None
-
-
-def error_of(function, *args):
-    try:
-        function(*args)
-    except TemplateError as error:
-        return error
-    return None
 
 
 def test_a_load_leaves_nothing_large_for_the_garbage_collector():

@@ -1,14 +1,9 @@
 """Rendering: what text comes out."""
 
 import concurrent.futures
-import contextlib
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from forgather_mem.config.rendering.render import Renderer
 from forgather_mem.config.source.search import Searcher
-from forgather_mem.errors import TemplateError
 
 # What templates print
 
@@ -64,34 +59,7 @@ def test_renders_in_several_threads_do_not_mix():
             assert result.count(value + "\n") == 50
 
 
-RENDERER = Renderer(Searcher(()))
-
-
 # Any text
-
-
-JINJA = st.lists(
-    st.sampled_from(
-        [
-            "{{ ", " }}", "{% ", " %}", "{# ", " #}", "\n", "-- if x\n", "-- endif\n", "-- for i in [1, 2]\n",
-            "-- endfor\n",
-            "[a]\n", "[b!]\n", "== x\n", "-- set y = ", "x", "y", "|upper", "|toyaml", "(", ")", "[", "]", "'", '"',
-            "1", "+",
-            "**", "~", ".real", "['a']", "-- block c\n", "-- endblock\n", "super()", "-- include 'z'\n",
-            "-- extends x\n", "##",
-            "-- macro m()\n", "-- endmacro\n", "m()", "%", "range(9)", "\U0001f600", "\x85", "\x00", ":", "- ", "\t",
-            "*", "=>",
-        ]
-    ),
-    max_size=25,
-)  # fmt: skip
-
-
-@given(JINJA.map("".join) | st.text(max_size=30))
-def test_any_text_is_rendered_or_answered_with_our_error(template):
-    with contextlib.suppress(TemplateError):
-        rendered = RENDERER.render_string(template, {"x": "value"})
-        assert rendered.place(1).template == "<string>"
 
 
 def test_an_undefined_block_of_a_child_is_an_error_when_misspelt_and_else_told(folder):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from forgather_mem.config.limits import Limits
-from forgather_mem.config.source.search import Searcher, library
+from forgather_mem.config.source.search import Searcher
 from forgather_mem.errors import TemplateError
 
 
@@ -40,15 +40,6 @@ def test_a_name_is_found_with_dots_and_double_slashes_in_it(searcher):
 def test_one_folder_may_be_given_as_string_or_path(folders):
     for searchpath in (folders / "first", str(folders / "first")):
         assert Searcher(searchpath).find("a.yaml").file == folders / "first" / "a.yaml"
-
-
-def test_the_library_is_searched_last(folders):
-    name = next(library().rglob("*.yaml")).relative_to(library()).as_posix()
-    assert Searcher(folders).find(name).file == library() / name
-    own = folders / name
-    own.parent.mkdir(parents=True, exist_ok=True)
-    own.write_text("mine: 1")
-    assert Searcher(folders).find(name).file == own
 
 
 def test_what_no_folder_has_is_not_found(searcher):
