@@ -240,12 +240,11 @@ class BatchUses:
 
 
 def _use_of(batch: Batch, step: int, phases: Mapping[str, int], saved_bytes: int | None) -> StepUse:
-    rows, length, sample, _ = batch
-    return StepUse(step=step, rows=rows, length=length, phases=phases, saved_bytes=saved_bytes, sample=sample)
+    return StepUse(step=step, **batch._asdict(), phases=phases, saved_bytes=saved_bytes)
 
 
 def _is_of(use: StepUse, batch: Batch) -> bool:
-    return (use.rows, use.length, use.sample) == batch[:3]
+    return (use.rows, use.length, use.sample) == batch
 
 
 def _size(batch: Batch) -> int:

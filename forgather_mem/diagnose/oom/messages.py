@@ -203,13 +203,3 @@ PROCESSES = re.compile(rf"Process \d+ has {_SIZE} memory in use")
 # numpy's message about an array that it could not allocate: its shape, and its dtype with the number of bits.
 ARRAY = re.compile(r"for an array with shape \(([\d, ]*)\) and data type (bool|[a-z]+(\d+))\b")
 DEVICE = re.compile(r"\bGPU (\d+)|\((?:NPU|MUSA|MLU|SDAA) (\d+);|Allocation on device (\d+)")
-
-
-def array_type(message: str) -> str | None:
-    """The type of the numbers of numpy's array that could not be made; None if the message is about something else.
-
-    >>> array_type("Unable to allocate 458. MiB for an array with shape (200000, 300) and data type float64")
-    'float64'
-    """
-    said = ARRAY.search(message)
-    return said[2] if said is not None else None

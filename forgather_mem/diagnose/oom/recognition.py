@@ -21,7 +21,6 @@ from forgather_mem.diagnose.oom.messages import (
     TYPES,
     MessageShape,
     Where,
-    array_type,
 )  # fmt: skip
 from forgather_mem.errors import ours
 from forgather_mem.heap.failed_frames import chain
@@ -79,11 +78,6 @@ class OutOfMemory:
     allocated_bytes: int | None = None
     reserved_unused_bytes: int | None = None
     private_pools_bytes: int | None = None
-
-    @property
-    def array_type(self) -> str | None:
-        """The type of numbers of an array that could not be made: "float64"."""
-        return array_type(self.message)
 
     def __str__(self) -> str:
         place = (

@@ -409,7 +409,7 @@ def _pinned(case: Case) -> Iterator[Change]:
 def _fragments(case: Case) -> Iterator[Change]:
     """Where torch's allocator keeps enough that it, or a library beside it, can't use."""
     failure = case.failure
-    unused = failure.memory.reserved_unused_bytes if failure is not None and case.on_device else None
+    unused = failure.reserved_unused_bytes if failure is not None and case.on_device else None
     if failure is None or unused is None or unused < max(failure.requested_bytes or 0, MIB):
         return
     if not failure.found.kind.endswith(OF_TORCH):

@@ -57,6 +57,7 @@ class OutOfMemoryWatch:
         self._failure: Failure | None = None
         self._unexamined: tuple[OomReport, str] | None = None  # instead of it
         self._predictions, self._first_step, self._told_size = 0, run.step, 0
+        self._trained_bytes: int | None = None
         self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
         run.at_close(self._give_back)
@@ -93,7 +94,9 @@ class OutOfMemoryWatch:
 
     def _settle_reserve(self) -> None:
         """Resize the reserve, now that the memory of a step is known: to a part of what is left below this process's
-        limit."""
+        limit. How much is trained is known then, too."""
+        parameters = getattr(self._model(), "parameters", tuple)
+        self._trained_bytes = sum(one.nbytes for one in parameters() if one.requires_grad)
         left_bytes = self.uses.left_at_peak_bytes()
         if left_bytes is not None:
             self._reserve.take(_RESERVED_FRAC * left_bytes)
@@ -150,13 +153,15 @@ class OutOfMemoryWatch:
 
     def _looked_into(self, error: BaseException, found: OutOfMemory, told: str, reserve_bytes: int) -> Failure:
         """What the error, its traceback and the run so far tell."""
-        from forgather_mem.diagnose.oom.memory_in_use import memory_then
+        from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
         from forgather_mem.diagnose.oom.place import failure_at
 
-        run, uses = self._run, self.uses
-        model = self._model()
-        failure = failure_at(error, found, model, self._optimizer(), self._passes)
-        phase = failure.phase = _phase_of(failure, told)
+        run, uses, model, optimizer = self._run, self.uses, self._model(), self._optimizer()
+        before_bytes = self._trained_bytes
+        failure = failure_at(
+            error, found, model, optimizer, told=told, passes=self._passes, trained_before_bytes=before_bytes
+        )
+        phase = failure.phase
         failure.in_training, failure.rank = True, run.rank
         failure.is_first = phase not in uses.ended
         if phase == "evaluate" and self._counts_predictions():
@@ -164,32 +169,21 @@ class OutOfMemoryWatch:
         step = max(run.step, self._trainers_step())
         in_step = phase in STEP_PHASES if run.in_step is None else run.in_step and told not in OPAQUE_PHASES
         failure.step, failure.steps_done = step + (in_step and step == run.step), step - self._first_step
-        failure.memory = memory_then(
-            found,
-            phase,
-            model,
-            self._optimizer(),
-            failure.census,
-            before_bytes=self._before_bytes,
-            between_bytes=uses.between_bytes,
-            workers_bytes=_whole(run.latest("workers/pss_bytes")),
-            reserve_bytes=reserve_bytes,
-        )
-        self._add_batch(failure, error, uses)
-        return failure
-
-    def _add_batch(self, failure: Failure, error: BaseException, uses: BatchUses) -> None:
-        """The batch that failed, and those before it."""
-        from forgather_mem.diagnose.oom.place import batch_on_the_way, rows_outside_a_step
-
-        if failure.phase not in STEP_PHASES or failure.phase == "data":  # there it does not exist yet
-            failure.batch = rows_outside_a_step(error, failure.phase)
-        else:
-            failure.batch = uses.batch or batch_on_the_way(error)
-            if uses.batch is not None:
-                self._tell_batch(uses.batch)
+        if phase in STEP_PHASES and phase != "data" and uses.batch is not None:  # in that it does not exist yet
+            failure.batch = uses.batch
+            self._tell_batch(uses.batch)
         failure.largest = uses.largest
         failure.largest_bytes = uses.peak_of(uses.largest) if uses.largest is not None else None
+        look_at_memory(
+            failure,
+            model,
+            optimizer,
+            before_bytes=self._before_bytes,
+            between_bytes=uses.between_bytes,
+            workers_bytes=int(run.latest("workers/pss_bytes") or 0),
+            reserve_bytes=reserve_bytes,
+        )
+        return failure
 
     def _counts_predictions(self) -> bool:
         """A custom loop may not report its prediction steps."""
@@ -209,8 +203,7 @@ class OutOfMemoryWatch:
         if self._unexamined is not None:
             self._tell_failure(*self._unexamined, ())
         elif failure is not None:
-            from forgather_mem.diagnose.oom.explanation import explained
-            from forgather_mem.diagnose.oom.story import sentence
+            from forgather_mem.diagnose.oom.explanation import explained, sentence
 
             run.reach(self._first_step + failure.steps_done)
             oom, advice = explained(failure, run.told.leak, self._settings)
@@ -234,24 +227,6 @@ def _advice(step: int, changes: Sequence[Change]) -> Finding:
     return Finding(kind="advice", step=step, text="", data={"advice": [to_dict(change) for change in changes]})
 
 
-def _phase_of(failure: Failure, told: str) -> str:
-    """The reported phase is coarse between steps and at startup; the traceback is more precise there.
-
-    But it does not show where accelerate's `backward` calls an engine's optimizer step. That the user's own loop
-    evaluates is a guess, since it may generate; so is that a backward pass follows, since the loss comes before it.
-    """
-    if failure.phase == "generate" or (failure.callback is not None and failure.phase):
-        return failure.phase
-    if failure.phase == "data" and failure.operation is not None and failure.operation.feeds_training:
-        return failure.phase
-    if told == "backward" and not failure.phase and not failure.after_backward:
-        return "forward"
-    if told in ("forward", "backward") and failure.operation is not None and failure.operation.evaluates:
-        return "evaluate"
-    in_engine = (told, failure.phase) == ("optimizer", "backward")
-    return told if told in OPAQUE_PHASES or not failure.phase or in_engine else failure.phase
-
-
 def _operation_number() -> int:
     """The number that autograd will give to this thread's next operation."""
     ask = getattr(getattr(sys.modules.get("torch"), "autograd", None), "_get_sequence_nr", None)
@@ -263,10 +238,6 @@ def _weakly(value: Any) -> Callable[[], Any]:
         return weakref.ref(value) if value is not None else _nothing
     except TypeError:
         return _nothing
-
-
-def _whole(number: float | None) -> int | None:
-    return None if number is None else int(number)
 
 
 def _nothing() -> None:
