@@ -2,10 +2,10 @@
 
     python benchmarks/own_memory_at_failure.py [--runs 3] [--only plain trainer lightning] [--tree FOLDER]
 
-Each training's batches grow by the same number of rows in each step, below RLIMIT_DATA, until one does not fit. It is run
-alone and by `forgather-mem run`, taking turns. Told are the medians of what the watched process has more than the other
-at the beginning of the same step, near the failure: private memory (`Private_Dirty`) and the data segment (what the
-limit counts); and at which step and in which pass each died.
+Each training's batches grow by the same number of rows in each step, below RLIMIT_DATA, until one does not fit. It is
+run alone and by `forgather-mem run`, taking turns. Told are the medians of what the watched process has more than the
+other at the beginning of the same step, near the failure: private memory (`Private_Dirty`) and the data segment (what
+the limit counts); and at which step and in which pass each died.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def _trainer(model: Any) -> None:
     from transformers import Trainer, TrainingArguments
 
     arguments = TrainingArguments(
-        output_dir="out", max_steps=STEPS, per_device_train_batch_size=1, report_to=[], use_cpu=True, save_strategy="no",
-        disable_tqdm=True,
+        output_dir="out", max_steps=STEPS, per_device_train_batch_size=1, report_to=[], use_cpu=True,
+        save_strategy="no", disable_tqdm=True,
     )  # fmt: skip
     Trainer(model=model, args=arguments, train_dataset=[{"x": torch.zeros(1)}] * STEPS).train()
 

@@ -21,16 +21,13 @@ if TYPE_CHECKING:
     from forgather_mem.telemetry.report import RunReport
 
 
-_RESERVE_BYTES = 16 << 20
-
-
 def watch_process() -> None:
     """At exit of this process, record what has ended it, and write its report unless a better one exists."""
-    try:  # zeros that nobody has touched: addresses without memory behind them, released for reporting at a limit
-        reserve = [bytes(_reserve_bytes())]
+    try:
+        run_session.RESERVE.append(bytes(_reserve_bytes()))
     except (OSError, ValueError, MemoryError):  # no room, or no /proc
-        reserve = []
-    atexit.register(_ends, os.getpid(), time.time(), reserve)
+        run_session.RESERVE.clear()
+    atexit.register(_ends, os.getpid(), time.time())
 
 
 def _reserve_bytes() -> int:
@@ -42,7 +39,7 @@ def _reserve_bytes() -> int:
         addresses, *_, data, _ = (int(pages) * os.sysconf("SC_PAGE_SIZE") for pages in file.read().split())
     with open("/proc/self/limits", "rb") as file:
         limits = file.read()
-    kept = _RESERVE_BYTES
+    kept = run_session.RESERVE_BYTES
     for name, used_bytes in ((b"Max address space", addresses), (b"Max data size", data)):
         limit = limits.partition(name)[2].split(None, 1)[0]
         if limit != b"unlimited":
@@ -50,12 +47,12 @@ def _reserve_bytes() -> int:
     return kept
 
 
-def _ends(pid: int, began_s: float, reserve: list[bytes]) -> None:
+def _ends(pid: int, began_s: float) -> None:
     folder = run_session.folder()
     if os.getpid() != pid or folder is None:
         return  # the last: there is no place, or the command has ended before us
-    reserve_bytes = sum(map(len, reserve))
-    reserve.clear()
+    reserve_bytes = sum(map(len, run_session.RESERVE))
+    run_session.RESERVE.clear()
     tell_last_error(folder, reserve_bytes)
     if "torch" not in sys.modules:
         return

@@ -393,8 +393,6 @@ def _is_much(held: Holding, failure: Failure | None, of_wanted: float) -> bool:
 
 def _less_in(held: Holding, loads: bool) -> Change:
     size = format_bytes(held.num_bytes)
-    if held.returned_by is not None:
-        return _doing(f"return less from {held.returned_by}: {size} are kept", "the library keeps all until the end")
     items = f"{held.num_items:,} entries: at most {held.num_items // 2:,}" if held.num_items > 1 else ""
     text = f"use {held.name} again, or delete it before" if loads else f"keep less in {held.name}"
     return _doing(f"{text}: {size}", items)

@@ -18,9 +18,9 @@ from forgather_mem.source.source_lines import is_user_file
 from forgather_mem.system.memory_limit import near_a_kill
 from forgather_mem.system.own_limits import Reserve
 from forgather_mem.system.procfs import own_memory
+from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
-from forgather_mem.units import MIB
 
 if TYPE_CHECKING:
     # What explains a failure is loaded when one happens, once the reserve is released: it takes more than a MiB.
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from forgather_mem.diagnose.oom.recognition import OutOfMemory
     from forgather_mem.telemetry.report import Change, OomReport
 
-_RESERVE_BYTES = 8 * MIB
 _RESERVED_FRAC = 1 / 4  # at most, of what the first steps leave below a limit of this process
 _LARGER = 1.1  # times the largest batch told so far: that is told, too
 _TELLING_STEPS = 2
@@ -51,7 +50,7 @@ class OutOfMemoryWatch:
         self._run = run
         self.uses = BatchUses()
         self._batch_of = BatchFinder()
-        self._reserve = Reserve(_RESERVE_BYTES)
+        self._reserve = Reserve(run_session.RESERVE_BYTES)
         self._model = self._optimizer = _nothing
         self._settings: RunSettings | None = None
         self._failure: Failure | None = None
@@ -61,6 +60,7 @@ class OutOfMemoryWatch:
         self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
         run.at_close(self._give_back)
+        run_session.RESERVE.clear()
         self._reserve.take()
         is_user_file(__file__)  # finds out whose files are whose, while there is memory for it
         self._before_bytes = own_memory().anonymous_bytes
