@@ -3,9 +3,9 @@
     python benchmarks/own_memory_at_failure.py [--runs 3] [--only plain trainer lightning] [--tree FOLDER]
 
 Each training's batches grow by the same number of rows in each step, below RLIMIT_DATA, until one does not fit. It is
-run alone and by `forgather-mem run`, taking turns. Told are the medians of what the watched process has more than the
-other at the beginning of the same step, near the failure: private memory (`Private_Dirty`) and the data segment (what
-the limit counts); and at which step and in which pass each died.
+run alone and by `forgather-mem run`, taking turns. Told is what the watched process has more than the other at the beginning of
+the same step, the median of all steps to the failure (the C library keeps now more, now less): private memory
+(`Private_Dirty`) and the data segment (what the limit counts); and at which step and in which pass each died.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from benchmarks.own_memory import BYTECODE, memory_of  # noqa: E402
 
 WIDTH, LAYERS, ROWS = 256, 4, 256  # so each step keeps 2.25 MiB more than the one before
 STEPS = 20
+WARM_UP = 2
 DIES_AT = 14  # the limit is what this step of the training alone takes at the end of its forward pass, and half a step
 STEP_MIB = (2 * LAYERS + 1) * ROWS * WIDTH * 4 / 2**20
 LIMIT, TOLD = "AT_FAILURE_LIMIT_BYTES", "AT_FAILURE_TOLD"
@@ -154,12 +155,16 @@ def compare(kind: str, runs: int, tree: Path) -> None:
                 if row["at"] == "begin":
                     for name in ("private", "data"):
                         sizes.setdefault((way, row["step"], name), []).append(row[name])
-    last = max(step for way, step, _ in sizes if way == "run")
-    more = {}
-    for name in ("private", "data"):
-        taken = {way: sizes.get((way, last, name)) for way in ("alone", "run")}
-        more[name] = statistics.median(taken["run"] or [0]) - statistics.median(taken["alone"] or [0])
-    print(f"{kind}: at step {last} {more['private']:+.1f} MiB private, {more['data']:+.1f} MiB of the data segment")
+    steps = {step for way, step, _ in sizes if way == "run"} & {step for way, step, _ in sizes if way == "alone"}
+    more = {
+        name: statistics.median(
+            statistics.median(sizes["run", step, name]) - statistics.median(sizes["alone", step, name])
+            for step in steps
+            if step > WARM_UP
+        )
+        for name in ("private", "data")
+    }
+    print(f"{kind}: {more['private']:+.1f} MiB private, {more['data']:+.1f} MiB of the data segment")
     for way, found in ends.items():
         print(f"  {way}: {'; '.join(found)}", flush=True)
 

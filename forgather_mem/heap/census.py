@@ -48,14 +48,14 @@ class CensusLimits:
     Attributes:
         budget_s: CPU seconds of the walk.
         piece_bytes: A single object below this does not count, if it is no tensor and no array.
-        least_bytes: What is held in all, below this, is not named.
+        named_frac: Of all that is held; what one owner holds, below this, is not named.
         copy_frac: Of the model's bytes; an object that has so many in tensors of the same sizes is a copy of it.
         our_references: To an object that one variable holds, beside that variable.
     """
 
     budget_s: float = 1.0
     piece_bytes: int = 2**10
-    least_bytes: int = 2**18
+    named_frac: float = 0.02
     copy_frac: float = 0.9
     our_references: int = 4
 
@@ -182,15 +182,12 @@ class _Census:
             if size:
                 passes = self._of_pass[kind, name]
                 yield Holding(name=name, kind=kind, num_bytes=size, num_passes=0 if 0 in passes else len(passes))
-        rest = 0
-        for position, pieces in self._groups.items():
-            size = sum(pieces.values())
-            if size >= _LIMITS.least_bytes:
-                yield self._held(position, size, pieces)
-            else:
-                rest += size
-        if rest:
-            yield Holding(name="small objects", num_bytes=rest)
+        sizes = {position: sum(pieces.values()) for position, pieces in self._groups.items()}
+        least = _LIMITS.named_frac * (sum(sizes.values()) + self._parts.total())
+        for position, size in sizes.items():
+            if size >= least:
+                yield self._held(position, size, self._groups[position])
+        yield Holding(name="small objects", num_bytes=sum(size for size in sizes.values() if size < least))
 
     def _held(self, position: int, size: int, pieces: Counter[object]) -> Holding:
         thing = self.walk.nodes[position]

@@ -76,6 +76,12 @@ def may_repeat(entry: TracebackType) -> bool:
     return bytecode.is_in_loop(entry.tb_frame.f_code, entry.tb_lasti)
 
 
+def has_gone_back(entry: TracebackType) -> bool:
+    """Whether the function has, before this line, called a backward pass."""
+    names = bytecode.names_before(entry.tb_frame.f_code, entry.tb_lasti)
+    return not {"backward", "manual_backward"}.isdisjoint(names)
+
+
 def feeds_training(entry: TracebackType) -> bool:
     """Whether a loop goes over what was being made, in a function that trains: itself, or by one that it names."""
     frame, code = entry.tb_frame, entry.tb_frame.f_code

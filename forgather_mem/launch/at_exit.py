@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from forgather_mem.telemetry.records import Sample
     from forgather_mem.telemetry.report import RunReport
 
+_RESERVE_BYTES = 16 << 20  # until torch is loaded: much of what explains a failure has then been imported for it
+
 
 def watch_process() -> None:
     """At exit of this process, record what has ended it, and write its report unless a better one exists."""
@@ -39,7 +41,7 @@ def _reserve_bytes() -> int:
         addresses, *_, data, _ = (int(pages) * os.sysconf("SC_PAGE_SIZE") for pages in file.read().split())
     with open("/proc/self/limits", "rb") as file:
         limits = file.read()
-    kept = run_session.RESERVE_BYTES
+    kept = _RESERVE_BYTES
     for name, used_bytes in ((b"Max address space", addresses), (b"Max data size", data)):
         limit = limits.partition(name)[2].split(None, 1)[0]
         if limit != b"unlimited":

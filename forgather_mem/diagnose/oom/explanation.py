@@ -19,7 +19,7 @@ from forgather_mem.diagnose.oom.remedies import Case, checkpointing_name, may_he
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
-from forgather_mem.units import MIB, by_sides, format_bytes
+from forgather_mem.units import by_sides, format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +29,11 @@ class _Worth:
     Attributes:
         of_device_frac, of_host_frac: That others have: a device one has to oneself, a machine with others on it.
         leak_frac: Of what is in use, leaked.
-        unused_bytes: Kept by a device's allocator, where the error does not say what it wanted.
     """
 
     of_device_frac: float = 0.1
     of_host_frac: float = 0.5
     leak_frac: float = 0.1
-    unused_bytes: int = 256 * MIB
 
 
 _WORTH = _Worth()
@@ -164,7 +162,7 @@ def _not_because(failure: Failure, leak: LeakReport) -> Iterator[str]:
     if leak.verdict == "no leak":
         yield f"Not a leak (under {format_bytes(leak.bytes_per_step_high)} a step)"
     unused, wanted = failure.reserved_unused_bytes, failure.requested_bytes
-    if failure.where == "device" and unused is not None and unused < (wanted or _WORTH.unused_bytes):
+    if failure.where == "device" and unused is not None and wanted is not None and unused < wanted:
         yield f"Not fragmentation ({format_bytes(unused)} kept unused)"
 
 
@@ -249,22 +247,19 @@ def _of_batch(failure: Failure) -> str | None:
         return None if failure.steps_done else f"the first batch, {_shape(batch)}; there was none before it."
     if batch.size <= largest.size:
         return None
-    peak = f", peak {format_bytes(failure.largest_bytes)}" if failure.largest_bytes is not None else ""
     longest = "longest" if batch.length is not None and batch.rows <= largest.rows else "largest"
+    now, before = _shape(batch), _shape(largest).rpartition(" ")[0]
     if batch.length is None and len(batch.sample) > 0 and batch.sample != largest.sample:
         now, before = (f"{one.rows:,} x {_sides(one.sample)}" for one in (batch, largest))
-        return f"the largest batch so far, {now}; until then at most {before}{peak}."
-    return f"the {longest} batch so far, {_shape(batch)}; until then at most {_shape(largest, brief=True)}{peak}."
+    return f"the {longest} batch so far, {now}; until then at most {before}."
 
 
 def _sides(sample: tuple[int, ...]) -> str:
     return by_sides(sample) if len(sample) == 1 else f"({by_sides(sample)})"
 
 
-def _shape(batch: Batch, brief: bool = False) -> str:
-    if batch.length is None:
-        return f"{batch.rows:,}" if brief else f"{batch.rows:,} rows"
-    return f"{batch.rows:,} x {batch.length:,}" + ("" if brief else " tokens")
+def _shape(batch: Batch) -> str:
+    return f"{batch.rows:,} rows" if batch.length is None else f"{batch.rows:,} x {batch.length:,} tokens"
 
 
 def _first_optimizer_step(failure: Failure) -> str:

@@ -29,7 +29,7 @@ class Failure:
         census: What is held beside parameters, gradients and optimizer state, the largest first.
         trained_bytes: Size of the parameters that ask for gradients.
         new_bytes: By how much that is more than in the first steps, if the optimizer has not stepped all of them yet.
-        used_bytes: In use by this process, in the measure of `StepUse.phases`.
+        used_bytes: In use by this process, in the measure of `HostMeasure` or of the device's allocator.
         free_bytes: What it could allocate after the error.
         freed_bytes: Lower bound of the part that became free only when the failed call was left.
         limit_bytes: The total capacity.
@@ -39,7 +39,6 @@ class Failure:
         in_use: Memory in use by this process, by category.
         batch: The current micro-batch.
         largest: The largest batch before it; None before the first step has finished.
-        largest_bytes: Peak use of that batch.
         is_first: Whether this phase had never finished before.
         predictions: Number of batches that the evaluation had finished.
         steps_done: Number of finished steps of this run.
@@ -66,7 +65,6 @@ class Failure:
     in_use: Mapping[str, int] = field(default_factory=dict)
     batch: Batch | None = None
     largest: Batch | None = None
-    largest_bytes: int | None = None
     is_first: bool = False
     predictions: int | None = None
     steps_done: int = 0

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
 from forgather_mem.diagnose.oom.context import FREE_HEAP
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import SHM_KINDS
 from forgather_mem.errors import missing
-from forgather_mem.heap.census import Holding
 from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.system.allocator import allocator_of, driver_memory, gauge
 from forgather_mem.system.headroom import host_rooms, private_bytes
@@ -19,7 +18,6 @@ from forgather_mem.system.native_heap import beyond_heap_bytes, unused_heap_byte
 from forgather_mem.system.procfs import own_memory
 
 _TENSORS = ("parameters", "gradients", "optimizer")
-_NAMED_FRAC = 0.02  # of what the census has found: what is less has no name of its own in the report
 # What a phase adds while it runs, by its common name.
 _OF_PHASE = {"forward": "activations", "backward": "activations", "evaluate": "evaluation", "generate": "generation"}
 
@@ -47,7 +45,9 @@ def look_at_memory(
         workers_bytes: Memory of the data workers.
         reserve_bytes: Our reserved addresses, which were taken at the failure and are free now.
     """
-    parts = {**_tensors_of(failure, model, optimizer), **_parts_of(failure.census)}
+    parts = Counter(_tensors_of(failure, model, optimizer))
+    for held in failure.census:
+        parts[held.part] += held.num_bytes
     if failure.where == "device":
         _on_device(failure, parts, between_bytes)
     elif failure.found.kind in SHM_KINDS:
@@ -58,14 +58,6 @@ def look_at_memory(
             before_bytes = max(0, before_bytes - parts.get("parameters", 0) - known_bytes)
         _on_host(failure, parts, before_bytes, workers_bytes, reserve_bytes)
     failure.in_use = {part: size for part, size in failure.in_use.items() if size}
-
-
-def _parts_of(census: Sequence[Holding]) -> dict[str, int]:
-    least, parts = _NAMED_FRAC * sum(held.num_bytes for held in census), Counter[str]()
-    for held in census:
-        is_named = held.num_bytes >= least or held.kind in ("activations", "batch")
-        parts[held.part if is_named else "small objects"] += held.num_bytes
-    return dict(parts)
 
 
 def _tensors_of(failure: Failure, model: object, optimizer: object) -> dict[str, int]:

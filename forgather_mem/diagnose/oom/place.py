@@ -19,6 +19,7 @@ from forgather_mem.heap.failed_call import (
     failed_callback,
     feeds_training,
     file_of,
+    has_gone_back,
     is_closure,
     is_users,
     loss_rows,
@@ -30,7 +31,6 @@ from forgather_mem.heap.object_size import is_torch
 from forgather_mem.source.frame_variables import frame_variables, is_function
 from forgather_mem.telemetry.events import OPAQUE_PHASES
 
-MAX_FRAMES = 2000
 _MODULE_FILE = "torch/nn/modules/module.py"
 _LIGHTNING_FILE = "/strategies/strategy.py"
 
@@ -194,7 +194,7 @@ def entries_of(error: BaseException) -> list[TracebackType]:
     found: list[TracebackType] = []
     for link in chain(error):
         part = link.__traceback__
-        while part is not None and len(found) < MAX_FRAMES:
+        while part is not None:
             found.append(part)
             part = part.tb_next
     return found
@@ -245,7 +245,9 @@ def _phase_of_training(
         return "evaluate"
     if inside is None and "optimizer" in copied_state(failed, model, optimizer)[1]:
         return "save"  # what a checkpoint is made of
-    return inside or ("forward" if told == "backward" else told)
+    if inside is None and told == "backward" and not any(has_gone_back(entry) for entry in failed if is_users(entry)):
+        return "forward"
+    return inside or told
 
 
 def _is_evaluating(failed: Sequence[TracebackType], model: object) -> bool:

@@ -173,7 +173,6 @@ class OutOfMemoryWatch:
             failure.batch = uses.batch
             self._tell_batch(uses.batch)
         failure.largest = uses.largest
-        failure.largest_bytes = uses.peak_of(uses.largest) if uses.largest is not None else None
         look_at_memory(
             failure,
             model,

@@ -121,8 +121,8 @@ def told(leak: LeakReport = NOT_JUDGED, **facts: Any) -> dict[str, Any]:
     [
         ({"batch": Batch(8, 512)}, "the first batch, 8 x 512 tokens; there was none before it."),
         (
-            {"batch": Batch(8, 4096), "largest": Batch(8, 2310), "largest_bytes": 6 * GIB},
-            "the longest batch so far, 8 x 4,096 tokens; until then at most 8 x 2,310, peak 6.0 GiB.",
+            {"batch": Batch(8, 4096), "largest": Batch(8, 2310)},
+            "the longest batch so far, 8 x 4,096 tokens; until then at most 8 x 2,310.",
         ),
         (
             {"batch": Batch(9, 512), "largest": Batch(8, 512)},

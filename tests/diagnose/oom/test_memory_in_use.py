@@ -51,7 +51,7 @@ def test_what_the_census_has_found_is_named_and_the_rest_is_not_taken_for_it() -
     census = [
         Holding(name="`data`", num_bytes=30 * MIB),
         Holding(kind="activations", num_bytes=7 * MIB),
-        Holding(num_bytes=9),
+        Holding(name="small objects", num_bytes=9),
     ]
     then = memory_then(HOST, "forward", None, None, census, before_bytes=before + 30 * MIB)
     assert (then.in_use["`data`"], then.in_use["activations"], then.in_use["small objects"]) == (30 * MIB, 7 * MIB, 9)
