@@ -3,9 +3,9 @@
     python benchmarks/own_memory_at_failure.py [--runs 3] [--only plain trainer lightning] [--tree FOLDER]
 
 Each training's batches grow by the same number of rows in each step, below RLIMIT_DATA, until one does not fit. It is
-run alone and by `forgather-mem run`, taking turns. Told is what the watched process has more than the other at the beginning of
-the same step, the median of all steps to the failure (the C library keeps now more, now less): private memory
-(`Private_Dirty`) and the data segment (what the limit counts); and at which step and in which pass each died.
+run alone and by `forgather-mem run`, taking turns. Told is what the watched process has more than the other at the
+beginning of the same step, the median of all steps to the failure (the C library keeps now more, now less): private
+memory (`Private_Dirty`) and the data segment (what the limit counts); and at which step and in which pass each died.
 """
 
 from __future__ import annotations

@@ -83,10 +83,7 @@ class LightningCallbacks(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._events is None:
             self._begin(trainer, pl_module)
-        args = self._training.args
-        args._save_plan = self._training.fence.call("checkpoints", planned_saves, trainer)
-        if isinstance(trainer.num_training_batches, int):
-            args._num_batches = trainer.num_training_batches
+        self._training.args._save_plan = self._training.fence.call("checkpoints", planned_saves, trainer)
 
     def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         arguments = SimpleNamespace(
@@ -296,7 +293,7 @@ def planned_saves(trainer: _Lightnings) -> SavePlan | None:
     keeps, place = None if saver.save_top_k < 0 else saver.save_top_k, str(saver.dirpath)
     options = "save_top_k=1", "save_weights_only=True", "dirpath"
     plan = SavePlan(num_checkpoints=count, most_at_once=most, every_steps=every, keeps=keeps, folder=place)
-    plan = replace(plan, only_model=saver.save_weights_only, is_buffered=True, options=options)
+    plan = replace(plan, only_model=saver.save_weights_only, options=options)
     return plan if count > 0 else None
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.alerts.late import EVENTS, LateFailures
-from forgather_mem.diagnose.alerts.longest import LongestBatch
 from forgather_mem.diagnose.oom.failing import close_failed
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
@@ -60,9 +59,8 @@ class OOMReporter(RuleCallback):
         self.snapshot = snapshot
         watch, late = EachRun(OutOfMemoryWatch, snapshot), EachRun(LateFailures)
         watch.reading = (OutOfMemoryWatch, snapshot)  # two equal ones in a training are read once
-        at_steps = [watch, late, EachRun(LongestBatch, watch)]
         rules = [
-            Rule(when=Every(steps=1), do=at_steps, name="OOMReporter", budget_frac=_BUDGET_FRAC),
+            Rule(when=Every(steps=1), do=[watch, late], name="OOMReporter", budget_frac=_BUDGET_FRAC),
             Rule(when=AtEvent("train_begin", "prediction_step"), do=[watch], name="OOMReporter"),
             Rule(when=AtEvent(*EVENTS), do=[late], name="OOMReporter"),
         ]

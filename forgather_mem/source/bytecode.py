@@ -54,19 +54,6 @@ def is_in_loop(code: CodeType, position: int) -> bool:
     return any(step.offset == here for step in _ahead(code, position))
 
 
-def may_leave_loops(code: CodeType, position: int) -> bool:
-    """Whether a loop over something, in which it stands, may end before that does: by its body, `islice` or `zip`."""
-    steps = list(dis.get_instructions(code))
-    heads = (step for step in steps if step.opname in _MAKES_ITERATOR and step.opcode in dis.hasjrel)
-    loops = [range(head.offset, head.argval) for head in heads if head.offset < position < head.argval]
-    for loop in loops:
-        body = [step for step in steps if step.offset in loop][1:]
-        jumps = [step.argval for step in body if step.opcode in dis.hasjrel or step.opcode in dis.hasjabs]
-        if any(target not in loop for target in jumps) or any(step.opname.startswith("RETURN_") for step in body):
-            return True
-    return bool(loops) and not {"islice", "zip"}.isdisjoint(code.co_names)
-
-
 def makes_iterator(code: CodeType, position: int) -> bool:
     """Whether what this instruction calls is, or gives, what a loop goes over."""
     done = len(_last(code, position))

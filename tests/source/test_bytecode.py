@@ -8,7 +8,6 @@ from typing import Any
 from forgather_mem.source.bytecode import (
     is_in_loop,
     makes_iterator,
-    may_leave_loops,
     uses_again,
 )
 
@@ -109,58 +108,3 @@ def test_loops_and_what_they_go_over() -> None:
 
     assert [is_in_loop(*position(work)) for work in (inside, outside, head)] == [True, False, False]
     assert [makes_iterator(*position(work)) for work in (inside, outside, head)] == [False, False, True]
-
-
-def test_a_loop_that_its_body_may_end_is_told_from_one_that_goes_to_the_end() -> None:
-    place: Any = None
-
-    def to_the_end(rows: Any) -> None:
-        nonlocal place
-        for row in rows:
-            if row > 5:
-                continue
-            for _ in (1, 2):
-                place = here()
-            if row > 7:
-                raise KeyboardInterrupt
-
-    def breaks(rows: Any) -> None:
-        nonlocal place
-        for row in rows:
-            for _ in (1, 2):
-                place = here()
-            if row > 5:
-                break
-
-    def breaks_inside(rows: Any) -> None:
-        nonlocal place
-        for _ in rows:
-            for row in (1, 2):
-                place = here()
-                if row > 5:
-                    break
-
-    def returns(rows: Any) -> None:
-        nonlocal place
-        for row in rows:
-            place = here()
-            if row > 5:
-                return
-        take(rows)
-
-    def shorter(rows: Any) -> None:
-        nonlocal place
-        for _ in zip(rows, (1, 2), strict=False):
-            place = here()
-
-    def no_loop(rows: Any) -> None:
-        nonlocal place
-        place = here()
-        for _ in zip(rows, (1, 2), strict=False):
-            break
-
-    told = []
-    for work in (to_the_end, breaks, breaks_inside, returns, shorter, no_loop):
-        work([1])
-        told.append(may_leave_loops(*place))
-    assert told == [False, True, True, True, True, False]

@@ -1,44 +1,22 @@
-"""What the checkpoints of a Trainer take, on the disk and on the host while they are written."""
+"""What the checkpoints of a training take on the disk, and whether that has room for them."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.alerts.foretold import Foretold, free_disk_bytes, left_in, left_text
+from forgather_mem.diagnose.alerts.foretold import Foretold, free_disk_bytes
 from forgather_mem.errors import ours
-from forgather_mem.system.headroom import host_rooms
 from forgather_mem.telemetry.records import Moment
-from forgather_mem.units import GIB, format_bytes
+from forgather_mem.units import format_bytes
 
 if TYPE_CHECKING:
     import torch
 
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
-_SHARD_BYTES = 50 * GIB  # of a model, in one file, where it is not known
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSize:
-    """Bytes of one checkpoint, of all ranks.
-
-    Attributes:
-        model_bytes: The weights.
-        optimizer_bytes: What else is saved of the training; 0 where it is not.
-        copied_bytes: What the host holds at once while it is written, beyond what is in use.
-    """
-
-    model_bytes: int
-    optimizer_bytes: int
-    copied_bytes: int
-
-    @property
-    def disk_bytes(self) -> int:
-        return self.model_bytes + self.optimizer_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +30,6 @@ class SavePlan:
         keeps: `save_total_limit`.
         only_model: Whether the optimizer's state is left out.
         folder: Where to.
-        is_buffered: Whether the host holds all of it before it is written.
         options: Of the loop: to keep fewer, to leave the optimizer's state out, to name the place.
     """
 
@@ -62,7 +39,6 @@ class SavePlan:
     keeps: int | None
     only_model: bool = False
     folder: str = "."
-    is_buffered: bool = False
     options: tuple[str, str, str] = ("save_total_limit={}", "save_only_model=True", "output_dir")
 
     def when(self, number: int, max_steps: int) -> tuple[int | None, str]:
@@ -81,12 +57,24 @@ def checkpoint_ahead(moment: Moment, *, stay: bool = True) -> Foretold | None:
         stay: Whether they stay where they are written; else each needs only its own room.
     """
     plan = save_plan(moment)
-    if plan is not None and not stay:
-        plan = replace(plan, most_at_once=1)
-    size = checkpoint_size(moment, plan) if plan is not None else None
-    if plan is None or size is None or not size.disk_bytes:
+    sizes = checkpoint_bytes(moment, plan) if plan is not None else None
+    free_bytes = free_disk_bytes(plan.folder) if plan is not None else None
+    if plan is None or sizes is None or free_bytes is None or not sum(sizes):
         return None
-    return _on_disk(moment, plan, size) or _in_memory(moment, plan, size)
+    plan = plan if stay else replace(plan, most_at_once=1)
+    # Records, configurations and whole blocks come on top: on a disk of 60 MiB the second of 29.9 MiB failed
+    each_bytes = sum(sizes) * 51 // 50
+    if plan.most_at_once * each_bytes <= free_bytes:
+        return None
+    number = free_bytes // each_bytes + 1
+    at_step, when = plan.when(number, moment.state.max_steps)
+    which = "the first checkpoint" if number == 1 else f"checkpoint {number:,} of {plan.num_checkpoints:,}"
+    text = (
+        f"{which} ({when}) will not fit on the disk of {plan.folder}: each takes {format_bytes(sum(sizes))}, "
+        f"{format_bytes(free_bytes)} are free. {_advice(plan, *sizes, free_bytes)}"
+    )
+    needed = number * sum(sizes)
+    return Foretold(name="checkpoint", text=text, needed_bytes=needed, left_bytes=free_bytes, at_step=at_step)
 
 
 def save_plan(moment: Moment) -> SavePlan | None:
@@ -117,10 +105,13 @@ def save_plan(moment: Moment) -> SavePlan | None:
     return replace(plan, only_model=bool(getattr(args, "save_only_model", False)), folder=args.output_dir)
 
 
-def checkpoint_size(moment: Moment, plan: SavePlan) -> CheckpointSize | None:
-    """What one checkpoint takes; None where it is not known, as with DeepSpeed, which saves in a way of its own."""
-    args, model = moment.args, moment.objects.get("model")
-    if model is None or not hasattr(model, "state_dict") or getattr(args, "deepspeed", None):
+def checkpoint_bytes(moment: Moment, plan: SavePlan) -> tuple[int, int] | None:
+    """What one checkpoint takes of all ranks: its weights, and what else is saved of the training.
+
+    None where it is not known, as with DeepSpeed, which saves in a way of its own.
+    """
+    model = moment.objects.get("model")
+    if model is None or not hasattr(model, "state_dict") or getattr(moment.args, "deepspeed", None):
         return None
     if hasattr(model, "peft_config"):  # adapters alone are saved
         weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -128,57 +119,16 @@ def checkpoint_size(moment: Moment, plan: SavePlan) -> CheckpointSize | None:
         weights = [value for value in model.state_dict().values() if hasattr(value, "untyped_storage")]
     saved = [] if plan.only_model else _states(moment.objects.get("optimizer"))
     ranks = moment.run.world_size if _is_flat(model) else 1
-    model_bytes, optimizer_bytes = ranks * _whole_bytes(weights), ranks * _whole_bytes(saved)
-    elsewhere = _whole_bytes(weight for weight in weights if _is_copied(weight))
-    copied = min(ranks * elsewhere, _shard_bytes(model))
-    if _is_gathered(moment) or plan.is_buffered:
-        copied = model_bytes + optimizer_bytes
-    return CheckpointSize(model_bytes=model_bytes, optimizer_bytes=optimizer_bytes, copied_bytes=copied)
+    return ranks * _whole_bytes(weights), ranks * _whole_bytes(saved)
 
 
-def _on_disk(moment: Moment, plan: SavePlan, size: CheckpointSize) -> Foretold | None:
-    free_bytes = free_disk_bytes(plan.folder)
-    # Records, configurations and whole blocks come on top: on a disk of 60 MiB the second of 29.9 MiB failed
-    each_bytes = size.disk_bytes * 51 // 50
-    if free_bytes is None or plan.most_at_once * each_bytes <= free_bytes:
-        return None
-    number = free_bytes // each_bytes + 1
-    at_step, when = plan.when(number, moment.state.max_steps)
-    which = "the first checkpoint" if number == 1 else f"checkpoint {number:,} of {plan.num_checkpoints:,}"
-    each = "it takes" if number == 1 else "each takes"
-    text = (
-        f"{which} ({when}) will not fit on the disk of {plan.folder}: {each} {format_bytes(size.disk_bytes)}, "
-        f"{format_bytes(free_bytes)} are free. {_disk_advice(plan, size, free_bytes)}"
-    )
-    needed = number * size.disk_bytes
-    return Foretold(name="checkpoint", text=text, needed_bytes=needed, left_bytes=free_bytes, at_step=at_step)
-
-
-def _in_memory(moment: Moment, plan: SavePlan, size: CheckpointSize) -> Foretold | None:
-    room = next(iter(host_rooms()), None)
-    if room is None or size.copied_bytes <= (left := left_in(room)):
-        return None
-    at_step, when = plan.when(1, moment.state.max_steps)
-    text = (
-        f"saving the first checkpoint ({when}) needs {format_bytes(size.copied_bytes)} of host memory, computed from "
-        f"the sizes of its tensors; {left_text(left, room.limit)}: "
-    )
-    if _is_gathered(moment):
-        text += "save a sharded state (SHARDED_STATE_DICT)"
-    elif plan.is_buffered and not plan.only_model and size.model_bytes <= left:
-        text += f"with {plan.options[1]} it fits (no resuming), or give the job more host memory"
-    else:
-        text += "give the job more host memory"
-    return Foretold(name="checkpoint", text=text, needed_bytes=size.copied_bytes, left_bytes=left, at_step=at_step)
-
-
-def _disk_advice(plan: SavePlan, size: CheckpointSize, free_bytes: int) -> str:
+def _advice(plan: SavePlan, model_bytes: int, optimizer_bytes: int, free_bytes: int) -> str:
     """What would fit, the smallest change first."""
-    keeps = free_bytes // size.disk_bytes - 1
+    keeps = free_bytes // (model_bytes + optimizer_bytes) - 1
     if keeps >= 1 and (plan.keeps is None or keeps < plan.keeps):
         return f"With {plan.options[0].format(keeps)} they fit"
-    if size.optimizer_bytes and plan.most_at_once * size.model_bytes <= free_bytes:
-        return f"With {plan.options[1]} they fit ({format_bytes(size.model_bytes)} each; no resuming)"
+    if optimizer_bytes and plan.most_at_once * model_bytes <= free_bytes:
+        return f"With {plan.options[1]} they fit ({format_bytes(model_bytes)} each; no resuming)"
     return f"Free some space, or set another {plan.options[2]}"
 
 
@@ -206,29 +156,6 @@ def _whole_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(sizes.values())
 
 
-def _is_copied(tensor: torch.Tensor) -> bool:
-    """Whether safetensors needs a copy on the host to write this."""
-    if tensor.device.type != "cpu":
-        return True
-    from safetensors import torch as safetensors  # here: a training without a Trainer may not have it
-
-    return not hasattr(safetensors, "_flatten_as_ptr")  # older ones turn all tensors into bytes first
-
-
-def _shard_bytes(model: torch.nn.Module) -> int:
-    """The most of a model that it writes into one file unless told otherwise: 5 GB in transformers 4, 50 GB in 5."""
-    save = getattr(model, "save_pretrained", _shard_bytes)
-    most = getattr(inspect.signature(save).parameters.get("max_shard_size"), "default", None)
-    found = re.fullmatch(r"(\d+)GB", str(most))
-    return int(found[1]) * 10**9 if found else _SHARD_BYTES
-
-
 def _is_flat(model: torch.nn.Module) -> bool:
     """Whether this rank has its part of a flat parameter (FSDP 1)."""
     return any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
-
-
-def _is_gathered(moment: Moment) -> bool:
-    """Whether rank 0 gathers the whole state before it writes (FSDP with a full state)."""
-    config = getattr(moment.args, "fsdp_config", None) or {}
-    return bool(getattr(moment.args, "fsdp", None)) and "FULL" in str(config.get("state_dict_type", ""))

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from forgather_mem.errors import escape_controls, ours
@@ -81,13 +83,9 @@ def emit_alert(run: RunInfo, step: int, text: str, data: Mapping[str, object]) -
 
 def free_disk_bytes(folder: str | os.PathLike[str]) -> int | None:
     """What an ordinary user may still write to the file system on which this folder is, or would be."""
-    place = os.path.abspath(folder)
-    while not os.path.isdir(place):
-        place, before = os.path.dirname(place), place
-        if place == before:
-            return None
+    path = Path(folder).absolute()
+    place = next((one for one in (path, *path.parents) if one.is_dir()), None)
     try:
-        system = os.statvfs(place)
+        return shutil.disk_usage(place).free if place is not None else None
     except ours(OSError):
         return None
-    return system.f_bavail * system.f_frsize

@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation.acts import ON_NOTHING, act_on_nothing
@@ -78,24 +78,48 @@ def in_a_child(function: Callable[[], Result], most_s: float = _MOST_S, not_done
 
 def begun_in_a_child(
     function: Callable[[], Result], most_s: float = _MOST_S, not_done: Lines | None = None
-) -> Callable[[], Result]:
-    """The same, begun: several children run side by side. What it returns waits for the result, and must be called."""
+) -> BegunChild[Result]:
+    """The same, begun: several children run side by side."""
     # Of a plan's own folder: its process changes no other
     scratch = tempfile.mkdtemp(dir=os.environ.get(PLAN))
-    child, reader = _forked(function, scratch)
+    return BegunChild(*_forked(function, scratch), scratch, most_s, not_done)
 
-    def result_of_it() -> Result:
+
+class BegunChild(Generic[Result]):
+    """A child that has begun. It must be called, which waits for its result, or ended.
+
+    Attributes:
+        pid: Its process.
+    """
+
+    def __init__(self, pid: int, reader: int, scratch: str, most_s: float, not_done: Lines | None) -> None:
+        self.pid, self._reader, self._scratch = pid, reader, scratch
+        self._most_s, self._not_done = most_s, not_done
+
+    def __call__(self) -> Result:
         try:
-            result, problem, lines = pickle.loads(_answer_of(child, reader, most_s))
+            result, problem, lines = pickle.loads(_answer_of(self.pid, self._reader, self._most_s))
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            shutil.rmtree(self._scratch, ignore_errors=True)
         if problem is not None:
             raise PlanError(problem)
-        if not_done is not None:
-            not_done.update(lines)
+        if self._not_done is not None:
+            self._not_done.update(lines)
         return result  # type: ignore[no-any-return]
 
-    return result_of_it
+    def has_answered(self, within_s: float = 0.0) -> bool:
+        """Whether it will be called without a wait."""
+        waits = select.poll()
+        waits.register(self._reader, select.POLLIN)
+        return bool(waits.poll(1000 * within_s))
+
+    def end(self) -> None:
+        """End it without a result."""
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self._reader)
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def without_handlers(end: Callable[[int, object], object] | signal.Handlers = signal.SIG_DFL) -> Callable[[], None]:

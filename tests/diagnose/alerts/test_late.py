@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from transformers import Trainer, TrainerCallback
 from forgather_mem.callbacks import MemoryAlert, MemoryCallback, OOMReporter
 from forgather_mem.callbacks.memory_alert import Alert
 from forgather_mem.diagnose.alerts.foretold import free_disk_bytes
-from forgather_mem.diagnose.alerts.late import keeping_of, num_batches_of
+from forgather_mem.diagnose.alerts.late import num_batches_of
 from forgather_mem.sinks import JsonlSink
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.telemetry.records import Moment
@@ -35,7 +34,7 @@ class Predicts(Trainer):
 
 
 def alerts_of(folder: Path, batch_bytes: int, **arguments: Any) -> list[Alert]:
-    """What is told in an evaluation that ends with the first alert, at the latest after ten batches."""
+    """What is told in an evaluation that ends with the first alert, at the latest after twenty batches."""
     alerts: list[Alert] = []
 
     def ends(alert: Alert) -> None:
@@ -44,7 +43,7 @@ def alerts_of(folder: Path, batch_bytes: int, **arguments: Any) -> list[Alert]:
 
     class ThatMuch(Predicts):
         def prediction_step(self, *given: Any, **keywords: Any) -> Any:
-            if type(self).num_predicted == 10:
+            if type(self).num_predicted == 20:
                 raise KeyboardInterrupt
             return super().prediction_step(*given, **keywords)
 
@@ -66,12 +65,12 @@ def alerts_of(folder: Path, batch_bytes: int, **arguments: Any) -> list[Alert]:
 
 
 @pytest.mark.fresh
-def test_an_evaluation_that_will_not_fit_is_told_after_its_fourth_batch(tmp_path: Path) -> None:
-    batch_bytes = 2 * host_rooms()[0].free_bytes // NUM_BATCHES
+def test_an_evaluation_that_will_not_fit_is_told_after_its_first_batches(tmp_path: Path) -> None:
+    batch_bytes = 8 * host_rooms()[0].free_bytes // NUM_BATCHES
     (alert,) = alerts_of(tmp_path, batch_bytes, eval_do_concat_batches=False)
     assert (alert.name, alert.step) == ("evaluation", 3)
-    assert alert.value == pytest.approx((NUM_BATCHES - 4) * batch_bytes, rel=0.02)
-    assert "preprocess_logits_for_metrics" in alert.text
+    assert alert.value == pytest.approx((NUM_BATCHES - 16) * batch_bytes, rel=0.02)
+    assert "keep only what the metrics need" in alert.text
 
 
 def test_an_evaluation_that_fits_is_not_told(tmp_path: Path) -> None:
@@ -138,15 +137,18 @@ def test_what_predict_keeps_is_told_without_metrics(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     class ThatMuch(Predicts):
-        batch_bytes = host_rooms()[0].free_bytes // NUM_BATCHES  # joined it is twice
+        batch_bytes = 8 * host_rooms()[0].free_bytes // NUM_BATCHES
 
     trainer = make_trainer(
-        tmp_path, [MemoryAlert({}, {}, 60, call=ends), AtEnd()], trainer_class=ThatMuch, per_device_eval_batch_size=4
+        tmp_path,
+        [MemoryAlert({}, {}, 60, call=ends), AtEnd()],
+        trainer_class=ThatMuch,
+        per_device_eval_batch_size=4,
+        eval_do_concat_batches=False,
     )
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
     assert [alert.name for alert in alerts] == ["evaluation"]
-    assert "while they are joined" in alerts[0].text
 
 
 @pytest.mark.fresh
@@ -165,19 +167,20 @@ def test_an_evaluation_after_the_training_is_told_once_and_is_in_its_report(tmp_
         [MemoryAlert({}, {}, 60, call=ends), OOMReporter(), MemoryCallback(sinks=[JsonlSink()])],
         trainer_class=ThatMuch,
         per_device_eval_batch_size=4,
+        eval_do_concat_batches=False,
     )
     trainer.train()
     trainer.evaluate(Tokens(4 * NUM_BATCHES))
     assert alerts == []
-    ThatMuch.batch_bytes = host_rooms()[0].free_bytes // NUM_BATCHES
+    ThatMuch.batch_bytes = 8 * host_rooms()[0].free_bytes // NUM_BATCHES
     ThatMuch.num_predicted = 0
     with pytest.raises(KeyboardInterrupt):
         trainer.predict(Tokens(4 * NUM_BATCHES))
     assert [alert.name for alert in alerts] == ["evaluation"]
-    assert ThatMuch.num_predicted == 4
+    assert 16 <= ThatMuch.num_predicted <= 20
     (report,) = tmp_path.glob("forgather_mem/*/report.json")
     (told,) = read_report(report)[0].foretold  # type: ignore[union-attr]
-    assert "reduce them in preprocess_logits_for_metrics" in told
+    assert "keep only what the metrics need" in told
 
 
 def test_the_batches_of_a_running_loader_are_found_by_how_many_it_has_given() -> None:
@@ -193,17 +196,3 @@ def test_the_batches_of_a_running_loader_are_found_by_how_many_it_has_given() ->
     assert num_batches_of(moment(eval_dataloader=loader)) == 123
     assert num_batches_of(moment(num_batches=5)) == 5
     assert num_batches_of(moment(num_batches=float("inf"))) is None
-
-
-@pytest.mark.parametrize(
-    ("lengths", "joins", "known"), [((9, 9, 9), False, True), ((9, 9, 2), False, False), ((9, 9, 2), True, True)]
-)
-def test_of_batches_that_are_not_joined_only_equally_long_ones_are_known(
-    lengths: tuple[int, ...], joins: bool, known: bool
-) -> None:
-    """Where they are joined, all are padded to the longest."""
-    rows = [{"input_ids": [1] * length} for length in lengths]
-    args = SimpleNamespace(eval_accumulation_steps=None, eval_do_concat_batches=joins)
-    objects = {"eval_dataloader": DataLoader(rows)}  # type: ignore[arg-type]
-    moment = Moment("prediction_step", 1, None, args, None, None, objects, None)  # type: ignore[arg-type]
-    assert keeping_of(moment, SimpleNamespace(compute_metrics=len), 0.0).is_known == known

@@ -1,0 +1,274 @@
+"""What a Trainer's training will take later, from a plan that is made in a forked child while it goes on."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import mmap
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sized
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from forgather_mem.diagnose.alerts.foretold import Foretold, left_in, left_text
+from forgather_mem.errors import PlanError, missing, ours
+from forgather_mem.system.allocator import current_allocator
+from forgather_mem.system.headroom import Room, device_room, host_rooms
+from forgather_mem.system.installed import installed
+from forgather_mem.system.procfs import own_memory
+from forgather_mem.telemetry.records import Moment, RunInfo
+from forgather_mem.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+    from forgather_mem.planning.isolation.child import BegunChild
+    from forgather_mem.planning.result import Plan
+
+_Trainer = Any  # of transformers, which is not imported here
+_resource = installed("resource")
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+_PASSING = ("batch", "activations", "results", "temporaries")  # parts of a plan that are not there between two steps
+
+
+class AheadLimits(NamedTuple):
+    """When a training is planned beside itself. Measured by benchmarks/late_failures.py.
+
+    Attributes:
+        first_step: Of those at which it may begin, each twice the one before: until its end the optimizer has no state.
+        worth_s: So long the rest of the training will take at least: the fork takes up to 0.1 s, 0.5 % of that.
+        most_s: The child is ended after so long; plans of 18 models took at most 18 s.
+        own_bytes: What the child takes beside what it may copy: 60 to 100 MiB were seen.
+        patience_s: How long the training waits for the answer. None; some in trainings that end before it comes.
+    """
+
+    first_step: int = 2
+    worth_s: float = 20.0
+    most_s: int = 300
+    own_bytes: int = 200 * MIB
+    patience_s: float = 0.0
+
+
+_WHEN = AheadLimits()
+
+
+class Outlook(NamedTuple):
+    """What a plan foretells: bytes beyond what there is between two steps.
+
+    Attributes:
+        training_bytes: Of a step with the longest rows; 0 where none is known to come.
+        evaluation_bytes: Of an evaluation; 0 where there is none, or where less may be enough.
+        batch: The longest, for people.
+        step: When it comes; None where that is not known.
+    """
+
+    training_bytes: int
+    evaluation_bytes: int
+    batch: str
+    step: int | None = None
+
+
+class PlannedAhead:
+    """Has one Trainer's training planned once, and tells what will not fit. Other trainings are not planned.
+
+    On a host the plan is made in a child of lowest priority, if there is memory for what it may copy; on a device it is
+    the one that was made before the training, as by `run --plan`.
+    """
+
+    def __init__(self, run: RunInfo) -> None:
+        self._run = run
+        self._next = _WHEN.first_step
+        self._since: tuple[int, float] | None = None
+        self._child: BegunChild[Outlook] | None = None
+        run.at_close(self._end)
+
+    def look(self, moment: Moment, *, has_evaluated: bool) -> list[Foretold]:
+        """At the end of a step, what will not fit, once. Takes 2 us while nothing is known."""
+        since_step, since_s = self._since = self._since or (moment.step, time.monotonic())
+        outlook = None
+        if self._child is not None:
+            outlook = self._answer(0)
+        elif self._next and moment.step >= self._next:
+            step_s = (time.monotonic() - since_s) / max(1, moment.step - since_step)
+            is_short = (getattr(moment.state, "max_steps", 0) - moment.step) * step_s < _WHEN.worth_s
+            self._next = 2 * moment.step if is_short else 0
+            outlook = None if is_short else self._begin(moment)
+        if outlook is None:
+            return []
+        room = next(iter(host_rooms()), None) if current_allocator() is None else device_room()
+        return [] if room is None else list(_too_large(outlook, moment, room, has_evaluated))
+
+    def _begin(self, moment: Moment) -> Outlook | None:
+        trainer: _Trainer = self._run.trainer()
+        if trainer is None or self._run.world_size > 1 or not hasattr(trainer, "callback_handler"):
+            return None
+        if current_allocator() is not None:
+            return _planned_before(moment, trainer)
+        if not _has_room_for_copies(trainer):
+            return None
+        from forgather_mem.planning.isolation.child import begun_in_a_child
+
+        self._child = begun_in_a_child(lambda: _outlook(trainer, moment.step, moment.state.max_steps), _WHEN.most_s)
+        with missing(OSError):  # it has ended
+            os.setpriority(os.PRIO_PROCESS, self._child.pid, 19)
+            with open(f"/proc/{self._child.pid}/oom_score_adj", "w") as score:
+                score.write("1000")  # the first to be killed
+        return self._answer(_WHEN.patience_s)
+
+    def _answer(self, within_s: float) -> Outlook | None:
+        child = self._child
+        if child is None or not child.has_answered(within_s):
+            return None
+        self._child = None
+        try:
+            return child()
+        except ours(PlanError, ChildProcessError):  # it can't be planned; somebody else has waited for the child
+            return None
+
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
+
+
+def _too_large(outlook: Outlook, moment: Moment, room: Room, has_evaluated: bool) -> Iterator[Foretold]:
+    """What does not fit of what is still to come."""
+    left, at_step = left_in(room), outlook.step
+    if outlook.training_bytes > left and (at_step is None or at_step > moment.step):
+        which = "the longest batch" if at_step is None else f"the batch of step {at_step:,}"
+        needed = outlook.training_bytes
+        text = (
+            f"{which} ({outlook.batch}) needs {format_bytes(needed)}, {left_text(left, room.limit)}: cut samples "
+            "(max_length), split or drop the longest, or use smaller batches with more gradient_accumulation_steps"
+        )
+        yield Foretold(name="longest batch", text=text, needed_bytes=needed, left_bytes=left, at_step=at_step)
+    at_step = None if has_evaluated else _next_evaluation(moment)
+    if outlook.evaluation_bytes > left and at_step is not None:
+        needed = outlook.evaluation_bytes
+        text = (
+            f"the evaluation ({f'step {at_step:,}' if at_step else 'after the epoch'}) needs {format_bytes(needed)} "
+            f"with all that it keeps, {left_text(left, room.limit)}: reduce that in preprocess_logits_for_metrics, as "
+            "by logits.argmax(-1), set batch_eval_metrics=True, or evaluate fewer samples"
+        )
+        yield Foretold(name="evaluation", text=text, needed_bytes=needed, left_bytes=left, at_step=at_step or None)
+
+
+def _next_evaluation(moment: Moment) -> int | None:
+    """The step after which it will evaluate; 0 at the end of an epoch, None for never."""
+    strategy = getattr(moment.args, "eval_strategy", "no")
+    strategy = getattr(strategy, "value", strategy)
+    if strategy != "steps":
+        return 0 if strategy == "epoch" else None
+    every = max(1, int(moment.state.eval_steps))
+    at_step = (moment.step // every + 1) * every
+    return at_step if at_step <= moment.state.max_steps else None
+
+
+def _planned_before(moment: Moment, trainer: _Trainer) -> Outlook | None:
+    """By `forgather_mem.plan(trainer)`; of its longest batch, unless the training ends before or had one as large."""
+    known = sys.modules.get("forgather_mem.planning.result")
+    plan: Plan | None = known.PLANS.get(trainer) if known is not None else None
+    room = device_room()
+    if plan is None or room is None:
+        return None
+    outlook, loader = _of_plan(plan, trainer), trainer.callback_handler.train_dataloader
+    comes = isinstance(loader, Sized) and len(loader) <= moment.state.max_steps * plan.accumulation
+    return outlook if comes and 2 * room.passing_bytes < outlook.training_bytes else outlook._replace(training_bytes=0)
+
+
+def _has_room_for_copies(trainer: _Trainer) -> bool:
+    """Whether there is memory for all pages that may be written here while the child has them, too."""
+    dropped = sum(one.untyped_storage().nbytes() for one in _of_unread_values(trainer))
+    shared = next((room for room in host_rooms() if "RLIMIT" not in room.limit), None)
+    copied = max(0, own_memory().anonymous_bytes - dropped)
+    return shared is not None and copied + _WHEN.own_bytes < shared.free_bytes
+
+
+def _of_unread_values(trainer: _Trainer) -> Iterator[torch.Tensor]:
+    """The tensors on the host whose values no plan reads."""
+    states = getattr(trainer.optimizer, "state", {}).values()
+    for one in itertools.chain(trainer.model.parameters(), *(state.values() for state in states)):
+        if str(getattr(one, "device", "")) == "cpu":
+            yield one
+
+
+# ---- in the child ----
+
+
+def _outlook(trainer: _Trainer, step: int, max_steps: int) -> Outlook:
+    """Plan it. The trainer can't be used afterwards.
+
+    Raises:
+        PlanError: if it can't be planned, or if the plan may be too high.
+    """
+    library = ctypes.CDLL(None)
+    library.prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_WHEN.most_s)
+    _drop_values(library, trainer)
+    for limit in (_resource.RLIMIT_AS, _resource.RLIMIT_DATA):  # the training's own
+        _resource.setrlimit(limit, (_resource.getrlimit(limit)[1],) * 2)
+    from forgather_mem.planning.batches import JOINS, Wanted
+    from forgather_mem.planning.changes import COMPILED
+    from forgather_mem.planning.stand_ins import BOUNDED, StandIns
+    from forgather_mem.planning.trainer import plan_of_trainer
+
+    longest = _longest_ahead(trainer, step, max_steps)
+    answers = StandIns()
+    plan = plan_of_trainer(trainer, Wanted(), answers)
+    if answers.conditions or any(bound in note for note in plan.notes for bound in (JOINS, BOUNDED, COMPILED)):
+        raise PlanError("less may be enough")
+    outlook = _of_plan(plan, trainer)
+    return outlook._replace(step=longest) if longest else outlook._replace(training_bytes=0)
+
+
+def _of_plan(plan: Plan, trainer: _Trainer) -> Outlook:
+    rows = {row.phase: row for row in plan.phases if row.step == 2}
+    between = sum(size for part, size in rows["data"].parts.items() if part not in _PASSING)
+    evaluation = rows.pop("evaluate", None)
+    # What is joined is as long as the longest; in a list each has its own length
+    is_known = evaluation is not None and getattr(trainer.args, "eval_do_concat_batches", True)
+    return Outlook(
+        training_bytes=max(row.bytes for row in rows.values()) - between,
+        evaluation_bytes=evaluation.bytes - between if evaluation is not None and is_known else 0,
+        batch=f"{plan.rows:,} x {plan.length:,} tokens" if plan.length else f"{plan.rows} rows",
+    )
+
+
+def _drop_values(library: ctypes.CDLL, trainer: _Trainer) -> None:
+    """Give the memory of weights back, so that whoever else has it need not copy it before it writes there."""
+    for tensor in _of_unread_values(trainer):
+        storage = tensor.untyped_storage()
+        begin = -(-storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        whole_pages = (storage.data_ptr() + storage.nbytes() - begin) // mmap.PAGESIZE
+        if whole_pages > 0:
+            size = ctypes.c_size_t(whole_pages * mmap.PAGESIZE)
+            library.madvise(ctypes.c_void_p(begin), size, mmap.MADV_DONTNEED)
+
+
+def _longest_ahead(trainer: _Trainer, step: int, max_steps: int) -> int | None:
+    """The step of this epoch whose batch is as large as that of a plan; None if none is known to be.
+
+    The child has its own copy of the running sampler, which gives it all batches to come.
+    """
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    from forgather_mem.planning.batches import longest_rows
+
+    args, dataset = trainer.args, trainer.callback_handler.train_dataloader.dataset
+    gc.unfreeze()
+    for running in (one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)):
+        taken: int = getattr(running, "_send_idx", running._num_yielded)
+        if running._dataset is dataset and taken >= step * args.gradient_accumulation_steps:
+            ahead = list(itertools.islice(running._sampler_iter, max_steps * args.gradient_accumulation_steps - taken))
+            largest = longest_rows(dataset, 0, args.length_column_name, ahead)
+            planned = longest_rows(dataset, args.train_batch_size, args.length_column_name)
+            if largest is None or planned is None or not largest.is_batch:
+                return None
+            if len(largest.numbers) * largest.length < len(planned.numbers) * planned.length:
+                return None  # it has been, or never comes
+            return (taken + ahead.index(largest.numbers)) // args.gradient_accumulation_steps + 1
+    return None
