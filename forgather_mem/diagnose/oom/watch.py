@@ -41,12 +41,13 @@ class OutOfMemoryWatch:
         snapshot: Record the device's allocations, and write them to a file when memory runs out.
 
     Attributes:
-        uses: Memory use of the steps so far.
+        uses: The batches so far, and what the first steps took.
+        wants_begin: Whether it is told of the phases of the steps.
     """
 
     def __init__(self, run: RunInfo, snapshot: bool = False) -> None:
         self._snapshot = Snapshot() if snapshot else None
-        self.wants_begin = True  # wants the phases of every step
+        self.wants_begin = True
         self._run = run
         self.uses = BatchUses()
         self._batch_of = BatchFinder()
@@ -83,18 +84,18 @@ class OutOfMemoryWatch:
         if moment.event == "step_end":
             self._passes.clear()
             self._passes.append(_operation_number())
-            self.uses.step_ended(moment.step, sample.values)
+            self.uses.step_ended()
             if moment.step - self._first_step == _TELLING_STEPS:
-                self._settle_reserve()
-            self.wants_begin = self.uses.reading
+                self._settle()
         return NOTHING
 
     def is_urgent(self) -> bool:
-        return self.wants_begin
+        return self.uses.is_urgent
 
-    def _settle_reserve(self) -> None:
+    def _settle(self) -> None:
         """Resize the reserve, now that the memory of a step is known: to a part of what is left below this process's
-        limit. How much is trained is known then, too."""
+        limit. How much is trained is known then, too, and no more has to be read."""
+        self.wants_begin = self.uses.reading = False
         parameters = getattr(self._model(), "parameters", tuple)
         self._trained_bytes = sum(one.nbytes for one in parameters() if one.requires_grad)
         left_bytes = self.uses.left_at_peak_bytes()
@@ -123,8 +124,7 @@ class OutOfMemoryWatch:
     def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
         self._passes.append(_operation_number())
         batch = self._batch_of(arguments, keywords)
-        self.uses.see(batch, self._run.step)
-        self.wants_begin = self.uses.reading
+        self.uses.see(batch)
         if batch is not None and batch.size > _LARGER * self._told_size:  # before it runs: it may be the last
             self._told_size = batch.size
             self._tell_batch(batch)
