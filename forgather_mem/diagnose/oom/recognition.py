@@ -255,11 +255,9 @@ def _was_pinning(error: Exception) -> bool:
     if part is None:
         return False
     code, line = part.tb_frame.f_code, part.tb_lineno
-    if code.co_name == "pin_memory":
-        return True
     last = next((end for start, end, *_ in code.co_positions() if start == line and end is not None), line)
     statement = "".join(linecache.getline(code.co_filename, number) for number in range(line, last + 1))
-    return _PINS.search(statement) is not None
+    return code.co_name == "pin_memory" or _PINS.search(statement) is not None
 
 
 def _has_another_cause(shape: MessageShape, wanted_bytes: int | None) -> bool:
