@@ -36,8 +36,6 @@ _CONTAINERS = frozenset({list, tuple, dict, deque, OrderedDict, defaultdict, set
 _SIZED = frozenset({"builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
 _PLAIN = (list, tuple, dict, deque, set)
 _LOCAL = re.compile(r"local '(.+?)' of (?:.*\.)?(\S+) \(.*?\)(.*)", re.S)
-# A library's loop that keeps what a method of the user's returns: the attribute, the method
-_RETURNED = {"_predictions": "predict_step()"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +47,14 @@ class CensusLimits:
     Attributes:
         budget_s: CPU seconds of the walk.
         piece_bytes: A single object below this does not count, if it is no tensor and no array.
-        least_bytes: What is held in all, below this, is not named.
+        named_frac: Of all that is held; what one owner holds, below this, is not named.
         copy_frac: Of the model's bytes; an object that has so many in tensors of the same sizes is a copy of it.
         our_references: To an object that one variable holds, beside that variable.
     """
 
     budget_s: float = 1.0
     piece_bytes: int = 2**10
-    least_bytes: int = 2**18
+    named_frac: float = 0.02
     copy_frac: float = 0.9
     our_references: int = 4
 
@@ -76,10 +74,8 @@ class Holding:
         num_bytes: What counts for it.
         collects: Whether it is a list or another container of the user's, not one tensor or array.
         num_items: Of a list its length; 0 if it is none.
-        most_items: Of a deque, its `maxlen`.
         num_passes: Of graphs: how many passes of this step they are of; 0 for earlier steps, too.
         is_unused: Whether only variables hold it that no code that runs reads again.
-        returned_by: The method of the user's whose results it is, which a library keeps.
     """
 
     name: str = ""
@@ -87,10 +83,8 @@ class Holding:
     num_bytes: int = 0
     collects: bool = False
     num_items: int = 0
-    most_items: int | None = None
     num_passes: int = 0
     is_unused: bool = False
-    returned_by: str | None = None
 
     @property
     def part(self) -> str:
@@ -187,33 +181,26 @@ class _Census:
             if size:
                 passes = self._of_pass[kind, name]
                 yield Holding(name=name, kind=kind, num_bytes=size, num_passes=0 if 0 in passes else len(passes))
-        rest = 0
-        for position, pieces in self._groups.items():
-            size = sum(pieces.values())
-            if size >= _LIMITS.least_bytes:
-                yield self._held(position, size, pieces)
-            else:
-                rest += size
-        if rest:
-            yield Holding(name="small objects", num_bytes=rest)
+        sizes = {position: sum(pieces.values()) for position, pieces in self._groups.items()}
+        least = _LIMITS.named_frac * (sum(sizes.values()) + self._parts.total())
+        for position, size in sizes.items():
+            if size >= least:
+                yield self._held(position, size, self._groups[position])
+        yield Holding(name="small objects", num_bytes=sum(size for size in sizes.values() if size < least))
 
     def _held(self, position: int, size: int, pieces: Counter[object]) -> Holding:
         thing = self.walk.nodes[position]
-        is_list, name = isinstance(thing, list | deque), self._name(position)
         sizes, own = Counter(pieces.values()), Counter(self._own.values())
         alike = sum(min(count, own[each]) * each for each, count in sizes.items())
         is_copy = bool(own) and own.keys() <= sizes.keys() and alike >= _LIMITS.copy_frac * sum(self._own.values())
-        returned_by = next((made for end, made in _RETURNED.items() if name.endswith(f".{end}`")), None)
-        is_users = returned_by is not None or not self.walk.is_librarys_variable(position)
+        is_users = not self.walk.is_librarys_variable(position)
         return Holding(
-            name=name,
+            name=self._name(position),
             kind="copy" if is_copy else "object",
             num_bytes=size,
             collects=is_users and type(thing) in _CONTAINERS,
-            num_items=len(thing) if is_list else 0,
-            most_items=thing.maxlen if isinstance(thing, deque) else None,
+            num_items=len(thing) if isinstance(thing, list | deque) else 0,
             is_unused=self._is_unused(thing),
-            returned_by=returned_by,
         )
 
     # ---- the training itself ----

@@ -5,10 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from types import FrameType, FunctionType, TracebackType
 
 from forgather_mem.probes.tensors import StorageKey, storages_in
@@ -23,28 +21,6 @@ _CALLS = (
     ("transformers/trainer_callback.py", "call_event", "callback", "event"),
     ("/trainer/call.py", "_call_callback_hooks", "callback", "hook_name"),  # lightning
 )
-_SAMPLE = ("__getitem__", "__getitems__")
-_LINE_IN_TEXT = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.M)
-_TRAINS = frozenset({"backward", "manual_backward", "train", "fit"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedOperation:
-    """What the innermost line of the user's code was doing. Plain text and numbers.
-
-    Attributes:
-        rows: The first size of the largest tensor that the line names.
-        evaluates: Whether a module in evaluation mode was running, and nobody who has called it may go back after it.
-        feeds_training: Whether a loop goes over what was being made, and goes back for it.
-        of_graph: Whether the line names a tensor that a backward pass goes through.
-        copied: Which of "model" and "optimizer" `copy.deepcopy` was to copy.
-    """
-
-    rows: int | None = None
-    evaluates: bool = False
-    feeds_training: bool = False
-    of_graph: bool = False
-    copied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,34 +44,6 @@ class CallbackFailure:
     is_users: bool = True
 
 
-def failed_operation(
-    failed: Sequence[TracebackType], model: object = None, optimizer: object = None
-) -> FailedOperation | None:
-    """What the innermost line of the user's code was doing; None without one.
-
-    Args:
-        failed: The traceback's entries, outermost first.
-        model, optimizer: Those being trained.
-    """
-    users = [entry for entry in failed if is_users(entry)]
-    if not users:
-        return None
-    last = users[-1]
-    names = bytecode.names_on_line(last.tb_frame.f_code, last.tb_lasti)
-    named = [value for name, value in frame_variables(last.tb_frame).items() if name in names]
-    shapes = [shape for value in named if isinstance(shape := getattr(value, "shape", None), tuple) and shape]
-    callers = list(takewhile(lambda entry: MODULE_FILE not in file_of(entry.tb_frame), failed))
-    is_eval = getattr(next(modules_running(failed), None), "training", True) is False
-    may_go_back = any(_goes_back(entry, failed) if is_users(entry) else _is_loop(entry) for entry in callers)
-    return FailedOperation(
-        rows=max(shapes, key=math.prod)[0] if shapes else None,
-        evaluates=is_eval and not may_go_back,
-        feeds_training=any(_feeds(entry, failed) for entry in users),
-        of_graph=any(getattr(value, "grad_fn", None) is not None for value in named),
-        copied=_copied_state(failed, model, optimizer)[1],
-    )
-
-
 def failed_callback(
     failed: Sequence[TracebackType], model: object = None, optimizer: object = None
 ) -> tuple[CallbackFailure, int] | None:
@@ -110,7 +58,7 @@ def failed_callback(
             users = [entry for entry in inner if is_users(entry)]
             at = users[-1] if users else inner[0]
             place = at.tb_frame.f_code.co_filename, at.tb_frame.f_lineno
-            copied_bytes, copied = _copied_state(inner, model, optimizer)
+            copied_bytes, copied = copied_state(inner, model, optimizer)
             failure = CallbackFailure(
                 callback=called,
                 line=line_name(*place),
@@ -123,15 +71,9 @@ def failed_callback(
     return None
 
 
-def user_line(failed: Sequence[TracebackType], error: BaseException) -> tuple[str | None, bool]:
-    """The innermost line of the user's own code ("train.py:41"), and whether it is in the making of one sample.
-
-    A data worker's traceback arrives as the error's text alone.
-    """
-    lines = [(entry.tb_frame.f_code.co_filename, entry.tb_lineno, entry.tb_frame.f_code.co_name) for entry in failed]
-    lines += [(file, int(number), name) for file, number, name in _LINE_IN_TEXT.findall(_text(error))]
-    own = [line_name(file, number) for file, number, _ in lines if is_user_file(file)]
-    return own[-1] if own else None, any(name in _SAMPLE for _, _, name in lines)
+def may_repeat(entry: TracebackType) -> bool:
+    """Whether this line of the function is inside a loop."""
+    return bytecode.is_in_loop(entry.tb_frame.f_code, entry.tb_lasti)
 
 
 def has_gone_back(entry: TracebackType) -> bool:
@@ -140,10 +82,27 @@ def has_gone_back(entry: TracebackType) -> bool:
     return not {"backward", "manual_backward"}.isdisjoint(names)
 
 
-def may_train(entry: TracebackType) -> bool:
-    """Whether this line of the function is inside a loop, or after one that trains."""
-    code, position = entry.tb_frame.f_code, entry.tb_lasti
-    return bytecode.is_in_loop(code, position) or not _TRAINS.isdisjoint(bytecode.names_before(code, position))
+def feeds_training(entry: TracebackType) -> bool:
+    """Whether a loop goes over what was being made, in a function that trains: itself, or by one that it names."""
+    frame, code = entry.tb_frame, entry.tb_frame.f_code
+    own = {**frame.f_globals, **frame_variables(frame)}
+    called = [
+        own.get(name, getattr(type(own.get("self")), name, None))
+        for name in (*code.co_names, *code.co_varnames, *code.co_freevars)
+    ]
+    codes = [code, *(one.__code__ for one in called if isinstance(one, FunctionType))]
+    trains = any(name.endswith("backward") for one in codes for name in one.co_names)
+    return trains and bytecode.makes_iterator(code, entry.tb_lasti)
+
+
+def loss_rows(entry: TracebackType) -> int | None:
+    """The first size of the largest tensor that the line names, if a backward pass goes through one of them."""
+    frame = entry.tb_frame
+    names = bytecode.names_on_line(frame.f_code, entry.tb_lasti)
+    values = [value for name, value in frame_variables(frame).items() if name in names]
+    shapes = [shape for value in values if isinstance(shape := getattr(value, "shape", None), tuple) and shape]
+    is_loss = any(getattr(value, "grad_fn", None) is not None for value in values)
+    return max(shapes, key=math.prod)[0] if is_loss and shapes else None
 
 
 def is_closure(frame: FrameType) -> bool:
@@ -165,36 +124,9 @@ def file_of(frame: FrameType) -> str:
     return frame.f_code.co_filename.replace(os.sep, "/")
 
 
-def _goes_back(entry: TracebackType, failed: Sequence[TracebackType]) -> bool:
-    """Whether the function may still call a backward pass, itself or through a function or method that it names."""
-    frame, running = entry.tb_frame, {id(one.tb_frame.f_code) for one in failed}
-    names = bytecode.names_ahead(frame.f_code, entry.tb_lasti)
-    own = {**frame.f_globals, **frame_variables(frame)}
-    called = [own.get(name, getattr(type(own.get("self")), name, None)) for name in names]
-    codes = [one.__code__ for one in called if isinstance(one, FunctionType) and id(one.__code__) not in running]
-    return any(name.endswith(("backward", "autograd")) for name in names.union(*(code.co_names for code in codes)))
-
-
-def _feeds(entry: TracebackType, failed: Sequence[TracebackType]) -> bool:
-    code, position = entry.tb_frame.f_code, entry.tb_lasti
-    return bytecode.makes_iterator(code, position) and _goes_back(entry, failed)
-
-
-def _is_loop(entry: TracebackType) -> bool:
-    """Whether a library's function may go back after what it has called; decorators don't."""
-    return not file_of(entry.tb_frame).endswith(("torch/utils/_contextlib.py", "/contextlib.py", "/functools.py"))
-
-
 def is_users(entry: TracebackType) -> bool:
     """Whether it is in a file of the user's."""
     return is_user_file(entry.tb_frame.f_code.co_filename)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except MemoryError:  # it is only made now
-        return ""
 
 
 def _called(frame: FrameType) -> str | None:
@@ -206,7 +138,7 @@ def _called(frame: FrameType) -> str | None:
     return None
 
 
-def _copied_state(
+def copied_state(
     failed: Sequence[TracebackType], model: object, optimizer: object
 ) -> tuple[int | None, tuple[str, ...]]:
     """The size of what the outermost `copy.deepcopy` was given, and which of "model" and "optimizer" it is of."""

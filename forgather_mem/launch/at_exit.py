@@ -20,17 +20,16 @@ if TYPE_CHECKING:
     from forgather_mem.telemetry.records import Sample
     from forgather_mem.telemetry.report import RunReport
 
-
-_RESERVE_BYTES = 16 << 20
+_RESERVE_BYTES = 16 << 20  # until torch is loaded: much of what explains a failure has then been imported for it
 
 
 def watch_process() -> None:
     """At exit of this process, record what has ended it, and write its report unless a better one exists."""
-    try:  # zeros that nobody has touched: addresses without memory behind them, released for reporting at a limit
-        reserve = [bytes(_reserve_bytes())]
+    try:
+        run_session.RESERVE.append(bytes(_reserve_bytes()))
     except (OSError, ValueError, MemoryError):  # no room, or no /proc
-        reserve = []
-    atexit.register(_ends, os.getpid(), time.time(), reserve)
+        run_session.RESERVE.clear()
+    atexit.register(_ends, os.getpid(), time.time())
 
 
 def _reserve_bytes() -> int:
@@ -50,12 +49,12 @@ def _reserve_bytes() -> int:
     return kept
 
 
-def _ends(pid: int, began_s: float, reserve: list[bytes]) -> None:
+def _ends(pid: int, began_s: float) -> None:
     folder = run_session.folder()
     if os.getpid() != pid or folder is None:
         return  # the last: there is no place, or the command has ended before us
-    reserve_bytes = sum(map(len, reserve))
-    reserve.clear()
+    reserve_bytes = sum(map(len, run_session.RESERVE))
+    run_session.RESERVE.clear()
     tell_last_error(folder, reserve_bytes)
     if "torch" not in sys.modules:
         return

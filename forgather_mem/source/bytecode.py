@@ -33,18 +33,9 @@ def inner_codes(code: CodeType) -> Iterator[CodeType]:
             yield from inner_codes(constant)
 
 
-def names_ahead(code: CodeType, position: int) -> set[str]:
-    """The names of variables, attributes and methods that it may still read in this round of its loops."""
-    places = list(code.co_positions())
-    line = places[max(0, position) // 2][0]
-    here = [step for step in dis.get_instructions(code) if places[step.offset // 2][0] == line]
-    return {step.argval for step in (*here, *_ahead(code, position, rounds=False)) if _is_name(step)}
-
-
 def names_before(code: CodeType, position: int) -> set[str]:
-    """The same of what stands before it."""
-    steps = _last(code, position)[:-1]
-    return {step.argval for step in steps if _is_name(step)}
+    """The names of variables, attributes and methods that stand before it."""
+    return {str(step.argval) for step in _last(code, position)[:-1] if step.opname != "LOAD_CONST"}
 
 
 def names_on_line(code: CodeType, position: int) -> set[str]:
@@ -79,15 +70,12 @@ def _ahead(
     code: CodeType,
     position: int,
     ends: Callable[[dis.Instruction], bool] = lambda step: False,
-    *,
-    rounds: bool = True,
 ) -> Iterator[dis.Instruction]:
     """The instructions that may still run, by its jumps and its handlers.
 
     Args:
         code, position: Where it stands.
         ends: After such an instruction it is not followed.
-        rounds: Whether loops may go on; else they end.
     """
     steps = list(dis.get_instructions(code))
     places = {step.offset: number for number, step in enumerate(steps)}
@@ -104,17 +92,9 @@ def _ahead(
         if ends(step) or step.opname in _ENDS:
             continue
         if step.opcode in dis.hasjrel or step.opcode in dis.hasjabs:
-            target = places[step.argval]
-            if rounds or target > number:
-                todo.append(target)
-            elif steps[target].opname in _MAKES_ITERATOR:
-                todo.append(places[steps[target].argval])  # where the loop ends
+            todo.append(places[step.argval])
         if not _JUMPS.fullmatch(step.opname):
             todo.append(number + 1)
-
-
-def _is_name(step: dis.Instruction) -> bool:
-    return isinstance(step.argval, str) and step.opname.startswith("LOAD") and step.opname != "LOAD_CONST"
 
 
 def _accesses(step: dis.Instruction) -> list[tuple[str, str]]:

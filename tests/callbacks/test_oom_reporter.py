@@ -201,7 +201,7 @@ def test_the_longest_batch_and_the_layer_are_named(tmp_path: Path) -> None:
     oom = built(reporter.summary)["oom"]
     assert oom["layer"] == "model.layers.0.mlp.up_proj"
     assert (oom["step"], oom["batch"]) == (4, {"rows": 4, "length": 40})
-    assert oom["why_now"].startswith("the longest batch so far, 4 x 40 tokens; until then at most 4 x 16, peak ")
+    assert oom["why_now"].startswith("the longest batch so far, 4 x 40 tokens; until then at most 4 x 16.")
 
 
 def test_another_error_is_no_story(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 from forgather_mem.source.bytecode import (
     is_in_loop,
     makes_iterator,
-    names_ahead,
-    names_before,
     uses_again,
 )
 
@@ -81,39 +79,6 @@ def test_a_function_inside_may_read_it() -> None:
     names: dict[str, Any] = {"here": here}
     exec(code, names)
     assert used(names["place"], "big", "other") == [True, False]
-
-
-def test_names_before_and_ahead() -> None:
-    def work(loss: Any, model: Any) -> Any:
-        model.first()
-        place = here()
-        loss.backward()
-        return place
-
-    class Loss:
-        backward = first = take
-
-    place = work(Loss(), Loss())
-    assert "backward" in names_ahead(*place)
-    assert "backward" not in names_before(*place)
-    assert "first" in names_before(*place)
-    assert "first" not in names_ahead(*place)
-
-
-def test_what_the_next_round_of_a_loop_reads_is_not_ahead_and_what_follows_the_loop_is() -> None:
-    def work(rows: Any, loss: Any) -> Any:
-        place = None
-        for _ in rows:
-            loss.before()
-            place = here()
-            loss.after()
-        loss.later()
-        return place
-
-    class Loss:
-        before = after = later = take
-
-    assert names_ahead(*work([1], Loss())) & {"before", "after", "later"} == {"after", "later"}
 
 
 def test_loops_and_what_they_go_over() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -34,12 +34,7 @@ class Snapshot:
     max_entries: int = 100_000
     max_mb: int = 200
     max_s: float = 20.0
-
-    def __hash__(self) -> int:
-        return hash((self.max_entries, self.max_mb, self.max_s))
-
-    def __post_init__(self) -> None:
-        self._ours = False
+    _ours: bool = field(default=False, init=False)
 
     def start(self) -> None:
         """Start recording."""

@@ -8,25 +8,18 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeGuard
 
 _COLOURS = (1, 3, 4)  # in a picture that stands alone, (colours, height, width)
-GRAPH = "a graph"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchForms:
-    """By which a batch is told from others of its form, in the trainings of tests/ooms and benchmarks/any_training.py.
+    """How far is looked for a batch, as set on the trainings of tests/ooms and benchmarks/any_training.py.
 
     Attributes:
         max_depth: Of the containers that are looked into.
-        smallest_side: Of a picture.
-        numbers_a_token: So many mean that the tokens are labels.
-        fewest_edges: Of a graph.
         most_named: Tensors whose sizes are told.
     """
 
     max_depth: int = 3
-    smallest_side: int = 8
-    numbers_a_token: int = 16
-    fewest_edges: int = 64
     most_named: int = 8
 
 
@@ -50,14 +43,11 @@ class Batch(NamedTuple):
         length: Tokens of a sample (padding included) if it has tokens, else None.
         sample: Without tokens, the sizes of one sample in the largest tensor: (3, 224, 224). Empty where that is one
             number.
-        of: The name of the tensor that has most tokens, if it is not the first one that has some: "labels". `GRAPH`
-            where the batch is one graph.
     """
 
     rows: int
     length: int | None
     sample: tuple[int, ...] = ()
-    of: str = ""
 
     @property
     def width(self) -> int:
@@ -77,77 +67,39 @@ class Batch(NamedTuple):
 def batch_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Batch | None:
     """The shape of the batch among the arguments of a call; None if there is no tensor.
 
-    Tokens are counted in the longest two-dimensional integer tensor; without one, rows are counted in the first tensor
-    with at least one dimension, and numbers in the largest that has so many rows. Where states of a recurrent layer
-    come with tokens, which are (layers, rows, size), they tell which dimension of those is time. A list of pictures, or
-    of tensors that differ in size, is a batch of such samples.
+    Rows are counted in the first tensor with a dimension. Of those with as many rows, the longest two-dimensional
+    integer one has tokens, unless only labels are such; without tokens, the largest has the sizes of a sample. Where
+    states of a recurrent layer come with tokens, which are (layers, rows, size), they tell which dimension of those is
+    time. A list of pictures, or of tensors that differ in size, is a batch of such samples.
 
     >>> import torch
     >>> batch_of([], {"pixels": torch.zeros(4, 3, 8, 8), "input_ids": torch.zeros(4, 17, dtype=torch.long)})
-    Batch(rows=4, length=17, sample=(), of='')
+    Batch(rows=4, length=17, sample=())
+    >>> batch_of([], {"input_values": torch.zeros(8, 40000), "labels": torch.zeros(8, 12, dtype=torch.long)})
+    Batch(rows=8, length=None, sample=(40000,))
     >>> batch_of([torch.zeros(35, 20, dtype=torch.long), torch.zeros(2, 20, 64)], {})
-    Batch(rows=20, length=35, sample=(), of='')
+    Batch(rows=20, length=35, sample=())
     >>> batch_of([[torch.zeros(3, 20, 30), torch.zeros(3, 40, 20)]], {})
-    Batch(rows=2, length=None, sample=(3, 40, 30), of='')
+    Batch(rows=2, length=None, sample=(3, 40, 30))
     """
-    found = list(_tensors(enumerate(arguments), 0)) + list(_tensors(keywords.items(), 0))
-    tokens = [(name, tensor.shape) for name, tensor in found if _has_tokens(tensor)]
-    graph = _graph(found, tokens)
-    if graph is not None:
-        return graph
-    signal = _signal(found, tokens)
-    if signal is not None:
-        return signal
-    if tokens:
-        first, second = tokens[0][1]
-        states = (other.shape for _, other in found if other.is_floating_point())
-        batch = _with_states(first, second, states)
-        longest = max((shape[1] for _, shape in tokens if shape[0] == batch.rows), default=0)
-        if longest <= (batch.length or 0) or batch.rows != first:
-            return batch
-        name = next(name for name, shape in tokens if shape == (first, longest))
-        return Batch(first, longest, of=name if isinstance(name, str) else "")
-    listed = next(_lists([*arguments, *keywords.values()], 0), None)
-    if listed is not None and (not found or listed[0] is found[0][1]):
-        sides = zip(*(tensor.shape for tensor in listed), strict=True)
-        return Batch(len(listed), None, tuple(map(max, sides)))
-    shapes = [tuple(tensor.shape) for _, tensor in found if len(tensor.shape)]
-    if not shapes:
+    items = [*enumerate(arguments), *keywords.items()]
+    found = [(name, tensor) for name, tensor in _tensors(items, 0) if len(tensor.shape)]
+    listed = next(_lists([value for _, value in items], 0), None)
+    if listed is not None and listed[0] is found[0][1]:
+        return Batch(len(listed), None, tuple(map(max, zip(*(tensor.shape for tensor in listed), strict=True))))
+    if not found:
         return None
-    rows = shapes[0][0]
-    return Batch(rows, None, max((shape[1:] for shape in shapes if shape[0] == rows), key=math.prod))
+    rows = found[0][1].shape[0]
+    alike = [(name, tensor) for name, tensor in found if tensor.shape[0] == rows]
+    tokens = {name: tensor.shape[1] for name, tensor in alike if _has_tokens(tensor)}
+    if not tokens or (set(tokens) == {"labels"} and len(alike) > 1):
+        return Batch(rows, None, max((tuple(tensor.shape[1:]) for _, tensor in alike), key=math.prod))
+    states = (tensor.shape for _, tensor in found if tensor.is_floating_point())
+    return _with_states(rows, max(tokens.values()), states)
 
 
 def _has_tokens(tensor: TensorLike) -> bool:
     return len(tensor.shape) == 2 and not tensor.is_floating_point()
-
-
-def _signal(found: Sequence[tuple[object, TensorLike]], tokens: Sequence[tuple[object, Sequence[int]]]) -> Batch | None:
-    """A batch of sounds, (rows, numbers) or (rows, frames, bands), with few tokens as their labels.
-
-    >>> import torch
-    >>> batch_of([], {"input_values": torch.zeros(8, 40000), "labels": torch.zeros(8, 12, dtype=torch.long)})
-    Batch(rows=8, length=None, sample=(40000,), of='')
-    """
-    if not tokens or not found[0][1].is_floating_point() or len(found[0][1].shape) not in (2, 3):
-        return None
-    rows, *sample = found[0][1].shape
-    few = all(shape[0] == rows and _FORMS.numbers_a_token * shape[1] <= math.prod(sample) for _, shape in tokens)
-    return Batch(rows, None, tuple(sample)) if few else None
-
-
-def _graph(found: Sequence[tuple[object, TensorLike]], tokens: Sequence[tuple[object, Sequence[int]]]) -> Batch | None:
-    """One graph, with edges as two rows of numbers of its nodes: no batch, but one sample.
-
-    >>> import torch
-    >>> batch_of([torch.zeros(20, 32), torch.zeros(2, 500, dtype=torch.long)], {})
-    Batch(rows=1, length=None, sample=(20, 32), of='a graph')
-    """
-    nodes = [tuple(other.shape) for _, other in found if other.is_floating_point() and len(other.shape) == 2]
-    edges = [shape for _, shape in tokens if shape[0] == 2 and shape[1] >= _FORMS.fewest_edges]
-    if len(edges) != 1 or len(tokens) != 1 or not nodes or nodes[0][0] <= 2:
-        return None
-    return Batch(1, None, nodes[0], of=GRAPH)
 
 
 def _with_states(first: int, second: int, states: Iterable[Sequence[int]]) -> Batch:
@@ -212,18 +164,10 @@ def _tensors(items: Iterable[tuple[object, object]], depth: int) -> Iterator[tup
 def _lists(values: Iterable[object], depth: int) -> Iterator[Sequence[TensorLike]]:
     """The lists among these values, and in their containers, whose tensors are a sample each."""
     for value in values:
-        if isinstance(value, list | tuple) and value and all(map(_is_tensor, value)):
-            if _are_samples([tuple(one.shape) for one in value]):
+        if isinstance(value, list) and value and all(map(_is_tensor, value)):
+            shapes = {tuple(one.shape) for one in value}
+            are_pictures = all(len(shape) == 3 and shape[0] in _COLOURS for shape in shapes)
+            if len({len(shape) for shape in shapes}) == 1 and (are_pictures or len(shapes) > 1):
                 yield value
         elif depth < _FORMS.max_depth and isinstance(value, Mapping | list | tuple):
             yield from _lists(value.values() if isinstance(value, Mapping) else value, depth + 1)
-
-
-def _are_samples(shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether tensors of these shapes are samples, not parts of one batch, which have the same rows."""
-    if len({len(shape) for shape in shapes}) != 1 or not shapes[0]:
-        return False
-    if all(len(shape) == 3 and shape[0] in _COLOURS and min(shape[1:]) >= _FORMS.smallest_side for shape in shapes):
-        return True
-    rows = {shape[0] for shape in shapes}
-    return len({shape[1:] for shape in shapes}) == 1 and any(size % min(rows) for size in rows if min(rows))

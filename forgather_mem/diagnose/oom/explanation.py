@@ -1,4 +1,4 @@
-"""The report's account of a failure, in a watched training or in a script without one.
+"""The report's account of a failure: why memory ran out at that moment, what was not the reason, what may help.
 
 Nothing here imports torch or a sink: it runs at the end of every process of a watched command.
 """
@@ -6,24 +6,44 @@ Nothing here imports torch or a sink: it runs at the end of every process of a w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.failure import Failure
-from forgather_mem.diagnose.oom.memory_in_use import memory_then
-from forgather_mem.diagnose.oom.place import (
-    batch_on_the_way,
-    failure_at,
-    is_before_any_training,
-    rows_outside_a_step,
-    trained_by,
-)
+from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
+from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
+from forgather_mem.diagnose.oom.place import failure_at, trained_by
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.remedies import Case, checkpointing_name, may_help
-from forgather_mem.diagnose.oom.story import oom_of
+from forgather_mem.heap.failed_call import CallbackFailure
+from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
+from forgather_mem.units import by_sides, format_bytes
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Worth:
+    """What is worth a word; what is usual, not measured.
+
+    Attributes:
+        of_device_frac, of_host_frac: That others have: a device one has to oneself, a machine with others on it.
+        leak_frac: Of what is in use, leaked.
+    """
+
+    of_device_frac: float = 0.1
+    of_host_frac: float = 0.5
+    leak_frac: float = 0.1
+
+
+_WORTH = _Worth()
+_OF_KIND = {
+    "killed worker": "a data worker was killed, most likely by the kernel, for memory.",
+    NCCL_SHM: "/dev/shm is full; NCCL passes data between the GPUs of a machine through it (docker: --shm-size).",
+    PINNED: "page-locked memory, which is the host's, not the device's, could not be had.",
+    "shared memory": "/dev/shm is full; data workers pass batches through it (docker: --shm-size).",
+}
+_FIRST = {"evaluate": "the first evaluation", "save": "the first checkpoint", "resume": "a checkpoint was being loaded"}
 # Functions of transformers' Trainer, around all that it does.
 _TRAINERS = frozenset({"_inner_training_loop", "evaluation_loop", "_load_from_checkpoint", "_save_checkpoint"})
 _NO_BATCH = {
@@ -46,6 +66,10 @@ _IN_WORDS = {
     "torch_compile_mode": 'torch.compile(mode="{}")',
     "optim": "the optimizer {}",
 }
+# What the report has from these records by the same names
+_OF_FAILURE = ("step", "phase", "rank", "limit_bytes", "limit", "reserved_unused_bytes", "others_bytes")
+_OF_ERROR = ("where", "requested_bytes", "kind", "error_type", "message")
+_OF_CALLBACK = ("callback", "line", "copied_bytes")
 
 
 def failure_outside(error: BaseException, found: OutOfMemory, rank: int = 0, reserve_bytes: int = 0) -> Failure:
@@ -53,41 +77,93 @@ def failure_outside(error: BaseException, found: OutOfMemory, rank: int = 0, res
     model, optimizer = trained_by(error)
     failure = failure_at(error, found, model, optimizer)
     failure.rank = rank
-    has_trained = bool(getattr(optimizer, "state", None)) or not is_before_any_training(error)
-    operation = failure.operation
-    is_loss = operation is not None and operation.of_graph
-    failure.phase = failure.phase or ("forward" if is_loss else "other" if has_trained else "startup")
-    failure.batch = rows_outside_a_step(error, failure.phase) or batch_on_the_way(error)
-    if failure.batch is None and is_loss and operation is not None and operation.rows:
-        failure.batch = Batch(operation.rows, None)  # a loss outside of modules: the rows of its tensors
-    failure.memory = memory_then(found, failure.phase, model, optimizer, failure.census, reserve_bytes=reserve_bytes)
+    # A loop is watched once its optimizer has stepped, so this was its first step
+    failure.step = int(optimizer is not None and failure.phase in STEP_PHASES)
+    look_at_memory(failure, model, optimizer, reserve_bytes=reserve_bytes)
     return failure
 
 
 def explained(
     failure: Failure, leak: LeakReport = NOT_JUDGED, settings: RunSettings | None = None
 ) -> tuple[OomReport, tuple[Change, ...]]:
-    """The report's `oom` and `advice`: what may help, before anything is planned."""
-    oom = oom_of(failure, leak)
+    """The report's `oom` and `advice`: what may help, before anything is planned.
+
+    Args:
+        failure: What is known.
+        leak: The verdict about leaks.
+        settings: Of the run, if known.
+    """
     settings = settings or RunSettings(is_trainers=not _TRAINERS.isdisjoint(failure.functions))
+    batch, is_leak = failure.batch, _is_leak(failure, leak)
     case = Case(
         phase=failure.phase,
         settings=settings,
-        rows=failure.rows,
-        length=failure.length,
+        rows=None if batch is None else batch.rows,
+        length=None if batch is None else batch.length,
         on_device=failure.where == "device",
         failure=failure,
     )
     changes = may_help(case)
     if not settings.is_trainers:
         changes = [in_own_loop(change) for change in changes]
-    why = None
-    if (oom.why_now or "").startswith("a leak"):
+    if is_leak:
         changes.insert(0, Change(text=_cure(leak), note="memory that grows at each step fills any device"))
-        why = "not planned: memory grows at each step"
-    texts = tuple(change.text for change in changes)
     no_help = ", ".join(_no_help(failure, settings))
-    return replace(oom, advice=texts, fit=why, no_help=f"{no_help}." if no_help else None), tuple(changes)
+    told = {name: getattr(failure, name) for name in _OF_FAILURE}
+    told |= {name: getattr(failure.found, name) for name in _OF_ERROR}
+    told |= {name: getattr(failure.callback, name, None) for name in _OF_CALLBACK}
+    oom = OomReport(
+        **told,
+        layer=failure.layer if failure.phase not in ("data", "save", "resume", "startup") else None,
+        free_bytes=None if failure.freed_bytes else failure.free_bytes,
+        in_use=_in_use(failure, leak) if is_leak else failure.in_use,
+        batch=None if batch is None else batch.named,
+        why_now=_of_leak(leak) if is_leak else _why_now(failure),
+        not_because=tuple(_not_because(failure, leak)),
+        advice=tuple(change.text for change in changes),
+        fit="not planned: memory grows at each step" if is_leak else None,
+        no_help=f"{no_help}." if no_help else None,
+    )
+    return oom, tuple(changes)
+
+
+def sentence(failure: Failure) -> str:
+    """One line for a log."""
+    where = f", in {failure.layer}" if failure.layer else ""
+    return f"out of memory in {failure.phase}{where}: {failure.found}"
+
+
+def _why_now(failure: Failure) -> str | None:
+    """The reason that best explains why memory did not run out earlier; None if unknown."""
+    if failure.found.kind in _OF_KIND:
+        return _OF_KIND[failure.found.kind]
+    if failure.callback is not None:
+        return _of_callback(failure.callback)
+    of_what, frac = ("memory", _WORTH.of_host_frac) if failure.where == "host" else ("device", _WORTH.of_device_frac)
+    others, limit = failure.others_bytes, failure.limit_bytes
+    if others and limit and others > frac * limit:
+        return f"other processes have {format_bytes(others)} of this {of_what}."
+    if failure.phase in ("forward", "backward", "optimizer") and failure.new_bytes:
+        return f"{format_bytes(failure.new_bytes)} more of parameters are trained than in the first steps."
+    if failure.phase in ("forward", "backward"):
+        return _of_batch(failure)
+    if failure.phase == "optimizer" and failure.is_first:
+        return _first_optimizer_step(failure)
+    if failure.phase == "startup":
+        return "before the first step: it does not fit even without a batch." if failure.in_training else None
+    if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
+        done = failure.predictions if failure.phase == "evaluate" else None
+        return _FIRST[failure.phase] + (f", in its batch {done + 1:,}." if done is not None else ".")
+    return None
+
+
+def _not_because(failure: Failure, leak: LeakReport) -> Iterator[str]:
+    """Usual suspicions that can be ruled out."""
+    if leak.verdict == "no leak":
+        yield f"Not a leak (under {format_bytes(leak.bytes_per_step_high)} a step)"
+    unused, wanted = failure.reserved_unused_bytes, failure.requested_bytes
+    if failure.where == "device" and unused is not None and wanted is not None and unused < wanted:
+        yield f"Not fragmentation ({format_bytes(unused)} kept unused)"
 
 
 def _no_help(failure: Failure, settings: RunSettings) -> Iterator[str]:
@@ -116,8 +192,77 @@ def in_own_loop(change: Change) -> Change:
     return replace(change, text=", ".join(words), set={}, in_script={**change.in_script, **change.set})
 
 
+# ---- leaks ----
+
+
+def _is_leak(failure: Failure, leak: LeakReport) -> bool:
+    if leak.verdict != "leak" or (leak.where == "device") != (failure.where == "device"):
+        return False
+    return _leaked_bytes(failure, leak) > _WORTH.leak_frac * (failure.used_bytes or sum(failure.in_use.values()))
+
+
+def _leaked_bytes(failure: Failure, leak: LeakReport) -> int:
+    return int(leak.bytes_per_step * max(0, failure.step - leak.since_step))
+
+
+def _in_use(failure: Failure, leak: LeakReport) -> dict[str, int]:
+    """Leaked memory is listed separately: it would be taken for activations."""
+    in_use = dict(failure.in_use)
+    leaked = left = _leaked_bytes(failure, leak)
+    for part in ("activations", "evaluation", "generation", "other"):
+        taken = min(left, in_use.get(part, 0))
+        in_use[part], left = in_use.get(part, 0) - taken, left - taken
+    in_use["the leak"] = leaked - left
+    return {part: size for part, size in in_use.items() if size}
+
+
+def _of_leak(leak: LeakReport) -> str:
+    held = next((f", held by {suspect.held_by}" for suspect in leak.suspects if suspect.held_by), "")
+    return f"a leak: {format_bytes(leak.bytes_per_step)} a step since step {leak.since_step:,}{held}."
+
+
 def _cure(leak: LeakReport) -> str:
     suspect = next(iter(leak.suspects), None)
     if suspect is None:
         return "find what grows at each step"
     return suspect.cure or f"keep less in {suspect.held_by}"
+
+
+# ---- the other reasons ----
+
+
+def _of_callback(failed: CallbackFailure) -> str:
+    if failed.copied_bytes is None:
+        return f"{failed.callback} asked for it at {failed.line}: {failed.source}"
+    of = " and ".join(failed.copied)
+    what = f"a copy of {format_bytes(failed.copied_bytes)}" + (f" of {of}" if of else "")
+    return f"{failed.callback} makes {what} at {failed.line}."
+
+
+def _of_batch(failure: Failure) -> str | None:
+    batch, largest = failure.batch, failure.largest
+    if not failure.in_training or batch is None:
+        return None
+    if largest is None:
+        return None if failure.steps_done else f"the first batch, {_shape(batch)}; there was none before it."
+    if batch.size <= largest.size:
+        return None
+    longest = "longest" if batch.length is not None and batch.rows <= largest.rows else "largest"
+    now, before = _shape(batch), _shape(largest).rpartition(" ")[0]
+    if batch.length is None and len(batch.sample) > 0 and batch.sample != largest.sample:
+        now, before = (f"{one.rows:,} x {_sides(one.sample)}" for one in (batch, largest))
+    return f"the {longest} batch so far, {now}; until then at most {before}."
+
+
+def _sides(sample: tuple[int, ...]) -> str:
+    return by_sides(sample) if len(sample) == 1 else f"({by_sides(sample)})"
+
+
+def _shape(batch: Batch) -> str:
+    return f"{batch.rows:,} rows" if batch.length is None else f"{batch.rows:,} x {batch.length:,} tokens"
+
+
+def _first_optimizer_step(failure: Failure) -> str:
+    parameters = failure.in_use.get("parameters")
+    beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
+    return f"the first optimizer step, which creates the optimizer state{beside}."

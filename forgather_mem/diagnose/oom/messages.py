@@ -59,9 +59,7 @@ SHAPES = (
     _shape("MPS allocator", "device", _START + r"MPS backend out of memory"),
     _shape("device allocator", "device", _START + r"(?:NPU|MUSA|MLU|SDAA|MTIA|GCU) out of memory\."),
     _shape("HPU allocator", "device", r"MODULE:PT_DEVMEM Allocation failed"),
-    _shape(
-        "CUDA allocator", "device", _START + r"Allocation on device\b.*\n?.*(?:out of memory|exceed allowed memory)"
-    ),
+    _shape("CUDA allocator", "device", _START + r"Allocation on device\b.*\n?.*(?:out of|exceed allowed) memory"),
     _shape("CPU allocator", "host", r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"),
     _shape("CPU allocator", "host", r"\[enforce fail at CPUAllocator\.cpp:\d+\] posix_memalign\(.*\b12 vs 0"),
     _shape("CPU allocator", "host", r"not enough memory: you tried to allocate \d+GB\. Buy new RAM!"),
@@ -84,39 +82,22 @@ SHAPES = (
     _shape("NCCL", "device", r"Failed to CUDA (?:calloc(?: async)?|malloc) \d+ bytes", unless_room_in="device"),
     _shape("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_ALLOC_FAILED\b"),
     _shape(
-        "cuDNN",
-        "device",
-        r"\b(?:(?:CU|HIP)DNN_STATUS_(?:INTERNAL_ERROR_DEVICE_ALLOCATION|ALLOC)_FAILED|miopenStatusAllocFailed)\b",
+        "cuDNN", "device", r"DNN_STATUS_(?:INTERNAL_ERROR_DEVICE_ALLOCATION|ALLOC)_FAILED|\bmiopenStatusAllocFailed\b"
     ),
     _shape("flash-attn", "device", r"\bCUDA error \(\S*flash_\w+\.(?:h|cu|cuh):\d+\): out of memory"),
+    _shape("CUDA library", "device", r"\b(?:CUSOLVER_STATUS|CUSPARSE_STATUS|CUFFT|CURAND_STATUS)_ALLOC\w*_FAILED\b"),
     _shape(
-        "CUDA library", "device", r"\b(?:CUSOLVER_STATUS|CUSPARSE_STATUS|CUFFT|CURAND_STATUS)_ALLOC(?:ATION)?_FAILED\b"
-    ),
-    _shape(
-        "XLA",
-        "device",
-        r"RESOURCE_EXHAUSTED: (?:.*[Oo]ut of memory|.*Ran out of memory|.*Attempting to (?:reserve|allocate))",
+        "XLA", "device", r"RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|Ran out of|Attempting to (?:reserve|allocate))"
     ),
     # ---- drivers ----
-    _shape(
-        "driver", "device", r"\b(?:CUDA|HIP)(?: runtime| driver)? error(?: \(\d+\)| \(\S+:\d+\))?\s?: out of memory"
-    ),
-    _shape("driver", "device", r"\bcuda runtime error \(2\) : out of memory"),
-    _shape("driver", "device", r"\bcuda failed with error 2 out of memory"),
-    _shape(
-        "driver",
-        "device",
-        r"\b(?:CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation: out of memory|hipErrorOutOfMemory)\b",
-    ),
+    _shape("driver", "device", r"\b(?:CUDA|HIP)(?: runtime| driver)? error(?: \([^ )]+\))?\s?: out of memory"),
+    _shape("driver", "device", r"\bcuda (?:runtime error \(2\) :|failed with error 2) out of memory"),
+    _shape("driver", "device", r"\b(?:CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation: out|hipErrorOutOfMemory)\b"),
     _shape("driver", "device", r"\b(?:UR|PI)_(?:RESULT_)?ERROR_OUT_OF_(?:DEVICE_MEMORY|HOST_MEMORY|RESOURCES)\b"),
     # ---- the host ----
     _shape("bad_alloc", "host", _START + r"(?:std::bad_alloc|bad allocation)\s*$"),
     _shape("shared memory", "host", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Bus error"),
-    _shape(
-        "shared memory",
-        "host",
-        r"unable to (?:write to|resize|allocate shared memory\(shm\) for) file </torch_\w+>.*\((?:12|28)\)",
-    ),
+    _shape("shared memory", "host", r"unable to (?:write|resize|allocate shared).* file </torch_\w+>.*\((?:12|28)\)"),
     _shape("killed worker", "host", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed"),
     _shape("killed worker", "host", r"exit codes of the workers are \{.*SIGKILL\(-9\)"),
     _shape("killed worker", "host", r"^process \d+ terminated with signal SIGKILL$"),
@@ -125,9 +106,7 @@ SHAPES = (
     _shape("MemoryError", "host", r"^(?:[\w.]*\.)?_?(?:Array)?MemoryError(?:: |\s*$)"),
     # ---- also caused by a full device ----
     _shape("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_NOT_INITIALIZED\b", only_when_full=True),
-    _shape(
-        "cuDNN", "device", r"\bCUDNN_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR|NOT_SUPPORTED)\b", only_when_full=True
-    ),
+    _shape("cuDNN", "device", r"\bCUDNN_STATUS_(?:NOT_\w+ED|INTERNAL_ERROR)\b", only_when_full=True),
     _shape("cuDNN", "device", r"unable to find an engine to execute this computation", only_when_full=True),
     _shape("NCCL", "device", r"NCCL error .*unhandled cuda error", only_when_full=True),
 )
@@ -159,13 +138,11 @@ def _numbers(*patterns: str) -> tuple[re.Pattern[str], ...]:
 NUMBERS = {
     "requested_bytes": _numbers(
         rf"[Tt]ried to allocate {_SIZE}",
-        rf"you tried to allocate {_SIZE}",
         rf"Unable to allocate {_SIZE} for an array",
         rf"unable to mmap {_SIZE}",
         rf"Requested\s*: {_SIZE}",
         rf"while trying to allocate {_SIZE}",
-        rf"Out of memory allocating {_SIZE}",
-        rf"out of memory to allocate {_SIZE}",
+        rf"[Oo]ut of memory (?:allocating|to allocate) {_SIZE}",
         rf"PT_DEVMEM Allocation failed for size::{_BYTES}",
         rf"(?:m|re)alloc of size {_BYTES}",
         rf"shared memory segment \S+ \(size {_BYTES}\)",
@@ -203,13 +180,3 @@ PROCESSES = re.compile(rf"Process \d+ has {_SIZE} memory in use")
 # numpy's message about an array that it could not allocate: its shape, and its dtype with the number of bits.
 ARRAY = re.compile(r"for an array with shape \(([\d, ]*)\) and data type (bool|[a-z]+(\d+))\b")
 DEVICE = re.compile(r"\bGPU (\d+)|\((?:NPU|MUSA|MLU|SDAA) (\d+);|Allocation on device (\d+)")
-
-
-def array_type(message: str) -> str | None:
-    """The type of the numbers of numpy's array that could not be made; None if the message is about something else.
-
-    >>> array_type("Unable to allocate 458. MiB for an array with shape (200000, 300) and data type float64")
-    'float64'
-    """
-    said = ARRAY.search(message)
-    return said[2] if said is not None else None

@@ -5,7 +5,7 @@ Everything is read from the traceback: nothing has to run during the training.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -15,22 +15,22 @@ from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.heap.census import model_parameters, take_census
 from forgather_mem.heap.failed_call import (
     PASS_FUNCTIONS,
-    FailedOperation,
+    copied_state,
     failed_callback,
-    failed_operation,
+    feeds_training,
     file_of,
     has_gone_back,
     is_closure,
     is_users,
-    may_train,
-    user_line,
+    loss_rows,
+    may_repeat,
+    modules_running,
 )
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.heap.object_size import is_torch
 from forgather_mem.source.frame_variables import frame_variables, is_function
-from forgather_mem.source.source_lines import is_user_file
+from forgather_mem.telemetry.events import OPAQUE_PHASES
 
-MAX_FRAMES = 2000
 _MODULE_FILE = "torch/nn/modules/module.py"
 _LIGHTNING_FILE = "/strategies/strategy.py"
 
@@ -114,58 +114,65 @@ def failure_at(
     found: OutOfMemory,
     model: object = None,
     optimizer: object = None,
+    *,
+    told: str = "",
     passes: Sequence[int] = (),
+    trained_before_bytes: int | None = None,
 ) -> Failure:
-    """Where this error occurred and what was in memory, as far as its tracebacks and the heap show.
+    """Where this error occurred and what held memory, as far as its tracebacks and the heap show.
 
     Args:
         error, found: The error, with its traceback, and what it says.
         model: The model being trained, used to name layers; default: the outermost module in the traceback.
         optimizer: The optimizer, used to name what a callback copies, and what no variable of the user's holds alone.
+        told: The phase by what the run has heard; empty where no training was watched.
         passes: As for `take_census`.
+        trained_before_bytes: Size of the parameters that asked for gradients in the first steps.
     """
     failed = entries_of(error)
     frames = [entry.tb_frame for entry in failed]
     callback, first = failed_callback(failed, model, optimizer) or (None, 0)
     if any(file_of(frame).endswith(_TRAINERS) for frame in frames[first:]) and callback is not None:
         callback, first = None, 0  # it has the trainer evaluate or train
-    operation = failed_operation(failed[first:], model, optimizer)
-    phase, layer = _phase(frames[first:]), _layer(frames, model)
+    inside, layer = _phase(frames[first:]), _layer(frames, model)
     if callback is not None:
-        layer = layer if phase in _PASSES_OF_CALLBACKS else None
-        phase = _phase_of_callback(callback.callback, phase, model)
-    elif operation is not None:
-        phase = _phase_of_line(operation, phase)
-    line, in_sample = user_line(failed, error)
+        layer = layer if inside in _PASSES_OF_CALLBACKS else None
+        phase = _phase_of_callback(callback.callback, inside, model) or told
+    else:
+        phase = _phase_of_training(failed, inside, told, model, optimizer)
+    batch = batch_on_the_way(frames)
+    users = [entry for entry in failed if is_users(entry)]
+    if not phase:
+        rows = loss_rows(users[-1]) if users else None
+        batch = batch or (Batch(rows, None) if rows else None)  # of a loss outside of modules
+        has_trained = getattr(optimizer, "state", None) or any(map(may_repeat, users))
+        phase = "forward" if rows else "other" if has_trained else "startup"
+    if phase == "generate" and batch is not None:
+        batch = Batch(batch.rows, None)  # the tokens of the call say nothing of those that are cached
+    trained = [one for one in model_parameters(model) if one.requires_grad]
+    trained_bytes = sum(one.nbytes for one in trained)
+    known: Mapping[object, object] = getattr(optimizer, "state", None) or {}
+    is_new = trained_before_bytes is not None and any(one not in known for one in trained)
     return Failure(
         found=found,
-        phase=phase or "",
+        phase=phase,
         layer=layer,
         functions=tuple(map(_function, frames)),
         callback=callback,
-        line=line,
-        in_sample=in_sample,
-        after_backward=any(has_gone_back(entry) for entry in failed if is_users(entry)),
         census=take_census(failed, model, optimizer, passes, found.where == "host"),
-        operation=operation,
-        trained_bytes=sum(one.nbytes for one in model_parameters(model) if one.requires_grad),
+        trained_bytes=trained_bytes,
+        new_bytes=max(0, trained_bytes - (trained_before_bytes or 0)) if is_new else 0,
+        batch=batch,
     )
-
-
-def is_before_any_training(error: BaseException) -> bool:
-    """Whether the script's own lines in the traceback are outside any loop, and not after a line that trains."""
-    return not any(may_train(entry) for entry in entries_of(error) if is_users(entry))
 
 
 def trained_by(error: BaseException) -> tuple[object, object]:
     """The largest model and the largest optimizer among the variables of the script's functions in the traceback."""
     models: dict[int, object] = {}
     optimizers: dict[int, object] = {}
-    for frame in _frames(error):
-        if not is_user_file(frame.f_code.co_filename):
-            continue
-        own = frame_variables(frame)
-        for value in _with_theirs((*frame.f_globals.values(), *own.values())):
+    for entry in filter(is_users, entries_of(error)):
+        frame = entry.tb_frame
+        for value in _with_theirs((*frame.f_globals.values(), *frame_variables(frame).values())):
             if is_torch(value, "nn", "Module"):
                 models[sum(parameter.numel() for parameter in value.parameters())] = value
             elif is_torch(value, "optim", "Optimizer"):
@@ -173,16 +180,9 @@ def trained_by(error: BaseException) -> tuple[object, object]:
     return models[max(models)] if models else None, optimizers[max(optimizers)] if optimizers else None
 
 
-def rows_outside_a_step(error: BaseException, phase: str) -> Batch | None:
-    """How many sequences an evaluation or a generation had at once: the tokens of the call say nothing of those that
-    are cached."""
-    batch = batch_on_the_way(error) if phase in ("evaluate", "generate") else None
-    return None if batch is None else batch if phase == "evaluate" else Batch(batch.rows, None)
-
-
-def batch_on_the_way(error: BaseException) -> Batch | None:
+def batch_on_the_way(frames: Iterable[FrameType]) -> Batch | None:
     """The shape of the batch that the outermost module was called with; None outside modules."""
-    for frame in _frames(error):
+    for frame in frames:
         if frame.f_code.co_name in PASS_FUNCTIONS and file_of(frame).endswith(_MODULE_FILE):
             variables = frame_variables(frame)
             return batch_of(variables.get("args", ()), variables.get("kwargs", {}))
@@ -194,14 +194,10 @@ def entries_of(error: BaseException) -> list[TracebackType]:
     found: list[TracebackType] = []
     for link in chain(error):
         part = link.__traceback__
-        while part is not None and len(found) < MAX_FRAMES:
+        while part is not None:
             found.append(part)
             part = part.tb_next
     return found
-
-
-def _frames(error: BaseException) -> list[FrameType]:
-    return [entry.tb_frame for entry in entries_of(error)]
 
 
 def _phase(frames: list[FrameType]) -> str | None:
@@ -231,14 +227,35 @@ def _phase_of_callback(event: str, inside: str | None, model: object) -> str | N
     return "evaluate" if told is None and getattr(model, "training", True) is False else told
 
 
-def _phase_of_line(operation: FailedOperation, phase: str | None) -> str | None:
-    """The phase of the user's line: "save" where it copies what a checkpoint is made of, "data" where it creates what
-    is trained with, "evaluate" for an unused forward pass."""
-    if phase is None and "optimizer" in operation.copied:
-        return "save"
-    if phase in (None, "forward", "data") and operation.feeds_training:
+def _phase_of_training(
+    failed: Sequence[TracebackType], inside: str | None, told: str, model: object, optimizer: object
+) -> str:
+    """By the traceback; what was told is coarse between steps and at startup, and decides where that shows nothing.
+
+    The traceback does not show where accelerate's `backward` calls an engine's optimizer step, nor that a loss is
+    computed: told is then the backward pass, which follows the forward pass of the model.
+    """
+    if inside == "generate":
+        return inside
+    if inside in (None, "forward", "data") and any(feeds_training(entry) for entry in failed if is_users(entry)):
         return "data"
-    return "evaluate" if operation.evaluates and phase == "forward" else phase
+    if told in OPAQUE_PHASES or (told, inside) == ("optimizer", "backward"):
+        return told
+    if inside == "forward" and _is_evaluating(failed, model):
+        return "evaluate"
+    if inside is None and "optimizer" in copied_state(failed, model, optimizer)[1]:
+        return "save"  # what a checkpoint is made of
+    if inside is None and told == "backward" and not any(has_gone_back(entry) for entry in failed if is_users(entry)):
+        return "forward"
+    return inside or told
+
+
+def _is_evaluating(failed: Sequence[TracebackType], model: object) -> bool:
+    """Whether the model that is trained runs in evaluation mode; another one may be a teacher."""
+    outermost = next(modules_running(failed), None)
+    own = set(map(id, model_parameters(model)))
+    is_trained = not own or any(id(one) in own for one in model_parameters(outermost))
+    return getattr(outermost, "training", True) is False and is_trained
 
 
 def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]) -> str | None:

@@ -21,13 +21,12 @@ from forgather_mem.diagnose.oom.messages import (
     TYPES,
     MessageShape,
     Where,
-    array_type,
 )  # fmt: skip
 from forgather_mem.errors import ours
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.system.allocator import driver_memory, used_allocators
 from forgather_mem.telemetry.redaction import redacted
-from forgather_mem.units import MIB, format_bytes, parse_bytes
+from forgather_mem.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from forgather_mem.system.own_limits import Bound
@@ -36,14 +35,20 @@ if TYPE_CHECKING:
 MAX_MESSAGE_CHARS = 20_000
 
 
-class _Full:
-    """When a device is full, and by how much the sizes in a message, of three or four digits, are rounded."""
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """How sizes are judged.
 
-    free_frac = 0.02
-    free_bytes = 256 * MIB
-    rounded_frac = 0.99
+    Attributes:
+        full_frac: Of a device: it is full with less left. A guess: fragments are left of a full one, too.
+        rounded_frac: Sizes in a message have three or four digits.
+    """
+
+    full_frac: float = 0.02
+    rounded_frac: float = 0.99
 
 
+_SIZES = _Sizes()
 _PINS = re.compile(r"\bpin_memory\(|\bpin_memory ?= ?True|\bcudaHost(?:Alloc|Register)\b")
 
 
@@ -79,11 +84,6 @@ class OutOfMemory:
     allocated_bytes: int | None = None
     reserved_unused_bytes: int | None = None
     private_pools_bytes: int | None = None
-
-    @property
-    def array_type(self) -> str | None:
-        """The type of numbers of an array that could not be made: "float64"."""
-        return array_type(self.message)
 
     def __str__(self) -> str:
         place = (
@@ -243,7 +243,7 @@ def _process_bytes(numbers: dict[str, int | None], text: str) -> int | None:
         return numbers["process_bytes"]
     reserved = numbers["allocated_bytes"] + (_unused(numbers) or 0)
     sizes = [_bytes(*found) for found in PROCESSES.findall(text)]
-    able = [size for size in sizes if size >= _Full.rounded_frac * reserved]
+    able = [size for size in sizes if size >= _SIZES.rounded_frac * reserved]
     return able[0] if len(able) == 1 else None
 
 
@@ -255,11 +255,9 @@ def _was_pinning(error: Exception) -> bool:
     if part is None:
         return False
     code, line = part.tb_frame.f_code, part.tb_lineno
-    if code.co_name == "pin_memory":
-        return True
     last = next((end for start, end, *_ in code.co_positions() if start == line and end is not None), line)
     statement = "".join(linecache.getline(code.co_filename, number) for number in range(line, last + 1))
-    return _PINS.search(statement) is not None
+    return code.co_name == "pin_memory" or _PINS.search(statement) is not None
 
 
 def _has_another_cause(shape: MessageShape, wanted_bytes: int | None) -> bool:
@@ -278,4 +276,4 @@ def _device_is_full() -> bool | None:
     """Whether any of this process's devices is; None if it is not known."""
     memories = [driver_memory(allocator) for allocator in used_allocators()]
     known = [memory for memory in memories if memory is not None]
-    return any(free < max(_Full.free_frac * total, _Full.free_bytes) for free, total in known) if known else None
+    return any(free < _SIZES.full_frac * total for free, total in known) if known else None

@@ -393,8 +393,6 @@ def _is_much(held: Holding, failure: Failure | None, of_wanted: float) -> bool:
 
 def _less_in(held: Holding, loads: bool) -> Change:
     size = format_bytes(held.num_bytes)
-    if held.returned_by is not None:
-        return _doing(f"return less from {held.returned_by}: {size} are kept", "the library keeps all until the end")
     items = f"{held.num_items:,} entries: at most {held.num_items // 2:,}" if held.num_items > 1 else ""
     text = f"use {held.name} again, or delete it before" if loads else f"keep less in {held.name}"
     return _doing(f"{text}: {size}", items)
@@ -409,7 +407,7 @@ def _pinned(case: Case) -> Iterator[Change]:
 def _fragments(case: Case) -> Iterator[Change]:
     """Where torch's allocator keeps enough that it, or a library beside it, can't use."""
     failure = case.failure
-    unused = failure.memory.reserved_unused_bytes if failure is not None and case.on_device else None
+    unused = failure.reserved_unused_bytes if failure is not None and case.on_device else None
     if failure is None or unused is None or unused < max(failure.requested_bytes or 0, MIB):
         return
     if not failure.found.kind.endswith(OF_TORCH):

@@ -18,9 +18,9 @@ from forgather_mem.source.source_lines import is_user_file
 from forgather_mem.system.memory_limit import near_a_kill
 from forgather_mem.system.own_limits import Reserve
 from forgather_mem.system.procfs import own_memory
+from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
-from forgather_mem.units import MIB
 
 if TYPE_CHECKING:
     # What explains a failure is loaded when one happens, once the reserve is released: it takes more than a MiB.
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from forgather_mem.diagnose.oom.recognition import OutOfMemory
     from forgather_mem.telemetry.report import Change, OomReport
 
-_RESERVE_BYTES = 8 * MIB
 _RESERVED_FRAC = 1 / 4  # at most, of what the first steps leave below a limit of this process
 _LARGER = 1.1  # times the largest batch told so far: that is told, too
 _TELLING_STEPS = 2
@@ -42,24 +41,27 @@ class OutOfMemoryWatch:
         snapshot: Record the device's allocations, and write them to a file when memory runs out.
 
     Attributes:
-        uses: Memory use of the steps so far.
+        uses: The batches so far, and what the first steps took.
+        wants_begin: Whether it is told of the phases of the steps.
     """
 
     def __init__(self, run: RunInfo, snapshot: bool = False) -> None:
         self._snapshot = Snapshot() if snapshot else None
-        self.wants_begin = True  # wants the phases of every step
+        self.wants_begin = True
         self._run = run
         self.uses = BatchUses()
         self._batch_of = BatchFinder()
-        self._reserve = Reserve(_RESERVE_BYTES)
+        self._reserve = Reserve(run_session.RESERVE_BYTES)
         self._model = self._optimizer = _nothing
         self._settings: RunSettings | None = None
         self._failure: Failure | None = None
         self._unexamined: tuple[OomReport, str] | None = None  # instead of it
         self._predictions, self._first_step, self._told_size = 0, run.step, 0
+        self._trained_bytes: int | None = None
         self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
         run.at_close(self._give_back)
+        run_session.RESERVE.clear()
         self._reserve.take()
         is_user_file(__file__)  # finds out whose files are whose, while there is memory for it
         self._before_bytes = own_memory().anonymous_bytes
@@ -82,18 +84,20 @@ class OutOfMemoryWatch:
         if moment.event == "step_end":
             self._passes.clear()
             self._passes.append(_operation_number())
-            self.uses.step_ended(moment.step, sample.values)
+            self.uses.step_ended()
             if moment.step - self._first_step == _TELLING_STEPS:
-                self._settle_reserve()
-            self.wants_begin = self.uses.reading
+                self._settle()
         return NOTHING
 
     def is_urgent(self) -> bool:
-        return self.wants_begin
+        return self.uses.is_urgent
 
-    def _settle_reserve(self) -> None:
+    def _settle(self) -> None:
         """Resize the reserve, now that the memory of a step is known: to a part of what is left below this process's
-        limit."""
+        limit. How much is trained is known then, too, and no more has to be read."""
+        self.wants_begin = self.uses.reading = False
+        parameters = getattr(self._model(), "parameters", tuple)
+        self._trained_bytes = sum(one.nbytes for one in parameters() if one.requires_grad)
         left_bytes = self.uses.left_at_peak_bytes()
         if left_bytes is not None:
             self._reserve.take(_RESERVED_FRAC * left_bytes)
@@ -120,8 +124,7 @@ class OutOfMemoryWatch:
     def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
         self._passes.append(_operation_number())
         batch = self._batch_of(arguments, keywords)
-        self.uses.see(batch, self._run.step)
-        self.wants_begin = self.uses.reading
+        self.uses.see(batch)
         if batch is not None and batch.size > _LARGER * self._told_size:  # before it runs: it may be the last
             self._told_size = batch.size
             self._tell_batch(batch)
@@ -150,13 +153,15 @@ class OutOfMemoryWatch:
 
     def _looked_into(self, error: BaseException, found: OutOfMemory, told: str, reserve_bytes: int) -> Failure:
         """What the error, its traceback and the run so far tell."""
-        from forgather_mem.diagnose.oom.memory_in_use import memory_then
+        from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
         from forgather_mem.diagnose.oom.place import failure_at
 
-        run, uses = self._run, self.uses
-        model = self._model()
-        failure = failure_at(error, found, model, self._optimizer(), self._passes)
-        phase = failure.phase = _phase_of(failure, told)
+        run, uses, model, optimizer = self._run, self.uses, self._model(), self._optimizer()
+        before_bytes = self._trained_bytes
+        failure = failure_at(
+            error, found, model, optimizer, told=told, passes=self._passes, trained_before_bytes=before_bytes
+        )
+        phase = failure.phase
         failure.in_training, failure.rank = True, run.rank
         failure.is_first = phase not in uses.ended
         if phase == "evaluate" and self._counts_predictions():
@@ -164,32 +169,20 @@ class OutOfMemoryWatch:
         step = max(run.step, self._trainers_step())
         in_step = phase in STEP_PHASES if run.in_step is None else run.in_step and told not in OPAQUE_PHASES
         failure.step, failure.steps_done = step + (in_step and step == run.step), step - self._first_step
-        failure.memory = memory_then(
-            found,
-            phase,
+        if phase in STEP_PHASES and phase != "data" and uses.batch is not None:  # in that it does not exist yet
+            failure.batch = uses.batch
+            self._tell_batch(uses.batch)
+        failure.largest = uses.largest
+        look_at_memory(
+            failure,
             model,
-            self._optimizer(),
-            failure.census,
+            optimizer,
             before_bytes=self._before_bytes,
             between_bytes=uses.between_bytes,
-            workers_bytes=_whole(run.latest("workers/pss_bytes")),
+            workers_bytes=int(run.latest("workers/pss_bytes") or 0),
             reserve_bytes=reserve_bytes,
         )
-        self._add_batch(failure, error, uses)
         return failure
-
-    def _add_batch(self, failure: Failure, error: BaseException, uses: BatchUses) -> None:
-        """The batch that failed, and those before it."""
-        from forgather_mem.diagnose.oom.place import batch_on_the_way, rows_outside_a_step
-
-        if failure.phase not in STEP_PHASES or failure.phase == "data":  # there it does not exist yet
-            failure.batch = rows_outside_a_step(error, failure.phase)
-        else:
-            failure.batch = uses.batch or batch_on_the_way(error)
-            if uses.batch is not None:
-                self._tell_batch(uses.batch)
-        failure.largest = uses.largest
-        failure.largest_bytes = uses.peak_of(uses.largest) if uses.largest is not None else None
 
     def _counts_predictions(self) -> bool:
         """A custom loop may not report its prediction steps."""
@@ -209,8 +202,7 @@ class OutOfMemoryWatch:
         if self._unexamined is not None:
             self._tell_failure(*self._unexamined, ())
         elif failure is not None:
-            from forgather_mem.diagnose.oom.explanation import explained
-            from forgather_mem.diagnose.oom.story import sentence
+            from forgather_mem.diagnose.oom.explanation import explained, sentence
 
             run.reach(self._first_step + failure.steps_done)
             oom, advice = explained(failure, run.told.leak, self._settings)
@@ -234,24 +226,6 @@ def _advice(step: int, changes: Sequence[Change]) -> Finding:
     return Finding(kind="advice", step=step, text="", data={"advice": [to_dict(change) for change in changes]})
 
 
-def _phase_of(failure: Failure, told: str) -> str:
-    """The reported phase is coarse between steps and at startup; the traceback is more precise there.
-
-    But it does not show where accelerate's `backward` calls an engine's optimizer step. That the user's own loop
-    evaluates is a guess, since it may generate; so is that a backward pass follows, since the loss comes before it.
-    """
-    if failure.phase == "generate" or (failure.callback is not None and failure.phase):
-        return failure.phase
-    if failure.phase == "data" and failure.operation is not None and failure.operation.feeds_training:
-        return failure.phase
-    if told == "backward" and not failure.phase and not failure.after_backward:
-        return "forward"
-    if told in ("forward", "backward") and failure.operation is not None and failure.operation.evaluates:
-        return "evaluate"
-    in_engine = (told, failure.phase) == ("optimizer", "backward")
-    return told if told in OPAQUE_PHASES or not failure.phase or in_engine else failure.phase
-
-
 def _operation_number() -> int:
     """The number that autograd will give to this thread's next operation."""
     ask = getattr(getattr(sys.modules.get("torch"), "autograd", None), "_get_sequence_nr", None)
@@ -263,10 +237,6 @@ def _weakly(value: Any) -> Callable[[], Any]:
         return weakref.ref(value) if value is not None else _nothing
     except TypeError:
         return _nothing
-
-
-def _whole(number: float | None) -> int | None:
-    return None if number is None else int(number)
 
 
 def _nothing() -> None:

@@ -26,17 +26,19 @@ def test_states_of_a_recurrent_layer_tell_which_dimension_is_time() -> None:
     assert batch_of([tokens], {"features": torch.zeros(35, 20, 64)}) == Batch(35, 20), "of each token, no state"
 
 
-def test_the_longest_tokens_count_and_are_named() -> None:
+def test_the_longest_tokens_count() -> None:
     inputs = {"input_ids": torch.zeros(8, 32, dtype=torch.long), "labels": torch.zeros(8, 700, dtype=torch.long)}
-    assert batch_of([], inputs) == Batch(8, 700, of="labels")
+    assert batch_of([], inputs) == Batch(8, 700)
     find = BatchFinder()
-    assert find([], inputs) == Batch(8, 700, of="labels")
-    assert find([], inputs | {"labels": inputs["labels"][:, :40]}) == Batch(8, 40, of="labels"), "not the first alone"
+    assert find([], inputs) == Batch(8, 700)
+    assert find([], inputs | {"labels": inputs["labels"][:, :40]}) == Batch(8, 40), "not the first alone"
 
 
 @pytest.mark.parametrize(
     ("values", "batch"),
     [
+        ([torch.zeros(20, 32), torch.zeros(2, 500, dtype=torch.long)], Batch(20, None, (32,))),
+        ([{"x": torch.zeros(8, 900), "labels": torch.zeros(8, 12, dtype=torch.long)}], Batch(8, None, (900,))),
         ([torch.zeros(2, 30, 3, 8, 8), torch.zeros(2)], Batch(2, None, (30, 3, 8, 8))),
         ([torch.zeros(4, 60, 64, dtype=torch.long)], Batch(4, None, (60, 64))),
         (
@@ -47,7 +49,7 @@ def test_the_longest_tokens_count_and_are_named() -> None:
         ([(torch.zeros(6, 3, 9, 9), torch.zeros(6, 3, 9, 9))], Batch(6, None, (3, 9, 9))),
         ([(torch.zeros(6, 5), torch.zeros(24, 5))], Batch(6, None, (5,))),
     ],
-    ids=["video", "choices", "pictures", "clouds", "pairs", "negatives"],
+    ids=["graph", "sounds", "video", "choices", "pictures", "clouds", "pairs", "negatives"],
 )
 def test_samples_have_sizes_in_all_dimensions(values: list[object], batch: Batch) -> None:
     assert batch_of(values, {}) == batch

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import torch
 
 from forgather_mem.diagnose.leaks.suspects import Suspect
@@ -10,14 +12,26 @@ from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained, failure_outside
 from forgather_mem.diagnose.oom.failure import Failure
-from forgather_mem.diagnose.oom.memory_in_use import MemoryThen
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
-from forgather_mem.telemetry.report import LeakReport
+from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport
+from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import GIB, MIB
 
 FOUND = OutOfMemory(kind="CPU allocator", where="host", error_type="RuntimeError", message="", requested_bytes=GIB)
-MEMORY = MemoryThen(used_bytes=8 * GIB, free_bytes=GIB // 2, limit_bytes=9 * GIB, in_use={"activations": 8 * GIB})
-STORY = Failure(found=FOUND, phase="forward", step=200, memory=MEMORY, batch=Batch(8, 512), in_training=True)
+DEVICE = replace(FOUND, kind="CUDA allocator", where="device", device=0)
+MEMORY: dict[str, Any] = {
+    "used_bytes": 8 * GIB, "free_bytes": GIB // 2, "limit_bytes": 9 * GIB, "limit": "container",
+    "in_use": {"activations": 8 * GIB},
+}  # fmt: skip
+STORY = Failure(found=FOUND, phase="forward", step=200, **MEMORY, batch=Batch(8, 512), in_training=True)
+LEAK = LeakReport(
+    verdict="leak",
+    where="tensors",
+    bytes_per_step=10.0 * MIB,
+    bytes_per_step_high=11.0 * MIB,
+    since_step=100,
+    suspects=(Suspect(type="list", bytes_per_step=MIB, count_per_step=1.0, held_by="Trainer.kept").reported(),),
+)
 SETTINGS = RunSettings(arguments={"per_device_train_batch_size": 8}, can_checkpoint=True)
 
 
@@ -44,7 +58,7 @@ def test_of_a_plain_script_the_place_the_batch_and_the_model_are_known() -> None
         story = story_of(error, rank=3)
     assert (story.found.kind, story.found.requested_bytes) == ("CPU allocator", 2**52)
     assert (story.phase, story.layer, story.batch, story.rank) == ("forward", "1 (TooLarge)", Batch(6, None, (4,)), 3)
-    assert story.memory.in_use["parameters"] == 4 * (16 + 4)
+    assert story.in_use["parameters"] == 4 * (16 + 4)
     oom, changes = explained(story)
     assert (oom.phase, oom.requested_bytes, oom.rank) == ("forward", 2**52, 3)
     assert oom.advice == tuple(change.text for change in changes)
@@ -96,3 +110,70 @@ def test_a_loop_of_its_own_is_told_of_its_batch_and_not_of_arguments_that_it_lac
     assert changes[0].in_script == {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     assert not any(change.set for change in changes)
     assert not any("per_device" in text for text in oom.advice)
+
+
+def told(leak: LeakReport = NOT_JUDGED, **facts: Any) -> dict[str, Any]:
+    return to_dict(explained(replace(STORY, **{"batch": None, **facts}), leak)[0])
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"batch": Batch(8, 512)}, "the first batch, 8 x 512 tokens; there was none before it."),
+        (
+            {"batch": Batch(8, 4096), "largest": Batch(8, 2310)},
+            "the longest batch so far, 8 x 4,096 tokens; until then at most 8 x 2,310.",
+        ),
+        (
+            {"batch": Batch(9, 512), "largest": Batch(8, 512)},
+            "the largest batch so far, 9 x 512 tokens; until then at most 8 x 512.",
+        ),
+        ({"batch": Batch(8, 512), "largest": Batch(8, 512)}, None),
+        (
+            {"phase": "optimizer", "is_first": True},
+            "the first optimizer step, which creates the optimizer state.",
+        ),
+        ({"phase": "optimizer"}, None),
+        ({"new_bytes": 9 * MIB}, "9.0 MiB more of parameters are trained than in the first steps."),
+        ({"phase": "generate", "is_first": True}, None),
+        ({"phase": "evaluate", "is_first": True, "predictions": 12}, "the first evaluation, in its batch 13."),
+        ({"phase": "save", "is_first": True}, "the first checkpoint."),
+        ({"phase": "save"}, None),
+        ({"phase": "startup"}, "before the first step: it does not fit even without a batch."),
+        ({"phase": "startup", "in_training": False}, None),
+        (
+            {"found": DEVICE, "others_bytes": 2 * GIB},
+            "other processes have 2.0 GiB of this device.",
+        ),
+        ({"others_bytes": 2 * GIB}, None),
+        (
+            {"found": replace(FOUND, kind="killed worker"), "phase": "data"},
+            "a data worker was killed, most likely by the kernel, for memory.",
+        ),
+        ({"others_bytes": 6 * GIB}, "other processes have 6.0 GiB of this memory."),
+    ],
+)
+def test_the_reason(facts: dict[str, Any], why: str | None) -> None:
+    assert told(**facts)["why_now"] == why
+
+
+def test_a_leak_comes_first_and_is_told_by_itself() -> None:
+    oom = told(LEAK, batch=Batch(9, 9), largest=Batch(1, 1))
+    assert oom["why_now"] == "a leak: 10.0 MiB a step since step 100, held by Trainer.kept."
+    assert oom["in_use"] == {"activations": 8 * GIB - 1000 * MIB, "the leak": 1000 * MIB}
+    assert told(replace(LEAK, bytes_per_step=1000.0), batch=Batch(9, 9))["why_now"].startswith("the first batch")
+    assert told(LEAK, found=DEVICE)["why_now"] is None, "the host leaks, the device is full"
+
+
+def test_what_it_was_not() -> None:
+    calm = replace(LEAK, verdict="no leak", bytes_per_step_high=4096.0)
+    assert told(calm)["not_because"] == ["Not a leak (under 4.0 KiB a step)"]
+    assert told(replace(LEAK, verdict="not enough data"))["not_because"] == []
+    unused = told(found=DEVICE, reserved_unused_bytes=100 * MIB)
+    assert unused["not_because"] == ["Not fragmentation (100.0 MiB kept unused)"]
+    assert told(found=DEVICE, reserved_unused_bytes=2 * GIB)["not_because"] == []
+
+
+def test_free_memory_is_not_told_when_it_came_free_with_the_error() -> None:
+    assert told()["free_bytes"] == GIB // 2
+    assert told(free_bytes=3 * GIB, freed_bytes=2 * GIB)["free_bytes"] is None

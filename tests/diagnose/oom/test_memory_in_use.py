@@ -1,12 +1,15 @@
 """What was in memory: the error's own numbers, torch's, the kernel's; libraries' messages are in other tests here."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-from forgather_mem.diagnose.oom.memory_in_use import MemoryThen, memory_then
+from forgather_mem.diagnose.oom.failure import Failure
+from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.heap.census import Holding
 from forgather_mem.units import GIB, MIB
@@ -17,6 +20,15 @@ pytestmark = pytest.mark.alone(forked=True)  # what other tests have left alive 
 
 HOST = OutOfMemory(kind="CPU allocator", where="host", error_type="RuntimeError", message="")
 DEVICE = OutOfMemory(kind="CUDA allocator", where="device", error_type="OutOfMemoryError", message="", device=0)
+
+
+def memory_then(
+    found: OutOfMemory, phase: str, model: object = None, optimizer: object = None,
+    census: Sequence[Holding] = (), **sizes: Any,
+) -> Failure:  # fmt: skip
+    failure = Failure(found=found, phase=phase, census=census)
+    look_at_memory(failure, model, optimizer, **sizes)
+    return failure
 
 
 def test_on_the_host_the_parts_add_up_to_what_the_process_has() -> None:
@@ -39,7 +51,7 @@ def test_what_the_census_has_found_is_named_and_the_rest_is_not_taken_for_it() -
     census = [
         Holding(name="`data`", num_bytes=30 * MIB),
         Holding(kind="activations", num_bytes=7 * MIB),
-        Holding(num_bytes=9),
+        Holding(name="small objects", num_bytes=9),
     ]
     then = memory_then(HOST, "forward", None, None, census, before_bytes=before + 30 * MIB)
     assert (then.in_use["`data`"], then.in_use["activations"], then.in_use["small objects"]) == (30 * MIB, 7 * MIB, 9)
@@ -74,7 +86,9 @@ def test_a_devices_own_numbers_are_taken_where_the_error_has_none(monkeypatch: p
         device.hold(3000)
         device.hold(2500)
         then = memory_then(DEVICE, "backward", between_bytes=1000 * MIB)
-    assert then == MemoryThen(
+    assert then == Failure(
+        found=DEVICE,
+        phase="backward",
         used_bytes=2500 * MIB,
         free_bytes=(TOTAL_MIB - 2500) * MIB,
         limit_bytes=TOTAL_MIB * MIB,

@@ -1,6 +1,7 @@
 """Where real functions of torch were when memory ran out, from the traceback alone."""
 
 import copy
+import inspect
 import io
 from collections.abc import Callable
 from typing import Any
@@ -11,13 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.failure import Failure
-from forgather_mem.diagnose.oom.place import (
-    batch_on_the_way,
-    failure_at,
-    is_before_any_training,
-    rows_outside_a_step,
-    trained_by,
-)
+from forgather_mem.diagnose.oom.place import failure_at, trained_by
 from tests.diagnose.oom.failures import FOUND
 
 
@@ -51,8 +46,8 @@ def caught(work: Callable[[], object]) -> BaseException:
     return error.value
 
 
-def place(work: Callable[[], object], model: Any = None) -> Failure:
-    return failure_at(caught(work), FOUND, model)
+def place(work: Callable[[], object], model: Any = None, told: str = "other") -> Failure:
+    return failure_at(caught(work), FOUND, model, told=told)
 
 
 def test_each_phase_is_known_by_the_functions_on_the_way() -> None:
@@ -68,7 +63,7 @@ def test_each_phase_is_known_by_the_functions_on_the_way() -> None:
         "optimizer": place(lambda: FullOptimizer(parameters).step()),
         "save": place(lambda: torch.save({"a": 1}, FullFile())),
         "resume": place(lambda: torch.load(FullFile())),
-        "": place(full),
+        "other": place(full),
     }
     assert {phase: one.phase for phase, one in found.items()} == {phase: phase for phase in found}
     assert found["data"].functions[-1] == "full"
@@ -141,11 +136,10 @@ def test_a_copy_of_the_optimizers_state_is_what_a_checkpoint_is_made_of() -> Non
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "last": FullCopy()}
-    found = failure_at(caught(lambda: copy.deepcopy(state)), FOUND, model, optimizer)
-    assert found.operation is not None
-    assert (found.phase, found.operation.copied) == ("save", ("model", "optimizer"))
-    only_model = failure_at(caught(lambda: copy.deepcopy([model, FullCopy()])), FOUND, model, optimizer)
-    assert only_model.phase == ""
+    found = failure_at(caught(lambda: copy.deepcopy(state)), FOUND, model, optimizer, told="other")
+    assert found.phase == "save"
+    only_model = failure_at(caught(lambda: copy.deepcopy([model, FullCopy()])), FOUND, model, optimizer, told="other")
+    assert only_model.phase == "other"
 
 
 def test_model_optimizer_and_batch_of_a_plain_script_are_found() -> None:
@@ -161,29 +155,27 @@ def test_model_optimizer_and_batch_of_a_plain_script_are_found() -> None:
     model, optimizer = trained_by(error)
     assert type(model) is torch.nn.Sequential
     assert type(optimizer) is torch.optim.SGD
-    assert batch_on_the_way(error) == Batch(6, None, (4,))
-    assert batch_on_the_way(caught(full)) is None
+    assert failure_at(error, FOUND).batch == Batch(6, None, (4,))
+    assert place(full).batch is None
 
 
 def test_before_any_training_is_judged_by_what_has_run() -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+
     def makes_a_table() -> None:
         full()
-
-    def trains_elsewhere() -> None:
-        torch.zeros(1, requires_grad=True).sum().backward()
 
     def in_a_loop() -> None:
         for _ in range(2):
             full()
 
-    def after_training() -> None:
-        torch.zeros(1, requires_grad=True).sum().backward()
-        full()
-
-    assert is_before_any_training(inner(makes_a_table))
-    assert trains_elsewhere() is None, "a function before it in the file, which has not run there"
-    assert not is_before_any_training(inner(in_a_loop))
-    assert not is_before_any_training(inner(after_training))
+    assert failure_at(inner(makes_a_table), FOUND).phase == "startup"
+    assert failure_at(inner(in_a_loop), FOUND).phase == "other"
+    assert failure_at(inner(makes_a_table), FOUND, model, optimizer).phase == "startup"
+    model(torch.zeros(1, 2)).sum().backward()
+    optimizer.step()
+    assert failure_at(inner(makes_a_table), FOUND, model, optimizer).phase == "other"
 
 
 def inner(work: Callable[[], object]) -> BaseException:
@@ -196,7 +188,54 @@ def inner(work: Callable[[], object]) -> BaseException:
 
 
 def test_generation_counts_rows_alone() -> None:
-    generating = caught(lambda: Full()(torch.zeros(8, 1, dtype=torch.long)))
-    assert rows_outside_a_step(generating, "generate") == Batch(8, None)
-    assert rows_outside_a_step(generating, "evaluate") == Batch(8, 1)
-    assert rows_outside_a_step(generating, "forward") is None
+    tokens = torch.zeros(8, 1, dtype=torch.long)
+
+    def generate() -> None:
+        Full()(tokens)
+
+    code = compile(inspect.getsource(generate).strip(), "transformers/generation/utils.py", "exec")
+    names: dict[str, Any] = {"Full": Full, "tokens": tokens}
+    exec(code, names)
+    assert (place(names["generate"]).phase, place(names["generate"]).batch) == ("generate", Batch(8, None))
+    assert place(generate, told="evaluate").batch == Batch(8, 1)
+
+
+def test_the_trained_model_in_evaluation_mode_evaluates_and_a_teacher_does_not() -> None:
+    model, teacher = Full().eval(), Full().eval()
+    model.weight, teacher.weight = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    x = torch.zeros(2)
+    assert place(lambda: model(x), model, "forward").phase == "evaluate"
+    assert place(lambda: teacher(x), model, "forward").phase == "forward"
+    model.train()
+    assert place(lambda: model(x), model, "forward").phase == "forward"
+
+
+def test_what_is_computed_between_the_passes_belongs_to_the_first() -> None:
+    def after() -> None:
+        torch.zeros(1, requires_grad=True).sum().backward()
+        full()
+
+    assert place(full, told="backward").phase == "forward"
+    assert place(after, told="backward").phase == "backward"
+    assert place(full, told="optimizer").phase == "optimizer"
+
+
+def test_parameters_that_are_unfrozen_late_are_told() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False), torch.nn.Linear(8, 2, bias=False))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model[0].requires_grad_(False)
+    first = 4 * 8 * 2
+
+    def new_bytes() -> int:
+        return failure_at(caught(full), FOUND, model, optimizer, told="forward", trained_before_bytes=first).new_bytes
+
+    def step() -> None:
+        model(torch.zeros(1, 4)).sum().backward()
+        optimizer.step()
+
+    step()
+    assert new_bytes() == 0
+    model[0].requires_grad_(True)
+    assert new_bytes() == 4 * 4 * 8
+    step()
+    assert new_bytes() == 0, "it is not new any more"
