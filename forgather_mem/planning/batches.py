@@ -173,7 +173,7 @@ def resized(batch: Batch, rows: int | None, length: int | None) -> Batch:
     return batch if wanted == now else cast(Batch, change(batch))
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
     """The sizes of the lists in a row by their names, the length that counts, and what it counts."""
 
     sizes: Mapping[str, int]
@@ -192,20 +192,20 @@ def longest_rows(dataset: object, rows: int, column: str = "length") -> Longest 
         rows: Of a batch.
         column: Of the dataset, with lengths.
     """
-    return _longest_of(_looked_at(dataset, column), rows, dataset)
+    return _longest_of(looked_at(dataset, column), rows, dataset)
 
 
-def _looked_at(dataset: object, column: str) -> list[_Row]:
+def looked_at(dataset: object, column: str) -> list[Row]:
     """The rows of a dataset, as far as a second suffices; none where they have no lengths."""
     if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__") or not len(dataset):
         return []
     if column in (getattr(dataset, "column_names", None) or ()):
-        return [_Row({column: int(length)}, int(length)) for length in dataset[column]]
+        return [Row({column: int(length)}, int(length)) for length in dataset[column]]
     with _disable_current_modes():  # rows have values, and are read fast
         return list(_measured(cast(Dataset, dataset)))
 
 
-def _longest_of(measured: Sequence[_Row], rows: int, dataset: object) -> Longest | None:
+def _longest_of(measured: Sequence[Row], rows: int, dataset: object) -> Longest | None:
     lengths = [row.length for row in measured]
     if not lengths or min(lengths) == max(lengths):
         return None
@@ -219,7 +219,7 @@ def _longest_of(measured: Sequence[_Row], rows: int, dataset: object) -> Longest
     return Longest([*ordered[: rows - len(also)], *also], length, len(lengths), of, unit, shorter, mean)
 
 
-def _coming(loader: Any, measured: Sequence[_Row], each: int, most: int | None) -> Coming | None:
+def largest_that_comes(loader: Any, measured: Sequence[Row], each: int, most: int | None) -> Coming | None:
     """The largest of the batches that come, as far as they do in a second; None where that is not known.
 
     Args:
@@ -348,12 +348,12 @@ def batches_of_longest_rows(
         most: How many batches come in all; None where it is not known.
     """
     inner: Any = getattr(loader, "base_dataloader", loader)
-    measured = _looked_at(loader.dataset, column)
+    measured = looked_at(loader.dataset, column)
     longest: Longest | Coming | None = _longest_of(measured, rows, loader.dataset)
     sampler = getattr(inner, "batch_sampler", None)
     is_of_any_size = sampler is not None and not isinstance(getattr(sampler, "batch_size", None), int)
     if is_of_any_size or (most and longest is not None and wanted == PlannedShape()):
-        longest = _coming(loader, measured, each, most) or longest
+        longest = largest_that_comes(loader, measured, each, most) or longest
     inner.collate_fn = collating(inner.collate_fn, loader.dataset, longest, wanted, tell)
     return longest
 
@@ -368,7 +368,7 @@ def _joins(collate: Callable[[list[object]], object], samples: list[object], bat
         return False
 
 
-def _measured(dataset: Dataset) -> Iterator[_Row]:
+def _measured(dataset: Dataset) -> Iterator[Row]:
     until_s = time.monotonic() + _MEASURE_S
     for number in range(len(cast(Sized, dataset))):
         row = dataset[number]
@@ -378,10 +378,10 @@ def _measured(dataset: Dataset) -> Iterator[_Row]:
             return
         sizes = {str(name): len(one) for name, one in lists.items()}
         name = _TOKENS if _TOKENS in sizes else max(sizes, key=sizes.__getitem__)
-        yield _Row(sizes, sizes[name], "tokens" if name == _TOKENS else f"in {name!r}")
+        yield Row(sizes, sizes[name], "tokens" if name == _TOKENS else f"in {name!r}")
 
 
-def _longest_of_others(rows: Sequence[_Row]) -> list[int]:
+def _longest_of_others(rows: Sequence[Row]) -> list[int]:
     """The rows in which another list is longest, as the labels of a translation, that are padded by themselves."""
     longest: dict[str, tuple[int, int]] = {}
     for number, row in enumerate(rows):

@@ -227,7 +227,7 @@ def _outlook(trainer: _Trainer, step: int, max_steps: int) -> Outlook:
     from forgather_mem.planning.stand_ins import BOUNDED, StandIns
     from forgather_mem.planning.trainer import plan_of_trainer
 
-    longest = _longest_ahead(trainer, step, max_steps)
+    longest = _plan_batches_ahead(trainer, step, max_steps)
     answers = StandIns()
     plan = plan_of_trainer(trainer, Wanted(), answers)
     if answers.conditions or any(bound in note for note in plan.notes for bound in (JOINS, BOUNDED, COMPILED)):
@@ -260,27 +260,35 @@ def _drop_values(library: ctypes.CDLL, trainer: _Trainer) -> None:
             library.madvise(ctypes.c_void_p(begin), size, mmap.MADV_DONTNEED)
 
 
-def _longest_ahead(trainer: _Trainer, step: int, max_steps: int) -> int | None:
-    """The step of this epoch whose batch is as large as that of a plan; None if none is known to be.
+def _plan_batches_ahead(trainer: _Trainer, step: int, max_steps: int) -> int | None:
+    """Let batches be those that are still to come in this epoch.
 
-    The child has its own copy of the running sampler, which gives it all batches to come.
+    The child has its own copy of the running sampler, which gives it all of them.
+
+    Returns:
+        The step of the largest; None where none is known to come that is as large as any can be.
     """
+    from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    from forgather_mem.planning.batches import longest_rows
+    from forgather_mem.planning.batches import largest_that_comes, longest_rows, looked_at
 
     args, dataset = trainer.args, trainer.callback_handler.train_dataloader.dataset
     accumulation: int = args.gradient_accumulation_steps
+    measured = looked_at(dataset, args.length_column_name)
+    longest = longest_rows(dataset, args.train_batch_size, args.length_column_name)
     gc.unfreeze()
     for running in (one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)):
         taken: int = getattr(running, "_send_idx", running._num_yielded)
-        if running._dataset is dataset and taken >= step * accumulation:
+        if longest and running._dataset is dataset and taken >= step * accumulation:
             ahead = list(itertools.islice(running._sampler_iter, max_steps * accumulation - taken))
-            largest = longest_rows(dataset, 0, args.length_column_name, ahead)
-            planned = longest_rows(dataset, args.train_batch_size, args.length_column_name)
-            if largest is None or planned is None or not largest.is_batch:
+            loader = DataLoader(dataset, batch_sampler=ahead, collate_fn=running._collate_fn)
+            coming = largest_that_comes(loader, measured, accumulation, None)
+            if coming is None:
                 return None
-            if len(largest.numbers) * largest.length < len(planned.numbers) * planned.length:
+            numbers = coming.batches[coming.largest]
+            if len(numbers) * max(measured[row].length for row in numbers) < len(longest.numbers) * longest.length:
                 return None  # it has been, or never comes
-            return (taken + ahead.index(largest.numbers)) // accumulation + 1
+            trainer.get_train_dataloader = itertools.repeat(loader).__next__
+            return (taken + coming.largest) // accumulation + 1
     return None
