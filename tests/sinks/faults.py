@@ -1,4 +1,4 @@
-"""Real faults, as functions: five of each in `make test`, fifty in `make soak`."""
+"""Real faults, as functions: one of each in `make test`, fifty in `make soak`."""
 
 import contextlib
 import fcntl

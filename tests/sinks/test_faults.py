@@ -8,7 +8,7 @@ import pytest
 
 from tests.sinks import faults
 
-REPETITIONS = [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 50))]
+REPETITIONS = [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 50))]
 KINDS = pytest.mark.parametrize("kind", ["tensorboard", "jsonl"])
 
 
