@@ -76,7 +76,7 @@ class TemplateError(ForgatherMemError, ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = dict(self.__dict__)
-        return _rebuild, (type(self), self.message, fields)
+        return rebuilt, (fields, type(self))
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.template, self.line, self.column) if part is not None)
@@ -137,8 +137,9 @@ def _arguments(frame: FrameType) -> Iterator[object]:
         yield from value if type(value) is tuple else (value,)
 
 
-def _rebuild(cls: type[TemplateError], message: str, fields: dict[str, object]) -> TemplateError:
-    error = cls(message)
+def rebuilt(fields: dict[str, object], cls: type[TemplateError] = TemplateError) -> TemplateError:
+    """The error whose `__dict__` this was, in another process."""
+    error = cls(str(fields["message"]))
     error.__dict__.update(fields)
     return error
 

@@ -323,25 +323,21 @@ class ClearCacheHook(PipelineHooks):
         self.garbage_collection = cfg.garbage_collection
         self.ledger = Ledger()
         self._fence = FailureGuard()
-        self.register_hook("on_step", HookContext("ClearCacheHook", after=self._step_ended))
-        self.register_hook("on_epoch", HookContext("ClearCacheHook", after=self._epoch_ended))
+        by_step = cfg.empty_cache_at == "step"
+        self._counted = "global_step_id" if by_step else "epoch_id"
+        context = HookContext("ClearCacheHook", after=self._ended)
+        self.register_hook("on_step" if by_step else "on_epoch", context)
 
-    def _step_ended(self, arg: PipelineHookArgs) -> None:
-        if self.empty_cache_at == "step" and (arg.global_step_id + 1) % self.empty_cache_freq == 0:
-            self._clear()
+    def _ended(self, arg: PipelineHookArgs) -> None:
+        if (getattr(arg, self._counted) + 1) % self.empty_cache_freq == 0:
+            if self.garbage_collection:
+                self._do("collect", collect)
+            self._do("clear", clear_cache)
 
-    def _epoch_ended(self, arg: PipelineHookArgs) -> None:
-        if self.empty_cache_at == "epoch" and (arg.epoch_id + 1) % self.empty_cache_freq == 0:
-            self._clear()
-
-    def _clear(self) -> None:
-        collecting = collect if self.garbage_collection else None
-        steps: tuple[tuple[Action, Callable[[], Mapping[str, float]] | None], ...]
-        steps = ("collect", collecting), ("clear", clear_cache)
-        for what, give_back in steps:
-            done = self._fence.call(f"ClearCacheHook, {what}", give_back)
-            if done:
-                self._fence.call("ledger", self.ledger.book, what, done)
+    def _do(self, what: Action, give_back: Callable[[], Mapping[str, float]]) -> None:
+        done = self._fence.call(f"ClearCacheHook, {what}", give_back)
+        if done:
+            self._fence.call("ledger", self.ledger.book, what, done)
 
 
 class ClearCacheHookConfig(PipelineHooksConfig[ClearCacheHook]):

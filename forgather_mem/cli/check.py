@@ -120,17 +120,8 @@ def _no_warnings() -> Iterator[None]:
 
 
 def _as_json(problem: Problem) -> dict[str, object]:
-    error = problem.error
-    return {
-        "kind": problem.kind,
-        "message": error.message,
-        "template": error.template,
-        "line": error.line,
-        "column": error.column,
-        "path": error.path,
-        "hint": error.hint,
-        "allow": list(problem.entries),
-    }
+    told = {name: getattr(problem.error, name) for name in ("message", "template", "line", "column", "path", "hint")}
+    return {"kind": problem.kind, **told, "allow": list(problem.entries)}
 
 
 def _summary(name: str, found: Sequence[Problem]) -> Iterator[str]:

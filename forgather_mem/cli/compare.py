@@ -16,8 +16,8 @@ from forgather_mem.errors import ForgatherMemError, UsageError
 from forgather_mem.units import parse_share
 
 if TYPE_CHECKING:
+    from forgather_mem.comparing.comparison import Comparison
     from forgather_mem.comparing.side import Side
-    from forgather_mem.comparing.verdict import Comparison
     from forgather_mem.telemetry.report import RunReport
 
 _GROWTH = "growth:"
@@ -57,8 +57,8 @@ def compare(runs: list[str], as_json: bool, markdown: bool, html: Path | None, f
 
 
 def _compared(runs: list[str], as_json: bool, markdown: bool, html: Path | None) -> list[Comparison]:
+    from forgather_mem.comparing.comparison import comparison_of, to_json
     from forgather_mem.comparing.text import comparison_markdown, comparison_text
-    from forgather_mem.comparing.verdict import comparison_of, to_json
 
     first, *others = sides = [_side(run, name) for run, name in zip(runs, _names(runs), strict=True)]
     found = [comparison_of(first, other) for other in others]

@@ -74,9 +74,9 @@ class _Tools:
 
     def compare(self, before: str, after: str) -> str:
         """Which part of memory differs between two runs, in which phase, and which setting explains it."""
+        from forgather_mem.comparing.comparison import comparison_of
         from forgather_mem.comparing.side import Side
         from forgather_mem.comparing.text import comparison_text
-        from forgather_mem.comparing.verdict import comparison_of
 
         with _errors_told():
             read = {name: self._read(name) for name in (before, after)}

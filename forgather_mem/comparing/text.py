@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from forgather_mem.comparing.causes import Changed
+from forgather_mem.comparing.comparison import Comparison, Grown, is_nearly
 from forgather_mem.comparing.side import HELD, LEAK, OTHERS, PLANNED, STARTUP, WORKERS, Difference, Side
-from forgather_mem.comparing.verdict import Comparison, Grown, is_nearly
 from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.markdown import markdown_text
 from forgather_mem.reporting.text import with_texts
@@ -76,7 +76,7 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 def sentences(comparison: Comparison) -> list[str]:
     """What is known of the difference, the verdict first."""
-    told = [_verdict(comparison)]
+    told = [_headline(comparison)]
     for grown in comparison.grown:
         if grown.causes:
             told.append(f"{grown.part}: {'; '.join(map(_cause, grown.causes[: _TEXT.causes]))}")
@@ -108,7 +108,7 @@ def sentences(comparison: Comparison) -> list[str]:
     return told
 
 
-def _verdict(comparison: Comparison) -> str:
+def _headline(comparison: Comparison) -> str:
     name, peak, grown = comparison.after.name, comparison.peak, comparison.grown
     where = "at the planned peak" if comparison.planned else f"at the peak ({comparison.place})"
     takes, it = ("takes", "it takes") if len(comparison.after.reports) == 1 else ("take", "they take")

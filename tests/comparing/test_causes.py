@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.comparing.verdict import Comparison, comparison_of
+from forgather_mem.comparing.comparison import Comparison, comparison_of
 from forgather_mem.telemetry.report import CleanupCall, RunReport
 from tests.comparing.runs import leaking, run, side
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from forgather_mem.comparing.comparison import comparison_of
 from forgather_mem.comparing.side import Side
 from forgather_mem.comparing.since import curves_of, step_apart
-from forgather_mem.comparing.verdict import comparison_of
 from forgather_mem.formats.jsonl import header_line, sample_line
 from forgather_mem.sinks import TensorBoardSink
 from forgather_mem.telemetry.records import Sample

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from forgather_mem.comparing.comparison import comparison_of
 from forgather_mem.comparing.text import comparison_markdown, comparison_text, sentences
-from forgather_mem.comparing.verdict import comparison_of
 from forgather_mem.telemetry.report import Breakdown, RunReport
 from tests.comparing.runs import leaking, on_device, run, side
 

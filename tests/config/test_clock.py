@@ -1,5 +1,6 @@
 """The CPU clock of a load or a construction."""
 
+import functools
 import sys
 import time
 from types import SimpleNamespace
@@ -28,6 +29,14 @@ def test_the_clock_stops_a_load_where_it_is_and_code_may_give_more_time(text, li
     ConfigEnvironment(policy=Policy(), budgets=Limits(render_cpu_s=60)).load_from_string(text)
 
 
+def test_the_clock_stops_the_built_ins_of_a_construction():
+    config = ConfigEnvironment(policy=Policy()).load_from_string("a: !call:sorted [!call:range [100000]]")
+    assert len(config.construct("a")) == 100_000
+    config._make_resolver = functools.partial(config._make_resolver, budgets=Limits(render_cpu_s=1e-9))
+    with pytest.raises(TemplateError, match="s of CPU time"):
+        config.construct("a")
+
+
 def slowly(seconds):
     until_s = time.thread_time() + seconds
     while time.thread_time() < until_s:
@@ -48,7 +57,7 @@ def test_the_clock_of_a_construction_counts_our_own_work_and_not_what_is_called(
 
 def test_the_clock_stops_a_construction_where_it_is():
     config = ConfigEnvironment(policy=Policy()).load_from_string("a: 1\nb: [" + "{}, " * 500 + "]")
-    config._budgets = Limits(render_cpu_s=1e-9)
+    config._make_resolver = functools.partial(config._make_resolver, budgets=Limits(render_cpu_s=1e-9))
     with pytest.raises(TemplateError, match="s of CPU time") as refused:
         config.construct("b")
     assert refused.value.line == 2

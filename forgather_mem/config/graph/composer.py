@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import yaml
 
@@ -68,16 +68,13 @@ class OpenNode:
         self.scalars = 0
 
 
-class Anchor:
+class Anchor(NamedTuple):
     """The value of an anchor, and how much it counts."""
 
-    __slots__ = ("mark", "nodes", "scalars", "value")
-
-    def __init__(self, value: Value, mark: Mark, nodes: int, scalars: int) -> None:
-        self.value = value
-        self.mark = mark
-        self.nodes = nodes
-        self.scalars = scalars
+    value: Value
+    mark: Mark
+    nodes: int
+    scalars: int
 
 
 def mergeable(value: Value, mark: Mark) -> list[Written]:

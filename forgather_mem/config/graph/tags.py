@@ -252,8 +252,7 @@ def _arguments(written: Mapping[object, Value], marks: Mapping[object, Mark], ma
     kwargs: dict[str, Value] = {}
     numbered: dict[int, Value] = {}
     for key, value in written.items():
-        if not isinstance(key, str):
-            raise TemplateNodeError(marks.get(key, mark), f"the name of an argument is text; this one is {key!r}")
+        key = _argument_name(key, marks.get(key, mark))
         if key.startswith("arg") and (found := _POSITIONAL.fullmatch(key)):
             if int(found[1]) in numbered:
                 raise TemplateNodeError(marks.get(key, mark), f"{key!r} repeats a positional argument")
@@ -263,6 +262,12 @@ def _arguments(written: Mapping[object, Value], marks: Mapping[object, Mark], ma
     if not _EXPLICIT.isdisjoint(kwargs) and len(kwargs) == 2:
         _refuse_near_miss(kwargs, marks, mark)
     return [numbered[position] for position in sorted(numbered)], kwargs, marks
+
+
+def _argument_name(key: object, mark: Mark) -> str:
+    if not isinstance(key, str):
+        raise TemplateNodeError(mark, f"the name of an argument is text; this one is {key!r}")
+    return key
 
 
 def _explicit(written: Mapping[object, Value], marks: Mapping[object, Mark], mark: Mark) -> _Arguments:
@@ -275,13 +280,7 @@ def _explicit(written: Mapping[object, Value], marks: Mapping[object, Mark], mar
     if not isinstance(kwargs, DictNode) or kwargs.form == "dlist":
         hint = "write kwargs: { kwargs: ... } for an argument that is called kwargs"
         raise TemplateNodeError(marks.get("kwargs", mark), "kwargs is a mapping of keyword arguments", hint)
-    named: dict[str, Value] = {}
-    for key, value in kwargs.entries.items():
-        if not isinstance(key, str):
-            raise TemplateNodeError(
-                kwargs.marks.get(key, mark), f"the name of an argument is text; this one is {key!r}"
-            )
-        named[key] = value
+    named = {_argument_name(key, kwargs.marks.get(key, mark)): value for key, value in kwargs.entries.items()}
     return () if args is None else args.items, named, kwargs.marks
 
 

@@ -52,16 +52,8 @@ class Refused(TemplateError):
     @classmethod
     def of(cls, refusals: Sequence[Refusal], place: SourceLocation, path: str, text: str | None = None) -> Refused:
         """The error about some names, the first of which is at `place`; the caller raises it."""
-        error = cls(
-            text or message(refusals),
-            template=place.template,
-            line=place.line,
-            column=place.column,
-            path=path,
-            hint=hint(refusals),
-            source_line=place.source_line,
-            chain=place.chain,
-        )
+        error = cls(text or message(refusals))
+        error.__dict__.update(place.error(error.message, path=path, hint=hint(refusals)).__dict__)
         error.names = tuple(refusal.name for refusal in refusals)
         error.entries = tuple(dict.fromkeys(refusal.entry for refusal in refusals if refusal.entry))
         return error

@@ -25,7 +25,7 @@ from forgather_mem.config.rendering.source_map import Origin, SourceMap, Tracer
 from forgather_mem.config.source.loader import Source
 from forgather_mem.config.source.location import SourceLocation
 from forgather_mem.config.source.rendered import Reference, Rendered
-from forgather_mem.errors import TemplateError
+from forgather_mem.errors import TemplateError, rebuilt
 
 _START = (
     "import gc, sys; gc.disable(); sys.path += sys.argv[1:]; "
@@ -75,7 +75,7 @@ def render(request: Request) -> Rendered:
         text=said["text"],
         values=said["values"],
         locate=Tracer(lambda: _trace(request, said["text"]), SourceLocation(*said["start"])),
-        unknown_blocks=tuple(map(_error, said["unknown_blocks"])),
+        unknown_blocks=tuple(map(rebuilt, said["unknown_blocks"])),
         num_chars=said["num_chars"],
         spent_s=said["spent_s"],
     )
@@ -89,13 +89,7 @@ def references(request: Request) -> tuple[list[Reference], TemplateError | None]
     """
     said = _answer(replace(request, what="references"))
     failure = said["failure"]
-    return [(level, name, file) for level, name, file in said["references"]], _error(failure) if failure else None
-
-
-def _error(fields: dict[str, object]) -> TemplateError:
-    error = TemplateError(str(fields["message"]))
-    error.__dict__.update(fields)
-    return error
+    return [(level, name, file) for level, name, file in said["references"]], rebuilt(failure) if failure else None
 
 
 def _trace(request: Request, text: str) -> SourceMap | None:
@@ -124,7 +118,7 @@ def _answer(request: Request) -> _Answer:
     if "refused" in said:
         raise _not_started(request, said["refused"])
     if "error" in said:
-        raise _error(said["error"])
+        raise rebuilt(said["error"])
     return said
 
 

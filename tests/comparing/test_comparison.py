@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from forgather_mem.comparing.comparison import Comparison, comparison_of, to_json
 from forgather_mem.comparing.text import comparison_text
-from forgather_mem.comparing.verdict import Comparison, comparison_of, to_json
 from forgather_mem.telemetry.report import RunReport
 from tests.comparing.runs import MIB, leaking, on_device, run, side
 
