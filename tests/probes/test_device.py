@@ -209,14 +209,6 @@ def test_without_an_accelerator_nothing_is_given_and_nothing_is_woken(begin: Cal
     assert not torch.cuda.is_initialized()
 
 
-def test_flat_statistics_of_other_backends_become_nested_again() -> None:
-    flat = {"allocated_bytes.all.current": 5, "allocated_bytes.all.peak": 7, "num_ooms": 1}
-    nested = allocator._nested_of_flat(lambda index: flat, 0)
-    assert nested == {"allocated_bytes": {"all": {"current": 5, "peak": 7}}, "num_ooms": 1}
-    assert allocator.gauge(nested, "allocated_bytes", "peak") == 7
-    assert allocator.gauge(nested, "reserved_bytes") is None
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("mib", [1, 8, 64, 512])
 def test_gpu_known_amounts_are_found(begin: Callable[..., Work], read: Read, mib: int) -> None:
