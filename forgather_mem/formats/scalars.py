@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    _Points = tuple[array[int], array[float], array[float]]  # steps, times and values of a tag
+
 MOST_POINTS = 4_000_000  # more than a page of a million steps has of one tag; 24 bytes and 1.5 us each
 
 
@@ -43,14 +45,11 @@ def read_scalars(*paths: str | Path, wanted: Callable[[str], bool] | None = None
     Raises:
         OSError: a file can't be read, or is no regular file.
     """
-    import numpy as np
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
     is_wanted = functools.cache(wanted or (lambda tag: True))
-    points: defaultdict[str, tuple[array[int], array[float], array[float]]] = defaultdict(
-        lambda: (array("q"), array("d"), array("d"))
-    )
+    points: defaultdict[str, _Points] = defaultdict(lambda: (array("q"), array("d"), array("d")))
     number = 0
     for path in _event_files(paths):
         with open_regular(path) as file:
@@ -68,10 +67,13 @@ def read_scalars(*paths: str | Path, wanted: Callable[[str], bool] | None = None
                                 steps.append(step)
                                 times_s.append(wall_time_s)
                                 values.append(scalar)
-    return {
-        tag: ScalarSeries(steps=np.array(steps), wall_times_s=np.array(times_s), values=np.array(values))
-        for tag, (steps, times_s, values) in points.items()
-    }
+    return {tag: _series(*found) for tag, found in points.items()}
+
+
+def _series(steps: array[int], times_s: array[float], values: array[float]) -> ScalarSeries:
+    import numpy as np
+
+    return ScalarSeries(steps=np.array(steps), wall_times_s=np.array(times_s), values=np.array(values))
 
 
 def _event_files(paths: Iterable[str | Path]) -> Iterator[Path]:

@@ -208,14 +208,6 @@ def test_without_an_accelerator_nothing_is_given_and_nothing_is_woken(begin: Cal
     assert not torch.cuda.is_initialized()
 
 
-def test_flat_statistics_of_other_backends_become_nested_again() -> None:
-    flat = {"allocated_bytes.all.current": 5, "allocated_bytes.all.peak": 7, "num_ooms": 1}
-    nested = allocator._nested_of_flat(lambda index: flat, 0)
-    assert nested == {"allocated_bytes": {"all": {"current": 5, "peak": 7}}, "num_ooms": 1}
-    assert allocator.gauge(nested, "allocated_bytes", "peak") == 7
-    assert allocator.gauge(nested, "reserved_bytes") is None
-
-
 @pytest.mark.gpu
 def test_gpu_a_reading_does_not_wait_for_the_device(begin: Callable[..., Work], read: Read) -> None:
     torch.zeros(1, device="cuda")
