@@ -7,8 +7,12 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from forgather_mem.engine.settings import ALLOCATOR_VARIABLES, ARGUMENTS
+
+if TYPE_CHECKING:
+    import torch
 
 FREE_HEAP = "free in the C library's heap"  # what it keeps of freed memory, among what is in use
 _CALLS_IT_DTYPE = 4, 56  # of transformers
@@ -64,6 +68,13 @@ def settings_of(args: object, model: object = None, trainer: object = None) -> R
         dtype=str(getattr(first, "dtype", "")).removeprefix("torch."),
         allocator_conf=next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), ""),
     )
+
+
+def trained_parameters(model: Any, optimizer: object) -> list[torch.nn.Parameter]:
+    """Those of the model and of the optimizer that ask for gradients, each once."""
+    groups = getattr(optimizer, "param_groups", ())
+    of_both = (*getattr(model, "parameters", tuple)(), *(one for group in groups for one in group["params"]))
+    return list({id(one): one for one in of_both if one.requires_grad}.values())
 
 
 def dtype_argument() -> str:

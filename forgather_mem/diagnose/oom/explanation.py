@@ -19,7 +19,7 @@ from forgather_mem.diagnose.oom.remedies import Case, checkpointing_name, may_he
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
-from forgather_mem.units import by_sides, format_bytes
+from forgather_mem.units import MIB, by_sides, format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +29,13 @@ class _Worth:
     Attributes:
         of_device_frac, of_host_frac: That others have: a device one has to oneself, a machine with others on it.
         leak_frac: Of what is in use, leaked.
+        own_bytes: What watching takes below a limit of the process (benchmarks/results/own_memory_at_failure.md).
     """
 
     of_device_frac: float = 0.1
     of_host_frac: float = 0.5
     leak_frac: float = 0.1
+    own_bytes: int = 8 * MIB
 
 
 _WORTH = _Worth()
@@ -118,7 +120,8 @@ def explained(
         free_bytes=None if failure.freed_bytes else failure.free_bytes,
         in_use=_in_use(failure, leak) if is_leak else failure.in_use,
         batch=None if batch is None else batch.named,
-        why_now=_of_leak(leak) if is_leak else _why_now(failure),
+        why_now=" ".join(filter(None, (_of_leak(leak) if is_leak else _why_now(failure), _of_watching(failure))))
+        or None,
         not_because=tuple(_not_because(failure, leak)),
         advice=tuple(change.text for change in changes),
         fit="not planned: memory grows at each step" if is_leak else None,
@@ -260,6 +263,17 @@ def _sides(sample: tuple[int, ...]) -> str:
 
 def _shape(batch: Batch) -> str:
     return f"{batch.rows:,} rows" if batch.length is None else f"{batch.rows:,} x {batch.length:,} tokens"
+
+
+def _of_watching(failure: Failure) -> str | None:
+    """That less was wanting than watching takes of a limit of this process alone."""
+    wanted, free = failure.requested_bytes, failure.free_bytes
+    if wanted is None or free is None or failure.limit is None or "RLIMIT" not in failure.limit:
+        return None
+    if not 0 < wanted - free <= _WORTH.own_bytes:
+        return None
+    missing, own = format_bytes(wanted - free), format_bytes(_WORTH.own_bytes)
+    return f"{missing} were missing, and watching takes up to {own}: alone it may come further."
 
 
 def _first_optimizer_step(failure: Failure) -> str:

@@ -10,6 +10,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch, batch_of
+from forgather_mem.diagnose.oom.context import trained_parameters
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.heap.census import model_parameters, take_census
@@ -149,7 +150,7 @@ def failure_at(
         phase = "forward" if rows else "other" if has_trained else "startup"
     if phase == "generate" and batch is not None:
         batch = Batch(batch.rows, None)  # the tokens of the call say nothing of those that are cached
-    trained = [one for one in model_parameters(model) if one.requires_grad]
+    trained = trained_parameters(model, optimizer)
     trained_bytes = sum(one.nbytes for one in trained)
     known: Mapping[object, object] = getattr(optimizer, "state", None) or {}
     is_new = trained_before_bytes is not None and any(one not in known for one in trained)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.diagnose.oom.batch_shapes import Batch, BatchFinder
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
-from forgather_mem.diagnose.oom.context import RunSettings, settings_of
+from forgather_mem.diagnose.oom.context import RunSettings, settings_of, trained_parameters
 from forgather_mem.diagnose.oom.recognition import recognise, unexamined
 from forgather_mem.source.source_lines import is_user_file
 from forgather_mem.system.memory_limit import near_a_kill
@@ -96,10 +96,12 @@ class OutOfMemoryWatch:
         """Resize the reserve, now that the memory of a step is known: to a part of what is left below this process's
         limit. How much is trained is known then, too, and no more has to be read."""
         self.wants_begin = self.uses.reading = False
-        parameters = getattr(self._model(), "parameters", tuple)
-        self._trained_bytes = sum(one.nbytes for one in parameters() if one.requires_grad)
+        from forgather_mem.actions.trim import trim_host
+
+        self._trained_bytes = sum(one.nbytes for one in trained_parameters(self._model(), self._optimizer()))
         left_bytes = self.uses.left_at_peak_bytes()
         if left_bytes is not None:
+            trim_host()  # importing what watches has left 3 to 4 MiB of free heap in a plain loop
             self._reserve.take(_RESERVED_FRAC * left_bytes)
 
     def phase_begin(self, phase: str) -> None:

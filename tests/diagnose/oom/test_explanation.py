@@ -177,3 +177,12 @@ def test_what_it_was_not() -> None:
 def test_free_memory_is_not_told_when_it_came_free_with_the_error() -> None:
     assert told()["free_bytes"] == GIB // 2
     assert told(free_bytes=3 * GIB, freed_bytes=2 * GIB)["free_bytes"] is None
+
+
+def test_what_is_missing_is_compared_with_what_watching_takes() -> None:
+    limit = {"limit": "data (RLIMIT_DATA)", "found": replace(FOUND, requested_bytes=20 * MIB)}
+    told_so = "5.0 MiB were missing, and watching takes up to 8.0 MiB: alone it may come further."
+    assert told(**limit, free_bytes=15 * MIB)["why_now"] == told_so
+    assert told(**limit, free_bytes=10 * MIB)["why_now"] is None
+    assert told(**limit, free_bytes=25 * MIB)["why_now"] is None, "freed with the failed call"
+    assert told(**{**limit, "limit": "container"}, free_bytes=15 * MIB)["why_now"] is None

@@ -239,3 +239,5 @@ def test_parameters_that_are_unfrozen_late_are_told() -> None:
     assert new_bytes() == 4 * 4 * 8
     step()
     assert new_bytes() == 0, "it is not new any more"
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
+    assert new_bytes() == 4 * (4 * 8 + 3), "of another model, in the same optimizer"
