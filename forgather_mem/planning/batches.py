@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
@@ -13,7 +14,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from forgather_mem.planning.pretending import tensors_among
 
-JOINS = "The collator joins rows"
 _MEASURE_S = 1.0
 _TOKENS = "input_ids"
 _PLACES = (_TOKENS, "inputs_embeds", "input_values", "input_features", "pixel_values")
@@ -73,8 +73,7 @@ class Longest(NamedTuple):
         measured: How many rows were looked at.
         of: How many there are.
         unit: What the length counts.
-        shorter: Rows that are shorter: the longest of them, and the shortest.
-        mean: Length of a row.
+        shortest: A row that is shorter than all others.
         is_batch: Whether these are a whole batch of the sampler's, of which others have fewer or more rows.
     """
 
@@ -83,22 +82,17 @@ class Longest(NamedTuple):
     measured: int
     of: int
     unit: str = "tokens"
-    shorter: Sequence[int] = ()
-    mean: float = 0.0
+    shortest: int = 0
     is_batch: bool = False
 
-    def note(self) -> str:
-        """What a reader has to know."""
+    def notes(self, joined: int) -> list[str]:
+        """What a reader has to know, where so many are joined into one."""
         seen = "" if self.measured == self.of else f", of the {self.measured:,} that could be looked at in a second"
         if self.is_batch:
             each = f", to {self.length:,} {self.unit}{seen}" if self.unit else ""
-            return f"Batches are the largest of the sampler's: {len(self.numbers):,} rows{each}."
-        return f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}; others take less."
-
-    def joined_note(self, rows: int) -> str:
-        """What a reader has to know where so many are joined."""
-        mean = f"; {rows:,} rows have {rows * self.mean:,.0f} on average" if self.unit == "tokens" else ""
-        return f"{JOINS}, so that other batches are shorter: an upper bound{mean}."
+            return [f"Batches are the largest of the sampler's: {len(self.numbers):,} rows{each}."]
+        upper = ["The collator joins rows, so that other batches are shorter: an upper bound."] if joined else []
+        return [f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}; others take less.", *upper]
 
 
 def shape_of(batch: object) -> PlannedShape:
@@ -185,10 +179,8 @@ def longest_rows(
         return None
     ordered = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     length, unit = lengths[ordered[0]], units[ordered[0] % len(units)]
-    next_longest = next(number for number in ordered if lengths[number] < length)
-    shorter, mean = (next_longest, ordered[-1]), sum(lengths) / len(lengths)
     also = [number for number in also if number not in ordered[:rows]][: rows - 1]
-    return Longest([*ordered[: rows - len(also)], *also], length, len(lengths), len(dataset), unit, shorter, mean)
+    return Longest([*ordered[: rows - len(also)], *also], length, len(lengths), len(dataset), unit, ordered[-1])
 
 
 def collating(
@@ -201,52 +193,56 @@ def collating(
     """A collate function that makes the batches of a plan, whatever rows it is given.
 
     A model may leave a mask without padding aside, which those of the training will have: where the longest rows are of
-    one length, one of them makes room for a shorter row, unless the batch would have another size then.
+    one length, one of them makes room for the shortest, unless the batch would have another size then.
     """
 
-    def made(samples: list[object]) -> tuple[Batch, int]:
-        batch = collate(samples)
-        if not _joins(collate, samples, batch):
-            return resized(batch, wanted.rows, wanted.length), 0
-        if wanted.rows is not None:
-            samples = [samples[place % len(samples)] for place in range(wanted.rows)]
-            batch = collate(samples)
-        return resized(batch, None, wanted.length), len(samples)
+    def made(samples: list[object]) -> Batch:
+        return resized(collate(samples), None, wanted.length)
+
+    def sizes(batch: object) -> list[torch.Size]:
+        return [one.shape for one in tensors_among(batch)]
 
     def collated(samples: list[object]) -> Batch:
         if longest is not None:
             count = len(longest.numbers) if longest.is_batch else len(samples)
             samples = [dataset[longest.numbers[place % len(longest.numbers)]] for place in range(count)]
-        batch, joined = made(samples)
-        if longest is not None and not joined and (wanted.rows or len(samples)) > 1 and not _is_padded(batch):
-            mixed = ([samples[0], dataset[number], *samples[2:]] for number in longest.shorter)
-            batch = next(_padded(lambda rows: made(rows)[0], mixed, [one.shape for one in tensors_among(batch)]), batch)
-        tell(shape_of(batch)._replace(joined=joined))
+        if wanted.rows is not None:
+            samples = [samples[place % len(samples)] for place in range(wanted.rows)]
+        batch = made(samples)
+        if longest is not None and not longest.is_batch and len(samples) > 1:
+            with suppress(Exception):  # the collator's own: it takes rows of one length only
+                mixed = made([samples[0], dataset[longest.shortest], *samples[2:]])
+                batch = mixed if sizes(mixed) == sizes(batch) else batch
+        shape = shape_of(batch)
+        tell(shape._replace(joined=len(samples) if shape.rows == 1 < len(samples) else 0))
         return batch
 
     return collated
 
 
 def batches_of_longest_rows(
-    loader: Loader,
-    rows: int,
-    column: str,
-    wanted: PlannedShape,
-    tell: Callable[[PlannedShape], None] = lambda _: None,
-) -> Longest | None:
-    """Let a loader make the batches of a plan; the rows that they are of, if those differ.
+    loader: Loader, rows: int, column: str, wanted: PlannedShape, shapes: list[PlannedShape], notes: list[str]
+) -> bool:
+    """Let a loader make the batches of a plan; whether they are of other rows than its own.
 
     Args:
         loader: The loader.
         rows: Of a batch.
         column: Of the dataset, with lengths.
         wanted: Another shape of batches.
-        tell: Told the shape of each.
+        shapes: Gets the shape of each.
+        notes: Gets what a reader has to know of them.
     """
+
+    def tell(shape: PlannedShape) -> None:
+        shapes.append(shape)
+        if longest is not None and wanted.length is None:
+            notes.extend(note for note in longest.notes(shape.joined) if note not in notes)
+
     inner: Any = getattr(loader, "base_dataloader", loader)
     longest = longest_rows(loader.dataset, rows, column, _batches_of_own(inner))
     inner.collate_fn = collating(inner.collate_fn, loader.dataset, longest, wanted, tell)
-    return longest
+    return longest is not None
 
 
 def _batches_of_own(loader: object) -> list[Sequence[int]]:
@@ -257,16 +253,6 @@ def _batches_of_own(loader: object) -> list[Sequence[int]]:
     until_s = time.monotonic() + _MEASURE_S
     with _disable_current_modes():
         return list(itertools.takewhile(lambda _: time.monotonic() < until_s, sampler))
-
-
-def _joins(collate: Callable[[list[object]], object], samples: list[object], batch: object) -> bool:
-    """Whether rows become one row."""
-    if shape_of(batch).rows != 1:
-        return False
-    try:
-        return len(samples) > 1 or shape_of(collate([*samples, *samples])).rows == 1
-    except Exception:  # noqa: BLE001  # the collator's own: it takes one row only
-        return False
 
 
 def _measured(dataset: Dataset) -> Iterator[tuple[int, str, dict[str, int]]]:
@@ -292,24 +278,3 @@ def _longest_of_others(rows: Sequence[Mapping[str, int]]) -> list[int]:
             if length > longest.get(name, (0, 0))[0]:
                 longest[name] = length, number
     return [number for _, number in longest.values()]
-
-
-def _padded(
-    made: Callable[[list[object]], Batch], of: Iterable[list[object]], sizes: Sequence[torch.Size]
-) -> Iterator[Batch]:
-    """The batches that have padding and these sizes."""
-    for samples in of:
-        try:
-            batch = made(samples)
-        except Exception:  # noqa: BLE001  # the collator's own: it takes rows of one length only
-            return
-        if _is_padded(batch) and [one.shape for one in tensors_among(batch)] == sizes:
-            yield batch
-
-
-def _is_padded(batch: object) -> bool:
-    """Whether a mask of the batch leaves something out."""
-    named = batch if isinstance(batch, Mapping) else {}
-    masks = [value for name, value in named.items() if "mask" in str(name) and isinstance(value, torch.Tensor)]
-    with _disable_current_modes():
-        return any(not mask.all() for mask in masks)
