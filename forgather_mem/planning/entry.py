@@ -11,7 +11,7 @@ import torch
 from forgather_mem.planning.batches import Batch, PlannedShape, Trainer, Wanted
 from forgather_mem.planning.highest import begun_highest_plan
 from forgather_mem.planning.loop.script import Script, plan_function
-from forgather_mem.planning.model import Alive
+from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.result import PLANS, Plan
 from forgather_mem.planning.trainer import plan_of_trainer
 
@@ -85,7 +85,7 @@ def plan(
     return found
 
 
-def begun_plan(training: Trainer | Script, wanted: Wanted, alive: Alive | None = None) -> Callable[[], Plan]:
+def begun_plan(training: Trainer | Script, wanted: Wanted, alive: AliveThings | None = None) -> Callable[[], Plan]:
     """The plan of a Trainer or a script, begun: several are made side by side.
 
     What it returns waits for the plan, and must be called.

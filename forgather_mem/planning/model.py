@@ -31,7 +31,7 @@ WORKSPACES = "Not in the plan is the workspace"
 _Kind = TypeVar("_Kind")
 
 
-class Alive:
+class AliveThings:
     """What there is in this process but garbage, found in one pass over the heap, which the plans of a command share.
 
     Nothing is kept by it, since that would not be given back in a plan.
@@ -111,7 +111,7 @@ class Emptied:
                 if new is not None:
                     optimizer.state[new] = self._state_of(optimizer.state.pop(parameter))
 
-    def others(self, alive: Alive, log: StorageLog, replaced: object = None) -> list[str]:
+    def others(self, alive: AliveThings, log: StorageLog, replaced: object = None) -> list[str]:
         """Take the parameters of all other models that are alive, and note what else is; on a device what is there.
 
         Args:

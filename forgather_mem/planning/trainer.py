@@ -19,15 +19,15 @@ from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted, batches_of_longest_rows, largest
 from forgather_mem.planning.changes import apply_changes, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
+from forgather_mem.planning.loop.phases import EnoughSteps, Steps, other_callbacks, tell_phases
 from forgather_mem.planning.loop.rounds import MOST_BATCHES, Rounds
-from forgather_mem.planning.model import Alive
-from forgather_mem.planning.phases import EnoughSteps, Steps, other_callbacks, tell_phases
+from forgather_mem.planning.loop.stage import Stage
+from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.private_state import replace
 from forgather_mem.planning.ranks import shards_model, train_with_ranks
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan
-from forgather_mem.planning.stage import Stage
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
 
@@ -46,7 +46,7 @@ _ARGUMENTS = {
 }
 
 
-def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: Alive | None, answers: StandIns) -> Plan:
+def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None, answers: StandIns) -> Plan:
     """What two steps of this trainer take. The trainer can't be used afterwards: call it in a child.
 
     Args:
@@ -75,7 +75,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: Alive | None, answe
     # A model that will be sharded is on the host: its shards alone are on a device
     is_whole = not (wanted.on_device and shards_model(trainer))
     optimizers = [] if trainer.optimizer is None else [trainer.optimizer]
-    stage.empty([trainer.model], optimizers, alive or Alive(), log if is_whole else StorageLog())
+    stage.empty([trainer.model], optimizers, alive or AliveThings(), log if is_whole else StorageLog())
     evaluation = Evaluation(trainer, stage.mode, wanted.shape.length, notes)
 
     def at_end(*given: object, **keywords: object) -> None:

@@ -33,14 +33,14 @@ from forgather_mem.planning.batches import (
 )  # fmt: skip
 from forgather_mem.planning.highest import Told
 from forgather_mem.planning.isolation.child import GoesOn, Tell
+from forgather_mem.planning.loop.phases import tell_phases
 from forgather_mem.planning.loop.rounds import MOST_BATCHES, NOT_THROUGH, STEPS, Rounds
-from forgather_mem.planning.model import Alive, Emptied, roots
-from forgather_mem.planning.phases import tell_phases
+from forgather_mem.planning.loop.stage import Stage
+from forgather_mem.planning.model import AliveThings, Emptied, roots
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.private_state import around_passes, let_no_queue_wait, let_tensors_answer, replace, swap
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan
-from forgather_mem.planning.stage import Stage
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.system.tracing import is_traced
 
@@ -60,7 +60,7 @@ class Script:
     def __init__(self, is_late: bool) -> None:
         self.is_late = is_late
 
-    def plan(self, wanted: Wanted, alive: Alive | None, answers: StandIns) -> NoReturn:
+    def plan(self, wanted: Wanted, alive: AliveThings | None, answers: StandIns) -> NoReturn:
         """Let a child go on as the script, until it is planned.
 
         Raises:
@@ -70,7 +70,7 @@ class Script:
         if wanted.ranks > 1:
             raise PlanError("--ranks is for a Trainer: of another loop plan the model of one rank, in Python")
         loop = _Loop(Stage(wanted, answers), wanted, answers)
-        loop.find(alive or Alive(), self.is_late)
+        loop.find(alive or AliveThings(), self.is_late)
 
         def begin(tell: Tell) -> None:
             atexit.register(loop.end, is_over=True)
@@ -98,7 +98,7 @@ def plan_function(
     given, batch = batch, resized(batch, wanted.shape.rows, wanted.shape.length)
     for tensor in tensors_among(batch):
         stage.log.saw(tensor, "batch")
-    stage.empty(models, optimizers, Alive(), replaced=given)
+    stage.empty(models, optimizers, AliveThings(), replaced=given)
     loop = _Loop(stage, wanted, answers, models, optimizers)
     loop.shapes.append(shape_of(batch))
 
@@ -157,7 +157,7 @@ class _Loop:
         self._idle = self._depth = self._calls = self._passes = self._ahead = 0
         self._is_new, self._is_enough, self._cut, self._is_stepping = True, False, False, False
 
-    def find(self, alive: Alive, is_late: bool) -> None:
+    def find(self, alive: AliveThings, is_late: bool) -> None:
         """Find the models that are trained, their optimizers and the loaders, and take their values."""
         self._optimizers = alive.all_of(Optimizer)
         leaves = [one for one in alive.all_of(torch.Tensor) if one.is_leaf and one.requires_grad]

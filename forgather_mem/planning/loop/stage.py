@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from forgather_mem.planning.batches import PlannedShape, Wanted
-from forgather_mem.planning.model import Alive, Emptied, notes_on
+from forgather_mem.planning.model import AliveThings, Emptied, notes_on
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.private_state import leave_uncompiled, need_no_values, step_as_on_a_device
 from forgather_mem.planning.ranks import follow_resizing, prepare_ranks
@@ -48,7 +48,7 @@ class Stage:
         self,
         models: Sequence[nn.Module],
         optimizers: Iterable[Optimizer],
-        alive: Alive,
+        alive: AliveThings,
         log: StorageLog | None = None,
         leaves: Iterable[torch.Tensor] = (),
         replaced: object = None,
