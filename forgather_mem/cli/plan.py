@@ -21,6 +21,7 @@ from forgather_mem.planning.isolation.processes import end_processes
 from forgather_mem.telemetry import run_session
 
 _SIZES = ("batch", "length")
+_IN_PYTHON = "in Python a step of it can be planned: forgather_mem.plan(step, model, optimizer, batch)"
 # Trackers that can be told to track nothing, or nothing that others see
 _QUIET = {
     "CLEARML_OFFLINE_MODE": "1",
@@ -79,17 +80,15 @@ def plan_script(
         answer = _answer(Path(folder) / run_session.ANSWER)
         if answer is not None:
             end_processes(folder)  # also what the script's own threads have started when its plan was told
+    nothing = f"the command ended with {code} and has trained nothing that was noticed"
+    problem, notes = (nothing, []) if answer is None else (answer.get("problem"), answer.pop("notes"))
+    if as_json and problem is not None:
+        print(json_text({"refused": problem, "notes": notes}, indent=1))
     if answer is None:
-        complain(
-            f"no plan: the command ended with {code} and has trained nothing that was noticed",
-            None
-            if code
-            else "in Python a step of it can be planned: forgather_mem.plan(step, model, optimizer, batch)",
-        )
+        complain(f"no plan: {nothing}", None if code else _IN_PYTHON)
         return code if code > 0 else FAILURE
-    notes = answer.pop("notes")
-    if "problem" in answer:
-        raise ForgatherMemError("\n".join([f"this can't be planned: {answer['problem']}", *notes]))
+    if problem is not None:
+        raise ForgatherMemError("\n".join([f"this can't be planned: {problem}", *notes]))
     text = answer.pop("text")
     if as_json:
         print(json_text({**answer, "notes": notes}, indent=1))

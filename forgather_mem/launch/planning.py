@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from forgather_mem.planning.isolation.acts import acted_on
 from forgather_mem.planning.isolation.processes import end_processes
-from forgather_mem.planning.loop.backward_passes import around_passes
+from forgather_mem.planning.private_state import around_passes, leave_weights_unread
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ def meetings() -> dict[str, Callable[[], object]]:
     }
     request = _request()
     if request["meta"]:
-        found[_MODELS] = _leave_weights_unread
+        found[_MODELS] = functools.partial(leave_weights_unread, acts.missing)
     if "failed" in request:
         _end_in_time(request["failed"]["until_s"])  # type: ignore[index]
     return {name: functools.partial(_done_or_ended, meet, acts) for name, meet in found.items()}
@@ -68,6 +68,7 @@ class _Acts:
 
     def __init__(self) -> None:
         self._done: dict[str, None] = {}
+        self.missing: list[str] = []  # notes on what torch doesn't have
         self.planner: tuple[int, int] | None = None  # its process and thread
         self._turn = allocate_lock()
         self._not_noted = os.environ[run_session.PLAN], "/dev/", "/proc/"
@@ -134,7 +135,7 @@ class _Acts:
         here = f"'{os.environ.get('PWD')}/"
         near_first = sorted(self._done, key=lambda act: "'/" in act and here not in act)
         text = ", ".join(near_first[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
-        return [f"Before it was planned the script acted as in a run: {text}."] if text else []
+        return [*self.missing, *([f"Before it was planned the script acted as in a run: {text}."] if text else [])]
 
 
 def _request() -> dict[str, object]:
@@ -201,7 +202,7 @@ def _plan_loops(acts: _Acts) -> None:
             begins(is_late=True)
 
     module.__call__ = called
-    around_passes(passed)
+    around_passes(passed, acts.missing)
     sys.modules[_OPTIMIZERS].register_optimizer_step_pre_hook(stepping)
 
 
@@ -334,10 +335,3 @@ def _allow_what_devices_do() -> None:
 
     module.is_torch_bf16_gpu_available = lambda: True  # type: ignore[attr-defined]
     module.TrainingArguments.__post_init__ = checked
-
-
-def _leave_weights_unread() -> None:
-    """From now on parameters have a size and no memory, and no checkpoint is read."""
-    from forgather_mem.planning.changes import leave_weights_unread
-
-    leave_weights_unread(sys.modules[_MODELS].PreTrainedModel)

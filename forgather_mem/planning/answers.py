@@ -15,6 +15,7 @@ from forgather_mem.planning.changes import ATTENTION
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.isolation.child import WaitsError
 from forgather_mem.planning.loop.script import NOT_HERE, Script
+from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.search import Search, all_of, largest_plan, side_by_side
 from forgather_mem.planning.storage_log import Trace
@@ -61,7 +62,7 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
     sizes = cast(Sequence[tuple[int | None, int | None]], request["sizes"])
     card_bytes, ranks = cast(int | None, request["card_bytes"]), cast(int, request.get("ranks", 1))
     trainer: Trainer = None if isinstance(training, Script) else training
-    begin = functools.partial(begun_plan, training)
+    begin = functools.partial(begun_plan, training, alive=AliveThings())
     asked = [Wanted(PlannedShape(*size), card_bytes is not None, ranks) for size in sizes]
     try:
         plans = all_of(side_by_side([_once(one) for one in asked], begin))
@@ -102,7 +103,7 @@ def card_plan(
 
     def fits(peak_bytes: int, trace: Trace) -> bool:
         room_bytes = card.bytes - context.high_bytes
-        return peak_bytes <= room_bytes and reserved_by_allocator(*trace, room_bytes) is not None
+        return peak_bytes <= room_bytes and reserved_by_allocator(*trace[:2], room_bytes) is not None
 
     is_enough = fits(own.peak_bytes, own.trace)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
@@ -15,7 +16,6 @@ from torch.utils.data import DataLoader
 
 from forgather_mem.planning.pretending import tensors_among
 
-JOINS = "The collator joins rows"
 _MEASURE_S = 1.0
 _COLLATED = 4  # of the largest with padding, and of those with the most in all; the collator shows which is larger
 _TOKENS = "input_ids"
@@ -76,8 +76,7 @@ class Longest(NamedTuple):
         measured: How many rows were looked at.
         of: How many there are.
         unit: What the length counts.
-        shorter: Rows that are shorter: the longest of them, and the shortest.
-        mean: Length of a row.
+        shortest: A row that is shorter than all others.
     """
 
     numbers: Sequence[int]
@@ -85,18 +84,13 @@ class Longest(NamedTuple):
     measured: int
     of: int
     unit: str = "tokens"
-    shorter: Sequence[int] = ()
-    mean: float = 0.0
+    shortest: int = 0
 
-    def note(self) -> str:
-        """What a reader has to know."""
+    def notes(self, joined: int) -> list[str]:
+        """What a reader has to know, where so many are joined into one."""
         seen = "" if self.measured == self.of else f", of the {self.measured:,} that could be looked at in a second"
-        return f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}; others take less."
-
-    def joined_note(self, rows: int) -> str:
-        """What a reader has to know where so many are joined."""
-        mean = f"; {rows:,} rows have {rows * self.mean:,.0f} on average" if self.unit == "tokens" else ""
-        return f"{JOINS}, so that other batches are shorter: an upper bound{mean}."
+        upper = ["The collator joins rows, so that other batches are shorter: an upper bound."] if joined else []
+        return [f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}; others take less.", *upper]
 
 
 class Coming(NamedTuple):
@@ -117,9 +111,9 @@ class Coming(NamedTuple):
         begin = self.largest - self.largest % self.each
         return itertools.chain(self.batches[: self.each], itertools.cycle(self.batches[begin:]))
 
-    def note(self, shape: PlannedShape | None = None) -> str:
+    def note(self, shape: PlannedShape) -> str:
         """What a reader has to know, where the largest has this shape."""
-        each = f" to {shape.length:,} tokens" if shape and shape.length and not shape.joined else ""
+        each = f" to {shape.length:,} tokens" if shape.length and not shape.joined else ""
         of = f"number {self.largest + 1:,}, {len(self.batches[self.largest]):,} rows{each}"
         return f"Batches are the largest of the {len(self.batches):,} that come in this order: {of}."
 
@@ -212,11 +206,9 @@ def _longest_of(measured: Sequence[Row], rows: int, dataset: object) -> Longest 
     also = _longest_of_others(measured)
     ordered = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     length, unit = lengths[ordered[0]], measured[ordered[0]].unit
-    next_longest = next(number for number in ordered if lengths[number] < length)
-    shorter, mean = (next_longest, ordered[-1]), sum(lengths) / len(lengths)
     also = [number for number in also if number not in ordered[:rows]][: rows - 1]
     of = len(cast(Sized, dataset))
-    return Longest([*ordered[: rows - len(also)], *also], length, len(lengths), of, unit, shorter, mean)
+    return Longest([*ordered[: rows - len(also)], *also], length, len(lengths), of, unit, ordered[-1])
 
 
 def largest_that_comes(loader: Any, measured: Sequence[Row], each: int, most: int | None) -> Coming | None:
@@ -296,17 +288,14 @@ def collating(
     """A collate function that makes the batches of a plan, whatever rows it is given.
 
     A model may leave a mask without padding aside, which those of the training will have: where the longest rows are of
-    one length, one of them makes room for a shorter row, unless the batch would have another size then.
+    one length, one of them makes room for the shortest, unless the batch would have another size then.
     """
 
-    def made(samples: list[object]) -> tuple[Batch, int]:
-        batch = collate(samples)
-        if not _joins(collate, samples, batch):
-            return resized(batch, wanted.rows, wanted.length), 0
-        if wanted.rows is not None:
-            samples = [samples[place % len(samples)] for place in range(wanted.rows)]
-            batch = collate(samples)
-        return resized(batch, None, wanted.length), len(samples)
+    def made(samples: list[object]) -> Batch:
+        return resized(collate(samples), None, wanted.length)
+
+    def sizes(batch: object) -> list[torch.Size]:
+        return [one.shape for one in tensors_among(batch)]
 
     coming = longest.planned() if isinstance(longest, Coming) else None
 
@@ -315,11 +304,15 @@ def collating(
             samples = [dataset[row] for row in next(coming)]
         elif isinstance(longest, Longest):
             samples = [dataset[longest.numbers[place % len(longest.numbers)]] for place in range(len(samples))]
-        batch, joined = made(samples)
-        if isinstance(longest, Longest) and not joined and (wanted.rows or len(samples)) > 1 and not _is_padded(batch):
-            mixed = ([samples[0], dataset[number], *samples[2:]] for number in longest.shorter)
-            batch = next(_padded(lambda rows: made(rows)[0], mixed, [one.shape for one in tensors_among(batch)]), batch)
-        tell(shape_of(batch)._replace(joined=joined))
+        if wanted.rows is not None:
+            samples = [samples[place % len(samples)] for place in range(wanted.rows)]
+        batch = made(samples)
+        if isinstance(longest, Longest) and len(samples) > 1:
+            with suppress(Exception):  # the collator's own: it takes rows of one length only
+                mixed = made([samples[0], dataset[longest.shortest], *samples[2:]])
+                batch = mixed if sizes(mixed) == sizes(batch) else batch
+        shape = shape_of(batch)
+        tell(shape._replace(joined=len(samples) if shape.rows == 1 < len(samples) else 0))
         return batch
 
     return collated
@@ -330,11 +323,12 @@ def batches_of_longest_rows(
     rows: int,
     column: str,
     wanted: PlannedShape,
-    tell: Callable[[PlannedShape], None] = lambda _: None,
+    shapes: list[PlannedShape],
+    notes: list[str],
     each: int = 1,
     most: int | None = None,
-) -> Longest | Coming | None:
-    """Let a loader make the batches of a plan; the rows that they are of, if those differ.
+) -> bool:
+    """Let a loader make the batches of a plan; whether they are of other rows than its own.
 
     Those are the largest batches of those that come, where their order is known, else of the longest rows.
 
@@ -343,10 +337,23 @@ def batches_of_longest_rows(
         rows: Of a batch.
         column: Of the dataset, with lengths.
         wanted: Another shape of batches.
-        tell: Told the shape of each.
+        shapes: Gets the shape of each.
+        notes: Gets what a reader has to know of them.
         each: How many batches a step has.
         most: How many batches come in all; None where it is not known.
     """
+
+    made_before = itertools.count()
+
+    def tell(shape: PlannedShape) -> None:
+        shapes.append(shape)
+        number, told = next(made_before), []
+        if isinstance(longest, Coming) and number == each + longest.largest % each:
+            told = [longest.note(shape)]
+        elif isinstance(longest, Longest) and wanted.length is None:
+            told = longest.notes(shape.joined)
+        notes.extend(note for note in told if note not in notes)
+
     inner: Any = getattr(loader, "base_dataloader", loader)
     measured = looked_at(loader.dataset, column)
     longest: Longest | Coming | None = _longest_of(measured, rows, loader.dataset)
@@ -355,17 +362,7 @@ def batches_of_longest_rows(
     if is_of_any_size or (most and longest is not None and wanted == PlannedShape()):
         longest = largest_that_comes(loader, measured, each, most) or longest
     inner.collate_fn = collating(inner.collate_fn, loader.dataset, longest, wanted, tell)
-    return longest
-
-
-def _joins(collate: Callable[[list[object]], object], samples: list[object], batch: object) -> bool:
-    """Whether rows become one row."""
-    if shape_of(batch).rows != 1:
-        return False
-    try:
-        return len(samples) > 1 or shape_of(collate([*samples, *samples])).rows == 1
-    except Exception:  # noqa: BLE001  # the collator's own: it takes one row only
-        return False
+    return longest is not None
 
 
 def _measured(dataset: Dataset) -> Iterator[Row]:
@@ -391,22 +388,8 @@ def _longest_of_others(rows: Sequence[Row]) -> list[int]:
     return [number for _, number in longest.values()]
 
 
-def _padded(
-    made: Callable[[list[object]], Batch], of: Iterable[list[object]], sizes: Sequence[torch.Size]
-) -> Iterator[Batch]:
-    """The batches that have padding and these sizes."""
-    for samples in of:
-        try:
-            batch = made(samples)
-        except Exception:  # noqa: BLE001  # the collator's own: it takes rows of one length only
-            return
-        if _is_padded(batch) and [one.shape for one in tensors_among(batch)] == sizes:
-            yield batch
-
-
 def _is_padded(batch: object) -> bool:
     """Whether a mask of the batch leaves something out."""
     named = batch if isinstance(batch, Mapping) else {}
     masks = [value for name, value in named.items() if "mask" in str(name) and isinstance(value, torch.Tensor)]
-    with _disable_current_modes():
-        return any(not mask.all() for mask in masks)
+    return any(not mask.all() for mask in masks)

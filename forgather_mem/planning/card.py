@@ -64,7 +64,7 @@ def use_of_card(peak_bytes: int, reserved_bytes: int, trace: Trace, card_bytes: 
     while high - low > high // 50:
         if not low < room < high:
             room = (low + high) // 2
-        enough = reserved_by_allocator(*trace, room)
+        enough = reserved_by_allocator(*trace[:2], room)
         low, high = (room, high) if enough is None else (low, enough)
     return CardUse(peak_bytes + context.low_bytes, high + context.high_bytes)
 

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 
-from forgather_mem.errors import PlanError
-from forgather_mem.planning.batches import Batch, PlannedShape, Trainer, Wanted, resized, shape_of
-from forgather_mem.planning.changes import leave_uncompiled, need_no_values, step_as_on_a_device
+from forgather_mem.planning.batches import Batch, PlannedShape, Trainer, Wanted
 from forgather_mem.planning.highest import begun_highest_plan
-from forgather_mem.planning.isolation.child import notes_of
-from forgather_mem.planning.loop.rounds import Rounds
-from forgather_mem.planning.loop.script import Script
-from forgather_mem.planning.model import empty, notes_on
-from forgather_mem.planning.phases import tell_phases
-from forgather_mem.planning.pretending import Pretending, tensors_among, warm_up
-from forgather_mem.planning.ranks import prepare_ranks
-from forgather_mem.planning.result import PLANS, Plan, plan_of_log
-from forgather_mem.planning.stand_ins import StandIns
-from forgather_mem.planning.storage_log import StorageLog, Trace
+from forgather_mem.planning.loop.script import Script, plan_function
+from forgather_mem.planning.model import AliveThings
+from forgather_mem.planning.result import PLANS, Plan
 from forgather_mem.planning.trainer import plan_of_trainer
-
-if TYPE_CHECKING:
-    from forgather_mem.planning.isolation.acts import Lines
 
 _Given = TypeVar("_Given")
 
@@ -89,33 +76,27 @@ def plan(
         raise TypeError(f"plan(step, ..., {next(iter(arguments))}=...): only a Trainer has arguments to change")
     else:
         optimizers = [] if optimizer is None else _listed(optimizer)
-        begun = _begun(functools.partial(_plan_of_loop, training, _listed(model), optimizers, batch, wanted))
-    found = replace(begun(), trace=Trace())
+        begun = begun_highest_plan(
+            functools.partial(plan_function, training, _listed(model), optimizers, batch, wanted)
+        )
+    found = begun()
     if not callable(training) and wanted.shape == PlannedShape() and not arguments and ranks == 1:
         PLANS[training] = found
     return found
 
 
-def begun_plan(training: Trainer | Script, wanted: Wanted) -> Callable[[], Plan]:
+def begun_plan(training: Trainer | Script, wanted: Wanted, alive: AliveThings | None = None) -> Callable[[], Plan]:
     """The plan of a Trainer or a script, begun: several are made side by side.
 
     What it returns waits for the plan, and must be called.
+
+    Args:
+        training: The training.
+        wanted: What is planned.
+        alive: What there is in this process, where several plans share it: else a child looks for itself.
     """
-    if isinstance(training, Script):
-        return _begun(functools.partial(training.plan, wanted))
-    return _begun(functools.partial(plan_of_trainer, training, wanted))
-
-
-def _begun(made: Callable[[StandIns], Plan]) -> Callable[[], Plan]:
-    warm_up()
-    not_done: Lines = {}
-    wait = begun_highest_plan(made, not_done)
-
-    def found() -> Plan:
-        plan = wait()
-        return plan.with_notes(notes_of(not_done, "\n".join(plan.notes)))
-
-    return found
+    made = training.plan if isinstance(training, Script) else functools.partial(plan_of_trainer, training)
+    return begun_highest_plan(functools.partial(made, wanted, alive))
 
 
 def _is_trainer(training: object) -> bool:
@@ -124,44 +105,3 @@ def _is_trainer(training: object) -> bool:
 
 def _listed(given: _Given | Sequence[_Given]) -> Sequence[_Given]:
     return given if isinstance(given, Sequence) else [given]
-
-
-def _plan_of_loop(
-    step: Callable[[Batch], object],
-    models: Sequence[torch.nn.Module],
-    optimizers: Sequence[torch.optim.Optimizer],
-    batch: Batch,
-    wanted: Wanted,
-    answers: StandIns,
-) -> Plan:
-    """What `step(batch)` takes, called until it is enough. The models can't be used afterwards: call it in a child.
-
-    Raises:
-        PlanError: if the step has an optimizer and neither went backward nor called it: it would tell too little.
-    """
-    if wanted.on_device:
-        step_as_on_a_device()
-    log = StorageLog()
-    mode = Pretending(log, wanted.on_device, answers)
-    answers.answer(holds=not wanted.on_device)
-    given, batch = batch, resized(batch, wanted.shape.rows, wanted.shape.length)
-    for tensor in tensors_among(batch):
-        log.saw(tensor, "batch")
-    notes = empty(models, optimizers, mode, log, given)
-    prepare_ranks(models, mode)
-    rounds = Rounds(log, optimizers)
-    tell_phases(log, models, rounds.stepped)
-    need_no_values()
-    leave_uncompiled(notes)
-    with mode:
-        while rounds.go_on():
-            log.begin("forward", rounds.step)
-            step(batch)
-            if not {"backward", "optimizer"} & {stretch.phase for stretch in log.stretches}:
-                if not optimizers:
-                    break
-                raise PlanError(
-                    "step(batch) called no backward(): give a function that also does backward() and optimizer.step()"
-                )
-    notes += [note for model in models for note in notes_on(model, wanted.on_device)]
-    return plan_of_log(log, shape_of(batch), notes=[*notes, *rounds.notes()], host=mode.host)

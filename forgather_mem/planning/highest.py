@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child, notes_of
+from forgather_mem.planning.pretending import warm_up
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.stand_ins import NUMBERS, StandIns, listed_lines
@@ -28,13 +29,20 @@ class Told(NamedTuple):
         return (self.plan.peak_bytes if self.plan else -1, self.answers.operations)
 
 
-def begun_highest_plan(made: Callable[[StandIns], Plan], not_done: Lines) -> Callable[[], Plan]:
+def begun_highest_plan(made: Callable[[StandIns], Plan]) -> Callable[[], Plan]:
     """The plan, each in a child, whose answers make it the highest; the first is begun.
 
     What it returns waits for it, and must be called: it raises `PlanError` where no answers make a plan.
     """
+    warm_up()
+    not_done: Lines = {}
     wait = begun_in_a_child(partial(_told, made, StandIns()), not_done=not_done)
-    return lambda: _highest(wait(), made, not_done)
+
+    def found() -> Plan:
+        plan = _highest(wait(), made, not_done)
+        return plan.with_notes(notes_of(not_done, "\n".join(plan.notes)))
+
+    return found
 
 
 def _highest(first: Told, made: Callable[[StandIns], Plan], not_done: Lines, most_plans: int = 10) -> Plan:
@@ -81,7 +89,5 @@ def _dependence(depends: dict[str, int], best: Told) -> list[str]:
 def _told(made: Callable[[StandIns], Plan], answers: StandIns) -> Told:
     try:
         return Told(made(answers), "", answers)
-    except PlanError as error:
-        return Told(None, str(error), answers)
     except Exception as error:  # noqa: BLE001  # the training's own: the parent tells it
         return Told(None, problem_of(error), answers)

@@ -6,60 +6,52 @@ A parameter stays the same object, so that whoever has it has no values either: 
 from __future__ import annotations
 
 import gc
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from queue import Queue
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import Optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
 from forgather_mem.heap.owners import find_owners
 from forgather_mem.planning.pretending import Pretending, tensors_among
+from forgather_mem.planning.private_state import swap
 from forgather_mem.planning.ranks import empty_shards, like_shard
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import MIB, format_bytes
 
 OTHER_MODELS, OTHER_TENSORS = "other models", "other tensors"
 WORKSPACES = "Not in the plan is the workspace"
+_Kind = TypeVar("_Kind")
 
 
-def empty(
-    models: Iterable[nn.Module],
-    optimizers: Iterable[torch.optim.Optimizer],
-    mode: Pretending,
-    log: StorageLog,
-    replaced: object = None,
-    leaves: Iterable[torch.Tensor] = (),
-) -> list[str]:
-    """Put tensors of the same size without values in place of all weights; what shares memory shares it still.
+class AliveThings:
+    """What there is in this process but garbage, found in one pass over the heap, which the plans of a command share.
 
-    Buffers on the host keep their values: models ask for them (positions, masks), and they are small. Of all other
-    models that are alive the parameters go as well; what else is alive is noted.
-
-    Args:
-        models: The models, which may share weights.
-        optimizers: Given the emptied parameters; their state, if they have one already, loses its values, too.
-        mode: Makes tensors without values.
-        log: Told of each parameter and state.
-        replaced: A batch that is planned in another size.
-        leaves: What is trained and is in no model.
-
-    Returns:
-        Notes on what is alive beside them, by name.
-
-    Raises:
-        PlanError: if a parameter is of a kind that can't be planned.
+    Nothing is kept by it, since that would not be given back in a plan.
     """
-    emptied = _Emptied(mode, log)  # nothing holds it: where a model is sharded later its weights go
-    for model in models:
-        emptied.model(model)
-    with torch.no_grad():
-        for leaf in leaves:
-            emptied.parameter_of(leaf, "parameters")
-    for optimizer in optimizers:
-        emptied.optimizer(optimizer)
-    return emptied.others(set(map(id, tensors_among(replaced))))
+
+    def __init__(self) -> None:
+        gc.unfreeze()
+        gc.collect()
+        things = gc.get_objects()
+        types = set(map(type, things))
+        self._found: dict[type, list[weakref.ref[Any]]] = {
+            kind: [weakref.ref(one) for one in things if type(one) in of_kind]
+            for kind in (nn.Module, torch.Tensor, Optimizer, _BaseDataLoaderIter, Queue)
+            if (of_kind := {one for one in types if issubclass(one, kind)})
+        }
+        things.clear()  # it has itself
+
+    def all_of(self, kind: type[_Kind]) -> list[_Kind]:
+        """Those that there are still."""
+        return [one for found in self._found.get(kind, ()) if (one := found()) is not None]
 
 
 def notes_on(model: nn.Module, on_device: bool) -> list[str]:
@@ -68,8 +60,16 @@ def notes_on(model: nn.Module, on_device: bool) -> list[str]:
     return [f"{WORKSPACES} of {', '.join(kinds)}, a lower bound."] if kinds and on_device else []
 
 
-class _Emptied:
-    """Old parameters and new ones."""
+class Emptied:
+    """Puts tensors of the same size without values in place of weights; what shares memory shares it still.
+
+    Buffers on the host keep their values: models ask for them (positions, masks), and they are small. Nothing holds
+    this for long: where a model is sharded later its weights go.
+
+    Args:
+        mode: Makes tensors without values.
+        log: Told of each parameter and state.
+    """
 
     def __init__(self, mode: Pretending, log: StorageLog) -> None:
         self._mode, self._log = mode, log
@@ -79,46 +79,65 @@ class _Emptied:
         self._shared: Counter[int] = Counter()  # tensors in a storage
 
     def model(self, model: nn.Module) -> None:
+        """Take its values.
+
+        Raises:
+            PlanError: if a parameter is of a kind that can't be planned.
+        """
         with torch.no_grad():
             for whole, shard in empty_shards(model, self._mode.unknown):
-                self._is_now(whole, shard)
+                shard.__dict__.update(whole.__dict__)
+                self._new[id(whole)] = shard
+                self._old.append(whole)
+                self._log.saw(shard, "parameters")
         for name, parameter in model.named_parameters():
             if id(parameter) not in self._new and not isinstance(parameter, FakeTensor):
                 _check_kind(name, parameter)
         self._modules(list(model.modules()), "parameters")
 
-    def _modules(self, modules: Sequence[nn.Module], part: str) -> None:
-        """Without those below them."""
-        own = [one for module in modules for one in module._parameters.values() if one is not None]
-        self._shared = Counter(one.untyped_storage()._cdata for one in {id(one): one for one in own}.values())
+    def leaves(self, tensors: Iterable[torch.Tensor]) -> None:
+        """What is trained and is in no model."""
         with torch.no_grad():
-            for module in modules:
-                for key, old in module._parameters.items():
-                    if old is not None:
-                        module._parameters[key] = self.parameter_of(old, part)  # type: ignore[assignment]
-                for key, buffer in module._buffers.items():
-                    if buffer is not None:
-                        module._buffers[key] = new = buffer if buffer.device.type == "cpu" else self._like(buffer)
-                        self._log.saw(new, part)
+            for tensor in tensors:
+                self._parameter(tensor, "parameters")
 
-    def others(self, passed_over: set[int]) -> list[str]:
-        """All that is alive beside them; on a device what is there, and where there is none the weights of models."""
-        (alive, held), log = _alive_things(), self._mode.log
+    def optimizer(self, optimizer: Optimizer) -> None:
+        """Give it the emptied parameters; its state, if it has one already, loses its values, too."""
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                group["params"] = [self._new.get(id(parameter), parameter) for parameter in group["params"]]
+            for parameter in list(optimizer.state):
+                new = self._new.get(id(parameter))
+                if new is not None:
+                    optimizer.state[new] = self._state_of(optimizer.state.pop(parameter))
+
+    def others(self, alive: AliveThings, log: StorageLog, replaced: object = None) -> list[str]:
+        """Take the parameters of all other models that are alive, and note what else is; on a device what is there.
+
+        Args:
+            alive: What there is.
+            log: Told of them.
+            replaced: A batch that is planned in another size.
+
+        Returns:
+            Notes on the largest, by name.
+        """
+        self._log, passed_over = log, set(map(id, tensors_among(replaced)))
+        held, modules = alive.all_of(torch.Tensor), alive.all_of(nn.Module)
         if self._mode.host is not None:
             is_there = any(one.device.type not in ("cpu", "meta") for one in held)
             passed_over.update(id(one) for one in held if is_there and one.device.type == "cpu")
         modules = [
             module
-            for module in alive
+            for module in modules
             if all(
                 type(one) in (torch.Tensor, nn.Parameter) and id(one) not in passed_over
                 for one in module._parameters.values()
                 if one is not None and id(one) not in self._new
             )
         ]
-        self._log = log
         own = {id(one) for one in self._new.values()}
-        models = [(root, _size(root, own)) for root in roots(modules)]
+        models = [(root, sum(one.nbytes for one in root.parameters() if id(one) not in own)) for root in roots(modules)]
         self._modules(modules, OTHER_MODELS)
         tensors = []
         for tensor in held:
@@ -128,30 +147,34 @@ class _Emptied:
                 where.saw(tensor, OTHER_TENSORS)
                 tensors.append((tensor, tensor.untyped_storage().nbytes() if where is log else 0))
         notes = [*_note_of(OTHER_MODELS, models), *_note_of(OTHER_TENSORS, tensors)]
-        del alive, held, modules, models, tensors
+        del held, modules, models, tensors
         gc.freeze()  # a Trainer collects garbage before it trains
         return notes
 
-    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+    def _modules(self, modules: Sequence[nn.Module], part: str) -> None:
+        """Without those below them."""
+        own = [one for module in modules for one in module._parameters.values() if one is not None]
+        self._shared = Counter(one.untyped_storage()._cdata for one in {id(one): one for one in own}.values())
         with torch.no_grad():
-            for group in optimizer.param_groups:
-                group["params"] = [self._new.get(id(parameter), parameter) for parameter in group["params"]]
-            for parameter in list(optimizer.state):
-                new = self._new.get(id(parameter))
-                if new is not None:
-                    optimizer.state[new] = self._state_of(optimizer.state.pop(parameter))
+            for module in modules:
+                for key, old in module._parameters.items():
+                    if old is not None:
+                        module._parameters[key] = self._parameter(old, part)  # type: ignore[assignment]
+                for key, buffer in module._buffers.items():
+                    if buffer is not None:
+                        module._buffers[key] = new = buffer if buffer.device.type == "cpu" else self._like(buffer)
+                        self._log.saw(new, part)
 
     def _state_of(self, state: Mapping[str, object]) -> dict[str, object]:
         emptied = {
             key: like_shard(value, self._mode.unknown) if isinstance(value, torch.Tensor) and value.dim() else value
             for key, value in state.items()
         }
-        for value in emptied.values():
-            if isinstance(value, torch.Tensor):
-                self._log.saw(value, "optimizer")
+        for value in tensors_among(emptied):
+            self._log.saw(value, "optimizer")
         return emptied
 
-    def parameter_of(self, old: torch.Tensor, part: str) -> torch.Tensor:
+    def _parameter(self, old: torch.Tensor, part: str) -> torch.Tensor:
         if isinstance(old, FakeTensor):  # by another model that has it
             return old
         if id(old) not in self._new:
@@ -165,12 +188,6 @@ class _Emptied:
             self._log.shares(new, old)
         return self._new[id(old)]
 
-    def _is_now(self, old: nn.Parameter, new: nn.Parameter) -> None:
-        new.__dict__.update(old.__dict__)
-        self._new[id(old)] = new
-        self._old.append(old)
-        self._log.saw(new, "parameters")
-
     def _like(self, old: torch.Tensor) -> torch.Tensor:
         storage = old.untyped_storage()
         if self._shared[storage._cdata] <= 1:
@@ -181,28 +198,10 @@ class _Emptied:
         return base.view(old.dtype).as_strided(old.size(), old.stride(), old.storage_offset())
 
 
-def swap(one: torch.Tensor, other: torch.Tensor) -> None:
-    """As `torch.utils.swap_tensors`, which refuses where somebody has a weak reference: that is to have the new one.
-
-    Hooks stay.
-    """
-    hooks = one._backward_hooks, one._post_accumulate_grad_hooks
-    torch._C._swap_tensor_impl(one, other)
-    one.__class__, other.__class__ = other.__class__, one.__class__
-    one.__dict__, other.__dict__ = other.__dict__, one.__dict__
-    for name, kept in zip(("_backward_hooks", "_post_accumulate_grad_hooks"), hooks, strict=True):
-        if kept:
-            setattr(one, name, kept)
-
-
 def roots(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """Those that are no part of another."""
     parts = {id(one) for module in modules for one in module._modules.values()}
     return [module for module in modules if id(module) not in parts]
-
-
-def _size(model: nn.Module, but: set[int]) -> int:
-    return sum(one.nbytes for one in model.parameters() if id(one) not in but)
 
 
 def _has_no_storage(tensor: torch.Tensor) -> bool:
@@ -215,16 +214,6 @@ def _check_kind(name: str, parameter: torch.Tensor) -> None:
     kind = type(parameter)
     if kind not in (torch.Tensor, nn.Parameter):
         raise PlanError(f"{name} is a {kind.__name__}: quantized and sharded weights can't be planned")
-
-
-def _alive_things() -> tuple[list[nn.Module], list[torch.Tensor]]:
-    """All modules and tensors of this process but garbage, also what was frozen, of which nothing is left."""
-    gc.unfreeze()
-    gc.collect()
-    things = gc.get_objects()
-    kinds = set(map(type, things))
-    modules, tensors = ({one for one in kinds if issubclass(one, kind)} for kind in (nn.Module, torch.Tensor))
-    return [one for one in things if type(one) in modules], [one for one in things if type(one) in tensors]
 
 
 def _note_of(part: str, sizes: Iterable[tuple[object, int]], most_named: int = 3) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.recurrent import OF_ONEDNN, workspace_bytes
@@ -59,9 +60,9 @@ class Pretending(TorchDispatchMode):
             return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
 
     @contextmanager
-    def logging_to(self, log: StorageLog) -> Iterator[None]:
-        """What is made inside is noted there instead."""
-        own, self.log = self.log, log
+    def logging_to(self, log: StorageLog | None) -> Iterator[None]:
+        """What is made inside is noted there instead, if there is one."""
+        own, self.log = self.log, log or self.log
         try:
             yield
         finally:
@@ -124,8 +125,6 @@ class Pretending(TorchDispatchMode):
             return self._answers.value(cast(torch.Tensor, args[0]).dtype)
         if func is torch.ops.aten.equal.default:
             return self._answers.value(torch.bool)
-        if func is torch.ops.aten._ctc_loss.Tensor:
-            return self._ctc_loss(cast(Sequence[torch.Tensor], args))
         told = self._with_numbers(args) if func.overloadpacket in _INDEXED else args
         with self._fake:
             if func in _GREATEST:
@@ -146,7 +145,7 @@ class Pretending(TorchDispatchMode):
     def _by_meta_kernel(self, func: torch._ops.OpOverload, args: Sequence[Any], keywords: Mapping[str, object]) -> Any:
         """Its result, or where the meta kernel differs from the host's, what that makes."""
         if func is torch.ops.aten._grouped_mm.default:  # which takes other numbers as well
-            halves = _replaced(args, lambda one: one.bfloat16() if one.is_floating_point() else one)
+            halves = tree_map_only(torch.Tensor, lambda one: one.bfloat16() if one.is_floating_point() else one, args)
             return func(*halves, **keywords).to(args[0].dtype)
         if func is torch.ops.aten._embedding_bag_backward.default and args[9]:  # sparse: a row for each index
             of_row = args[0].new_empty(args[1].numel(), args[0].size(1))
@@ -175,18 +174,9 @@ class Pretending(TorchDispatchMode):
                 indices += index.nonzero().unbind(1)
         return [args[0], indices, *args[2:]]
 
-    def _ctc_loss(self, args: Sequence[torch.Tensor]) -> object:
-        """What it returns is as long as the longest label, which is known."""
-        logits, lengths = args[0], args[3]
-        if self._is_unknown(lengths):
-            raise PlanError("ctc_loss() needs the lengths of the labels, and a plan computes none from weights")
-        sizes = lengths.size(0), logits.size(0), 2 * int(lengths.max()) + 1
-        with self._fake:
-            return logits.new_empty(sizes[0]), logits.new_empty(sizes)
-
     def _blank(self, value: Any) -> Any:
         """Arguments with tensors without values in place of all others; called in fake mode."""
-        return _replaced(value, lambda one: one if isinstance(one, FakeTensor) else self.unknown(one))
+        return tree_map_only(torch.Tensor, lambda one: one if isinstance(one, FakeTensor) else self.unknown(one), value)
 
     def _compute(self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
         if func._schema.is_mutable or not any(_may_be_large(of) for of in func._schema.returns):
@@ -201,7 +191,7 @@ class Pretending(TorchDispatchMode):
 
 
 def _together(func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
-    """What ranks do together, in place. Torch before 2.9 can't do it without values, so that it is given empty ones."""
+    """What ranks do together, in place, with empty tensors: what it returns to wait for would keep those given."""
     given: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def emptied(tensor: torch.Tensor) -> torch.Tensor:
@@ -209,19 +199,8 @@ def _together(func: torch._ops.OpOverload, args: Sequence[object], keywords: Map
         given[id(empty)] = empty, tensor
         return empty
 
-    result = func(*_replaced(list(args), emptied), **_replaced(dict(keywords), emptied))
-    return _replaced(result, lambda empty: given[id(empty)][1])
-
-
-def _replaced(value: Any, by: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Arguments or results of an operation with other tensors."""
-    if isinstance(value, torch.Tensor):
-        return by(value)
-    if isinstance(value, list | tuple):
-        return type(value)(_replaced(one, by) for one in value)
-    if isinstance(value, Mapping):
-        return {key: _replaced(one, by) for key, one in value.items()}
-    return value
+    args, keywords = tree_map_only(torch.Tensor, emptied, (list(args), dict(keywords)))
+    return tree_map_only(torch.Tensor, lambda empty: given[id(empty)][1], func(*args, **keywords))
 
 
 class _Fake(FakeTensorMode):
@@ -256,11 +235,18 @@ def _each_once(given: torch.Tensor, *_: object, **__: object) -> tuple[torch.Ten
     return given.new_empty(given.numel()), numbers, numbers.flatten()
 
 
+def _alignments(logits: torch.Tensor, labels: torch.Tensor, *_: object, **__: object) -> tuple[torch.Tensor, ...]:
+    """As if a label had all tokens."""
+    rows, steps = logits.size(-2), logits.size(0)
+    return logits.new_empty(rows), logits.new_empty(rows, steps, 2 * labels.size(-1) + 1)
+
+
 # What is as large as values make it, at its largest
 _GREATEST: dict[torch._ops.OpOverload, Callable[..., object]] = {
     torch.ops.aten.nonzero.default: _numbers_of_all,
     torch.ops.aten.masked_select.default: lambda of, mask: of.new_empty(torch.broadcast_tensors(of, mask)[0].numel()),
     torch.ops.aten._unique2.default: _each_once,
+    torch.ops.aten._ctc_loss.Tensor: _alignments,
 }
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.distributed import fsdp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -22,50 +20,30 @@ from torch.nn.parallel import DistributedDataParallel
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Trainer
 from forgather_mem.planning.pretending import Pretending
+from forgather_mem.planning.private_state import let_tensors_answer, replace
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import MIB
 
 Tensors = Callable[[torch.Tensor], torch.Tensor]
 
 
-def be_the_first_of(ranks: int, log: StorageLog) -> None:
-    """From now on this process is rank 0 of so many, and its DistributedDataParallel needs no other.
-
-    Raises:
-        PlanError: if it is in a process group already.
-    """
-    if distributed.is_initialized():
-        raise PlanError("ranks: this process is in a process group already")
-    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the group
-
-    distributed.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
-    answer_gradients(log)
-    gather = distributed.all_gather_into_tensor
-
-    def gathered(output: torch.Tensor, tensor: torch.Tensor, *args: object, **keywords: object) -> object:
-        return gather(output.flatten(), tensor.flatten(), *args, **keywords)
-
-    distributed.all_gather_into_tensor = gathered  # type: ignore[assignment]  # accelerate's are of two forms, which a fake group refuses
-
-
-def prepare_ranks(models: Iterable[torch.nn.Module], mode: Pretending) -> None:
+def prepare_ranks(models: Iterable[torch.nn.Module], mode: Pretending, notes: list[str]) -> None:
     """Let models that were made for several ranks, and then emptied, train as those of the first.
 
     Raises:
         PlanError: if the ranks are real: they would wait for this process, which has no part in what they do.
     """
-    if distributed.is_initialized() and distributed.get_world_size() > 1 and distributed.get_backend() != "fake":
-        raise PlanError(f"{distributed.get_world_size()} processes train together: plan it in one, with backend 'fake'")
-    if distributed.is_initialized() and distributed.get_backend() != "fake":  # whose threads a fork does not have
-        distributed.distributed_c10d._update_default_pg(None)
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        distributed.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
-    follow_resizing(mode.log)
+    if not distributed.is_initialized():
+        return
+    if distributed.get_backend() != "fake":
+        if (ranks := distributed.get_world_size()) > 1:
+            raise PlanError(f"{ranks} processes train together: plan it in one, with backend 'fake'")
+        distributed.distributed_c10d._update_default_pg(None)  # it has threads, which a fork does not have
+        _begin_group(1)
     for model in models:
         if not isinstance(model, DistributedDataParallel):
             continue
-        answer_gradients(mode.log)
+        answer_gradients(mode.log, notes)
         with mode:
             model.__init__(  # type: ignore[misc]  # its buckets are for the parameters that it has now
                 model.module,
@@ -77,7 +55,7 @@ def prepare_ranks(models: Iterable[torch.nn.Module], mode: Pretending) -> None:
             )
 
 
-def answer_gradients(log: StorageLog) -> None:
+def answer_gradients(log: StorageLog, notes: list[str]) -> None:
     """Let DistributedDataParallel go on with its own gradients: a fake group answers None, which it refuses."""
 
     def answer(_, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations, and takes only its own
@@ -86,29 +64,44 @@ def answer_gradients(log: StorageLog) -> None:
         answer.set_result(bucket.buffer())
         return answer
 
-    make = DistributedDataParallel.__init__
+    def making(make: Callable[..., None]) -> object:
+        @functools.wraps(make)
+        def made(model: DistributedDataParallel, *args: object, **keywords: object) -> None:
+            make(model, *args, **keywords)
+            model.register_comm_hook(None, answer)
 
-    @functools.wraps(make)
-    def made(model: DistributedDataParallel, *args: object, **keywords: object) -> None:
-        make(model, *args, **keywords)  # type: ignore[arg-type]
-        model.register_comm_hook(None, answer)
+        return made
 
-    DistributedDataParallel.__init__ = made  # type: ignore[method-assign,assignment]
+    replace("torch.nn.parallel:DistributedDataParallel.__init__", making, notes)
 
 
-def train_with_ranks(trainer: Trainer, ranks: int, mode: Pretending, on_device: bool) -> None:
+def train_with_ranks(trainer: Trainer, ranks: int, mode: Pretending, on_device: bool, notes: list[str]) -> None:
     """Let a Trainer of this process train as the first of so many.
 
     Raises:
         PlanError: if it is in a process group already, or shards its model by another way than FSDP 2.
     """
-    be_the_first_of(ranks, mode.log)
+    if distributed.is_initialized():
+        raise PlanError("ranks: this process is in a process group already")
+    _begin_group(ranks)
+    answer_gradients(mode.log, notes)
+
+    def gathering(gather: Callable[..., object]) -> object:  # accelerate's are of two forms, which a fake group refuses
+        return lambda output, tensor, *args, **how: gather(output.flatten(), tensor.flatten(), *args, **how)
+
+    replace("torch.distributed:all_gather_into_tensor", gathering, notes)
     backend = "nccl" if on_device else "gloo"  # gathering is done otherwise with gloo
     of = sys.modules["accelerate.state"]
     for state in (of.PartialState._shared_state, of.AcceleratorState._shared_state):
         state.update(num_processes=ranks, distributed_type=of.DistributedType.MULTI_CPU, backend=backend)
     if shards_model(trainer):
-        _shard_by_accelerate(trainer, mode, on_device)
+        _shard_by_accelerate(trainer, mode, on_device, notes)
+
+
+def _begin_group(ranks: int) -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the group
+
+    distributed.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
 
 
 def shards_model(trainer: Trainer) -> bool:
@@ -116,7 +109,7 @@ def shards_model(trainer: Trainer) -> bool:
     return bool(trainer.args.fsdp or getattr(trainer.args, "fsdp_plugin_args", None))
 
 
-def _shard_by_accelerate(trainer: Trainer, mode: Pretending, on_device: bool) -> None:
+def _shard_by_accelerate(trainer: Trainer, mode: Pretending, on_device: bool, notes: list[str]) -> None:
     """Let accelerate shard the model where it prepares it, which it does with ranks on accelerators only."""
     asked = dict(getattr(trainer.args, "fsdp_plugin_args", None) or {})
     if asked.get("fsdp_version") != 2 or asked.get("cpu_offload"):
@@ -129,15 +122,14 @@ def _shard_by_accelerate(trainer: Trainer, mode: Pretending, on_device: bool) ->
     of = sys.modules["accelerate.state"]
     of.AcceleratorState._shared_state.update(distributed_type=of.DistributedType.FSDP, fsdp_plugin=plugin)
     trainer.is_fsdp_enabled = True
-    follow_resizing(mode.log)
     # By it accelerate knows a parameter again in the optimizer; without memory there is none
-    FakeTensor.data_ptr = lambda tensor: tensor.untyped_storage()._cdata  # type: ignore[method-assign,assignment]
-    shard, own = fsdp.fully_shard, init_device_mesh("cpu", (distributed.get_world_size(),))
+    let_tensors_answer({"data_ptr": lambda tensor: tensor.untyped_storage()._cdata}, notes)
+    own = init_device_mesh("cpu", (distributed.get_world_size(),))  # else the mesh is of what torch was built for
 
-    def sharded(module: nn.Module, mesh: object = None, **keywords: object) -> object:
-        return shard(module, mesh=mesh or own, **keywords)  # type: ignore[call-overload]
+    def sharding(shard: Callable[..., object]) -> object:
+        return lambda module, mesh=None, **how: shard(module, mesh=mesh or own, **how)
 
-    fsdp.fully_shard = sharded  # type: ignore[assignment]  # else the mesh is of what torch was built for
+    replace("torch.distributed.fsdp:fully_shard", sharding, notes)
     if on_device:  # the whole model is on the host, and its shards are told when the training begins
         prepare = trainer.accelerator._prepare_fsdp2
 
@@ -157,8 +149,7 @@ def empty_shards(model: nn.Module, unknown: Tensors) -> Iterator[tuple[nn.Parame
     """
     for module in model.modules():
         state = getattr(module, "_get_fsdp_state", lambda: None)()
-        one = getattr(state, "_fsdp_param_group", None)  # in an older torch
-        for group in getattr(state, "_fsdp_param_groups", () if one is None else (one,)):
+        for group in getattr(state, "_fsdp_param_groups", ()):
             for sharded in group.fsdp_params:
                 yield sharded.sharded_param, _empty(sharded, unknown)
 
@@ -170,15 +161,17 @@ def like_shard(tensor: torch.Tensor, unknown: Tensors) -> torch.Tensor:
     return DTensor(unknown(tensor._local_tensor), tensor._spec, requires_grad=False)
 
 
-def follow_resizing(log: StorageLog) -> None:
+def follow_resizing(log: StorageLog, notes: list[str]) -> None:
     """Tell the log, for good, of storages that grow or shrink: so are units gathered, and given up."""
-    resize = torch.UntypedStorage.resize_
 
-    def resized(storage: torch.UntypedStorage, size: int) -> None:
-        resize(storage, size)
-        log.resized(storage)
+    def resizing(resize: Callable[..., None]) -> object:
+        def resized(storage: torch.UntypedStorage, size: int) -> None:
+            resize(storage, size)
+            log.resized(storage)
 
-    torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign,assignment]
+        return resized
+
+    replace("torch:UntypedStorage.resize_", resizing, notes)
 
 
 def _empty(sharded: Any, unknown: Tensors) -> nn.Parameter:

@@ -13,6 +13,7 @@ from typing import cast
 
 import torch
 
+from forgather_mem.planning.private_state import replace
 from forgather_mem.units import MIB
 
 OF_ONEDNN = torch.ops.aten.mkldnn_rnn_layer.default
@@ -44,10 +45,10 @@ def _workspace_bytes(given: tuple[tuple[tuple[int, ...], torch.dtype], ...], res
     return of(count) + (of(count) - of(count // 2)) * (tokens - count) // (count // 2)
 
 
-def take_fewer_tokens() -> None:
+def take_fewer_tokens(notes: list[str]) -> None:
     """From now on, in this process, layers that loop over tokens have more rows instead: they take as much memory."""
     for name in ("gru", "rnn_tanh", "rnn_relu"):
-        setattr(torch._VF, name, _in_pieces(getattr(torch._VF, name)))
+        replace(f"torch:_VF.{name}", _in_pieces, notes)
 
 
 def _in_pieces(layer: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> Callable[..., object]:

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation.acts import ON_NOTHING
 from forgather_mem.source.source_lines import is_user_file, line_with_text
 from forgather_mem.telemetry.redaction import redacted
@@ -24,6 +25,8 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 def problem_of(error: BaseException) -> str:
     """What to say of an error in a planned step, with the innermost line of the user's, else of a library's."""
+    if isinstance(error, PlanError):
+        return str(error)
     if _BAD_FORK in str(error):
         return (
             "this process has computed gradients, and torch can't go on with that in a forked child where there is a "

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from forgather_mem.planning.batches import JOINS, PlannedShape
+from forgather_mem.planning.batches import PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
-from forgather_mem.planning.loop.rounds import NOT_THROUGH
-from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS, WORKSPACES
-from forgather_mem.planning.stand_ins import BOUNDED
-from forgather_mem.planning.storage_log import StorageLog, StorageRequest, Trace, requests_of
+from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
+from forgather_mem.planning.storage_log import StorageLog, StorageRequest, Trace
 from forgather_mem.planning.text import evaluation_text, plan_text
 from forgather_mem.telemetry.beside import Beside
 
-_BOUNDS = (WORKSPACES, "at least "), (NOT_THROUGH, "at least "), (JOINS, "at most "), (BOUNDED, "at most ")
+_BOUNDS = ("Not in the plan is ", "at least "), (": an upper bound.", "at most ")  # by words of notes
 PARTS = (
     *("parameters", "gradients", "optimizer", "activations", "batch", OTHER_MODELS, OTHER_TENSORS),
     *("results", "callbacks", "temporaries"),
@@ -54,8 +52,7 @@ class Plan:
         host_bytes: In a plan for a device, the most that is on the host: data, and what an evaluation gathers.
         phases: The peaks of all phases, in order.
         notes: What was planned otherwise than it will be.
-        trace: What the plan was made of, where other sizes are foretold from it.
-        requests: Its larger allocations, in order.
+        trace: What the plan was made of.
     """
 
     peak_bytes: int
@@ -70,7 +67,11 @@ class Plan:
     phases: tuple[PhasePlan, ...]
     notes: tuple[str, ...] = ()
     trace: Trace = field(default=Trace(), repr=False, compare=False)
-    requests: tuple[StorageRequest, ...] = field(default=(), repr=False)
+
+    @property
+    def requests(self) -> Sequence[StorageRequest]:
+        """Its larger allocations, in order."""
+        return list(self.trace.requests())
 
     @property
     def parts(self) -> dict[str, int]:
@@ -100,8 +101,8 @@ class Plan:
 
     def to_dict(self) -> dict[str, object]:
         """The same as plain values, for JSON."""
-        plain = asdict(replace(self, trace=Trace(), requests=()))
-        del plain["trace"], plain["requests"]
+        plain = asdict(replace(self, trace=Trace()))
+        del plain["trace"]
         return {**plain, "phases": [asdict(row) for row in self.phases], "notes": list(self.notes)}
 
     def __str__(self) -> str:
@@ -135,40 +136,27 @@ def plan_of_log(
         host_bytes=max((row.bytes for row in _phase_peaks(host)), default=0) if host is not None else 0,
         phases=rows,
         notes=tuple(notes),
-        trace=log.lasting(),
-        requests=tuple(requests_of(log)),
+        trace=log.trace.lasting(),
     )
 
 
 def _phase_peaks(log: StorageLog) -> Iterator[PhasePlan]:
     """For each phase of each step its highest moment; a phase that comes again, as with accumulation, counts once."""
     part_of = [PARTS.index(part or "temporaries") for part in log.parts]
-    sizes = [0] * len(PARTS)
+    now = [0] * len(PARTS)
     found: dict[tuple[int, str], list[int]] = {}
-    before: list[int] = []
-    ends = [stretch.first_event for stretch in log.stretches[1:]] + [len(log.events)]
-    for stretch, end in zip(log.stretches, ends, strict=True):
-        key = stretch.step, stretch.phase
-        if stretch.phase == "evaluate" and key not in found:
-            early, before = key, list(sizes)
-        best = found.get(key) or list(sizes)
-        total, most = sum(sizes), sum(best)
-        if total > most:
-            best, most = list(sizes), total
-        for event in log.events[stretch.first_event : end]:
+    for (_, step, phase), events in log.trace.by_stretch():
+        best = max(found.get((step, phase), now), now, key=sum)[:]
+        total, most = sum(now), sum(best)
+        for event in events:
             number = event if event >= 0 else ~event
             size = log.sizes[number] if event >= 0 else -log.sizes[number]
-            sizes[part_of[number]] += size
+            now[part_of[number]] += size
             total += size
             if total > most:
-                best, most = list(sizes), total
-        found[key] = best
-    if before and early[0] < log.step:  # before the first step: it comes again, beside what there is in the end
-        found[log.step, "evaluate"] = [
-            high - low + now for high, low, now in zip(found[early], before, sizes, strict=True)
-        ]
+                best, most = now[:], total
+        found[step, phase] = best
     for (step, phase), best in found.items():
-        if step == 0:
-            continue  # it is not planned
-        parts = {name: size for name, size in zip(PARTS, best, strict=True) if size}
-        yield PhasePlan(step=step, phase=phase, bytes=sum(best), parts=parts)
+        if step:  # else it is not planned
+            parts = {name: size for name, size in zip(PARTS, best, strict=True) if size}
+            yield PhasePlan(step=step, phase=phase, bytes=sum(best), parts=parts)

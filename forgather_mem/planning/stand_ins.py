@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
+from forgather_mem.planning.private_state import let_tensors_answer
 from forgather_mem.planning.refusal import OURS
 from forgather_mem.source.source_lines import line_name
 
@@ -60,11 +60,12 @@ class StandIns:
         """The size of something is the greatest that it can be."""
         self.masks[_asking_line()] += 1
 
-    def answer(self, holds: bool) -> None:
+    def answer(self, holds: bool, notes: list[str]) -> None:
         """Let tensors without values, for good, answer also where torch asks no operation.
 
         Args:
             holds: Whether an array is the tensor's memory, as on the host.
+            notes: Told if they can't.
         """
 
         def array(tensor: torch.Tensor, *_: object, **__: object) -> Array:
@@ -77,9 +78,8 @@ class StandIns:
         def formatted(tensor: torch.Tensor, how: str) -> str:
             return format(self.value(tensor.dtype), how) if how else str(tensor)
 
-        FakeTensor.numpy = FakeTensor.__array__ = array  # type: ignore[method-assign,assignment]
-        FakeTensor.tolist = listed  # type: ignore[method-assign,assignment]
-        FakeTensor.__format__ = formatted  # type: ignore[method-assign]
+        let_tensors_answer({"numpy": array, "__array__": array}, notes)
+        let_tensors_answer({"tolist": listed, "__format__": formatted}, notes)
 
     def notes(self) -> list[str]:
         """What was answered."""

@@ -23,11 +23,61 @@ class Stretch(NamedTuple):
     phase: str
 
 
+class StorageRequest(NamedTuple):
+    """A storage that is made.
+
+    Attributes:
+        step: 1 or 2.
+        phase: As in `PhasePlan`.
+        size: Its bytes.
+        before_bytes: Of all tensors there were then.
+    """
+
+    step: int
+    phase: str
+    size: int
+    before_bytes: int
+
+
 class Trace(NamedTuple):
     """Storages as they are made and go, as in a `StorageLog`."""
 
     events: Sequence[int] = ()
     sizes: Sequence[int] = ()
+    stretches: Sequence[Stretch] = ()
+
+    def by_stretch(self) -> Iterator[tuple[Stretch, Sequence[int]]]:
+        """Each phase with its events."""
+        ends = [*(stretch.first_event for stretch in self.stretches[1:]), len(self.events)]
+        return (
+            (stretch, self.events[stretch.first_event : end]) for stretch, end in zip(self.stretches, ends, strict=True)
+        )
+
+    def lasting(self) -> Trace:
+        """The same without what goes while data is loaded: how that is made larger for a plan is not the training's."""
+        kept, sizes, stretches, new = array("q"), array("q"), list[Stretch](), dict[int, int]()
+        for stretch, events in self.by_stretch():
+            stretches.append(stretch._replace(first_event=len(kept)))
+            inside = set(events) if stretch.phase == "data" else ()
+            for event in events:
+                if ~event in inside:  # it has both
+                    continue
+                if event >= 0:
+                    new[event], new[~event] = len(sizes), ~len(sizes)
+                    sizes.append(self.sizes[event])
+                kept.append(new[event])
+        return Trace(kept, sizes, stretches)
+
+    def requests(self) -> Iterator[StorageRequest]:
+        """The larger allocations, in order."""
+        least = max(self.sizes, default=0) // 1000  # smaller ones are no reason for a failure
+        total = 0
+        for (_, step, phase), events in self.by_stretch():
+            for event in events:
+                size = self.sizes[event if event >= 0 else ~event]
+                if event >= 0 and size > least:
+                    yield StorageRequest(step, phase, size, total)
+                total += size if event >= 0 else -size
 
 
 class StorageLog:
@@ -113,19 +163,10 @@ class StorageLog:
         alive = {number for _, number in self._alive.values()}
         return sum(self.sizes[number] for number in alive if part in ("", self.parts[number]))
 
-    def lasting(self) -> Trace:
-        """The log without what goes while data is loaded: how that is made larger for a plan is not the training's."""
-        ends = [stretch.first_event for stretch in self.stretches[1:]] + [len(self.events)]
-        goes: set[int] = set()
-        for stretch, end in zip(self.stretches, ends, strict=True):
-            if stretch.phase == "data":
-                inside = set(self.events[stretch.first_event : end])
-                goes |= {number for number in inside if ~number in inside}  # both of it
-        stays = [number for number in range(len(self.sizes)) if number not in goes]
-        new = {old: number for number, old in enumerate(stays)}
-        new |= {~old: ~number for old, number in new.items()}
-        events = array("q", (new[event] for event in self.events if event in new))
-        return Trace(events, array("q", (self.sizes[number] for number in stays)))
+    @property
+    def trace(self) -> Trace:
+        """What there is."""
+        return Trace(self.events, self.sizes, self.stretches)
 
     def close(self) -> None:
         """Note nothing more."""
@@ -142,32 +183,3 @@ class StorageLog:
         if self.parts[number] is None and self._made_in[number] < len(self.stretches) - 1:
             was_forward = self.stretches[self._made_in[number]].phase == "forward"
             self.parts[number] = "activations" if was_forward else "temporaries"
-
-
-class StorageRequest(NamedTuple):
-    """A storage that is made.
-
-    Attributes:
-        step: 1 or 2.
-        phase: As in `PhasePlan`.
-        size: Its bytes.
-        before_bytes: Of all tensors there were then.
-    """
-
-    step: int
-    phase: str
-    size: int
-    before_bytes: int
-
-
-def requests_of(log: StorageLog) -> Iterator[StorageRequest]:
-    """The larger allocations, in order."""
-    least = max(log.sizes, default=0) // 1000  # smaller ones are no reason for a failure
-    total = 0
-    ends = [stretch.first_event for stretch in log.stretches[1:]] + [len(log.events)]
-    for stretch, end in zip(log.stretches, ends, strict=True):
-        for event in log.events[stretch.first_event : end]:
-            size = log.sizes[event if event >= 0 else ~event]
-            if event >= 0 and size > least:
-                yield StorageRequest(stretch.step, stretch.phase, size, total)
-            total += size if event >= 0 else -size

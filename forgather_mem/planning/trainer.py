@@ -1,16 +1,15 @@
 """Two steps of a Trainer, in its own loop, which compute nothing.
 
 The loop is the one that trains: data, accumulation, clipping and what a subclass does differently are as they will
-be. An evaluation follows where there will be one. Logs and checkpoints are left out, and callbacks but for the user's.
+be. An evaluation follows where there will be one. Logs and checkpoints are left out, and transformers' callbacks.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterator, Sized
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
@@ -18,32 +17,25 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning import changes
-from forgather_mem.planning.batches import (
-    Coming,
-    Loader,
-    Longest,
-    PlannedShape,
-    Trainer,
-    Wanted,
-    batches_of_longest_rows,
-    largest,
-)
+from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted, batches_of_longest_rows, largest
+from forgather_mem.planning.changes import apply_changes, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
-from forgather_mem.planning.model import empty, notes_on
-from forgather_mem.planning.phases import STEPS, EnoughSteps, Steps, sorted_out, tell_phases
+from forgather_mem.planning.loop.phases import EnoughSteps, Steps, other_callbacks, tell_phases
+from forgather_mem.planning.loop.rounds import MOST_BATCHES, Rounds
+from forgather_mem.planning.loop.stage import Stage
+from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.pretending import Pretending, tensors_among
+from forgather_mem.planning.private_state import replace
 from forgather_mem.planning.ranks import shards_model, train_with_ranks
 from forgather_mem.planning.refusal import problem_of
-from forgather_mem.planning.result import Plan, plan_of_log
+from forgather_mem.planning.result import Plan
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
-from forgather_mem.units import format_bytes
 
 _FEW = 2  # of an evaluation the last batch, and that before, whose results the loop still holds
 # What has no part in a step, or needs values
 _ARGUMENTS = {
-    "max_steps": STEPS + 2,  # one after an evaluation
+    "max_steps": 2 * MOST_BATCHES,  # it ends before
     "logging_nan_inf_filter": False,
     "include_num_input_tokens_seen": False,
     "eval_on_start": False,
@@ -55,32 +47,26 @@ _ARGUMENTS = {
 }
 
 
-def plan_of_trainer(trainer: Trainer, wanted: Wanted, answers: StandIns) -> Plan:
+def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None, answers: StandIns) -> Plan:
     """What two steps of this trainer take. The trainer can't be used afterwards: call it in a child.
 
     Args:
         trainer: The trainer.
         wanted: What to plan in place of its own.
+        alive: What there is in this process, if it is known.
         answers: Asked for values.
 
     Raises:
         PlanError: if it can't be planned.
     """
-    changes.train_on_the_host(trainer)
-    changes.need_no_values()
-    changes.apply_changes(trainer, wanted.changes)
-    if wanted.on_device:
-        changes.step_as_on_a_device()
-    log = StorageLog()
-    mode = Pretending(log, wanted.on_device, answers)
-    answers.answer(holds=not wanted.on_device)
+    train_on_the_host(trainer)
+    apply_changes(trainer, wanted.changes)
+    stage = Stage(wanted, answers, bool(getattr(trainer.args, "torch_compile", False)))
+    log, notes = stage.log, stage.notes
     if wanted.ranks > 1:
-        train_with_ranks(trainer, wanted.ranks, mode, wanted.on_device)
+        train_with_ranks(trainer, wanted.ranks, stage.mode, wanted.on_device, notes)
     elif shards_model(trainer):
         raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
-    callbacks, left_out = sorted_out(trainer.callback_handler.callbacks)
-    notes = [*left_out, *notes_on(trainer.model, wanted.on_device)]
-    changes.leave_uncompiled(notes, bool(getattr(trainer.args, "torch_compile", False)))
     num_steps, num_epochs = trainer.args.max_steps, math.ceil(trainer.args.num_train_epochs)
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
@@ -91,8 +77,8 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, answers: StandIns) -> Plan
     # A model that will be sharded is on the host: its shards alone are on a device
     is_whole = not (wanted.on_device and shards_model(trainer))
     optimizers = [] if trainer.optimizer is None else [trainer.optimizer]
-    notes += empty([trainer.model], optimizers, mode, log if is_whole else StorageLog())
-    evaluation = Evaluation(trainer, mode, wanted.shape.length, mode.host)
+    stage.empty([trainer.model], optimizers, alive or AliveThings(), log if is_whole else StorageLog())
+    evaluation = Evaluation(trainer, stage.mode, wanted.shape.length, notes)
 
     def at_end(*given: object, **keywords: object) -> None:
         if trainer.args.logging_strategy != "no":
@@ -101,21 +87,16 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, answers: StandIns) -> Plan
         if trainer.args.save_strategy != "no":
             steps.on_save(*given, **keywords)
 
-    steps = Steps(log, trainer.model, callbacks, at_end)
+    rounds = Rounds(log)
+    steps = Steps(log, trainer.model, other_callbacks(trainer.callback_handler.callbacks), rounds, at_end)
     trainer.callback_handler.callbacks = [steps]
-    tell_phases(log, [trainer.model])
-    try:
-        with mode:
-            trainer.train()
-    except EnoughSteps:
-        pass
-    notes += steps.failed
-    if steps.kept_more_bytes > 0:
-        more = format_bytes(steps.kept_more_bytes)
-        notes.append(f"Callbacks keep {more} more after step 2 than after step 1; what later steps add is not planned.")
+    tell_phases(log, [trainer.model], rounds.stepped, notes)
+    with suppress(EnoughSteps), stage.mode:
+        trainer.train()
+    notes += [*steps.failed, *rounds.notes()]
     if not shapes and wanted.shape != PlannedShape():
         raise PlanError("batches of another size can't be planned: the data loader is not torch's")
-    return plan_of_log(log, largest(shapes), trainer.args.gradient_accumulation_steps, notes, mode.host)
+    return stage.plan([trainer.model], largest(shapes), trainer.args.gradient_accumulation_steps)
 
 
 def _evaluate(evaluation: Evaluation, trainer: Trainer, log: StorageLog, notes: list[str]) -> None:
@@ -126,8 +107,7 @@ def _evaluate(evaluation: Evaluation, trainer: Trainer, log: StorageLog, notes: 
         evaluation.run()
     except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same
         log.forget()
-        why = str(error) if isinstance(error, PlanError) else problem_of(error)
-        notes.append(f"The evaluation is not planned: {why}")
+        notes.append(f"The evaluation is not planned: {problem_of(error)}")
 
 
 def _plan_batches(
@@ -143,29 +123,17 @@ def _plan_batches(
         notes: Told which batches they are.
     """
     shapes: list[PlannedShape] = []
-    load = trainer.get_train_dataloader
+    load, arguments = trainer.get_train_dataloader, trainer.args
 
     def planned() -> object:
         loader = load()
-        rows, column = trainer.args.train_batch_size, trainer.args.length_column_name
-
-        def tell(shape: PlannedShape) -> None:
-            shapes.append(shape)
-            if isinstance(longest, Coming) and len(shapes) == 1 + each + longest.largest % each:
-                notes.append(longest.note(shape))
-            elif isinstance(longest, Longest) and wanted.length is None and len(shapes) == 1:
-                notes.append(longest.note())
-                notes.extend([longest.joined_note(shape.joined)] if shape.joined > 1 else [])
-
-        each = trainer.args.gradient_accumulation_steps
-        most = (
-            num_steps * each
-            if num_steps > 0
-            else num_epochs * len(loader)
-            if isinstance(loader.dataset, Sized)
-            else None
-        )
-        longest = batches_of_longest_rows(loader, rows, column, wanted, tell, each, most)
+        each, most = arguments.gradient_accumulation_steps, None
+        if num_steps > 0:
+            most = num_steps * each
+        elif isinstance(loader.dataset, Sized):
+            most = num_epochs * len(loader)
+        rows, column = arguments.train_batch_size, arguments.length_column_name
+        batches_of_longest_rows(loader, rows, column, wanted, shapes, notes, each, most)
         return loader
 
     trainer.get_train_dataloader = planned
@@ -179,11 +147,11 @@ class Evaluation:
         trainer: In its training.
         mode: Under which it runs.
         length: Of the rows, in place of their own.
-        host: Told of what is moved to the host; None where all is on the host.
+        notes: Of the plan.
     """
 
-    def __init__(self, trainer: Trainer, mode: Pretending, length: int | None, host: StorageLog | None) -> None:
-        self._trainer, self.mode, self._host = trainer, mode, host
+    def __init__(self, trainer: Trainer, mode: Pretending, length: int | None, notes: list[str]) -> None:
+        self._trainer, self.mode, self._host, self._notes = trainer, mode, mode.host, notes
         self._load, self._wanted = trainer.get_eval_dataloader, PlannedShape(None, length)
         self._every: int | None = trainer.args.eval_accumulation_steps
         self._arrays: list[object] = []
@@ -197,12 +165,14 @@ class Evaluation:
         trainer.get_eval_dataloader = self._few_batches
         if trainer.compute_metrics is not None:
             trainer.compute_metrics = lambda *_, **__: {}  # it asks for values, and is given arrays
-        tools = sys.modules["transformers.trainer_pt_utils"]
-        tools.nested_numpify = self._without_values  # type: ignore[attr-defined]
-        container = tools.EvalLoopContainer
-        container.add = self._adding(container.add)
-        container.to_cpu_and_numpy = self._moving(container.to_cpu_and_numpy)
-        container.get_arrays = lambda one: self._gathered(one)
+        patches: dict[str, Callable[[Any], object]] = {
+            "nested_numpify": lambda _: self._without_values,
+            "EvalLoopContainer.add": self._adding,
+            "EvalLoopContainer.to_cpu_and_numpy": self._moving,
+            "EvalLoopContainer.get_arrays": lambda _: lambda one: self._gathered(one),
+        }
+        for name, make in patches.items():
+            replace(f"transformers.trainer_pt_utils:{name}", make, self._notes)
         trainer.evaluate()
         self._arrays.clear()
 
@@ -210,7 +180,7 @@ class Evaluation:
         """The trainer's loader, of the longest rows, which ends after a few batches."""
         loader, arguments = self._load(*of), self._trainer.args
         size, column = arguments.eval_batch_size, arguments.length_column_name
-        batches_of_longest_rows(loader, size, column, self._wanted)
+        batches_of_longest_rows(loader, size, column, self._wanted, [], [])
         # A set that does not tell its length is taken for one of a few batches
         batches = len(loader) if isinstance(loader.dataset, Sized) else _FEW
         chunk = min(self._every or batches, batches)
@@ -242,7 +212,7 @@ class Evaluation:
     def _moving(self, move: Callable[[Any], None]) -> Callable[[Any], None]:
         def moved(container: Any) -> None:
             is_first = container.arrays is None
-            with self._on_host():
+            with self.mode.logging_to(self._host):
                 move(container)
                 if is_first:
                     container.arrays = _times(self._moved_before, container.arrays)
@@ -267,9 +237,6 @@ class Evaluation:
     def _name(self, value: object) -> None:
         for tensor in tensors_among(value):
             self.mode.log.saw(tensor, "results")
-
-    def _on_host(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._host is None else self.mode.logging_to(self._host)
 
 
 class _First:

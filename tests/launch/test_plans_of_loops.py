@@ -216,7 +216,8 @@ def test_batches_of_the_scripts_own_are_not(tmp_path: Path) -> None:
     result = planned(tmp_path, loop, "--set", "batch=64")
     assert (result.code, result.out) == (1, "")
     assert "batches of another size can't be planned: torch's DataLoader does not make them" in result.err
-    assert "ranks" in planned(tmp_path, loop, "--ranks", "2").err
+    refused = planned(tmp_path, loop, "--json", "--ranks", "2")
+    assert (refused.code, "--ranks is for a Trainer" in json.loads(refused.out)["refused"]) == (1, True)
 
 
 @pytest.mark.fresh

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from forgather_mem.planning.model import empty
+from forgather_mem.planning.model import Emptied
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.storage_log import StorageLog
 from tests.fresh import IN_CHILD
@@ -23,7 +23,9 @@ def _steps_are_known() -> None:
     model, rows = tiny_model(), Tokens(8)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     mode = Pretending(StorageLog())
-    empty([model], [optimizer], mode, StorageLog())
+    emptied = Emptied(mode, StorageLog())
+    emptied.model(model)
+    emptied.optimizer(optimizer)
     with mode:
         for _ in range(2):
             batch = {name: torch.stack([row[name] for row in rows][:4]) for name in ("input_ids", "labels")}

@@ -7,7 +7,6 @@ from torch.utils.data import DataLoader
 from transformers import BatchEncoding
 
 from forgather_mem.planning.batches import (
-    Coming,
     Longest,
     PlannedShape,
     batches_of_longest_rows,
@@ -41,14 +40,14 @@ def test_a_batch_may_be_one_tensor_or_a_list() -> None:
 
 def test_the_longest_rows_are_found_by_looking() -> None:
     rows = [{"input_ids": [0] * length} for length in (3, 9, 1, 7)]
-    assert longest_rows(rows, 2) == Longest([1, 3], 9, 4, 4, "tokens", (3, 2), 5.0)
+    assert longest_rows(rows, 2) == Longest([1, 3], 9, 4, 4, "tokens", 2)
 
 
 def test_rows_that_the_collator_tokenizes_are_compared_by_their_longest_text_or_list() -> None:
     rows = [{"ids": torch.zeros(length), "source": "web", "label": 1} for length in (5, 9, 1)]
     found = longest_rows(rows, 1)
-    assert found == Longest([1], 9, 3, 3, "in 'ids'", (0, 2), 17 / 3)
-    assert found.note() == "Batches are of the longest rows: 9 in 'ids'; others take less."
+    assert found == Longest([1], 9, 3, 3, "in 'ids'", 2)
+    assert found.notes(0) == ["Batches are of the longest rows: 9 in 'ids'; others take less."]
     assert longest_rows([{"pixels": torch.zeros(3, 4, width)} for width in (4, 8)], 1) is None
 
 
@@ -62,7 +61,7 @@ def test_or_by_a_column_of_lengths() -> None:
         def __getitem__(self, key: str) -> list[int]:
             return {"length": [5, 1, 8]}[key]
 
-    assert longest_rows(Rows(), 1) == Longest([2], 8, 3, 3, "tokens", (0, 1), 14 / 3)
+    assert longest_rows(Rows(), 1) == Longest([2], 8, 3, 3, "tokens", 1)
 
 
 def test_a_row_with_the_longest_labels_is_among_those_with_the_longest_texts() -> None:
@@ -77,12 +76,12 @@ def test_a_row_with_the_longest_labels_is_among_those_with_the_longest_texts() -
 def test_of_a_samplers_batches_the_largest_is_taken() -> None:
     def taken(rows: list[dict[str, object]], batches: list[list[int]], **how: int) -> str:
         loader = DataLoader(rows, batch_sampler=batches, collate_fn=of_texts)  # type: ignore[arg-type]
-        found = batches_of_longest_rows(loader, 2, "length", PlannedShape(), told.append, **how)
-        assert isinstance(found, Coming)
-        iterator = iter(DataLoader([0] * 9, collate_fn=lambda _: loader.collate_fn([])))
         told.clear()
+        notes: list[str] = []
+        assert batches_of_longest_rows(loader, 2, "length", PlannedShape(), told, notes, **how)
+        iterator = iter(DataLoader([0] * 9, collate_fn=lambda _: loader.collate_fn([])))
         next(itertools.islice(iterator, 1, None))
-        return found.note(told[-1])
+        return "".join(notes)
 
     told: list[PlannedShape] = []
     texts = [{"input_ids": [0] * length} for length in (3, 9, 3, 3)]
@@ -128,16 +127,16 @@ def test_a_batch_of_rows_that_are_equally_long_has_padding_as_those_of_the_train
         collate = collating(padded, rows, longest, wanted, lambda _: None)
         return [int(row.sum()) for row in collate(rows[:number])["attention_mask"]]
 
-    assert lengths(3, PlannedShape()) == [9, 7, 9]
+    assert lengths(3, PlannedShape()) == [9, 3, 9]
     assert lengths(1, PlannedShape()) == [9]
-    assert lengths(1, PlannedShape(rows=2)) == [9, 7]
-    assert lengths(3, PlannedShape(length=6)) == [6, 3, 6]  # cut off, the next longest would have no padding
+    assert lengths(1, PlannedShape(rows=2)) == [9, 3]
+    assert lengths(3, PlannedShape(length=6)) == [6, 3, 6]
     assert lengths(3, PlannedShape(length=2)) == [2, 2, 2]
 
 
 def test_a_collator_that_joins_rows_gets_the_longest_alone() -> None:
     rows = [[0] * 3, [1] * 9, [1] * 9, [0] * 7]
-    longest = Longest([1, 2], 9, 4, 4, "tokens", (3, 0))
+    longest = Longest([1, 2], 9, 4, 4, "tokens", 0)
 
     def join(samples: list[list[int]]) -> dict[str, torch.Tensor]:
         joined = torch.tensor([*itertools.chain(*samples)]).view(1, -1)

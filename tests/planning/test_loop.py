@@ -161,7 +161,7 @@ def test_the_step_of_a_lightning_module_is_planned() -> None:
 
     plan = forgather_mem.plan(step, module, optimizer, batch_of())
     assert plan.peak_bytes == pytest.approx(tracked(module, optimizer, step, batch_of()), rel=0.005)
-    assert [row.phase for row in plan.phases if row.step == 2] == ["forward", "backward", "optimizer"]
+    assert [row.phase for row in plan.phases if row.step == 2] == ["data", "forward", "backward", "optimizer"]
 
 
 def test_optimizers_that_are_not_told_step_as_well() -> None:

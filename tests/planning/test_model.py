@@ -6,7 +6,7 @@ from torch import nn
 
 import forgather_mem
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.model import empty
+from forgather_mem.planning.model import Emptied
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.storage_log import StorageLog
 
@@ -16,7 +16,10 @@ pytestmark = pytest.mark.alone(forked=True)  # a plan counts what other tests ha
 def emptied(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> StorageLog:
     """The log of the model alone; what else this process holds is in another."""
     log = StorageLog()
-    empty([model], [optimizer] if optimizer is not None else [], Pretending(StorageLog()), log)
+    emptied = Emptied(Pretending(StorageLog()), log)
+    emptied.model(model)
+    if optimizer is not None:
+        emptied.optimizer(optimizer)
     log.close()
     return log
 

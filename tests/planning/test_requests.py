@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 import forgather_mem
-from forgather_mem.planning.storage_log import StorageLog, StorageRequest, requests_of
+from forgather_mem.planning.storage_log import StorageLog, StorageRequest
 from tests.training import make_trainer
 
 
@@ -18,7 +18,7 @@ def test_each_allocation_stands_beside_what_there_was_before_it() -> None:
     log.saw(second)
     del first
     log.saw(third := torch.empty(250))
-    assert list(requests_of(log)) == [
+    assert list(log.trace.requests()) == [
         StorageRequest(1, "data", 4000, 0),
         StorageRequest(1, "forward", 2000, 4000),
         StorageRequest(1, "forward", 1000, 2000),

@@ -91,10 +91,11 @@ class KeepsGradients(TrainerCallback):
         self.kept += [one.grad.clone() for one in model.parameters() if one.grad is not None]
 
 
-def test_what_a_callback_keeps_of_each_step_is_said(tmp_path: Path) -> None:
-    (note,) = forgather_mem.plan(make_trainer(tmp_path, [KeepsGradients()])).notes
-    assert note.startswith("Callbacks keep ")
-    assert note.endswith("more after step 2 than after step 1; what later steps add is not planned.")
+def test_what_a_callback_keeps_of_each_step_makes_it_a_lower_bound(tmp_path: Path) -> None:
+    plan = forgather_mem.plan(make_trainer(tmp_path, [KeepsGradients()]))
+    (note,) = plan.notes
+    assert note.startswith("Not in the plan is what comes after 64 batches: each keeps ")
+    assert str(plan).startswith("Peak at least ")
 
 
 class Writes(TrainerCallback):
@@ -251,7 +252,7 @@ def test_joined_rows_are_those_that_come_and_in_another_size_an_upper_bound(tmp_
     assert (other.rows, other.length, other.joined) == (1, 16, 4)
     assert other.notes == (
         "Batches are of the longest rows: 4 tokens; others take less.",
-        "The collator joins rows, so that other batches are shorter: an upper bound; 4 rows have 12 on average.",
+        "The collator joins rows, so that other batches are shorter: an upper bound.",
     )
     assert str(other).startswith("Peak at most ")
     assert "batch 1 x 16 of 4 rows." in str(other)

@@ -222,15 +222,15 @@ def _outlook(trainer: _Trainer, step: int, max_steps: int) -> Outlook:
     os.nice(19)  # from now on: until then the training copies what it writes
     for limit in (_resource.RLIMIT_AS, _resource.RLIMIT_DATA):  # the training's own
         _resource.setrlimit(limit, (_resource.getrlimit(limit)[1],) * 2)
-    from forgather_mem.planning.batches import JOINS, Wanted
-    from forgather_mem.planning.changes import COMPILED
-    from forgather_mem.planning.stand_ins import BOUNDED, StandIns
+    from forgather_mem.planning.batches import Wanted
+    from forgather_mem.planning.private_state import COMPILED
+    from forgather_mem.planning.stand_ins import StandIns
     from forgather_mem.planning.trainer import plan_of_trainer
 
     longest = _plan_batches_ahead(trainer, step, max_steps)
     answers = StandIns()
-    plan = plan_of_trainer(trainer, Wanted(), answers)
-    if answers.conditions or any(bound in note for note in plan.notes for bound in (JOINS, BOUNDED, COMPILED)):
+    plan = plan_of_trainer(trainer, Wanted(), None, answers)
+    if answers.conditions or any(bound in note for note in plan.notes for bound in (": an upper bound.", COMPILED)):
         raise PlanError("less may be enough")
     outlook = _of_plan(plan, trainer)
     return outlook._replace(step=longest) if longest else outlook._replace(training_bytes=0)

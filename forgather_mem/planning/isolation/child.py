@@ -238,7 +238,7 @@ def _tell(writer: int, not_done: Lines, result: object, error: BaseException | N
         if error is not None:
             from forgather_mem.planning.refusal import problem_of  # takes long
 
-            problem = str(error) if isinstance(error, PlanError) else problem_of(error)
+            problem = problem_of(error)
             problem = "\n".join([problem, *notes_of(not_done, problem)])
         with os.fdopen(writer, "wb") as file:
             file.write(pickle.dumps((result, problem, not_done)))

@@ -1,1 +1,1 @@
-"""A loop of a script's own, planned where it stands."""
+"""A loop that is planned where it stands; its stage and phases are a Trainer's, too."""

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 from torch.optim import Optimizer
 
-from forgather_mem.planning.phases import STEPS
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import format_bytes
 
+STEPS = 2  # the first has no state of the optimizer yet
+MOST_BATCHES = 64
 NOT_THROUGH = "Not in the plan is what comes after"
 
 
@@ -26,7 +27,7 @@ class Rounds:
         most_batches: After so many it is enough.
     """
 
-    def __init__(self, log: StorageLog, optimizers: Iterable[Optimizer] = (), most_batches: int = 64) -> None:
+    def __init__(self, log: StorageLog, optimizers: Iterable[Optimizer] = (), most_batches: int = MOST_BATCHES) -> None:
         # By what a wrapper, such as accelerate's, has in common with the optimizer in it
         self._optimizers = {id(one.param_groups): one for one in optimizers}
         self._state_bytes: dict[int, int] = {}

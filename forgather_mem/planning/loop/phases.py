@@ -1,8 +1,8 @@
 """Tells the log of a planned training its phases and steps, and what tensors are for.
 
-Of a Trainer's callbacks those that the user has written are called, since they may keep tensors, such as averaged
-weights. One that fails, because it needs a value or would start a program, is left out, and said. All of it is set for
-good: it is called in a process that plans and then ends.
+A Trainer's callbacks are called, since they may keep tensors, such as averaged weights. One that fails, because it
+needs a value or would start a program, is left out, and said. All of it is set for good: it is called in a process that
+plans and then ends.
 """
 
 from __future__ import annotations
@@ -11,25 +11,28 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from forgather_mem.planning.loop.backward_passes import around_passes
 from forgather_mem.planning.pretending import tensors_among
+from forgather_mem.planning.private_state import around_passes
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.storage_log import StorageLog
-from forgather_mem.source.source_lines import is_our_class, is_user_class
+from forgather_mem.source.source_lines import is_our_class
 
-STEPS = 2  # the first has no state of the optimizer yet
+if TYPE_CHECKING:
+    from forgather_mem.planning.loop.rounds import Rounds
+
 _NUMBERS = {"on_log": "logs", "on_evaluate": "metrics"}
 
 
 def tell_phases(
     log: StorageLog,
     models: Sequence[torch.nn.Module],
-    then: Callable[[torch.optim.Optimizer], None] = lambda _: None,
+    then: Callable[[torch.optim.Optimizer], None],
+    notes: list[str],
 ) -> None:
     """The call of a model begins "forward", `backward()` "backward"; then it is "optimizer" until the next call.
 
@@ -37,6 +40,7 @@ def tell_phases(
         log: Told of them, and of gradients and the state of optimizers.
         models: That are trained.
         then: Called with each optimizer that has stepped.
+        notes: Told if torch can't be followed.
     """
 
     def forward(_: object, args: Sequence[object], keywords: Mapping[str, object]) -> None:
@@ -63,7 +67,7 @@ def tell_phases(
 
     for model in models:
         model.register_forward_pre_hook(forward, with_kwargs=True)
-    around_passes(partial(_pass, log, saw_gradients))
+    around_passes(partial(_pass, log, saw_gradients), notes)
     register_optimizer_step_pre_hook(stepping)
     register_optimizer_step_post_hook(stepped)
 
@@ -78,17 +82,11 @@ class EnoughSteps(BaseException):
     """Ends the loop: no handler of exceptions in it is meant."""
 
 
-def sorted_out(callbacks: Iterable[object]) -> tuple[Sequence[object], list[str]]:
-    """The user's callbacks, which are planned, and a note on those that may keep tensors and are not.
-
-    The latter are others than transformers' and our own.
-    """
-    kept = [
+def other_callbacks(callbacks: Iterable[object]) -> list[object]:
+    """Those that are neither transformers' nor ours, which keep no tensors."""
+    return [
         one for one in callbacks if not is_our_class(type(one)) and type(one).__module__.split(".")[0] != "transformers"
     ]
-    planned = [one for one in kept if is_user_class(type(one))]
-    names = dict.fromkeys(type(one).__name__ for one in kept if one not in planned)
-    return planned, [f"Callbacks are not in the plan: {', '.join(names)}."] if names else []
 
 
 class Steps:
@@ -97,22 +95,26 @@ class Steps:
     Args:
         log: Told of the steps.
         model: That is trained.
-        callbacks: The user's that are planned.
+        callbacks: That are planned.
+        rounds: Asked whether another step is needed.
         at_end: Called after the last step.
 
     Attributes:
         failed: Notes on callbacks that are left out from where they failed.
-        kept_bytes: What the callbacks keep after a step.
-        kept_more_bytes: Than after the step before.
     """
 
     def __init__(
-        self, log: StorageLog, model: torch.nn.Module, callbacks: Sequence[object], at_end: Callable[..., None]
+        self,
+        log: StorageLog,
+        model: torch.nn.Module,
+        callbacks: Sequence[object],
+        rounds: Rounds,
+        at_end: Callable[..., None],
     ) -> None:
-        self._log, self._model, self._callbacks, self._at_end = log, model, list(callbacks), at_end
+        self._log, self._model, self._callbacks = log, model, list(callbacks)
+        self._rounds, self._at_end = rounds, at_end
         self.failed: list[str] = []
         self._was_last_of_epoch = self._is_after_end = False
-        self.kept_bytes = self.kept_more_bytes = 0
 
     def on_train_begin(self, *given: object, **keywords: object) -> None:
         for tensor in (*self._model.parameters(), *self._model.buffers()):  # as shards, where they are sharded
@@ -122,10 +124,7 @@ class Steps:
 
     def on_step_end(self, arguments: object, state: _State, *given: object, **keywords: object) -> None:
         self._tell("on_step_end", arguments, state, *given, **keywords)
-        if not self._is_after_end:
-            before, self.kept_bytes = self.kept_bytes, self._log.alive_bytes("callbacks")
-            self.kept_more_bytes = self.kept_bytes - before
-        is_last = self._log.step >= STEPS
+        is_last = self._is_after_end or not self._rounds.go_on()
         if is_last and (state.epoch < 1 or self._was_last_of_epoch):
             held_bytes = self._log.alive_bytes()
             if not self._is_after_end:
@@ -135,7 +134,7 @@ class Steps:
             self._is_after_end = True  # what the evaluation has left is there in the steps after it
         # The last step of an epoch has fewer batches, and none loaded ahead: the next one belongs to it, too
         self._was_last_of_epoch = is_last
-        self._log.begin("data", min(STEPS, self._log.step + 1))
+        self._log.begin("data", self._rounds.step)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):
@@ -165,12 +164,12 @@ class Steps:
 
 
 def _pass(
-    log: StorageLog, afterwards: Callable[[], None], backward: Callable[..., object], *args: object, **keywords: object
+    log: StorageLog, then: Callable[[], None], backward: Callable[..., object], *args: object, **keywords: object
 ) -> object:
     is_outer = log.phase != "backward"  # checkpointing calls it again, inside
     log.begin("backward")
     result = backward(*args, **keywords)
     if is_outer:
-        afterwards()
+        then()
         log.begin("optimizer")
     return result
