@@ -5,13 +5,15 @@
 Each of three scripts, written after threads of users, is run at a limit at which it fails; without one, for the size
 that it really needs; and at the limit with the advice applied. The disks are small file systems in memory (`unshare`,
 `mount`). Then the trainings of normal.py, each without a limit and with half more than it has needed, as forks of this
-process: nothing may be foretold. With `--folder` all late_*.py and normal*.py of an older commit, which
-benchmarks/results/late_failures.md names.
+process: nothing may be foretold. They are so short that they wait for their plan. With `--folder` all late_*.py and
+normal*.py of an older commit, which benchmarks/results/late_failures.md names.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
+import math
 import os
 import re
 import subprocess
@@ -167,15 +169,26 @@ def late(cases: Sequence[tuple[Path, str]], at_once: int) -> list[str]:
 def note(what: str, ran: Ran) -> list[str]:
     """Print how a normal training went; what was foretold of it."""
     state = "ok" if ran.code == 0 and ran.num_reports else f"FAILED: exit {ran.code}, {ran.num_reports} reports"
+    state += ", planned" * ("planned: Outlook" in ran.output)
     print(f"{what}: {state}", *ran.foretold, flush=True)
     if not ran.num_reports or ran.code:
         print(ran.output[-1500:])
     return [f"{what}: {said}" for said in ran.foretold]
 
 
+def wait_for_plans() -> None:
+    """Let trainings that end before they are planned wait for it, and say what was planned."""
+    from forgather_mem.diagnose.alerts import planned
+
+    planned._WHEN = planned._WHEN._replace(budget_frac=math.inf, patience_s=100.0)
+    logging.basicConfig()
+    planned.logger.setLevel(logging.DEBUG)
+
+
 def forked(folder: Path, only: Sequence[str], at_once: int) -> list[str]:
     """What came of the scripts with many trainings each, or of those asked for."""
     prepare(("torch", "transformers.trainer", "lightning"))
+    wait_for_plans()
     known = [
         (path, case)
         for path in sorted((*folder.glob("late_*.py"), *folder.glob("normal*.py")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import itertools
+import logging
 import mmap
 import os
 import signal
@@ -20,13 +21,15 @@ from forgather_mem.system.headroom import Room, device_room, host_rooms
 from forgather_mem.system.installed import installed
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Moment, RunInfo
-from forgather_mem.units import MIB, format_bytes
+from forgather_mem.units import GIB, MIB, format_bytes
 
 if TYPE_CHECKING:
     import torch
 
     from forgather_mem.planning.isolation.child import BegunChild
     from forgather_mem.planning.result import Plan
+
+logger = logging.getLogger(__name__)
 
 _Trainer = Any  # of transformers, which is not imported here
 _resource = installed("resource")
@@ -39,16 +42,20 @@ class AheadLimits(NamedTuple):
 
     Attributes:
         first_step: Of those at which it may begin, each twice the one before: until its end the optimizer has no state.
-        worth_s: So long the rest of the training will take at least: the fork takes up to 0.1 s, 0.5 % of that.
-        most_s: The child is ended after so long; plans of 18 models took at most 18 s.
-        own_bytes: What the child takes beside what it may copy: 60 to 100 MiB were seen.
+        budget_frac: Of the rest of the training's time, what it may cost the training.
+        fork_s: What the fork takes: 27 ms of a process of 0.5 GiB.
+        again_bytes_s: How fast a step writes to pages that the child had, too: 0.25 GiB took 0.2 s, copied 0.4 s.
+        own_bytes: What the child takes beside what it may copy: 82 MiB with a small model.
+        most_s: The child is ended after so long: where all cores are busy it gets 1/70 of one, and may need 18 s of it.
         patience_s: How long the training waits for the answer. None; some in trainings that end before it comes.
     """
 
     first_step: int = 2
-    worth_s: float = 20.0
-    most_s: int = 300
+    budget_frac: float = 0.005
+    fork_s: float = 0.03
+    again_bytes_s: int = GIB
     own_bytes: int = 200 * MIB
+    most_s: int = 1800
     patience_s: float = 0.0
 
 
@@ -93,30 +100,30 @@ class PlannedAhead:
             outlook = self._answer(0)
         elif self._next and moment.step >= self._next:
             step_s = (time.monotonic() - since_s) / max(1, moment.step - since_step)
-            is_short = (getattr(moment.state, "max_steps", 0) - moment.step) * step_s < _WHEN.worth_s
-            self._next = 2 * moment.step if is_short else 0
-            outlook = None if is_short else self._begin(moment)
+            left_s = (getattr(moment.state, "max_steps", 0) - moment.step) * step_s
+            outlook = self._begin(moment, left_s)
         if outlook is None:
             return []
         room = next(iter(host_rooms()), None) if current_allocator() is None else device_room()
         return [] if room is None else list(_too_large(outlook, moment, room, has_evaluated))
 
-    def _begin(self, moment: Moment) -> Outlook | None:
+    def _begin(self, moment: Moment, left_s: float) -> Outlook | None:
         trainer: _Trainer = self._run.trainer()
+        self._next *= 2
         if trainer is None or self._run.world_size > 1 or not hasattr(trainer, "callback_handler"):
-            return None
-        if current_allocator() is not None:
+            self._next = 0
+        elif current_allocator() is not None:
+            self._next = 0
             return _planned_before(moment, trainer)
-        if not _has_room_for_copies(trainer):
-            return None
-        from forgather_mem.planning.isolation.child import begun_in_a_child
+        elif _may_be_copied(trainer, _WHEN.budget_frac * left_s - _WHEN.fork_s):
+            from forgather_mem.planning.isolation.child import begun_in_a_child
 
-        self._child = begun_in_a_child(lambda: _outlook(trainer, moment.step, moment.state.max_steps), _WHEN.most_s)
-        with missing(OSError):  # it has ended
-            os.setpriority(os.PRIO_PROCESS, self._child.pid, 19)
-            with open(f"/proc/{self._child.pid}/oom_score_adj", "w") as score:
+            self._next = 0
+            self._child = begun_in_a_child(lambda: _outlook(trainer, moment.step, moment.state.max_steps))
+            with missing(OSError), open(f"/proc/{self._child.pid}/oom_score_adj", "w") as score:
                 score.write("1000")  # the first to be killed
-        return self._answer(_WHEN.patience_s)
+            return self._answer(_WHEN.patience_s)
+        return None
 
     def _answer(self, within_s: float) -> Outlook | None:
         child = self._child
@@ -124,7 +131,9 @@ class PlannedAhead:
             return None
         self._child = None
         try:
-            return child()
+            outlook = child()
+            logger.debug("planned: %s", outlook)
+            return outlook
         except ours(PlanError, ChildProcessError):  # it can't be planned; somebody else has waited for the child
             return None
 
@@ -179,12 +188,13 @@ def _planned_before(moment: Moment, trainer: _Trainer) -> Outlook | None:
     return outlook if comes and 2 * room.passing_bytes < outlook.training_bytes else outlook._replace(training_bytes=0)
 
 
-def _has_room_for_copies(trainer: _Trainer) -> bool:
-    """Whether there is memory for all pages that may be written here while the child has them, too."""
-    dropped = sum(one.untyped_storage().nbytes() for one in _of_unread_values(trainer))
+def _may_be_copied(trainer: _Trainer, within_s: float) -> bool:
+    """Whether there is memory, and time, for all pages that may be written here while the child has them, too."""
+    unread_bytes = sum(one.untyped_storage().nbytes() for one in _of_unread_values(trainer))
+    own_bytes = own_memory().anonymous_bytes
     shared = next((room for room in host_rooms() if "RLIMIT" not in room.limit), None)
-    copied = max(0, own_memory().anonymous_bytes - dropped)
-    return shared is not None and copied + _WHEN.own_bytes < shared.free_bytes
+    is_room = shared is not None and own_bytes - unread_bytes + _WHEN.own_bytes < shared.free_bytes
+    return is_room and own_bytes <= within_s * _WHEN.again_bytes_s
 
 
 def _of_unread_values(trainer: _Trainer) -> Iterator[torch.Tensor]:
@@ -209,6 +219,7 @@ def _outlook(trainer: _Trainer, step: int, max_steps: int) -> Outlook:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_WHEN.most_s)
     _drop_values(library, trainer)
+    os.nice(19)  # from now on: until then the training copies what it writes
     for limit in (_resource.RLIMIT_AS, _resource.RLIMIT_DATA):  # the training's own
         _resource.setrlimit(limit, (_resource.getrlimit(limit)[1],) * 2)
     from forgather_mem.planning.batches import JOINS, Wanted
@@ -259,16 +270,17 @@ def _longest_ahead(trainer: _Trainer, step: int, max_steps: int) -> int | None:
     from forgather_mem.planning.batches import longest_rows
 
     args, dataset = trainer.args, trainer.callback_handler.train_dataloader.dataset
+    accumulation: int = args.gradient_accumulation_steps
     gc.unfreeze()
     for running in (one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)):
         taken: int = getattr(running, "_send_idx", running._num_yielded)
-        if running._dataset is dataset and taken >= step * args.gradient_accumulation_steps:
-            ahead = list(itertools.islice(running._sampler_iter, max_steps * args.gradient_accumulation_steps - taken))
+        if running._dataset is dataset and taken >= step * accumulation:
+            ahead = list(itertools.islice(running._sampler_iter, max_steps * accumulation - taken))
             largest = longest_rows(dataset, 0, args.length_column_name, ahead)
             planned = longest_rows(dataset, args.train_batch_size, args.length_column_name)
             if largest is None or planned is None or not largest.is_batch:
                 return None
             if len(largest.numbers) * largest.length < len(planned.numbers) * planned.length:
                 return None  # it has been, or never comes
-            return (taken + ahead.index(largest.numbers)) // args.gradient_accumulation_steps + 1
+            return (taken + ahead.index(largest.numbers)) // accumulation + 1
     return None

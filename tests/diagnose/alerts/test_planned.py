@@ -1,6 +1,7 @@
 """What a plan beside the training tells early, and that the training is the same without it."""
 
 import itertools
+import math
 import os
 import random
 import resource
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.fresh
 @pytest.fixture(autouse=True)
 def waits_for_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """These trainings end before it comes."""
-    monkeypatch.setattr(planned, "_WHEN", planned._WHEN._replace(worth_s=0.0, patience_s=120.0))
+    monkeypatch.setattr(planned, "_WHEN", planned._WHEN._replace(budget_frac=math.inf, patience_s=120.0))
 
 
 def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:

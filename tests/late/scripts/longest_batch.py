@@ -3,13 +3,14 @@
 from common import limit, make, model, options, padded, peak_of, samples
 
 own = options(limit=110, longest=1500)
-data = samples(1200, 20, 200, longest=own.longest, at=777)
+data = samples(2400, 20, 200, longest=own.longest, at=1084)
 if own.fixed:
     data = [{"input_ids": sample["input_ids"][:512]} for sample in data]
 trainer = make(
     model(hidden=64, layers=2),
     data,
-    arguments={"max_steps": -1, "num_train_epochs": 1},
+    # Many epochs make it worth a plan; it fails in the first
+    arguments={"max_steps": -1, "num_train_epochs": 1 if own.fixed or not own.limit else 100},
     data_collator=padded,
 )
 limit(own.limit)

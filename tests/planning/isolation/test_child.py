@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.isolation.child import in_a_child
+from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child
 from tests.forked import Forked
 from tests.launch.commands import environment
 
@@ -52,6 +52,16 @@ def test_a_child_that_never_ends_is_ended() -> None:
         os.waitpid(-1, os.WNOHANG)
 
 
+def test_one_that_is_not_waited_for_tells_when_it_has_answered_and_can_be_ended() -> None:
+    answers, waits = begun_in_a_child(lambda: 5), begun_in_a_child(signal.pause)
+    assert answers.has_answered(within_s=30)
+    assert not waits.has_answered()
+    assert answers() == 5
+    waits.end()
+    with pytest.raises(ChildProcessError):  # nothing of it is left
+        os.waitpid(-1, os.WNOHANG)
+
+
 HANDLERS = """
 import os, sys
 from forgather_mem.system import forks  # as where `forgather-mem run` and `plan` begin, before the script
@@ -63,7 +73,7 @@ def act(*of):
         file.write(f"{os.getpid()}")
 
 os.register_at_fork(after_in_child=act)
-from forgather_mem.planning.isolation.child import in_a_child
+from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child
 lines = {}
 print(in_a_child(lambda: told, not_done=lines), *(line.partition(":")[0] for line in lines))
 print(os.path.exists("log.txt"))
