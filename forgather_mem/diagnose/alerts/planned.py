@@ -46,7 +46,7 @@ class AheadLimits(NamedTuple):
         fork_s: What the fork takes: 27 ms of a process of 0.5 GiB.
         again_bytes_s: How fast a step writes to pages that the child had, too: 0.25 GiB took 0.2 s, copied 0.4 s.
         own_bytes: What the child takes beside what it may copy: 82 MiB with a small model.
-        most_s: The child is ended after so long; plans of 18 models took at most 18 s.
+        most_s: The child is ended after so long: where all cores are busy it gets 1/70 of one, and may need 18 s of it.
         patience_s: How long the training waits for the answer. None; some in trainings that end before it comes.
     """
 
@@ -55,7 +55,7 @@ class AheadLimits(NamedTuple):
     fork_s: float = 0.03
     again_bytes_s: int = GIB
     own_bytes: int = 200 * MIB
-    most_s: int = 300
+    most_s: int = 1800
     patience_s: float = 0.0
 
 
