@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from forgather_mem.planning.pretending import tensors_among
 
-JOINS = "The collator joins rows"
+JOINS, VARIES = "The collator joins rows", "others take less"
 _MEASURE_S = 1.0
 _TOKENS = "input_ids"
 _PLACES = (_TOKENS, "inputs_embeds", "input_values", "input_features", "pixel_values")
@@ -93,7 +93,7 @@ class Longest(NamedTuple):
         if self.is_batch:
             each = f", to {self.length:,} {self.unit}{seen}" if self.unit else ""
             return f"Batches are the largest of the sampler's: {len(self.numbers):,} rows{each}."
-        return f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}; others take less."
+        return f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}; {VARIES}."
 
     def joined_note(self, rows: int) -> str:
         """What a reader has to know where so many are joined."""

@@ -114,11 +114,17 @@ class StorageLog:
         return sum(self.sizes[number] for number in alive if part in ("", self.parts[number]))
 
     def lasting(self) -> Trace:
-        """The log without what goes while data is loaded: how that is made larger for a plan is not the training's."""
+        """The log without what goes while data is loaded: how that is made larger for a plan is not the training's.
+
+        Nor is what has gone before the first step that is planned.
+        """
         ends = [stretch.first_event for stretch in self.stretches[1:]] + [len(self.events)]
         goes: set[int] = set()
         for stretch, end in zip(self.stretches, ends, strict=True):
-            if stretch.phase == "data":
+            if not stretch.step:
+                before = set(self.events[:end])
+                goes |= {number for number in before if ~number in before}
+            elif stretch.phase == "data":
                 inside = set(self.events[stretch.first_event : end])
                 goes |= {number for number in inside if ~number in inside}  # both of it
         stays = [number for number in range(len(self.sizes)) if number not in goes]
