@@ -42,10 +42,15 @@ def test_what_is_no_tensor_of_the_training_is_beside_it() -> None:
 
 
 def test_graphs_that_no_training_needs_go_with_the_remedies_that_are_about_them() -> None:
-    in_use = {"activations": 100 * MIB, "graphs of 3 earlier passes in `total`": 60 * MIB, "graph of `teacher`": 7 * MIB,
-              "graphs of earlier steps in `losses`": 5 * MIB, "other": MIB}  # fmt: skip
-    advice = [Change(text=f"without {name}", in_script={key: name}) for key, name in
-              (("detach", "`total`"), ("no_grad", "`teacher`"), ("detach", "`losses`"), ("detach", "`nothing`"))]  # fmt: skip
+    in_use = {
+        "activations": 100 * MIB,
+        "graphs of 3 earlier passes in `total`": 60 * MIB,
+        "graph of `teacher`": 7 * MIB,
+        "graphs of earlier steps in `losses`": 5 * MIB,
+        "other": MIB,
+    }
+    about = {"`total`": "detach", "`teacher`": "no_grad", "`losses`": "detach", "`nothing`": "detach"}
+    advice = [Change(text=f"without {name}", in_script={key: name}) for name, key in about.items()]
     failed = told(report_of(out_of_memory(in_use=in_use), advice=tuple(advice)))
     assert failed.taken_bytes == 172 * MIB
     assert failed.graphs == (("without `total`", "", 60 * MIB, 3), ("without `teacher`", "", 7 * MIB, 0))
