@@ -75,7 +75,8 @@ from torch.utils.data import DataLoader, TensorDataset
 rows = TensorDataset(torch.randn(256, 3, 64, 64), torch.randint(0, 10, (256,)))
 BATCH, PARTS = int(os.environ.get("BATCH", 32)), int(os.environ.get("PARTS", 1))
 loader = DataLoader(rows, batch_size=BATCH)
-net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 60 * 60, 10))
+net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU())
+net.extend([nn.Flatten(), nn.Linear(64 * 60 * 60, 10)])
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[5]) * resource.getpagesize()
