@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from forgather_mem.diagnose.oom.context import FREE_HEAP
+from forgather_mem.diagnose.oom.remedies import DETACHED, NO_GRAPH
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
-from forgather_mem.telemetry.report import OomReport, RunReport
+from forgather_mem.telemetry.report import Change, OomReport, RunReport
 
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
 _TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
@@ -29,6 +31,7 @@ class FailedTraining:
         rows, length: Of the micro-batch.
         sizes: Of its tensors, as in the setting "batch.sizes".
         until_s: When planning has to end.
+        graphs: Those in the census that no training needs, as `NeedlessGraph`.
     """
 
     phase: str
@@ -42,6 +45,22 @@ class FailedTraining:
     length: int | None
     sizes: str
     until_s: float
+    graphs: Sequence[tuple[str, str, int, int]] = ()
+
+
+class NeedlessGraph(NamedTuple):
+    """What a remedy of the census is about.
+
+    Attributes:
+        text, note: The remedy.
+        num_bytes: That it keeps.
+        num_passes: How many passes of a step before the last it is of; 0 of a model that nobody trains.
+    """
+
+    text: str
+    note: str
+    num_bytes: int
+    num_passes: int
 
 
 def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
@@ -58,10 +77,8 @@ def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
 def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraining | str:
     if oom.callback is not None or oom.phase not in PLANNED_PHASES:
         return f"a plan has no {'callback' if oom.callback is not None else oom.phase}"
-    if not any(change.set for change in report.advice):
-        return "no transformers Trainer trained"
-    taken = sum(size for part, size in oom.in_use.items() if part in _TENSORS)
-    beside = sum(size for part, size in oom.in_use.items() if part not in _TENSORS)
+    taken = sum(size for part, size in oom.in_use.items() if _is_of_training(part))
+    beside = sum(oom.in_use.values()) - taken
     unused = oom.in_use.get(FREE_HEAP, 0)  # free for its tensors, too
     beside -= unused
     if oom.where == "device":  # what torch keeps unused is free for it; the rest is taken before anything is trained
@@ -79,14 +96,29 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         length=batch.get("length"),
         sizes=report.run.settings.get("batch.sizes", "") if oom.phase != "evaluate" else "",
         until_s=until_s,
+        graphs=tuple(_needless_graphs(report.advice, oom.in_use)),
     )
+
+
+def _is_of_training(part: str) -> bool:
+    return part in _TENSORS or part.startswith("graph")
+
+
+def _needless_graphs(advice: Sequence[Change], in_use: Mapping[str, int]) -> Iterator[NeedlessGraph]:
+    """Of the remedies of the census those whose graphs are among what is in use, under the name of who holds them."""
+    for change in advice:
+        for name in filter(None, map(change.in_script.get, (NO_GRAPH, DETACHED))):
+            for part, size in in_use.items():
+                if part.startswith("graph") and part.endswith(f" {name}") and "steps" not in part:
+                    passes = next((word for word in part.split() if word[0].isdecimal()), "0")
+                    yield NeedlessGraph(change.text, change.note or "", size, int(passes.replace(",", "")))
 
 
 def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
     killed, host, settings = report.killed, report.host, report.run.settings
     if killed is None or not was_killed_for_memory(killed, host):
         return "memory has not run out"
-    if killed.phase not in PLANNED_PHASES or "arguments.per_device_train_batch_size" not in settings:
+    if killed.phase not in PLANNED_PHASES or "batch.rows" not in settings:
         return f"it was killed in {killed.phase}"
     others = max(0, (killed.used_bytes or 0) - (killed.process_bytes or 0))
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}

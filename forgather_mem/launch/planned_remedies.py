@@ -2,34 +2,39 @@
 
 The plan has to reproduce the failure first: in the same phase it makes an allocation as large as the one that failed,
 beside as much as there was. What is told to fit has a plan whose peak does, with all that was beside it in the process
-that failed.
+that failed. On the host a peak is what the C library takes of the system when it is asked for the plan's tensors.
 """
 
 from __future__ import annotations
 
+import functools
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
-from forgather_mem.diagnose.oom.remedies import Case, plannable, together
+from forgather_mem.diagnose.oom.remedies import DETACHED, NO_GRAPH, Case, plannable, together
 from forgather_mem.errors import PlanError
-from forgather_mem.launch.failed_training import FailedTraining, parsed_sizes
-from forgather_mem.planning.batches import Loader, Trainer
-from forgather_mem.planning.entry import plan
-from forgather_mem.planning.result import Plan
+from forgather_mem.launch.failed_training import FailedTraining, NeedlessGraph, parsed_sizes
+from forgather_mem.launch.host_heap import Taken, taken_of_host
+from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs_of_untrained
+from forgather_mem.planning.batches import VARIES, Loader, PlannedShape, Trainer, Wanted
+from forgather_mem.planning.entry import begun_plan
+from forgather_mem.planning.loop.script import Script
+from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
+from forgather_mem.planning.result import PhasePlan, Plan
 from forgather_mem.telemetry.report import Change
 from forgather_mem.telemetry.report_schema import to_dict
-from forgather_mem.units import MIB, format_bytes
+from forgather_mem.units import format_bytes
 
-_ARGMAX = "preprocess_logits_for_metrics"
+_ARGMAX, _ACCUMULATION = "preprocess_logits_for_metrics", "gradient_accumulation_steps"
+_STAYS = "parameters", "gradients", "optimizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +44,10 @@ class PlanningLimits:
     Attributes:
         alike_frac: A plan that reproduces a failure may be so far from what was measured.
         kept_free_frac: Of the limit.
-        gaps_frac, gaps_of_heap_frac: Of what comes and goes on the host: the C library can't use every gap between
-            tensors. The latter where all are in its heap. Set on scripts of our own, where without them two changes
-            that were planned to fit did not; of twelve scripts by others 5 of 6 such changes fit.
-        mapped_bytes: The C library maps what is larger by itself (DEFAULT_MMAP_THRESHOLD_MAX of malloc.c).
+        beside_frac, of_several_frac: Of what comes and goes on the host, where batches are of one size, and where they
+            differ. A training's small objects lie between its tensors, and its batches come in another order than those
+            that were tried: with them the C library took up to 8 % more than for the tensors alone in two trainings of
+            our own with batches of one size, and 30 % or more in one with others.
         most_told: Changes that fit; then no more are planned.
         few_batches: Of a step; more add nothing but themselves.
         to_tell_s: The answer takes less.
@@ -51,9 +56,8 @@ class PlanningLimits:
 
     alike_frac: float = 0.1
     kept_free_frac: float = 0.03
-    gaps_frac: float = 0.1
-    gaps_of_heap_frac: float = 0.5
-    mapped_bytes: int = 32 * MIB
+    beside_frac: float = 0.25
+    of_several_frac: float = 0.5
     most_told: int = 4
     few_batches: int = 2
     to_tell_s: float = 1.0
@@ -87,7 +91,7 @@ def _until(until_s: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, was)
 
 
-def remedies_for(failed: FailedTraining, trainer: Trainer) -> dict[str, object]:
+def remedies_for(failed: FailedTraining, training: Trainer | Script) -> dict[str, object]:
     """The `changes` that were planned to fit, as in a report; or a `problem`.
 
     With them `too_large`, the largest changes of a kind that are not enough, and `kinds`, what was planned, by the
@@ -95,31 +99,38 @@ def remedies_for(failed: FailedTraining, trainer: Trainer) -> dict[str, object]:
 
     Args:
         failed: What it took.
-        trainer: The script's, before it trains.
+        training: The script's Trainer before it trains, or its own loop.
     """
-    settings = settings_of(trainer.args, trainer.model, trainer)
-    planner = _Planner(failed, settings, trainer)
-    case = Case(
-        phase=failed.phase, settings=settings, rows=failed.rows, length=failed.length, on_device=failed.on_device
-    )
     found = PlannedRemedies()
     try:
         with _until(failed.until_s):
-            own = planner.plan({})
-            room = _room(own, failed)
-            planner.look_at_longest(own)
-            for ladder in plannable(case):
-                found.add(ladder, planner.first_that_fits(ladder, room))
-                if len(found.changes) == _LIMITS.most_told:
-                    break
-            for ladder in together(case):
-                if not found.changes:
-                    found.add([], planner.first_that_fits(ladder, room))
+            _plan_remedies(failed, training, found)
     except PlanError as error:
         return {"problem": str(error)}
     except _TimeIsUp as error:
         return {**found.answer(), "unfinished": True} if found.kinds else {"problem": str(error)}
     return found.answer()
+
+
+def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: PlannedRemedies) -> None:
+    loop = OwnLoop(training) if isinstance(training, Script) else None
+    planner = _Planner(failed, training, loop)
+    graphs = [NeedlessGraph(*graph) for graph in failed.graphs]
+    case = Case(
+        phase=failed.phase,
+        settings=planner.settings(),
+        rows=failed.rows or planner.own.rows,
+        length=failed.length,
+        on_device=failed.on_device,
+        keeps_graphs=(loop is not None and loop.keeps_graphs) or any(graph.num_passes for graph in graphs),
+    )
+    found.add_graphs(graphs, planner)
+    for ladder in plannable(case):
+        if len(found.changes) < _LIMITS.most_told:
+            found.add(ladder, planner, loop)
+    for ladder in together(case):
+        if not found.changes:
+            found.add(ladder, planner, loop, is_kind=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +141,27 @@ class PlannedRemedies:
     too_large: list[str] = field(default_factory=list)
     kinds: list[list[str]] = field(default_factory=list)
 
-    def add(self, ladder: Sequence[Change], fits: Change | None) -> None:
-        """Of these changes one fits, or none does."""
+    def add(self, ladder: Sequence[Change], planner: _Planner, loop: OwnLoop | None, *, is_kind: bool = True) -> None:
+        """Of these changes the first that fits, or that none does; nothing where they can't be planned."""
+        try:
+            fits = planner.first_that_fits(ladder)
+        except PlanError:
+            return
+        told = [loop.told(change) if loop else change for change in (fits or ladder[-1],)]
         if fits is not None:
-            self.changes.append(fits)
-        if ladder:
+            self.changes.extend(told)
+        if is_kind:
             self.kinds.append(sorted({**ladder[0].set, **ladder[0].in_script}))
-            self.too_large.extend([ladder[-1].text] if fits is None else [])
+            self.too_large.extend(change.text for change in told if fits is None)
+
+    def add_graphs(self, graphs: Sequence[NeedlessGraph], planner: _Planner) -> None:
+        """What is told of graphs that no training needs: of untrained models all at once, since all are planned so."""
+        untrained = [graph for graph in graphs if not graph.num_passes]
+        for some in (untrained, *([graph] for graph in graphs if graph.num_passes)):
+            if some and (need := planner.need_without(some[0])) <= planner.most_bytes:
+                text = ", and ".join(graph.text for graph in some)
+                self.changes.append(Change(text=text, note=some[0].note, predicted_bytes=planner.peak_of(need)))
+                self.kinds.append([DETACHED if some[0].num_passes else NO_GRAPH])
 
     def answer(self) -> dict[str, object]:
         """In JSON's types."""
@@ -144,82 +169,55 @@ class PlannedRemedies:
         return {"changes": changes, "too_large": self.too_large, "kinds": self.kinds}
 
 
-def _room(own: Plan, failed: FailedTraining) -> int:
-    """What the training's tensors can take, as the failure itself shows.
+class _Planner:
+    """Plans the failed training with other settings.
+
+    Attributes:
+        own: The plan that shows the failure.
+        most_bytes: What its tensors can take, as the failure itself shows, without what is kept free.
 
     Raises:
         PlanError: if the plan does not reproduce the failure.
     """
-    step = 1 if failed.is_first_step and failed.phase != "evaluate" else 2
-    rows = [row for row in own.phases if row.step == step]
-    phases = {row.phase: row.bytes for row in rows}
-    if failed.phase not in phases:
-        raise PlanError(f"the plan has no {failed.phase}")
-    room = failed.limit_bytes - failed.beside_bytes
-    if failed.taken_bytes is None:  # there the model was counted, too
-        room += own.phases[0].parts.get("parameters", 0)
-    wanted = failed.requested_bytes
-    if wanted is not None and failed.taken_bytes is not None and failed.phase != "evaluate":
-        there = [one for one in own.requests if (one.step, one.phase) == (step, failed.phase)]
-        alike = [one for one in there if abs(one.size - wanted) <= _LIMITS.alike_frac * wanted]
-        if not alike:
-            raise PlanError(f"the plan's {failed.phase} asks nowhere for {format_bytes(wanted)} at once")
-        taken = failed.taken_bytes
-        nearest = min(alike, key=lambda one: abs(one.before_bytes - taken))
-        if abs(nearest.before_bytes - taken) > _LIMITS.alike_frac * failed.limit_bytes:
-            had = f"its tensors took {format_bytes(taken)} then"
-            raise PlanError(f"{had}, in the plan {format_bytes(nearest.before_bytes)}")
-        room = min(room, nearest.before_bytes + min(wanted, failed.limit_bytes - failed.beside_bytes - taken))
-    elif phases[failed.phase] < (1 - _LIMITS.alike_frac) * room:
-        raise PlanError(
-            f"the plan's {failed.phase} takes {format_bytes(phases[failed.phase])}, which would have fitted"
-        )
-    return room
 
+    def __init__(self, failed: FailedTraining, training: Trainer, loop: OwnLoop | None) -> None:
+        self._failed, self._training, self._loop = failed, training, loop
+        self._is_over, self._room_bytes = False, 0
+        for sizes in (parsed_sizes(failed.sizes), {}):  # in a loop of the script's own they may be another model's
+            self._sizes = sizes
+            try:
+                self.own = self._plan({})
+                if loop is not None:
+                    loop.learn(self.own, failed.rows)
+                self._room_bytes = self._room()
+                break
+            except PlanError:
+                if loop is None or not sizes:
+                    raise
+        self.most_bytes = self._room_bytes - _LIMITS.kept_free_frac * failed.limit_bytes
+        if self._sizes:  # the longest rows of the data, if these take more than the batch that failed
+            sizes, self._sizes = self._sizes, {}
+            longest = self._plan({})
+            if longest.peak_bytes > self.own.peak_bytes:
+                self.own = longest
+            else:
+                self._sizes = sizes
 
-class _Planner:
-    """Plans the failed training with other settings."""
+    def settings(self) -> RunSettings:
+        """Of the training."""
+        of = self._training
+        return self._loop.settings if self._loop else settings_of(of.args, of.model, of)
 
-    def __init__(self, failed: FailedTraining, settings: RunSettings, trainer: Trainer) -> None:
-        self._failed, self._settings, self._trainer = failed, settings, trainer
-        self._load, self._sizes = trainer.get_train_dataloader, parsed_sizes(failed.sizes)
-        self._is_over = False
+    def peak_of(self, need_bytes: float) -> int:
+        """With all that is beside the training's tensors."""
+        return round(need_bytes) + self._failed.limit_bytes - self._room_bytes
 
-    def plan(self, changed: Mapping[str, object]) -> Plan:
-        """With these values of `Change.set` and `in_script`.
+    def first_that_fits(self, ladder: Sequence[Change]) -> Change | None:
+        """The smallest change of these that fits, with its peak; None if none does.
 
         Raises:
-            PlanError: if it can't be planned.
+            PlanError: if the largest can't be planned.
         """
-        if self._is_over:
-            raise _TimeIsUp
-        arguments = dict(changed)
-        length, filtered = arguments.pop("max_length", None), arguments.pop(_ARGMAX, None)
-        length = length if isinstance(length, int) else None
-        batch = self._settings.number("per_device_train_batch_size")
-        now = self._failed.rows if self._sizes and self._failed.rows else batch
-        rows = max(1, round(now * int(str(arguments.pop("per_device_train_batch_size", batch))) / batch))
-        accumulation = arguments.get("gradient_accumulation_steps")
-        if isinstance(accumulation, int):
-            arguments["gradient_accumulation_steps"] = min(_LIMITS.few_batches, accumulation)
-        trainer, own_filter = self._trainer, self._trainer.preprocess_logits_for_metrics
-        trainer.get_train_dataloader = partial(_loading, self._load, self._sizes, self._failed.length, length)
-        if filtered:
-            trainer.preprocess_logits_for_metrics = _argmax
-        try:
-            return plan(trainer, on_device=self._failed.on_device, rows=rows, **arguments)  # type: ignore[arg-type]
-        finally:
-            trainer.preprocess_logits_for_metrics, trainer.get_train_dataloader = own_filter, self._load
-
-    def look_at_longest(self, own: Plan) -> None:
-        """From now on plan the longest rows of the data, if these take more than the batch that failed."""
-        sizes, self._sizes = self._sizes, {}
-        if sizes and self.plan({}).peak_bytes <= own.peak_bytes:
-            self._sizes = sizes
-
-    def first_that_fits(self, ladder: Sequence[Change], room: int) -> Change | None:
-        """The smallest change of these that fits, with its peak; None if none does or none can be planned."""
-        most = room - _LIMITS.kept_free_frac * self._failed.limit_bytes
         low, high, found = 0, len(ladder), None
         while low < high:
             # The last one first: often none fits
@@ -227,35 +225,152 @@ class _Planner:
             try:
                 need = self._need({**ladder[at].set, **ladder[at].in_script})
             except PlanError:
-                need = room + 1
+                if at == len(ladder) - 1:
+                    raise
+                need = self.most_bytes + 1
             except _TimeIsUp:
                 self._is_over = True
                 if found is None:
                     raise
                 return found
-            if need <= most:
-                high, found = at, _with_peak(ladder[at], need + self._failed.limit_bytes - room)
+            if need <= self.most_bytes:
+                high, found = at, replace(ladder[at], predicted_bytes=self.peak_of(need))
             elif at == len(ladder) - 1:
                 return None
             else:
                 low = at + 1
         return found
 
-    def _need(self, changed: Mapping[str, object]) -> int:
-        planned = self.plan(changed)
-        return max(planned.peak_bytes, planned.reserved_bytes) if self._failed.on_device else _on_the_host(planned)
+    def need_without(self, graph: NeedlessGraph) -> float:
+        """Without a graph that the census has found."""
+        if not graph.num_passes:
+            edit = without_graphs_of_untrained(None if self._loop else self._training)
+            return self._bytes_of(self._plan({}, [edit]))
+        # One pass's graph is left, and gradients are there from the first pass on
+        of_a_pass = graph.num_bytes / graph.num_passes
+        return self._need_beside_own(lambda row: max(0, row.parts.get("activations", 0) - of_a_pass), gradients=True)
+
+    def _need(self, changed: Mapping[str, object]) -> float:
+        if self._loop and changed.get("optim") == "sgd":
+            return self._need_beside_own(lambda row: row.parts.get("optimizer", 0))
+        planned = self._plan(changed)
+        need = self._bytes_of(planned)
+        if self._loop and changed.get(_ACCUMULATION):
+            need += self._with_gradients(planned, lambda _: 0) - planned.peak_bytes
+        return need
+
+    def _need_beside_own(self, saved: Callable[[PhasePlan], float], gradients: bool = False) -> float:
+        """The training's own need without what is saved in each phase; gaps stay as they are."""
+        rows = (row.bytes - saved(row) for row in self.own.phases)
+        highest = self._with_gradients(self.own, saved) if gradients else max(rows)
+        return self._own_bytes - self.own.peak_bytes + highest
+
+    @functools.cached_property
+    def _own_bytes(self) -> float:
+        return self._bytes_of(self.own)
+
+    def _with_gradients(self, planned: Plan, saved: Callable[[PhasePlan], float]) -> float:
+        """The peak of a loop that accumulates gradients, where the plan's does not."""
+        gradients = planned.highest_parts()["gradients"]
+        largest = self._loop.largest_bytes if self._loop else 0
+        return max(
+            row.bytes - saved(row)
+            + (gradients - row.parts.get("gradients", 0) + largest) * (row.phase in ("forward", "backward"))
+            for row in planned.phases
+        )  # fmt: skip
+
+    def _plan(self, changed: Mapping[str, object], edits: Sequence[Edit] = ()) -> Plan:
+        """With these values of `Change.set` and `in_script`.
+
+        Raises:
+            PlanError: if it can't be planned.
+        """
+        if self._is_over:
+            raise _TimeIsUp
+        arguments: dict[str, Any] = dict(changed)
+        length, filtered = arguments.pop("max_length", None), arguments.pop(_ARGMAX, None)
+        length = length if isinstance(length, int) else None
+        batch = self.settings().number("per_device_train_batch_size")
+        now = self._failed.rows if self._sizes and self._failed.rows else batch
+        rows = max(1, round(now * int(arguments.pop("per_device_train_batch_size", batch)) / batch))
+        accumulation = arguments.pop(_ACCUMULATION, None)
+        collating = functools.partial(_collating, self._sizes, self._failed.length, length)
+        if self._loop is not None:
+            shape = PlannedShape(rows if accumulation else None)
+            return begun_plan(self._loop.edited(arguments, collating, edits), Wanted(shape, self._failed.on_device))()
+        if accumulation:
+            arguments[_ACCUMULATION] = min(_LIMITS.few_batches, accumulation)
+        trainer = self._training
+        load, own_filter = trainer.get_train_dataloader, trainer.preprocess_logits_for_metrics
+        trainer.get_train_dataloader = functools.partial(_loading, load, collating, edits)
+        if filtered:
+            trainer.preprocess_logits_for_metrics = _argmax
+        try:
+            return begun_plan(trainer, Wanted(PlannedShape(rows), self._failed.on_device, 1, arguments))()
+        finally:
+            trainer.preprocess_logits_for_metrics, trainer.get_train_dataloader = own_filter, load
+
+    def _room(self) -> int:
+        """What the training's tensors can take.
+
+        Raises:
+            PlanError: if the plan does not reproduce the failure.
+        """
+        failed, own = self._failed, self.own
+        step = 1 if failed.is_first_step and failed.phase != "evaluate" else 2
+        row = next((row for row in own.phases if (row.step, row.phase) == (step, failed.phase)), None)
+        if row is None:
+            raise PlanError(f"the plan has no {failed.phase}")
+        room = failed.limit_bytes - failed.beside_bytes
+        if failed.taken_bytes is None:  # there the model was counted, too
+            room += own.phases[0].parts.get("parameters", 0)
+        wanted, taken, tolerated = failed.requested_bytes, failed.taken_bytes, _LIMITS.alike_frac * failed.limit_bytes
+        if wanted is None or taken is None or failed.phase == "evaluate":
+            if row.bytes < (1 - _LIMITS.alike_frac) * room:
+                raise PlanError(f"the plan's {failed.phase} takes {format_bytes(row.bytes)}, which would have fitted")
+            return room
+        taken += _others(own)
+        there = [one for one in own.requests if (one.step, one.phase) == (step, failed.phase)]
+        alike = [one for one in there if abs(one.size - wanted) <= _LIMITS.alike_frac * wanted]
+        if not alike:
+            raise PlanError(f"the plan's {failed.phase} asks nowhere for {format_bytes(wanted)} at once")
+        nearest = min(alike, key=lambda one: abs(one.before_bytes - taken))
+        if abs(nearest.before_bytes - taken) > tolerated:
+            had = f"its tensors took {format_bytes(taken)} then"
+            raise PlanError(f"{had}, in the plan {format_bytes(nearest.before_bytes)}")
+        if failed.on_device:
+            return min(room, nearest.before_bytes + min(wanted, room - taken))
+        rounds = self._taken(own)
+        # The failure itself was too much: where less is told of it, it is so of other plans
+        shown = [
+            one.bytes
+            for found in rounds[: 1 if failed.is_first_step else None]
+            for one in found
+            if one.size == nearest.size and abs(one.before_bytes - nearest.before_bytes) <= tolerated
+        ]
+        return min([room, *([max(shown) - _others(own)] if shown else [])])
+
+    def _bytes_of(self, planned: Plan) -> float:
+        """What it takes of the system, without others' tensors, which are beside the training."""
+        if self._failed.on_device:
+            return max(planned.peak_bytes, planned.reserved_bytes)
+        stays = sum(planned.parts.get(part, 0) for part in _STAYS)
+        more_frac = _LIMITS.of_several_frac if _varies(planned) else _LIMITS.beside_frac
+        stays += _others(planned)
+        taken = (one for found in self._taken(planned) for one in found)
+        highest = max(one.bytes + more_frac * max(0, one.bytes - one.mapped_bytes - stays) for one in taken)
+        return highest - _others(planned)
+
+    def _taken(self, planned: Plan) -> list[list[Taken]]:
+        return taken_of_host(planned.trace, of_several_sizes=_varies(planned))
 
 
-def _on_the_host(planned: Plan) -> int:
-    """The peak with gaps between what comes and goes."""
-    stays = sum(planned.parts.get(part, 0) for part in ("parameters", "gradients", "optimizer"))
-    is_mapped = any(one.size >= _LIMITS.mapped_bytes for one in planned.requests)
-    gaps_frac = _LIMITS.gaps_frac if is_mapped else _LIMITS.gaps_of_heap_frac
-    return planned.peak_bytes + round(gaps_frac * (planned.peak_bytes - stays))
+def _varies(planned: Plan) -> bool:
+    return any(VARIES in note for note in planned.notes)
 
 
-def _with_peak(change: Change, peak_bytes: int) -> Change:
-    return replace(change, predicted_bytes=peak_bytes)
+def _others(planned: Plan) -> int:
+    return sum(planned.parts.get(part, 0) for part in (OTHER_MODELS, OTHER_TENSORS))
 
 
 def _argmax(logits: object, labels: object) -> object:
@@ -264,20 +379,30 @@ def _argmax(logits: object, labels: object) -> object:
     return first.argmax(-1) if isinstance(first, torch.Tensor) else first
 
 
-def _loading(
-    load: Callable[[], Loader], sizes: Mapping[str, tuple[int, ...]], was: int | None, length: int | None
-) -> Loader:
-    """The trainer's loader, whose batches have these sizes but for their rows; and rows of another length."""
+def _loading(load: Callable[[], Loader], collating: Callable[[Any], Any], edits: Sequence[Edit]) -> Loader:
+    """The trainer's loader with other batches, in a child in which these changes are made."""
+    for edit in edits:
+        edit()
     loader = load()
-    inner: Trainer = getattr(loader, "base_dataloader", loader)
-    collate = inner.collate_fn
-    inner.collate_fn = lambda samples: _sized(collate(samples), sizes, was, length)
+    inner: Any = getattr(loader, "base_dataloader", loader)
+    inner.collate_fn = collating(inner.collate_fn)
     return loader
 
 
+def _collating(
+    sizes: Mapping[str, tuple[int, ...]], was: int | None, length: int | None, collate: Callable[[object], object]
+) -> Callable[[object], object]:
+    """One whose batches have these sizes but for their rows; and rows of another length."""
+    return lambda samples: _sized(collate(samples), sizes, was, length)
+
+
 def _sized(batch: object, sizes: Mapping[str, tuple[int, ...]], was: int | None, length: int | None) -> object:
-    named = batch if isinstance(batch, Mapping) else {}
-    pairs = [(tensor.shape, sizes[name]) for name, tensor in named.items() if name in sizes]
+    named = dict(enumerate(batch)) if isinstance(batch, list | tuple) else batch
+    pairs = [
+        (tensor.shape, sizes[str(name)])
+        for name, tensor in (named.items() if isinstance(named, Mapping) else ())
+        if isinstance(tensor, torch.Tensor) and len(sizes.get(str(name), ())) == tensor.dim()
+    ]
     sides = {old: new for shape, told in pairs for old, new in zip(shape[1:], told[1:], strict=False) if old != new}
     if length is not None and was is not None:
         sides = {old: length if new == was else new for old, new in sides.items()} | (

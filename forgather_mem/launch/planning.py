@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-_OPTIMIZERS = "torch.optim.optimizer"
+_OPTIMIZERS, _LOADERS = "torch.optim.optimizer", "torch.utils.data.dataloader"
 _NOT_HERE = 2  # the exit code of a fork that has found nothing to plan
 _MOST_NAMED = 5
 _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trainer", "transformers.modeling_utils"
@@ -48,6 +48,7 @@ def meetings() -> dict[str, Callable[[], object]]:
     if request["meta"]:
         found[_MODELS] = functools.partial(leave_weights_unread, acts.missing)
     if "failed" in request:
+        found |= {_LOADERS: _note_loaders, "resource": _leave_limits}
         _end_in_time(request["failed"]["until_s"])  # type: ignore[index]
     return {name: functools.partial(_done_or_ended, meet, acts) for name, meet in found.items()}
 
@@ -146,16 +147,33 @@ def _request() -> dict[str, object]:
 def _end_in_time(until_s: float) -> None:
     """Of a training that has failed: whoever waits for the plan may be gone by then, and it is not to fail again."""
     signal.alarm(max(1, int(until_s - time.time()) + 2))  # in which it may still answer
-    with suppress(ImportError):
-        import resource
 
-        limit = resource.setrlimit
 
-        def limited(which: int, limits: tuple[int, int]) -> None:
-            if which not in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
-                limit(which, limits)
+def _leave_limits() -> None:
+    """The script sets none on its memory: what is planned is to tell what was too much."""
+    module = sys.modules["resource"]
+    limit = module.setrlimit
 
-        resource.setrlimit = limited
+    def limited(which: int, limits: tuple[int, int]) -> None:
+        if which not in (module.RLIMIT_AS, module.RLIMIT_DATA):
+            limit(which, limits)
+
+    module.setrlimit = limited  # type: ignore[attr-defined]
+
+
+def _note_loaders() -> None:
+    """Each data loader knows the line that has made it."""
+    loaders = sys.modules[_LOADERS].DataLoader
+    make = loaders.__init__
+
+    @functools.wraps(make)
+    def made(loader: object, *arguments: object, **keywords: object) -> None:
+        from forgather_mem.source.source_lines import calling_line
+
+        make(loader, *arguments, **keywords)
+        loader._forgather_mem_made_at = calling_line()  # type: ignore[attr-defined]
+
+    loaders.__init__ = made
 
 
 def _plan_instead(acts: _Acts) -> None:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from forgather_mem.planning.pretending import tensors_among
 
+VARIES = "others take less"
 _MEASURE_S = 1.0
 _COLLATED = 4  # of the largest with padding, and of those with the most in all; the collator shows which is larger
 _TOKENS = "input_ids"
@@ -90,7 +91,7 @@ class Longest(NamedTuple):
         """What a reader has to know, where so many are joined into one."""
         seen = "" if self.measured == self.of else f", of the {self.measured:,} that could be looked at in a second"
         upper = ["The collator joins rows, so that other batches are shorter: an upper bound."] if joined else []
-        return [f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}; others take less.", *upper]
+        return [f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}; {VARIES}.", *upper]
 
 
 class Coming(NamedTuple):

@@ -54,11 +54,15 @@ class Trace(NamedTuple):
         )
 
     def lasting(self) -> Trace:
-        """The same without what goes while data is loaded: how that is made larger for a plan is not the training's."""
+        """The same without what goes while data is loaded: how that is made larger for a plan is not the training's.
+
+        Nor is what has gone before the first step that is planned.
+        """
+        before = {event for stretch, events in self.by_stretch() if not stretch.step for event in events}
         kept, sizes, stretches, new = array("q"), array("q"), list[Stretch](), dict[int, int]()
         for stretch, events in self.by_stretch():
             stretches.append(stretch._replace(first_event=len(kept)))
-            inside = set(events) if stretch.phase == "data" else ()
+            inside = before if not stretch.step else set(events) if stretch.phase == "data" else ()
             for event in events:
                 if ~event in inside:  # it has both
                     continue

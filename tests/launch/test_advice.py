@@ -16,6 +16,8 @@ from forgather_mem.telemetry.report import OomReport, RunReport
 from tests.launch.commands import RUN, python, run
 from tests.launch.test_failed_training import out_of_memory, report_of
 
+ACCUMULATION = "gradient_accumulation_steps"
+
 SCRIPT = """
 import json, os, resource
 import torch
@@ -62,6 +64,45 @@ def test_what_is_told_to_fit_lets_the_script_finish(tmp_path: Path) -> None:
     assert first["predicted_bytes"] < report["oom"]["limit_bytes"], report["oom"]["fit"]
     assert "WOULD HAVE FIT  (planned, beside " in result.err
     assert run(python("train.py"), tmp_path, INSTEAD=json.dumps(first["set"])).out.endswith("done\n")
+
+
+LOOP = """
+import os, resource
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+rows = TensorDataset(torch.randn(256, 3, 64, 64), torch.randint(0, 10, (256,)))
+BATCH, PARTS = int(os.environ.get("BATCH", 32)), int(os.environ.get("PARTS", 1))
+loader = DataLoader(rows, batch_size=BATCH)
+net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU())
+net.extend([nn.Flatten(), nn.Linear(64 * 60 * 60, 10)])
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[5]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_DATA, (used + 130 * 2**20, resource.RLIM_INFINITY))
+for number, (pictures, labels) in enumerate(loader):
+    (nn.functional.cross_entropy(net(pictures), labels) / PARTS).backward()
+    if number % PARTS == PARTS - 1:
+        optimizer.step()
+        optimizer.zero_grad()
+print("done")
+"""
+
+
+@pytest.mark.soak  # many plans
+def test_what_is_told_to_fit_lets_a_loop_of_the_scripts_own_finish(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP)
+    run([*RUN, "--advice-s", "300", "--report", "report.json", "train.py"], tmp_path)
+    report = json.loads((tmp_path / "report.json").read_text())
+    first = report["advice"][0]
+    assert first["predicted_bytes"] < report["oom"]["limit_bytes"], report["oom"]["fit"]
+    rows, parts = (first["in_script"][name] for name in ("per_device_train_batch_size", ACCUMULATION))
+    assert (rows * parts, first["text"]) == (
+        32,
+        f"batch size {rows} (DataLoader at train.py:9), gradients of {parts} batches in each step",
+    )
+    assert run(python("train.py"), tmp_path, BATCH=str(rows), PARTS=str(parts)).out.endswith("done\n")
 
 
 def test_nothing_is_planned_where_nobody_wants_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,21 @@ def test_what_is_no_tensor_of_the_training_is_beside_it() -> None:
     assert (failed.rows, failed.length, failed.sizes) == (8, 512, "input_ids=8x512")
 
 
+def test_graphs_that_no_training_needs_go_with_the_remedies_that_are_about_them() -> None:
+    in_use = {
+        "activations": 100 * MIB,
+        "graphs of 3 earlier passes in `total`": 60 * MIB,
+        "graph of `teacher`": 7 * MIB,
+        "graphs of earlier steps in `losses`": 5 * MIB,
+        "other": MIB,
+    }
+    about = {"`total`": "detach", "`teacher`": "no_grad", "`losses`": "detach", "`nothing`": "detach"}
+    advice = [Change(text=f"without {name}", in_script={key: name}) for name, key in about.items()]
+    failed = told(report_of(out_of_memory(in_use=in_use), advice=tuple(advice)))
+    assert failed.taken_bytes == 172 * MIB
+    assert failed.graphs == (("without `total`", "", 60 * MIB, 3), ("without `teacher`", "", 7 * MIB, 0))
+
+
 def test_on_a_device_the_context_and_unused_memory_are_not_beside_it() -> None:
     in_use = {"activations": 2 * GIB, "other": GIB, "CUDA and libraries": GIB, "kept by the allocator": GIB}
     failed = told(report_of(out_of_memory(where="device", in_use=in_use, step=1)))
@@ -54,7 +69,6 @@ def test_on_a_device_the_context_and_unused_memory_are_not_beside_it() -> None:
     [
         (report_of(out_of_memory(phase="save")), "a plan has no save"),
         (report_of(out_of_memory(callback="Keeps.on_save")), "a plan has no callback"),
-        (report_of(out_of_memory(), advice=(Change(text="batch size 4"),)), "no transformers Trainer trained"),
         (report_of(out_of_memory(), leak=LeakReport(verdict="leak", where="host")), "memory grows at each step"),
         (report_of(), "memory has not run out"),
         (report_of(killed=KilledReport(step=3, phase="forward", signal=15)), "memory has not run out"),

@@ -31,6 +31,7 @@ _BUILDS_A_MODEL = frozenset(
 )
 # What a remedy changes about the training, in the order in which remedies are told
 NOTHING, SPEED, NUMBERS = range(3)
+NO_GRAPH, DETACHED = "no_grad", "detach"  # of `Change.in_script`: who holds the graph
 _CHANGES = {NOTHING: "", SPEED: "slower", NUMBERS: "changes the training"}
 
 
@@ -64,6 +65,7 @@ class Case:
         rows, length: Of the micro-batch that failed, if known.
         on_device: Whether a device's memory ran out.
         failure: All that is known of it; None in the process that plans.
+        keeps_graphs: Whether graphs of passes before the last are kept: so it would be with more, smaller batches.
     """
 
     phase: str
@@ -72,6 +74,7 @@ class Case:
     length: int | None = None
     on_device: bool = False
     failure: Failure | None = None
+    keeps_graphs: bool = False
 
     @property
     def place(self) -> str:
@@ -154,6 +157,8 @@ def written(values: Mapping[str, object]) -> str:
 def smaller_batches(case: Case) -> list[Change]:
     """The same step in smaller micro-batches, the largest first."""
     settings = case.settings
+    if case.keeps_graphs:
+        return []
     rows = settings.number("per_device_train_batch_size", case.rows or 1)
     accumulation = settings.number("gradient_accumulation_steps")
     whole = rows * accumulation
@@ -353,13 +358,14 @@ def _needless(case: Case) -> Iterator[Change]:
             continue
         if held.kind == "untrained":
             note = f"no optimizer has its parameters, but {size} are kept for a backward pass through it"
-            yield _doing(f"torch.no_grad() around what {held.name} computes", note)
+            yield _doing(f"torch.no_grad() around what {held.name} computes", note, **{NO_GRAPH: held.name})
         elif is_evaluation and held.kind in ("activations", "earlier"):
             of = f", and {held.name} keeps" if held.name else ", but it keeps"
             yield _doing("torch.no_grad() around the evaluation", f"no backward pass follows{of} {size}")
         elif held.kind == "earlier":
             note = f"{size} are {held.part}, until a backward pass goes through them or they are detached"
-            yield _doing(f"detach() what {held.name} keeps, or backward() after each pass", note)
+            text = f"detach() what {held.name} keeps, or backward() after each pass"
+            yield _doing(text, note, **{DETACHED: held.name})
         elif held.is_unused:
             yield _doing(f"delete {held.name} when it is no longer read", f"{size} that nothing reads again")
         elif held.kind == "copy" and held.num_items > 1:

@@ -1,0 +1,76 @@
+"""What tensors take of the host's memory with the gaps between them: the C library itself is asked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from forgather_mem.planning.isolation.child import in_a_child
+from forgather_mem.planning.storage_log import Trace
+from forgather_mem.system.procfs import own_memory
+from forgather_mem.units import MIB
+
+# Of all batches the largest, as the first and at the end: what lies between was made by others. Gaps grow until then
+_OF_SEVERAL = 1.0, 0.5, 0.8, 0.3, 0.7, 1.0, 0.4, 0.9, 0.2, 0.6, 1.0, 0.35, 0.75, 0.55, 1.0
+_OF_ONE_SIZE = 1.0, 1.0, 1.0, 1.0
+_MAPPED_BYTES = 32 * MIB  # DEFAULT_MMAP_THRESHOLD_MAX of malloc.c
+_LEAST_FRAC = 1000  # of the largest; a smaller one asks for no new memory that counts
+
+
+class Taken(NamedTuple):
+    """Once a storage is made.
+
+    Attributes:
+        size: Its bytes.
+        before_bytes: Of all tensors there were then.
+        bytes: What the process has taken of the system for them.
+        mapped_bytes: Of these what is mapped by itself, so that there are no gaps, however large the others are.
+    """
+
+    size: int
+    before_bytes: int
+    bytes: int
+    mapped_bytes: int
+
+
+def taken_of_host(trace: Trace, *, of_several_sizes: bool) -> list[list[Taken]]:
+    """For each of several rounds what the larger storages come to, made in a child as the training would make them.
+
+    Nothing is written into them, so that they take no memory.
+
+    Args:
+        trace: Of two steps.
+        of_several_sizes: Whether batches differ: then those between the first and the last are smaller.
+
+    Raises:
+        PlanError: if there are not even the addresses.
+    """
+    return in_a_child(lambda: list(_rounds(trace, _OF_SEVERAL if of_several_sizes else _OF_ONE_SIZE)))
+
+
+def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[Taken]]:
+    held: dict[int, torch.Tensor] = {}
+    goes = {~event for event in trace.events if event < 0}
+    # Gradients, and what an optimizer works with, are as large as weights, whatever the batch
+    fixed = {size for number, size in enumerate(trace.sizes) if number not in goes}
+    least, began = max(trace.sizes, default=0) // _LEAST_FRAC, own_memory().address_bytes
+    found: list[list[Taken]] = [[] for _ in scales]
+    total = mapped = 0
+    for scale, taken in zip(scales, found, strict=True):
+        for event in trace.events:
+            number = event if event >= 0 else ~event
+            if event < 0:
+                size = held.pop(number).nbytes if number in held else 0
+                total -= size
+                mapped -= size if size >= _MAPPED_BYTES else 0
+            elif number not in held:
+                size = trace.sizes[number]
+                size = size if size in fixed else int(size * scale)
+                held[number] = torch.empty(size, dtype=torch.uint8)
+                mapped += size if size >= _MAPPED_BYTES else 0
+                if size > least:
+                    taken.append(Taken(size, total, own_memory().address_bytes - began, mapped))
+                total += size
+    return found

@@ -1,0 +1,188 @@
+"""A script's own loop that is planned with changes: each is made in the child that plans, as its user would make it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from forgather_mem.diagnose.oom.context import RunSettings, settings_of
+from forgather_mem.diagnose.oom.explanation import in_own_loop
+from forgather_mem.errors import PlanError
+from forgather_mem.planning.batches import Trainer, Wanted
+from forgather_mem.planning.highest import Told
+from forgather_mem.planning.isolation.child import GoesOn, Tell
+from forgather_mem.planning.loop.script import Script
+from forgather_mem.planning.model import AliveThings, roots
+from forgather_mem.planning.private_state import around_passes
+from forgather_mem.planning.result import Plan
+from forgather_mem.planning.stand_ins import StandIns
+from forgather_mem.probes.live_objects import live_objects
+from forgather_mem.telemetry.report import Change
+
+MADE_AT = "_forgather_mem_made_at"  # of a data loader: the line
+_CHECKPOINTS, _ATTENTION, _ROWS = "supports_gradient_checkpointing", "attn_implementation", "batch_size"
+_COUNTS = "Planned were {batches} batches, {passes} backward passes and {steps} steps."
+_COUNTED = re.compile(re.sub(r"\{\w+\}", r"(\\d+)", _COUNTS))
+Edit = Callable[[], object]
+
+
+class EditedScript(Script):
+    """A script that goes on with these changes.
+
+    Args:
+        script: Where it stands.
+        edits: Each makes one, in the child.
+    """
+
+    def __init__(self, script: Script, edits: Sequence[Edit]) -> None:
+        super().__init__(script.is_late)
+        self._edits = edits
+
+    def plan(self, wanted: Wanted, alive: AliveThings | None, answers: StandIns) -> NoReturn:
+        for edit in self._edits:
+            edit()
+        counts = _counted()
+        try:
+            super().plan(wanted, alive, answers)
+        except GoesOn as goes_on:
+            given = goes_on.given
+
+        def begin(tell: Tell) -> None:
+            def told(result: object, error: BaseException | None) -> NoReturn:
+                if isinstance(result, Told) and result.plan is not None:
+                    result = result._replace(plan=result.plan.with_notes([_COUNTS.format(**counts)]))
+                tell(result, error)
+
+            given(told)
+
+        raise GoesOn(begin)
+
+
+def _counted() -> Counter[str]:
+    """What a loop does from now on, until this process ends."""
+    counts = Counter(batches=0, passes=0, steps=0)
+    following = _BaseDataLoaderIter.__next__
+
+    def follows(iterator: Any) -> object:
+        batch = following(iterator)
+        counts["batches"] += torch.is_grad_enabled()
+        return batch
+
+    def passed(backward: Callable[..., object], *arguments: object, **keywords: object) -> object:
+        counts["passes"] += 1
+        return backward(*arguments, **keywords)
+
+    _BaseDataLoaderIter.__next__ = follows  # type: ignore[method-assign,assignment]
+    around_passes(passed)
+    register_optimizer_step_post_hook(lambda *_: counts.update(steps=1))
+    return counts
+
+
+class OwnLoop:
+    """What can be changed about a loop of the script's own.
+
+    Args:
+        script: Where its training begins.
+
+    Attributes:
+        rows, accumulation: Of the batch that failed, and of its step, once they are known.
+        keeps_graphs: Whether one backward pass goes through several batches, once that is known.
+        largest_bytes: Of the largest parameter.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._script, self.rows, self.accumulation, self.keeps_graphs = script, 0, 1, False
+        self._models: list[Any] = [one for one in live_objects(nn.Module) if hasattr(one, _CHECKPOINTS)]
+        self._loaders: list[Any] = live_objects((DataLoader, _BaseDataLoaderIter))
+        self.largest_bytes = max((one.nbytes for one in live_objects(nn.Parameter)), default=0)
+
+    def learn(self, plan: Plan, rows: int | None) -> None:
+        """From a plan of the loop as it stands what its batches are.
+
+        Args:
+            plan: The plan.
+            rows: Of the batch that failed; None if nobody has told.
+        """
+        self.rows = rows or plan.rows or 0
+        for told in filter(None, map(_COUNTED.fullmatch, plan.notes)):
+            batches, passes, steps = map(int, told.groups())
+            self.accumulation = max(1, passes // max(1, steps))
+            self.keeps_graphs = batches >= 2 * passes
+
+    @property
+    def settings(self) -> RunSettings:
+        """As a Trainer would call them."""
+        names = ("per_device_train_batch_size", "per_device_eval_batch_size") if self.rows else ()
+        arguments = {**dict.fromkeys(names, self.rows), "gradient_accumulation_steps": self.accumulation}
+        return replace(settings_of(None, next(iter(self._models), None)), arguments=arguments, is_trainers=False)
+
+    def told(self, change: Change) -> Change:
+        """The change as the user writes it, with the line at which the loader is made whose batches are smaller."""
+        lines = {getattr(one, MADE_AT, None) for one in self._loaders if getattr(one, _ROWS, None) == self.rows}
+        place = f" (DataLoader at {next(iter(lines))})" if len(lines := lines - {None}) == 1 else ""
+        return in_own_loop(change, place)
+
+    def edited(
+        self, changed: dict[str, Any], collating: Callable[[Any], Any], edits: Sequence[Edit] = ()
+    ) -> EditedScript:
+        """The script with these values of `Change.set` and `in_script`, which are taken out as far as it can have them.
+
+        Args:
+            changed: The values.
+            collating: Changes what makes a loader's batches.
+            edits: More changes.
+
+        Raises:
+            PlanError: for a value that nobody can change for the user.
+        """
+        edits = [lambda: self._collate(collating), *edits]
+        if changed.pop("gradient_checkpointing", False):
+            edits += [one.gradient_checkpointing_enable for one in self._models if getattr(one, _CHECKPOINTS)]
+        if attention := changed.pop(_ATTENTION, None):
+            edits += [partial(one.set_attn_implementation, attention) for one in self._models]
+        if rows := changed.pop("per_device_eval_batch_size", None):
+            edits.append(lambda: self._evaluate(rows))
+        if changed:
+            raise PlanError(f"{next(iter(changed))} of a loop of the script's own is not planned")
+        return EditedScript(self._script, edits)
+
+    def _collate(self, collating: Callable[[Any], Any]) -> None:
+        for one in self._loaders:
+            name = "_collate_fn" if isinstance(one, _BaseDataLoaderIter) else "collate_fn"
+            setattr(one, name, collating(getattr(one, name)))
+
+    def _evaluate(self, rows: int) -> None:
+        """Of loaders with batches as large as that which failed, that go on nowhere yet."""
+        busy = {id(one._dataset) for one in self._loaders if isinstance(one, _BaseDataLoaderIter)}
+        for one in self._loaders:
+            if getattr(one, _ROWS, None) == self.rows and id(one.dataset) not in busy:
+                one.batch_sampler.batch_size = rows
+
+
+def without_graphs_of_untrained(trainer: Trainer | None) -> Edit:
+    """What lets all that no optimizer trains compute without a graph."""
+    optimizers = live_objects(Optimizer)
+    trained = {id(one) for of in optimizers for group in of.param_groups for one in group["params"]}
+    if trainer is not None and not optimizers:
+        trained = {id(one) for one in trainer.model.parameters() if one.requires_grad}
+    tops = roots(live_objects(nn.Module))
+    parts = [*tops, *(one for top in tops for one in top.children())]
+
+    def edit() -> None:
+        for part in parts:
+            parameters = list(part.parameters())
+            if parameters and trained.isdisjoint(map(id, parameters)):
+                part.forward = torch.no_grad()(part.forward)
+
+    return edit

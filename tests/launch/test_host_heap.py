@@ -1,0 +1,20 @@
+"""What tensors take of the host is asked of the C library itself."""
+
+from forgather_mem.launch.host_heap import taken_of_host
+from forgather_mem.planning.storage_log import Trace
+from forgather_mem.units import KIB, MIB
+
+LARGE, STAYS = 64 * MIB, 40 * MIB
+
+
+def test_what_is_mapped_by_itself_takes_its_own_bytes() -> None:
+    for (taken,) in taken_of_host(Trace([0, ~0], [LARGE]), of_several_sizes=False):
+        assert (taken.size, taken.before_bytes, taken.mapped_bytes) == (LARGE, 0, LARGE)
+        assert LARGE <= taken.bytes < LARGE + 256 * KIB
+
+
+def test_where_batches_differ_what_stays_keeps_its_size() -> None:
+    trace = Trace([0, 1, ~1], [STAYS, LARGE])
+    first, second, *_ = taken_of_host(trace, of_several_sizes=True)
+    assert [one.size for one in first] == [STAYS, LARGE]
+    assert [(one.size, one.before_bytes) for one in second] == [(LARGE // 2, STAYS)]
