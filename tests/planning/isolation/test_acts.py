@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from multiprocessing.shared_memory import SharedMemory
 from os import remove  # a name that was taken before
 from pathlib import Path
 
@@ -235,20 +234,3 @@ def test_it_imports_next_to_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert [name for name in done.stdout.split() if not name.startswith("forgather_mem")] == []
-
-
-@pytest.mark.parametrize("create", [False, True])
-def test_memory_with_a_name_is_neither_opened_nor_made_nor_removed(tmp_path: Path, create: bool) -> None:
-    there = SharedMemory(create=True, size=16)
-
-    def acts(_: Path) -> None:
-        there.unlink()
-        SharedMemory(f"{there.name}_new" if create else there.name, create=create, size=16)
-
-    try:
-        assert result_in_a_child(acts, tmp_path)[0] == "PermissionError"
-        SharedMemory(there.name).close()
-        with pytest.raises(FileNotFoundError):
-            SharedMemory(f"{there.name}_new")
-    finally:
-        there.unlink()
