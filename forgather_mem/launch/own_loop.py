@@ -84,7 +84,7 @@ def _counted() -> Counter[str]:
         return backward(*arguments, **keywords)
 
     _BaseDataLoaderIter.__next__ = follows  # type: ignore[method-assign,assignment]
-    around_passes(passed)
+    around_passes(passed, [])
     register_optimizer_step_post_hook(lambda *_: counts.update(steps=1))
     return counts
 

@@ -168,10 +168,11 @@ def _note_loaders() -> None:
 
     @functools.wraps(make)
     def made(loader: object, *arguments: object, **keywords: object) -> None:
-        from forgather_mem.source.source_lines import calling_line
+        from forgather_mem.source.source_lines import calling_place, line_name
 
         make(loader, *arguments, **keywords)
-        loader._forgather_mem_made_at = calling_line()  # type: ignore[attr-defined]
+        place = calling_place()
+        loader._forgather_mem_made_at = line_name(*place) if place else None  # type: ignore[attr-defined]
 
     loaders.__init__ = made
 
