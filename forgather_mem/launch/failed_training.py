@@ -77,6 +77,8 @@ def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
 def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraining | str:
     if oom.callback is not None or oom.phase not in PLANNED_PHASES:
         return f"a plan has no {'callback' if oom.callback is not None else oom.phase}"
+    if (grown := _grown(report, oom)) is not None:
+        return f"{grown} has grown until then"
     taken = sum(size for part, size in oom.in_use.items() if _is_of_training(part))
     beside = sum(oom.in_use.values()) - taken
     unused = oom.in_use.get(FREE_HEAP, 0)  # free for its tensors, too
@@ -98,6 +100,21 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         until_s=until_s,
         graphs=tuple(_needless_graphs(report.advice, oom.in_use)),
     )
+
+
+def _grown(report: RunReport, oom: OomReport) -> str | None:
+    """What has been kept since the training began and did not have to be: with it any change only fails later.
+
+    It is held by a name, is larger than what did not fit, and more has come since then than the training itself takes.
+    """
+    host, own = report.host, sum(size for part, size in oom.in_use.items() if _is_of_training(part))
+    if oom.where == "device" or not host.allocated_start_bytes:
+        return None
+    own -= oom.in_use.get("parameters", 0)
+    came = (host.allocated_end_bytes or 0) - host.allocated_start_bytes - own
+    held = {part: size for part, size in oom.in_use.items() if "`" in part and not _is_of_training(part)}
+    part = max(held, key=held.__getitem__, default="")
+    return part if held and 2 * came > held[part] > (oom.requested_bytes or 0) else None
 
 
 def _is_of_training(part: str) -> bool:
