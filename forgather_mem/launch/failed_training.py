@@ -67,7 +67,8 @@ def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
     """What this report tells; or why it can't be planned."""
     if report.run.world_size > 1:
         return f"{report.run.world_size} processes trained together"
-    if report.leak.verdict == "leak":
+    leaked_bytes = (report.leak.bytes_per_step or 0) * report.steps if report.leak.verdict == "leak" else 0
+    if leaked_bytes > (report.oom.requested_bytes or 0 if report.oom is not None else 0):
         return "memory grows at each step"
     if report.oom is not None:
         return _of_error(report, report.oom, until_s)
