@@ -83,6 +83,7 @@ _CALLED_BACK = {
     "planning/loop/script.py: WeakSet": "a child that plans",
     "planning/loop/script.py: register": "a child that plans",
     "planning/pretending.py: finalize": "a child that plans",
+    "planning/private_state.py: WeakSet": "a child that plans",
     "planning/storage_log.py: ref": "a child that plans",
     "probes/python.py: append": "a callable of C; its test sends a signal into a collection",
     "sinks/opentelemetry.py: Thread": "one for a training, whose end is told by then",

@@ -209,7 +209,8 @@ def _plan_loops(acts: _Acts) -> None:
 
         if acts.planner is None and next(one.parameters(), None) is not None and not is_traced() and not _is_planned():
             begins(is_late=False)
-        return (call if module.__call__ is called else module.__call__)(one, *arguments, **keywords)
+            return module.__call__(one, *arguments, **keywords)  # in the child it is that of the planned loop
+        return call(one, *arguments, **keywords)
 
     def passed(backward: Callable[..., object], *arguments: object, **keywords: object) -> object:
         result = backward(*arguments, **keywords)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from forgather_mem.system.allocator import devices
 from forgather_mem.telemetry.records import Moment
@@ -277,6 +276,8 @@ def _shape_of(parameter: torch.Tensor) -> torch.nn.Parameter:
 
 
 def _tensors(state: object) -> list[torch.Tensor]:
+    from torch.utils._pytree import tree_leaves  # `check` has an empty module in the place of torch
+
     return [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
 
 
