@@ -104,11 +104,11 @@ def tables(turns: int) -> list[str]:
 
 
 LEAK_TEXT = """\
-Scripts of tests/leaks/by_others, by people who did not know our detector, which is tested with them since: of each kind
-the first by name. "Says so": the tool's text says that something leaks. "No verdict": it has no such sentence, it lists
-what is allocated or draws a curve, whether it leaks or not. "Names it": the true holder, or a line that makes what is
-kept, stands in what it shows: of memray and Fil among the three largest lines of the script, of ours among the
-suspects, of others anywhere."""
+Scripts of tests/leaks/by_others, by people who did not know our detector, which is tested with them since. "Says
+so": the tool's text says that something leaks. "No verdict": it has no such sentence, it lists what is allocated or
+draws a curve, whether it leaks or not. "Names it": the true holder, or a line that makes what is kept, stands in what
+it shows: of memray and Fil among the three largest lines of the script, of ours among the suspects, of others
+anywhere."""
 OOM_TEXT = """\
 benchmarks/peers/adam_state.py: under a limit of the process (`RLIMIT_DATA`) the states of AdamW don't fit in the
 first step. What a user has then, besides the traceback that Python writes alone, too. Fil looks out for the end of the

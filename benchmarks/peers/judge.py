@@ -38,11 +38,8 @@ class Task:
         return ROOT / "tests" / "leaks" / "by_others" / folder / f"{self.script}.py"
 
 
-# Of each kind the first by its name
 TASKS = (
-    Task("accelerate_bias_cache", "a cache of tensors", tuple(range(31, 44))),
     Task("flight_log", "Python objects, records of a log", (49, 58)),
-    Task("decoded_audio", "a cache in data workers", (43, 44), r"\|worker"),
     Task("accelerate_native_buffers", "memory of C", (45,), r"\|native"),
     Task("accelerate_memmap_tokens", "innocent"),
     Task("bank", "innocent"),

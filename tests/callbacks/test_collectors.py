@@ -39,12 +39,6 @@ def test_a_resumed_training_keeps_the_rhythm_of_epochs(tmp_path: Path, monkeypat
     assert [(s.step, s.epoch) for s in capture.samples if "collect/objects" in s.values] == [(8, 2.0), (16, 4.0)]
 
 
-def test_collecting_by_step_collects_at_those_steps(tmp_path: Path) -> None:
-    callback, capture = captured([])
-    make_trainer(tmp_path, [callback, SimpleGarbageCollector(collect_freq_step=2)], max_steps=5).train()
-    assert [s.step for s in capture.samples if "collect/objects" in s.values] == [2, 4]
-
-
 def test_garbage_in_a_cycle_is_gone_after_a_collection(tmp_path: Path) -> None:
     import weakref
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.engine.phases import PhaseStack
-from forgather_mem.telemetry.events import OPAQUE_PHASES, PHASE_NUMBER, PHASES, STEP_PHASES
+from forgather_mem.telemetry.events import PHASE_NUMBER, PHASES, STEP_PHASES
 
 
 class Watcher:
@@ -25,22 +25,6 @@ class Watcher:
 
     def phase_end(self, phase: str) -> None:
         self.heard.append(f"-{phase}")
-
-
-def test_phases_nest_and_what_is_inside_an_opaque_one_belongs_to_it() -> None:
-    phases = PhaseStack()
-    assert phases.current == "other"
-    assert phases.enter("data")
-    assert phases.enter("forward")
-    assert phases.current == "forward"
-    phases.leave("forward")
-    assert phases.current == "data"
-    for opaque in OPAQUE_PHASES:
-        assert phases.enter(opaque)
-        assert not phases.enter("forward")
-        assert phases.current == opaque
-        phases.leave(opaque)
-    assert phases.current == "data"
 
 
 def test_the_first_phase_of_a_step_ends_the_startup() -> None:
@@ -61,17 +45,6 @@ def test_a_data_phase_without_a_batch_is_in_no_step() -> None:
     assert phases.in_step is False
     phases.enter("data")
     assert phases.in_step
-
-
-def test_what_was_left_open_inside_ends_with_the_outer_phase() -> None:
-    phases, watcher = PhaseStack(), Watcher()
-    phases.watch(watcher)
-    phases.enter("optimizer")
-    phases.enter("forward")
-    phases.leave("save")  # was never begun
-    phases.leave("optimizer")
-    assert watcher.heard == ["+optimizer", "+forward", "-forward", "-optimizer"]
-    assert phases.current == "other"
 
 
 def test_who_comes_late_hears_of_the_phases_that_are_open() -> None:

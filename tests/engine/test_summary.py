@@ -11,17 +11,6 @@ def sample(step: int, event: str = "step_end", device: int | None = None, **valu
     return Sample(event, step, None, 0.0, readings, device)
 
 
-def test_a_gauge_is_known_by_its_first_last_and_highest_value() -> None:
-    summary = RunSummary()
-    for step, size in enumerate([5.0, 9.0, 7.0], 1):
-        summary.add(sample(step, host__rss_bytes=size, mine__queue_len=size))
-    span = summary.spans["host/rss_bytes"]
-    assert (span.first, span.last, span.highest, span.step) == (5.0, 7.0, 9.0, 2)
-    assert summary.highest("host/rss_bytes") == 9.0
-    assert summary.highest("mine/queue_len") is None, "no report asks for it"
-    assert summary.latest == {"host/rss_bytes": 7.0, "mine/queue_len": 7.0}
-
-
 def test_a_small_rise_behind_steps_without_a_record_is_given_to_none_of_them() -> None:
     summary = RunSummary()
     for step, size in ((1, 100.0), (10, 100.5), (11, 100.9), (30, 101.2), (60, 150.0)):

@@ -156,11 +156,3 @@ def test_one_stall_is_no_slow_disk_but_many_are(tmp_path: Path) -> None:
     file.close()
     assert (tmp_path / "0").stat().st_size == len(b"begin\none\n") + 4 * len(record)
     assert (file.losses.written, file.losses.dropped) == (5, 2)
-
-
-def test_no_descriptor_stays_open(tmp_path: Path) -> None:
-    before = sorted(os.listdir("/proc/self/fd"))
-    file = numbered(tmp_path)
-    assert write(file, b"one\n")
-    file.close()
-    assert sorted(os.listdir("/proc/self/fd")) == before

@@ -106,17 +106,6 @@ def test_logs_are_found_by_rank_oldest_part_first(tmp_path: Path) -> None:
     }
 
 
-def test_rotating_keeps_as_many_as_it_should(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    for text in "abcd":
-        path.write_text(text)
-        rotate(path, keep=2)
-    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"log.1": "d", "log.2": "c"}
-    path.write_text("e")
-    rotate(path, keep=0)
-    assert not path.exists()
-
-
 def test_a_tail_gives_each_whole_line_once(tmp_path: Path) -> None:
     path, lines = tmp_path / "memory.rank0.jsonl", [sample_line(Sample("step_end", n, None, 1.0, {})) for n in range(5)]
     path.write_bytes(lines[0] + lines[1][:9])

@@ -140,17 +140,6 @@ def test_our_own_things_are_passed_over() -> None:
 # ---- growth ----
 
 
-def test_a_list_of_tensors_is_suspected_with_its_bytes_and_line() -> None:
-    holder = Holder()
-    (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(5000)))
-    assert top.held_by == "Holder.kept"
-    assert top.count_per_step == 1.0
-    assert top.bytes_per_step == pytest.approx(20_000, rel=0.05)
-    assert top.kind == "tensor"
-    assert top.allocated_at is not None
-    assert top.allocated_at.startswith("test_reachable.py:")
-
-
 def test_rows_of_a_large_tensor_are_told_from_small_ones() -> None:
     holder = Holder()
     (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(100, 100)[0]))

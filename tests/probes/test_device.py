@@ -1,4 +1,6 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,24 +11,26 @@ from forgather_mem.system import allocator, peak_windows
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.telemetry.records import Work
 from forgather_mem.units import GIB, MIB
-from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_devices
-from tests.system.allocator_stats import PaperDevice, nested_stats
+from tests.simulated_device import TOTAL_MIB, SimulatedDevice, simulated_device, simulated_devices
 
+GIB_IN_MIB = 1024
 Read = Callable[..., dict[str, float]]
 
 
 @pytest.fixture
-def paper(monkeypatch: pytest.MonkeyPatch) -> PaperDevice:
-    """The process's accelerator is one on paper."""
-    paper = PaperDevice()
-    use(monkeypatch, paper)
-    return paper
+def used(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
+    """The process's accelerator."""
+    with simulated_device(monkeypatch) as simulated:
+        yield simulated
 
 
-def use(monkeypatch: pytest.MonkeyPatch, paper: PaperDevice, **options: bool) -> None:
-    found = paper.allocator(**options)
+def with_less(monkeypatch: pytest.MonkeyPatch, **less: Any) -> None:
+    """The accelerator in use is of a kind whose allocator lacks something."""
+    found = current_allocator()
+    assert found is not None
+    lacking = replace(found, **less)
     for module in (device, peak_windows, allocator):
-        monkeypatch.setattr(module, "current_allocator", lambda: found)
+        monkeypatch.setattr(module, "current_allocator", lambda: lacking)
 
 
 @pytest.fixture
@@ -35,12 +39,14 @@ def begin(run: Run) -> Callable[..., Work]:
 
 
 def test_the_numbers_are_those_of_torch_s_own_flat_statistics(
-    paper: PaperDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
+    used: SimulatedDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe = begin()
-    paper.hold(5 * GIB)
-    paper.hold(3 * GIB)
-    monkeypatch.setattr(torch.cuda.memory, "memory_stats_as_nested_dict", lambda device: paper.stats())
+    used.hold(5 * GIB_IN_MIB)
+    used.hold(3 * GIB_IN_MIB)
+    stats = {**used.stats(0), "num_alloc_retries": 2, "num_ooms": 1}
+    monkeypatch.setattr(used, "stats", lambda index: stats)
+    monkeypatch.setattr(torch.cuda.memory, "memory_stats_as_nested_dict", lambda device: stats)
     flat = torch.cuda.memory_stats()
     values = read(probe)
     assert values["device/allocated_bytes"] == flat["allocated_bytes.all.current"]
@@ -48,9 +54,9 @@ def test_the_numbers_are_those_of_torch_s_own_flat_statistics(
     assert values["device/step_peak_bytes"] == flat["allocated_bytes.all.peak"]
     assert values["device/alloc_retries"] == flat["num_alloc_retries"]
     assert values["device/ooms"] == flat["num_ooms"]
-    assert values["device/reserved_frac"] == 5 / 16
+    assert values["device/reserved_frac"] == 5 / 8
     assert values["device/unused_frac"] == 2 / 5
-    assert values["device/headroom_bytes"] == (16 - 5) * GIB + (5 - 3) * GIB
+    assert values["device/headroom_bytes"] == (8 - 5) * GIB + (5 - 3) * GIB
 
 
 def test_the_headroom_is_what_this_process_may_still_take(
@@ -104,54 +110,54 @@ def test_a_device_that_is_used_later_is_found_within_a_second(
 
 
 def test_with_resets_each_call_gives_the_peak_since_the_last_one(
-    paper: PaperDevice, begin: Callable[..., Work], read: Read
+    used: SimulatedDevice, begin: Callable[..., Work], read: Read
 ) -> None:
-    paper.hold(9 * GIB)
-    paper.hold(GIB)
+    used.hold(7 * GIB_IN_MIB)
+    used.hold(GIB_IN_MIB)
     probe = begin(reset_peaks=True)
     peaks = []
-    for highest in (3, 7, 2):
-        paper.hold(highest * GIB)
-        paper.hold(GIB)
+    for highest in (3, 6, 2):
+        used.hold(highest * GIB_IN_MIB)
+        used.hold(GIB_IN_MIB)
         peaks.append(read(probe)["device/step_peak_bytes"])
-    assert peaks == [3 * GIB, 7 * GIB, 2 * GIB]
+    assert peaks == [3 * GIB, 6 * GIB, 2 * GIB]
 
 
 def test_without_resets_the_peak_is_the_allocator_s_own_once_it_is_of_this_run(
-    paper: PaperDevice, begin: Callable[..., Work], read: Read
+    used: SimulatedDevice, begin: Callable[..., Work], read: Read
 ) -> None:
-    paper.hold(6 * GIB)
-    paper.hold(GIB)
+    used.hold(6 * GIB_IN_MIB)
+    used.hold(GIB_IN_MIB)
     probe = begin()
     seen = []
     for highest in (3, 7, 2):
-        paper.hold(highest * GIB)
-        paper.hold(GIB)
+        used.hold(highest * GIB_IN_MIB)
+        used.hold(GIB_IN_MIB)
         seen.append(read(probe).get("device/step_peak_bytes"))
     assert seen == [None, 7 * GIB, 7 * GIB]
-    assert paper.resets == 0
+    assert used.peak == 7 * GIB_IN_MIB
 
 
 def test_without_resets_a_reset_by_the_user_makes_the_peak_known(
-    paper: PaperDevice, begin: Callable[..., Work], read: Read
+    used: SimulatedDevice, begin: Callable[..., Work], read: Read
 ) -> None:
-    paper.hold(6 * GIB)
-    paper.hold(GIB)
+    used.hold(6 * GIB_IN_MIB)
+    used.hold(GIB_IN_MIB)
     probe = begin()
     assert "device/step_peak_bytes" not in read(probe)
-    paper.reset_peaks()
-    paper.hold(2 * GIB)
+    used.reset_peaks(0)
+    used.hold(2 * GIB_IN_MIB)
     assert read(probe)["device/step_peak_bytes"] == 2 * GIB
 
 
 def test_phases_inside_a_step_do_not_cost_the_step_its_peak(
-    paper: PaperDevice, begin: Callable[..., Work], run: Run, read: Read
+    used: SimulatedDevice, begin: Callable[..., Work], run: Run, read: Read
 ) -> None:
     step, phases = begin(reset_peaks=True), PhaseProbe().begin(run)
     for phase, highest in (("forward", 8), ("backward", 5), ("optimizer", 2)):
         run.phases.enter(phase)
-        paper.hold(highest * GIB)
-        paper.hold(GIB)
+        used.hold(highest * GIB_IN_MIB)
+        used.hold(GIB_IN_MIB)
         run.phases.leave(phase)
     values = read(phases)
     of_device = {name: size for name, size in values.items() if name.startswith("phase/device/")}
@@ -164,10 +170,10 @@ def test_phases_inside_a_step_do_not_cost_the_step_its_peak(
 
 
 def test_an_allocator_without_peaks_and_retry_counts_gives_the_rest(
-    paper: PaperDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
+    used: SimulatedDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, paper, counts_retries=False, with_peaks=False)
-    paper.hold(GIB)
+    with_less(monkeypatch, counts_retries=False, reset_peaks=None)
+    used.hold(GIB_IN_MIB)
     values = read(begin(reset_peaks=True, headroom=False))
     assert set(values) == {
         "device/allocated_bytes", "device/reserved_bytes", "device/reserved_frac", "device/unused_frac",
@@ -175,28 +181,25 @@ def test_an_allocator_without_peaks_and_retry_counts_gives_the_rest(
 
 
 def test_an_allocator_without_statistics_gives_nothing(
-    paper: PaperDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
+    used: SimulatedDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper, "stats", dict)
-    use(monkeypatch, paper, with_peaks=False)
+    with_less(monkeypatch, stats=dict, reset_peaks=None)
     assert read(begin()) == {}
 
 
-def test_the_driver_is_asked_rarely(paper: PaperDevice, begin: Callable[..., Work], read: Read) -> None:
+def test_the_driver_is_asked_rarely(used: SimulatedDevice, begin: Callable[..., Work], read: Read) -> None:
     probe = begin()
     assert "device/headroom_bytes" in read(probe)
     assert "device/headroom_bytes" not in read(probe)
 
 
 def test_a_device_that_is_used_only_after_the_run_began_is_found_then(
-    begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
+    used: SimulatedDevice, begin: Callable[..., Work], read: Read
 ) -> None:
-    monkeypatch.setattr(device, "has_accelerator", lambda: True)  # torch is built for one
+    used.initialised = False
     probe = begin()
     assert read(probe) == {}
-    paper = PaperDevice()
-    use(monkeypatch, paper)
-    paper.hold(GIB)
+    used.hold(GIB_IN_MIB)
     assert read(probe)["device/allocated_bytes"] == GIB
 
 
@@ -255,4 +258,4 @@ def test_gpu_phases_have_their_own_peaks(run: Run, read: Read) -> None:
 def test_the_names_we_read_are_those_torch_documents(name: str) -> None:
     documented = torch.cuda.memory_stats.__doc__ or ""
     assert f'"{name}.{{all,large_pool,small_pool}}.' in documented or f'"{name}"' in documented
-    assert name in nested_stats()
+    assert name in SimulatedDevice().stats(0)

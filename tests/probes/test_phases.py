@@ -36,20 +36,6 @@ def above_now(values: dict[str, float], name: str) -> float:
     return values[f"phase/host/{name}_peak_bytes"] - status_bytes("VmRSS")
 
 
-@pytest.mark.parametrize("mib", [1, 8, 64, 512])
-def test_each_phase_has_its_own_peak_within_one_mib(probe: Work, run: Run, read: Read, mib: int) -> None:
-    with phase(run, "forward"):
-        spike(mib)
-    with phase(run, "backward"):
-        pass
-    with phase(run, "optimizer"):
-        spike(mib / 2)
-    values = read(probe)
-    assert above_now(values, "forward") == pytest.approx(mib * MIB, abs=MIB)
-    assert above_now(values, "backward") == pytest.approx(0, abs=MIB)
-    assert above_now(values, "optimizer") == pytest.approx(mib * MIB / 2, abs=MIB)
-
-
 def test_what_a_forward_pass_leaves_allocated_is_counted(probe: Work, run: Run, read: Read) -> None:
     weight = torch.ones(1000, 1000, requires_grad=True)
     kept = [(torch.ones(500, 1000) @ weight).exp()]  # libraries make their workspaces once
@@ -94,16 +80,6 @@ def test_a_phase_holds_the_peak_of_the_phases_inside_it(probe: Work, run: Run, r
     assert above_now(values, "optimizer") == pytest.approx(64 * MIB, abs=MIB)
     assert above_now(values, "save") == pytest.approx(64 * MIB, abs=MIB)
     assert above_now(values, "data") == pytest.approx(2 * MIB, abs=MIB)
-
-
-def test_an_outer_phase_keeps_a_peak_from_before_an_inner_one(probe: Work, run: Run, read: Read) -> None:
-    with phase(run, "optimizer"):
-        spike(64)
-        with phase(run, "save"):
-            spike(2)
-    values = read(probe)
-    assert above_now(values, "optimizer") == pytest.approx(64 * MIB, abs=MIB)
-    assert above_now(values, "save") == pytest.approx(2 * MIB, abs=MIB)
 
 
 def test_a_phase_that_is_still_open_comes_with_a_later_call(probe: Work, run: Run, read: Read) -> None:
@@ -262,13 +238,6 @@ class Training: ...
 @pytest.fixture(autouse=True)
 def nobody_types(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys, "ps1", raising=False)  # another test may have made a shell
-
-
-def test_only_the_first_training_has_a_startup_also_when_it_is_gone() -> None:
-    startup, first = _Startup(), Training()
-    assert startup.was_before(first)
-    del first
-    assert not startup.was_before(Training())
 
 
 def test_a_forked_process_has_a_startup_of_its_own() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -144,13 +143,6 @@ def test_the_text_for_the_tensorboard_page_does_not_tell_how_to_open_it() -> Non
     )
 
 
-def test_a_report_read_from_its_file_gives_the_same_text(tmp_path: Path) -> None:
-    report = built(gpu_run())
-    path = written(report, tmp_path / "new" / "folder")
-    assert path.name == "report.json"
-    assert text_of(json.loads(path.read_text())) == text_of(built(gpu_run()))
-
-
 def test_each_rank_has_its_own_file(tmp_path: Path) -> None:
     summary = cpu_run()
     summary.facts.header = replace(summary.facts.header, rank=3, world_size=4)
@@ -179,27 +171,6 @@ def test_a_number_that_json_cannot_hold_leaves_the_old_file_as_it_was(tmp_path: 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_reader_never_sees_half_a_report(tmp_path: Path) -> None:
-    report = built(gpu_run())
-    report["switched_off"] = ["x" * 200] * 2000
-    path = written(report, tmp_path)
-    done = threading.Event()
-
-    def write() -> None:
-        for _ in range(40):
-            written(report, tmp_path)
-        done.set()
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    reads = 0
-    while not done.is_set() or reads == 0:
-        assert json.loads(path.read_text())["schema"] == 1
-        reads += 1
-    writer.join()
-    assert list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize(
     ("script", "shown"),
     [("/home/me/train.py", "train.py"), ("/x/axolotl/cli/train/__main__.py", "train"), ("", "training"), ("-c", "-c")],
@@ -208,34 +179,6 @@ def test_a_run_is_named_after_its_script_or_package(script: str, shown: str) -> 
     summary = cpu_run()
     summary.facts.header = replace(summary.facts.header, script=script)
     assert text_of(built(summary)).startswith(f"== forgather-mem == {shown} == ")
-
-
-def test_a_training_that_ends_by_an_exception_is_told_as_such_with_its_true_numbers(tmp_path: Path) -> None:
-    from forgather_mem.callbacks import MemoryCallback
-    from tests.training import Tokens, make_trainer
-
-    class Broken(Tokens):
-        """The fourth batch can't be read."""
-
-        def __getitem__(self, index: int) -> Any:
-            self.num_read = getattr(self, "num_read", 0) + 1
-            if self.num_read > 12:
-                raise OSError("the disk is gone")
-            return super().__getitem__(index)
-
-    callback = MemoryCallback(strict=True)
-    trainer = make_trainer(tmp_path, [callback])
-    trainer.train_dataset = Broken()
-    with pytest.raises(OSError, match="the disk is gone"):
-        trainer.train()
-    assert callback.summary is not None
-    report = built(callback.summary)
-    assert (report["run"]["end"], report["steps"]) == ("exception", trainer.state.global_step)
-    assert report["steps"] > 0
-    total_kib = int(Path("/proc/meminfo").read_text().split()[1])
-    assert 0 < report["host"]["rss_peak_bytes"] <= report["host"]["limit_bytes"] <= total_kib * 1024
-    assert report["run"]["event_folder"].startswith(str(tmp_path))
-    assert "The run did not finish" in text_of(report)
 
 
 @pytest.mark.parametrize(("steps", "told"), [((1, 2, 3, 4), 4), ((1, 2, 19, 80), 19), ((1, 2, 19, 20), 20)])

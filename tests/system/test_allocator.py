@@ -86,17 +86,6 @@ def test_an_accelerator_that_is_not_nvidias_has_its_name_and_size() -> None:
     assert [device.label for device in devices()] == ["xpu:0", "xpu:1"]
 
 
-def test_the_report_names_the_device_and_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
-        device.hold(100)
-        trainer = make_trainer(tmp_path)
-        watching = attach(trainer)
-        trainer.train()
-    (used,) = watching.report()["device"]
-    assert used["name"] == "Simulated 8"
-    assert used["total_bytes"] == 8 * GIB
-
-
 def test_without_an_accelerator_there_are_no_devices() -> None:
     assert devices() == []
 

@@ -5,21 +5,19 @@ from pathlib import Path
 import pytest
 
 from forgather_mem.system.cgroups import kill_counter, kills_since, memory_groups
+from tests.system import test_memory_limit as memory_limit
 
 
-class Machine:
+class Machine(memory_limit.Machine):
+    """One with a boot and the counters of its groups."""
+
     def __init__(self, folder: Path) -> None:
-        self.proc, self.cgroup = folder / "proc", folder / "cgroup"
-        (self.proc / "self").mkdir(parents=True)
+        super().__init__(folder)
         (self.proc / "sys" / "kernel" / "random").mkdir(parents=True)
-        self.cgroup.mkdir()
         self.boot("first")
 
     def boot(self, name: str) -> None:
         (self.proc / "sys/kernel/random/boot_id").write_text(f"{name}\n")
-
-    def process_in(self, lines: str) -> None:
-        (self.proc / "self" / "cgroup").write_text(lines)
 
     def write(self, path: str, text: str) -> Path:
         file = self.cgroup / path

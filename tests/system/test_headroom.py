@@ -86,20 +86,6 @@ def test_a_fraction_set_for_this_process_is_a_limit(monkeypatch: pytest.MonkeyPa
     assert room.free_bytes == (may_take + 600) * MIB
 
 
-def test_free_blocks_of_private_pools_are_not_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
-        device.hold(1000)
-        device.hold(400)
-        assert device_room().free_bytes == (TOTAL_MIB - 400) * MIB  # type: ignore[union-attr]
-    with simulated_device(monkeypatch) as device:
-        device.hold(1000)
-        device.hold(400)
-        device.private = (500, 100)  # of a captured CUDA graph
-        room = device_room()
-    assert room is not None
-    assert room.free_bytes == (TOTAL_MIB - 400 - 400) * MIB
-
-
 def test_segments_are_walked_only_when_the_reserved_memory_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     with simulated_device(monkeypatch) as device:
         device.hold(1000)

@@ -1,11 +1,14 @@
-"""High-water marks, against the kernel and an allocator on paper; how windows share one is in `test_peak_windows`."""
+"""High-water marks, against the kernel and a simulated device; how windows share one is in `test_peak_windows`."""
+
+from dataclasses import replace
 
 import pytest
 
+from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.high_water import DeviceMark, HostMark
-from forgather_mem.units import GIB, MIB
+from forgather_mem.units import MIB
 from tests.memory import open_descriptors
-from tests.system.allocator_stats import PaperDevice
+from tests.simulated_device import simulated_device
 
 
 def test_a_peak_is_never_below_what_is_held() -> None:
@@ -24,20 +27,15 @@ def test_a_mark_that_rests_keeps_no_file_open_and_can_be_read_again() -> None:
     assert open_descriptors() == before
 
 
-def test_a_devices_mark_is_its_allocators() -> None:
-    paper = PaperDevice()
-    mark = DeviceMark(paper.allocator())
-    assert mark.resettable
-    paper.hold(5 * GIB)
-    paper.hold(3 * GIB)
-    assert mark.read() == (3 * GIB, 5 * GIB)
-    mark.reset(3 * GIB)
-    assert mark.read() == (3 * GIB, 3 * GIB)
-    assert paper.resets == 1
-
-
-def test_an_allocator_that_keeps_no_peaks_is_not_reset() -> None:
-    paper = PaperDevice()
-    mark = DeviceMark(paper.allocator(with_peaks=False))
-    mark.reset(0)
-    assert (mark.resettable, paper.resets) == (False, 0)
+def test_a_devices_mark_is_its_allocators_which_may_keep_no_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_device(monkeypatch) as device:
+        found = current_allocator()
+        assert found is not None
+        mark, without = DeviceMark(found), DeviceMark(replace(found, reset_peaks=None))
+        device.hold(500)
+        device.hold(300)
+        without.reset(0)
+        assert mark.read() == (300 * MIB, 500 * MIB)
+        mark.reset(0)
+        assert mark.read() == (300 * MIB, 300 * MIB)
+    assert (mark.resettable, without.resettable) == (True, False)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from forgather_mem.system import nvml
+from forgather_mem.system.allocator import current_allocator
 from forgather_mem.units import GIB
-from tests.system.allocator_stats import PaperDevice
+from tests.simulated_device import simulated_device
 
 
 class PaperNvml(ModuleType):
@@ -41,4 +42,7 @@ def test_what_other_processes_hold_is_what_nvml_says_without_us(
     paper = {os.getpid() if pid == "me" else pid: size for pid, size in processes.items()}
     monkeypatch.setitem(sys.modules, "pynvml", PaperNvml(paper))
     monkeypatch.setattr(nvml, "_handle", lambda index: object())
-    assert nvml.other_processes_bytes(PaperDevice().allocator()) == expected
+    with simulated_device(monkeypatch):
+        found = current_allocator()
+        assert found is not None
+        assert nvml.other_processes_bytes(found) == expected

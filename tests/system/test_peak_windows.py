@@ -1,5 +1,4 @@
 import multiprocessing
-import threading
 from contextlib import closing
 
 import pytest
@@ -19,26 +18,6 @@ def peaks() -> PeakWindows:
     return found
 
 
-@pytest.mark.parametrize("mib", [1, 8, 64, 512])
-def test_a_spike_is_found_within_one_mib(peaks: PeakWindows, mib: int) -> None:
-    with closing(peaks.open()) as window:
-        spike(mib)
-    assert window.exact
-    assert window.peak_bytes - window.start_bytes == pytest.approx(mib * MIB, abs=MIB)
-
-
-def test_an_inner_window_does_not_cost_an_outer_one_its_peak(peaks: PeakWindows) -> None:
-    with closing(peaks.open()) as outer:
-        spike(64)
-        with closing(peaks.open()) as inner:
-            spike(8)
-        with closing(peaks.open()) as second:
-            pass
-    assert outer.peak_bytes - outer.start_bytes == pytest.approx(64 * MIB, abs=MIB)
-    assert inner.peak_bytes - inner.start_bytes == pytest.approx(8 * MIB, abs=MIB)
-    assert second.peak_bytes - second.start_bytes == pytest.approx(0, abs=MIB)
-
-
 def test_closing_twice_changes_nothing(peaks: PeakWindows) -> None:
     window = peaks.open()
     spike(8)
@@ -46,25 +25,6 @@ def test_closing_twice_changes_nothing(peaks: PeakWindows) -> None:
     spike(64)
     assert window.close() == window.peak_bytes == peak
     assert window.closed
-
-
-def test_a_window_that_must_not_reset_leaves_the_mark_to_others(peaks: PeakWindows) -> None:
-    spike(64)
-    before = status_bytes("VmHWM")
-    with closing(peaks.open(reset=False)) as window:
-        spike(8)
-    assert status_bytes("VmHWM") >= before
-    assert not window.exact, "8 MiB stay below the older mark: the peak can't be known"
-    assert window.peak_bytes - window.start_bytes < 8 * MIB
-
-
-def test_without_a_reset_a_peak_above_the_older_mark_is_exact(peaks: PeakWindows) -> None:
-    reset_kernel_mark()
-    spike(8)
-    with closing(peaks.open(reset=False)) as window:
-        spike(64)
-    assert window.exact
-    assert window.peak_bytes - window.start_bytes == pytest.approx(64 * MIB, abs=MIB)
 
 
 def test_a_window_without_reset_gains_by_the_resets_of_others_of_ours(peaks: PeakWindows) -> None:
@@ -84,31 +44,6 @@ def test_a_reset_by_somebody_else_is_noticed_and_does_not_lose_what_was_seen(pea
         spike(8)
         assert window.peak_bytes == seen
         assert not window.exact
-
-
-def test_threads_do_not_spoil_each_other_s_windows(peaks: PeakWindows) -> None:
-    failures: list[str] = []
-
-    def work() -> None:
-        for _ in range(30):
-            with closing(peaks.open()) as window:
-                block = touched(2)
-                with closing(peaks.open()):
-                    pass
-                block.close()
-            if window.peak_bytes < window.start_bytes - MIB:
-                failures.append("a peak below its start")
-
-    with closing(peaks.open()) as outer:
-        before = outer.start_bytes
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        spike(64, hold_s=0.05)
-        for thread in threads:
-            thread.join()
-    assert not failures
-    assert outer.peak_bytes - before >= 63 * MIB
 
 
 def test_memory_that_comes_between_a_reading_and_a_reset_is_not_taken_for_a_floor(peaks: PeakWindows) -> None:

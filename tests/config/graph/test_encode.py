@@ -74,14 +74,6 @@ def test_a_graph_written_as_yaml_parses_to_an_equal_graph(original):
     assert build_the_same(graph(encode(original)), original)
 
 
-@given(TEXT)
-def test_any_text_survives_as_value_key_and_argument(text):
-    node = mapping_node(Tag("dict"), HERE, {text: text}, {})
-    call = mapping_node(Tag("singleton", "f"), HERE, {"kwargs": node, "args": sequence_node(None, HERE, [text])}, {})
-    original = Graph(root=sequence_node(None, HERE, [text, node, call]))
-    assert build_the_same(graph(encode(original)), original)
-
-
 def test_the_yaml_of_a_template_is_what_a_person_would_write():
     found = graph(
         "w: &writer !call:torch.utils.tensorboard:SummaryWriter [runs]\n"

@@ -8,24 +8,6 @@ from hypothesis import strategies as st
 from forgather_mem.config.source.syntax import split, to_jinja
 
 
-def test_the_example_of_the_reference_translates_as_documented():
-    source = """\
-## If 'do_loop' is True, then output a list of numbers.
--- if do_loop:
-    -- for i in range(how_many): ## Loop 'how_many' times.
-        == '- ' + i|string
-    -- endfor
-<< endif"""
-    assert [line.strip() for line in to_jinja(source).split("\n")] == [
-        "{##}",
-        "{% if do_loop: %}",
-        "{% for i in range(how_many): %}",
-        "{{ '- ' + i|string }}",
-        "{% endfor %}",
-        "{%- endif %}",
-    ]
-
-
 @pytest.mark.parametrize(
     ("line", "jinja"),
     [
@@ -101,17 +83,6 @@ def test_a_placeholder_is_a_block(text):
     assert "{% block" in to_jinja(text)
 
 
-def test_a_file_is_split_into_named_parts_with_their_lines():
-    text = "a: 1\n#---- one.yaml ----\nb: 2\nc: 3\n# --- two/x ---\n#--- three ---\nd: 4\n#--- no end"
-    parts = split(text)
-    assert [(part.name, part.first_line, part.text) for part in parts] == [
-        (None, 1, "a: 1"),
-        ("one.yaml", 3, "b: 2\nc: 3"),
-        ("two/x", 6, ""),
-        ("three", 7, "d: 4\n#--- no end"),
-    ]
-
-
 @given(st.lists(st.sampled_from(["a: 1", "", "#--- x ---", "# - x -", "## c", "#---y---", "\r", " #--- x ---"])))
 def test_every_line_of_a_part_is_the_line_of_the_file_that_it_says(lines):
     text = "\n".join(lines)
@@ -119,20 +90,6 @@ def test_every_line_of_a_part_is_the_line_of_the_file_that_it_says(lines):
     for part in split(text):
         written = part.text.split("\n") if part.text else []
         assert original[part.first_line - 1 :][: len(written)] == written
-
-
-FRAGMENTS = st.sampled_from(
-    [
-        "## c", "-- if x", "== y", "[b]", "[c!]", "    [d]", "a: |", "  text ## x", "a: 'x", "{% raw %}", "{{", "}}",
-        "{#",
-        "#}", "- 'q'", '"', "%}", "!list", "  [e]", "", "    ", "'", "<<: *a", "{% endraw %}", "# c", "[f,", "]",
-    ]
-)  # fmt: skip
-
-
-@given(st.lists(FRAGMENTS, max_size=30))
-def test_line_numbers_survive(lines):
-    assert to_jinja("\n".join(lines)).count("\n") == max(len(lines) - 1, 0)
 
 
 @given(st.text(alphabet=" \n#-[]{}%'\"|>:ab!=<,\t\\"))
