@@ -113,9 +113,6 @@ _KINDS = (
     HolderKind(name="graph cycle",
         cure="the gradients hold the graph, and it them: torch.autograd.grad(..., create_graph=True) instead, or set "
         "each .grad to None when it is no longer needed"),
-    HolderKind(name="library",
-        cure="a library keeps it and never drops it: pass it less (numbers, not arrays), call it once, or "
-        "remove what you no longer need"),
     HolderKind(name="workers",
         cure="keep nothing in the workers, and store rows as one array or Arrow table; until then, start new "
         "workers each epoch: persistent_workers=False"),

@@ -9,7 +9,6 @@ from forgather_mem.diagnose.leaks.holder_kinds import KINDS, Held, kind_of, sign
 from forgather_mem.diagnose.leaks.holder_lines import (
     bound_of_holder,
     call_of,
-    is_a_librarys,
     line_of_function,
     line_of_holder,
 )
@@ -103,8 +102,6 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         names = slot_names(owner if attributes_of(owner) is container else container, path.rpartition(".")[2]) or names
     held = Held(one, container, path, owner)
     line = line_of_holder(held, kind, names)
-    if kind.name in ("list", "dict", "tensor") and is_a_librarys(owner, path, line):
-        kind = KINDS["library"]
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
     bound = bound_of_holder(held)
     suspect = Suspect(

@@ -153,12 +153,11 @@ class LeakWatch:
     def _look_closely(self, step: int) -> None:
         """Take the first look; the numbers that it keeps, and its code, are excluded from the sizes."""
         before = counted_bytes()
-        from forgather_mem.diagnose.leaks.heap_diff import LOOK, CloserLook
+        from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 
         if self._looks == 1:
             self._code = _since(before)
-        elapsed_s = time.perf_counter() - self._began_s
-        self._look = CloserLook(step, far=self._looks >= 2, owners_s=max(0.0, LOOK.owners_frac * elapsed_s))
+        self._look = CloserLook(step, again=self._looks >= 2)
         self._sizes.leave_out(*_since(before))
 
     def _look_again(self, run: RunInfo, values: Mapping[str, float]) -> None:
