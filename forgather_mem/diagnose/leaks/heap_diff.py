@@ -11,7 +11,6 @@ from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
     Suspect,
     cycle_suspects,
-    graph_cycle_suspects,
     suspect_of,
 )
 from forgather_mem.heap.garbage import Mark, garbage_among
@@ -47,15 +46,9 @@ class CloserLook:
 
     STEPS = 10  # between the two
 
-    def __init__(self, step: int, again: bool = False) -> None:
-        """Take the first look.
-
-        Args:
-            step: The step that has just finished.
-            again: Whether a look before has found nothing: then graphs that hold themselves are considered.
-        """
+    def __init__(self, step: int) -> None:
+        """Take the first look, at the step that has just finished."""
         self.step = step
-        self._again = again
         walk = ReachableGraph.walk()
         self._look = look(walk, step)
         self._saw_all = walk.complete
@@ -89,8 +82,6 @@ class CloserLook:
             told = sum(math.inf if suspect.kind in _SIZE_UNKNOWN else suspect.bytes_per_step for suspect in suspects)
             if told < LOOK.explained_frac * rate:
                 suspects += self._garbage(step, rate)
-            if not suspects and self._again:
-                suspects = graph_cycle_suspects(rate)
         finally:
             walk.forget()
             forget_trees()

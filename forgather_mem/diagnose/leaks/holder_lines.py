@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.holder_kinds import Held, HolderKind
 from forgather_mem.heap.holder_names import files_that_run
-from forgather_mem.heap.object_size import LRU_CACHE, inside, is_tensor
+from forgather_mem.heap.object_size import inside, is_tensor
+from forgather_mem.heap.owner_paths import LRU_CACHE
 from forgather_mem.source.container_code import adding_lines, calling_lines
 from forgather_mem.source.source_lines import (
     files_of_class,

@@ -157,7 +157,7 @@ class LeakWatch:
 
         if self._looks == 1:
             self._code = _since(before)
-        self._look = CloserLook(step, again=self._looks >= 2)
+        self._look = CloserLook(step)
         self._sizes.leave_out(*_since(before))
 
     def _look_again(self, run: RunInfo, values: Mapping[str, float]) -> None:
