@@ -10,12 +10,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from multiprocessing.process import BaseProcess
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from forgather_mem.heap.owner_paths import attributes_of
+from forgather_mem.heap.owner_paths import LRU_CACHE, attributes_of
 from forgather_mem.probes.tensors import storages_of, values_of
 from forgather_mem.source.frame_variables import frame_variables, is_frame_running
 from forgather_mem.source.source_lines import is_our_class
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 _MOST_INSIDE = 3_000
 _MOST_HELD = 1_000  # by one object
 OTHER, NOT_ASKED, TUPLE, CONTAINER, TEXT, ARRAY, TENSOR = range(7)
-LRU_CACHE = type(lru_cache(len))
 # Python gives the place of one that is freed to the next: its id says nothing, what is in it does
 _REUSED = (dict, list, tuple)
 _SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))

@@ -38,7 +38,7 @@ _NAMED_BY_ATTRIBUTE = (
     "obj",
 )
 _TENSOR_PARTS = ("_backward_hooks", "_post_accumulate_grad_hooks", "grad", "_base")
-_LruCache = type(functools.lru_cache(len))
+LRU_CACHE = type(functools.lru_cache(len))
 _FRAME_OF = {"generator": "gi_frame", "coroutine": "cr_frame", "async_generator": "ag_frame"}
 
 
@@ -136,7 +136,7 @@ def _step(before: object, holder: object, held: object, *, names: bool) -> str:
         return ""
     if kind is FunctionType:
         return _function_step(holder, held)  # type: ignore[arg-type]
-    if kind is _LruCache:
+    if kind is LRU_CACHE:
         return f", cache of {holder.__qualname__}"  # type: ignore[attr-defined]
     if kind.__name__ in _FRAME_OF:
         frame = getattr(holder, _FRAME_OF[kind.__name__])

@@ -59,7 +59,7 @@ def find_owners(
         budget_s: Processor seconds of this thread; the search then returns what it has.
         ignore: Holders that don't count: these objects themselves, not what holds them.
     """
-    search = _Search(objects, ignore, budget_s, stop_at_first=max_owners == 1)
+    search = _Search(objects, ignore, budget_s)
     try:
         search.run()
         return search.owners(max_owners)
@@ -74,7 +74,6 @@ class _Search:
     objects: Sequence[object]
     ignore: Iterable[object]
     budget_s: float
-    stop_at_first: bool = False
     began_s: float = field(default_factory=time.thread_time)
     seen: dict[int, object] = field(default_factory=dict)
     holders: dict[int, list[int]] = field(default_factory=dict)
@@ -147,8 +146,7 @@ class _Search:
                         heap.append(held)
             if position == len(heap):
                 break
-            found = self.stop_at_first and position % _CHUNK == 0 and not here.isdisjoint(came_from)
-            if found or (position % _CHUNK == 0 and self._late()):
+            if position % _CHUNK == 0 and self._late():
                 break
             holder = heap[position]
             batch = gc.get_referents(holder)

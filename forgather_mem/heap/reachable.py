@@ -26,8 +26,8 @@ from types import (
 )
 from typing import Any
 
-from forgather_mem.heap.object_size import LRU_CACHE
 from forgather_mem.heap.owner_paths import (
+    LRU_CACHE,
     attributes_of,
     cell_contents,
     frame_name,

@@ -10,10 +10,10 @@ from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
+from forgather_mem.source.bytecode import QUIET
 from forgather_mem.source.frame_variables import drop_snapshot, is_function
 
 _LOADS = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF"})
-_SKIPPED = frozenset({"CACHE", "PRECALL", "NOP", "EXTENDED_ARG", "NOT_TAKEN"})
 _MISSING = object()
 # What is written over a function's variable from outside stays in its frame, for as long as it runs
 _FRAMES_KEEP = sys.version_info >= (3, 14)
@@ -60,9 +60,7 @@ class Target(NamedTuple):
 def _targets(frame: FrameType) -> Iterator[Target]:
     """Reads and writes of the targets that the values of a list are assigned to, in order."""
     code = frame.f_code
-    behind = [
-        step for step in dis.get_instructions(code) if step.offset > frame.f_lasti and step.opname not in _SKIPPED
-    ]
+    behind = [step for step in dis.get_instructions(code) if step.offset > frame.f_lasti and step.opname not in QUIET]
     if not behind or behind[0].opname != "UNPACK_SEQUENCE":
         return
     todo = int(behind[0].arg or 0)

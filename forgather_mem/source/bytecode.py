@@ -15,7 +15,7 @@ _VERBS = re.compile("LOAD|STORE|DELETE")  # Python 3.13 has pairs of them in one
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _JUMPS = re.compile("JUMP(_FORWARD|_BACKWARD|_ABSOLUTE)?(_NO_INTERRUPT)?")
 _MAKES_ITERATOR = frozenset({"GET_ITER", "FOR_ITER", "GET_AITER", "GET_ANEXT"})
-_QUIET = frozenset({"CACHE", "PRECALL", "NOP", "EXTENDED_ARG", "NOT_TAKEN"})
+QUIET = frozenset({"CACHE", "PRECALL", "NOP", "EXTENDED_ARG", "NOT_TAKEN"})
 
 
 def uses_again(code: CodeType, position: int, name: str) -> bool:
@@ -57,7 +57,7 @@ def is_in_loop(code: CodeType, position: int) -> bool:
 def makes_iterator(code: CodeType, position: int) -> bool:
     """Whether what this instruction calls is, or gives, what a loop goes over."""
     done = len(_last(code, position))
-    steps = [step for step in list(dis.get_instructions(code))[done - 1 :] if step.opname not in _QUIET]
+    steps = [step for step in list(dis.get_instructions(code))[done - 1 :] if step.opname not in QUIET]
     return any(step.opname in _MAKES_ITERATOR for step in steps[:2])
 
 

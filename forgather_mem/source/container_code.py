@@ -141,18 +141,15 @@ def adding_lines(named: Named, is_list: bool, *, assigned: bool = False) -> list
     return list(dict.fromkeys((file, line) for _, _, line, file in sorted(found)))
 
 
-def calling_lines(names: Iterable[str], files: Iterable[str], keyword: str = "") -> list[tuple[str, int]]:
-    """The lines of these files that call a function whose name matches the first of these patterns with any match.
-
-    With a keyword, those calls that pass it and not as False.
-    """
+def calling_lines(names: Iterable[str], files: Iterable[str]) -> list[tuple[str, int]]:
+    """The lines of these files that call a function whose name matches the first of these patterns with any match."""
     trees = [(file, tree) for file in files if (tree := tree_of(file)) is not None]
     for name in map(re.compile, names):
         found = [
             (file, node.lineno)
             for file, tree in trees
             for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and name.fullmatch(_called(node)) and _passes(node, keyword)
+            if isinstance(node, ast.Call) and name.fullmatch(_called(node))
         ]
         if found:
             return sorted(found, key=lambda one: (list(dict(trees)).index(one[0]), one[1]))
@@ -164,17 +161,6 @@ def _called(node: ast.AST) -> str:
     if not isinstance(node, ast.Call):
         return ""
     return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-
-
-def _passes(call: ast.Call, keyword: str) -> bool:
-    """
-    >>> [_passes(ast.parse(text).body[0].value, "deep") for text in ("f(deep=True)", "f(deep=False)", "f()")]
-    [True, False, False]
-    """
-    return not keyword or any(
-        part.arg == keyword and not (isinstance(part.value, ast.Constant) and part.value.value is False)
-        for part in call.keywords
-    )
 
 
 def _method(node: ast.AST) -> str:

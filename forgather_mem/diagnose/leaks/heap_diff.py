@@ -6,13 +6,11 @@ import math
 import re
 from dataclasses import dataclass
 
-from forgather_mem.diagnose.leaks.library_growth import OWNERS_S, LibraryContainers, far_holder
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
     Suspect,
     cycle_suspects,
-    graph_cycle_suspects,
     suspect_of,
 )
 from forgather_mem.heap.garbage import Mark, garbage_among
@@ -30,16 +28,14 @@ class LookThresholds:
     Attributes:
         least_frac: Of the growth: what explains less is no suspect.
         held_frac: Of the growth: a container that explains less is not preferred to the pieces themselves.
-        explained_frac: Of the growth: if things nearby explain less, recently created objects are searched.
+        explained_frac: Of the growth: if things nearby explain less, garbage is looked for.
         most_merged: Containers that are compared by name, since there may be one for each layer.
-        owners_frac: Of the time gone by, for the search for a distant holder at the first look.
     """
 
     least_frac: float = 0.05
     held_frac: float = 0.15
     explained_frac: float = 0.5
     most_merged: int = 400
-    owners_frac: float = 0.02
 
 
 LOOK = LookThresholds()
@@ -50,20 +46,12 @@ class CloserLook:
 
     STEPS = 10  # between the two
 
-    def __init__(self, step: int, far: bool = False, owners_s: float = OWNERS_S) -> None:
-        """Take the first look.
-
-        Args:
-            step: The step that has just finished.
-            far: Also look at what libraries hold.
-            owners_s: Time limit in seconds of the search for a distant holder; `OWNERS_S` for a far look.
-        """
+    def __init__(self, step: int) -> None:
+        """Take the first look, at the step that has just finished."""
         self.step = step
-        self._owners_s = OWNERS_S if far else min(owners_s, OWNERS_S)
         walk = ReachableGraph.walk()
         self._look = look(walk, step)
         self._saw_all = walk.complete
-        self._far = LibraryContainers(walk.ids()) if far else None
         walk.forget()
         self._mark = Mark()
 
@@ -93,9 +81,7 @@ class CloserLook:
                     suspect.bytes_per_step = min(suspect.bytes_per_step, rate)
             told = sum(math.inf if suspect.kind in _SIZE_UNKNOWN else suspect.bytes_per_step for suspect in suspects)
             if told < LOOK.explained_frac * rate:
-                suspects += self._among_the_young(walk.ids(), step, rate)
-            if not suspects and self._far is not None:
-                suspects = graph_cycle_suspects(rate)
+                suspects += self._garbage(step, rate)
         finally:
             walk.forget()
             forget_trees()
@@ -112,19 +98,15 @@ class CloserLook:
 
     def drop(self) -> None:
         """Release everything."""
-        self._far = None
         self._mark.drop()
 
-    def _among_the_young(self, near: set[int], step: int, rate: float) -> list[Suspect]:
-        """Objects created since the first look that nothing nearby holds: garbage, or held by something distant."""
-        steps = max(1, step - self.step)
-        if self._far is not None and (found := [one for one in self._far.grown(near, steps) if _matters(one, rate)]):
-            return found
+    def _garbage(self, step: int, rate: float) -> list[Suspect]:
+        """Reference cycles created since the first look that nothing holds any more."""
         young = self._mark.younger()
         if young is None:
             return []
-        suspects = [one for one in cycle_suspects(garbage_among(young), steps) if _matters(one, rate)]
-        return suspects or far_holder(young, near, steps, LOOK.least_frac * rate, self._owners_s)
+        found = cycle_suspects(garbage_among(young), max(1, step - self.step))
+        return [one for one in found if _matters(one, rate)]
 
 
 def _likely(one: GrownObject, step: int, steps: int) -> float:

@@ -12,7 +12,8 @@ from types import FunctionType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
-from forgather_mem.heap.object_size import LRU_CACHE, array_bytes, big_bytes, inside, is_tensor
+from forgather_mem.heap.object_size import array_bytes, big_bytes, inside, is_tensor
+from forgather_mem.heap.owner_paths import LRU_CACHE
 
 if TYPE_CHECKING:
     import torch
@@ -110,12 +111,6 @@ _KINDS = (
         cure="break the cycle (a weakref for the back reference), or collect: SimpleGarbageCollector"),
     HolderKind(name="native",
         cure="C or C++ code keeps it: heaptrack, or memray run --native, names the function"),
-    HolderKind(name="graph cycle",
-        cure="the gradients hold the graph, and it them: torch.autograd.grad(..., create_graph=True) instead, or set "
-        "each .grad to None when it is no longer needed"),
-    HolderKind(name="library",
-        cure="a library keeps it and never drops it: pass it less (numbers, not arrays), call it once, or "
-        "remove what you no longer need"),
     HolderKind(name="workers",
         cure="keep nothing in the workers, and store rows as one array or Arrow table; until then, start new "
         "workers each epoch: persistent_workers=False"),

@@ -12,21 +12,19 @@ from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.holder_kinds import Held, HolderKind
 from forgather_mem.heap.holder_names import files_that_run
-from forgather_mem.heap.object_size import LRU_CACHE, inside, is_tensor
+from forgather_mem.heap.object_size import inside, is_tensor
+from forgather_mem.heap.owner_paths import LRU_CACHE
 from forgather_mem.source.container_code import adding_lines, calling_lines
 from forgather_mem.source.source_lines import (
     files_of_class,
     is_user_class,
     is_user_file,
     line_of_code,
-    source_line,
     user_files,
 )
 from forgather_mem.source.syntax import Named
 
 Line = tuple[str, int]
-_LAST_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\]|\(.*\)|\{\.\.\.\})*$")
-_VARIABLE = re.compile(r"(?:local|variable|default of) '(\w+)'")
 
 
 def line_of_holder(held: Held, kind: HolderKind, names: Sequence[Named]) -> Line | None:
@@ -102,14 +100,6 @@ def bound_of_holder(held: Held) -> HolderBound | None:
     return None
 
 
-def is_a_librarys(owner: object, path: str, line: Line | None) -> bool:
-    """Whether a library created the container and fills it: the user's line does not name it."""
-    cls = owner if isinstance(owner, type) else type(owner)
-    if owner is None or is_user_class(cls):
-        return False
-    return line is None or (_name_in(path) or "") not in source_line(*line)
-
-
 def line_of_function(samples: Sequence[object]) -> tuple[str, int] | None:
     for part in inside(list(samples)):
         function = part.__func__ if isinstance(part, MethodType) else getattr(part, "func", part)
@@ -126,14 +116,6 @@ def _raised(samples: Sequence[object]) -> tuple[str, int] | None:
                 return trace.tb_frame.f_code.co_filename, trace.tb_lineno
             trace = trace.tb_next
     return None
-
-
-def _name_in(path: str) -> str | None:
-    variables = _VARIABLE.findall(path)
-    if variables and not re.search(r"\)\.\w+", path):
-        return str(variables[-1])
-    found = _LAST_NAME.search(re.sub(r"\[[^\]]*\]| \(\w+\)$", "", path))  # without keys and a trailing "(cycle)"
-    return found[1] if found else None
 
 
 def _made_of_users_class(samples: Sequence[object]) -> Line | None:

@@ -15,7 +15,6 @@ from forgather_mem.errors import ours
 from forgather_mem.heap.autograd import number_of, reaches_back
 from forgather_mem.heap.object_size import (
     CONTAINER,
-    LRU_CACHE,
     NOT_ASKED,
     TENSOR,
     TUPLE,
@@ -24,6 +23,7 @@ from forgather_mem.heap.object_size import (
     is_tensor,
     largest_held,
 )
+from forgather_mem.heap.owner_paths import LRU_CACHE
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.probes.tensors import storages_of
 

@@ -9,22 +9,19 @@ from forgather_mem.diagnose.leaks.holder_kinds import KINDS, Held, kind_of, sign
 from forgather_mem.diagnose.leaks.holder_lines import (
     bound_of_holder,
     call_of,
-    is_a_librarys,
     line_of_function,
     line_of_holder,
 )
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.holder_names import names_of, slot_names
-from forgather_mem.heap.object_size import LRU_CACHE, deep_bytes, inside, is_tensor, runs_workers
-from forgather_mem.heap.owner_paths import attributes_of, has_attributes
+from forgather_mem.heap.object_size import deep_bytes, inside, is_tensor, runs_workers
+from forgather_mem.heap.owner_paths import LRU_CACHE, attributes_of, has_attributes
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.source.container_code import calling_lines
 from forgather_mem.source.source_lines import (
     is_user_class,
     is_user_file,
     line_name,
     source_line,
-    user_files,
 )
 from forgather_mem.system.native_heap import unused_heap_bytes
 from forgather_mem.telemetry.report import LeakSuspect
@@ -103,8 +100,6 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         names = slot_names(owner if attributes_of(owner) is container else container, path.rpartition(".")[2]) or names
     held = Held(one, container, path, owner)
     line = line_of_holder(held, kind, names)
-    if kind.name in ("list", "dict", "tensor") and is_a_librarys(owner, path, line):
-        kind = KINDS["library"]
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
     bound = bound_of_holder(held)
     suspect = Suspect(
@@ -173,22 +168,6 @@ def native_suspect(bytes_per_step: float) -> Suspect:
         kind="native",
         where="native",
     )
-
-
-def graph_cycle_suspects(bytes_per_step: float) -> list[Suspect]:
-    """Gradients that keep the graph that they are part of, which neither the collector nor a walk can see."""
-    suspects = []
-    for line in calling_lines(("backward",), user_files(), keyword="create_graph")[:1]:
-        suspect = Suspect(
-            type="gradients",
-            bytes_per_step=bytes_per_step,
-            held_by="the graph of backward(create_graph=True)",
-            kind="graph cycle",
-            where="tensors",
-        )
-        suspect.set_line(line)
-        suspects.append(suspect)
-    return suspects
 
 
 def _slot(container: object, value: object) -> str:

@@ -50,7 +50,7 @@ def verdict_of(
     bounded = next((one for one in suspects[:1] if one.bounded), None)
     if bounded is not None and not _is_full_before(bounded, "device" in growing):
         return _bounded(growing, trend, bounded, suspects)
-    explained = sum(one.bytes_per_step for one in suspects if one.kind != "graph cycle")  # that is a guess
+    explained = sum(one.bytes_per_step for one in suspects)
     sure: Sure = "not yet"
     if step - trend.since_step >= LEAK.sure_steps:
         sure = "yes" if LEAK.explains(explained, trend.per_step) else "likely"

@@ -132,7 +132,7 @@ class LeakWatch:
         if self._look_closer and not named and self._looks < most and can_be_held:
             self._looks += 1
             self._look_closely(moment.step)
-            self._at_look = {name: series.points[-1][1] for name, series in self._series.items()}
+            self._at_look = {}
             self._rate = whole_of(growing).per_step
 
     def _warn(self, run: RunInfo, step: int) -> None:
@@ -153,17 +153,17 @@ class LeakWatch:
     def _look_closely(self, step: int) -> None:
         """Take the first look; the numbers that it keeps, and its code, are excluded from the sizes."""
         before = counted_bytes()
-        from forgather_mem.diagnose.leaks.heap_diff import LOOK, CloserLook
+        from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 
         if self._looks == 1:
             self._code = _since(before)
-        elapsed_s = time.perf_counter() - self._began_s
-        self._look = CloserLook(step, far=self._looks >= 2, owners_s=max(0.0, LOOK.owners_frac * elapsed_s))
+        self._look = CloserLook(step)
         self._sizes.leave_out(*_since(before))
 
     def _look_again(self, run: RunInfo, values: Mapping[str, float]) -> None:
         assert self._look is not None
-        grown = sum(max(0.0, value - self._at_look.get(name, value)) for name, value in values.items())
+        # From the first reading after the look on: one before it may be older than what the look has seen
+        grown = sum(max(0.0, value - self._at_look.setdefault(name, value)) for name, value in values.items())
         if run.step - self._look.step >= self._look.STEPS and grown >= 0.6 * self._rate * self._look.STEPS:
             self._end_look(run)
 

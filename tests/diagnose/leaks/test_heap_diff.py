@@ -9,22 +9,13 @@ from PIL import Image
 
 from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 from forgather_mem.diagnose.leaks.snapshot import grown, look
-from forgather_mem.diagnose.leaks.suspects import graph_cycle_suspects, native_suspect
+from forgather_mem.diagnose.leaks.suspects import native_suspect
 from forgather_mem.heap.object_size import array_bytes
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.system.native_heap import unused_heap_bytes
 from tests.heap.test_reachable import Holder, suspects_after
 
 pytestmark = pytest.mark.alone(forked=True)
-
-
-@pytest.mark.filterwarnings("ignore:Using backward")
-def test_a_graph_that_its_gradients_keep_is_named_by_the_call_that_makes_it() -> None:
-    loss = torch.ones(1, requires_grad=True).exp()
-    loss.backward(create_graph=True)
-    (suspect,) = graph_cycle_suspects(1e5)
-    assert suspect.held_by == "the graph of backward(create_graph=True)"
-    assert "create_graph=True" in suspect.source_line
 
 
 def test_pictures_and_buffers_of_c_are_as_large_as_their_memory() -> None:
