@@ -106,14 +106,20 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
 def _grown(report: RunReport, oom: OomReport) -> str | None:
     """What has been kept since the training began and did not have to be: with it any change only fails later.
 
-    It is held by a name, is larger than what did not fit, and more has come since then than the training itself takes.
+    A remedy of the census is to keep less of it, it is larger than what did not fit, and more has come since then than
+    the training itself takes.
     """
     host, own = report.host, sum(size for part, size in oom.in_use.items() if _is_of_training(part))
     if oom.where == "device" or not host.allocated_start_bytes:
         return None
     own -= oom.in_use.get("parameters", 0)
     came = (host.allocated_end_bytes or 0) - host.allocated_start_bytes - own
-    held = {part: size for part, size in oom.in_use.items() if "`" in part and not _is_of_training(part)}
+    held = {
+        part: size
+        for part, size in oom.in_use.items()
+        if "`" in part
+        and any(change.text.startswith(f"keep less in `{part.split('`')[1]}`") for change in report.advice)
+    }
     part = max(held, key=held.__getitem__, default="")
     return part if held and 2 * came > held[part] > (oom.requested_bytes or 0) else None
 

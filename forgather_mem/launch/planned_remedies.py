@@ -285,7 +285,7 @@ class _Planner:
         Raises:
             PlanError: if it can't be planned.
         """
-        if self._is_over:
+        if self._is_over or time.time() >= self._failed.until_s:  # what a handler raises may be lost in a finalizer
             raise _TimeIsUp
         arguments: dict[str, Any] = dict(changed)
         length, filtered = arguments.pop("max_length", None), arguments.pop(_ARGMAX, None)

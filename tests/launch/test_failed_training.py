@@ -16,6 +16,9 @@ SETTINGS = {"batch.rows": "8", "batch.length": "512", "batch.sizes": "input_ids=
 BATCH = Change(text="per_device_train_batch_size=4", set={"per_device_train_batch_size": 4})
 
 
+LEAK = LeakReport(verdict="leak", where="host", bytes_per_step=40 * MIB)
+
+
 def report_of(oom: OomReport | None = None, **facts: Any) -> RunReport:
     run = replace(EMPTY.run, settings={**SETTINGS, "arguments.per_device_train_batch_size": "8"})
     return replace(EMPTY, **{"run": run, "oom": oom, "advice": (BATCH,), **facts})
@@ -56,6 +59,20 @@ def test_graphs_that_no_training_needs_go_with_the_remedies_that_are_about_them(
     assert failed.graphs == (("without `total`", "", 60 * MIB, 3), ("without `teacher`", "", 7 * MIB, 0))
 
 
+def test_where_what_is_kept_has_grown_nothing_is_planned_since_it_would_fail_later() -> None:
+    in_use = {"parameters": 70 * MIB, "optimizer": 140 * MIB, "a copy of the model, `Soup.kept`": 350 * MIB}
+
+    def answer(allocated_mib: int, held: str = "Soup.kept") -> object:
+        advice = (Change(text=f"keep less in `{held}`: 350.0 MiB"),)
+        host = replace(EMPTY.host, allocated_start_bytes=100 * MIB, allocated_end_bytes=allocated_mib * MIB)
+        return failed_training(report_of(out_of_memory(in_use=in_use), advice=advice, host=host), 1e9)
+
+    assert answer(600) == "a copy of the model, `Soup.kept` has grown until then"
+    assert isinstance(answer(300), FailedTraining), "it was there when the training began"
+    assert isinstance(answer(600, "Soup.other"), FailedTraining)
+    assert isinstance(told(report_of(out_of_memory(), leak=LEAK, steps=1)), FailedTraining), "less than what is wanted"
+
+
 def test_on_a_device_the_context_and_unused_memory_are_not_beside_it() -> None:
     in_use = {"activations": 2 * GIB, "other": GIB, "CUDA and libraries": GIB, "kept by the allocator": GIB}
     failed = told(report_of(out_of_memory(where="device", in_use=in_use, step=1)))
@@ -69,7 +86,7 @@ def test_on_a_device_the_context_and_unused_memory_are_not_beside_it() -> None:
     [
         (report_of(out_of_memory(phase="save")), "a plan has no save"),
         (report_of(out_of_memory(callback="Keeps.on_save")), "a plan has no callback"),
-        (report_of(out_of_memory(), leak=LeakReport(verdict="leak", where="host")), "memory grows at each step"),
+        (report_of(out_of_memory(), leak=LEAK, steps=3), "memory grows at each step"),
         (report_of(), "memory has not run out"),
         (report_of(killed=KilledReport(step=3, phase="forward", signal=15)), "memory has not run out"),
     ],
