@@ -70,13 +70,16 @@ _LIMITS = PlanningLimits()
 class _TimeIsUp(BaseException):
     """Planning has to end: no handler of exceptions is meant."""
 
+    def __str__(self) -> str:
+        return "there was no time left"
+
 
 @contextmanager
 def _until(until_s: float) -> Iterator[None]:
     """Raise `_TimeIsUp` then, wherever this thread is; what has been planned by then is told."""
 
     def end(*_: object) -> NoReturn:
-        raise _TimeIsUp("there was no time left")
+        raise _TimeIsUp
 
     try:
         was = signal.signal(signal.SIGALRM, end)
