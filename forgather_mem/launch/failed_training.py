@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from forgather_mem.diagnose.oom.context import FREE_HEAP
-from forgather_mem.diagnose.oom.remedies import DETACHED, NO_GRAPH
+from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.report import Change, OomReport, RunReport
 

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._pytree import tree_map_only
 
-from forgather_mem.diagnose.oom.context import RunSettings, settings_of
-from forgather_mem.diagnose.oom.remedies import DETACHED, NO_GRAPH, Case, plannable, together
+from forgather_mem.diagnose.oom.context import DETACHED, NO_GRAPH, RunSettings, settings_of
+from forgather_mem.diagnose.oom.remedies import Case, plannable, together
 from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import FailedTraining, NeedlessGraph, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host

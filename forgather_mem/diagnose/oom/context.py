@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 FREE_HEAP = "free in the C library's heap"  # what it keeps of freed memory, among what is in use
+NO_GRAPH, DETACHED = "no_grad", "detach"  # of `Change.in_script`: who holds the graph
 _CALLS_IT_DTYPE = 4, 56  # of transformers
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
-from forgather_mem.diagnose.oom.context import RunSettings, dtype_argument, takes_optimizer
+from forgather_mem.diagnose.oom.context import DETACHED, NO_GRAPH, RunSettings, dtype_argument, takes_optimizer
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, OF_TORCH, PINNED
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
@@ -31,7 +31,6 @@ _BUILDS_A_MODEL = frozenset(
 )
 # What a remedy changes about the training, in the order in which remedies are told
 NOTHING, SPEED, NUMBERS = range(3)
-NO_GRAPH, DETACHED = "no_grad", "detach"  # of `Change.in_script`: who holds the graph
 _CHANGES = {NOTHING: "", SPEED: "slower", NUMBERS: "changes the training"}
 
 
