@@ -49,10 +49,10 @@ def timed(trainer: object, card_bytes: int | None) -> tuple[str, int]:
     plans = 0
     begin = entry.begun_plan
 
-    def begun(*of: object) -> Callable[[], object]:
+    def begun(*of: object, **shared: object) -> Callable[[], object]:
         nonlocal plans
         plans += 1
-        return begin(*of)  # type: ignore[arg-type]
+        return begin(*of, **shared)  # type: ignore[arg-type]
 
     vars(answers)["begun_plan"] = begun
     clock_s, cpu_s = time.perf_counter(), sum(os.times()[:4])
@@ -65,8 +65,7 @@ HEAD = """# How long a plan takes
 
 `python benchmarks/plan_times.py --markdown benchmarks/results/plan_times.md`, {date}, torch {torch}, two shared cores.
 
-After the script's own imports and data. CPU seconds are those of all processes; the machine's load was {load:.0f}, so
-that the clock says little.
+After the script's own imports and data. CPU seconds are those of all processes; the machine's load was {load:.0f}.
 """
 
 if __name__ == "__main__":
