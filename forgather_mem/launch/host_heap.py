@@ -12,7 +12,8 @@ from forgather_mem.planning.storage_log import Trace
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.units import MIB
 
-# Of all batches the largest, as the first and at the end: what lies between was made by others. Gaps grow until then
+# Of all batches the largest, as the first and at the end: what lies between was made by others. Gaps grow until then.
+# Set on two trainings of our own: a GPT-2 with equal batches took up to 752 MiB for 566, tried so 694 to 715.
 _OF_SEVERAL = 1.0, 0.5, 0.8, 0.3, 0.7, 1.0, 0.4, 0.9, 0.2, 0.6, 1.0, 0.35, 0.75, 0.55, 1.0
 _OF_ONE_SIZE = 1.0, 1.0, 1.0, 1.0
 _MAPPED_BYTES = 32 * MIB  # DEFAULT_MMAP_THRESHOLD_MAX of malloc.c

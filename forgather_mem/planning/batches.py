@@ -18,7 +18,9 @@ from forgather_mem.planning.pretending import tensors_among
 
 VARIES = "others take less"
 _MEASURE_S = 1.0
-_COLLATED = 4  # of the largest with padding, and of those with the most in all; the collator shows which is larger
+# Of the largest with padding, and of those with the most in all: the collator shows which is larger. A guess: all
+# scripts by others that have batches of different sizes were planned right with it.
+_COLLATED = 4
 _TOKENS = "input_ids"
 _PLACES = (_TOKENS, "inputs_embeds", "input_values", "input_features", "pixel_values")
 
@@ -116,7 +118,7 @@ class Coming(NamedTuple):
         """What a reader has to know, where the largest has this shape."""
         each = f" to {shape.length:,} tokens" if shape.length and not shape.joined else ""
         of = f"number {self.largest + 1:,}, {len(self.batches[self.largest]):,} rows{each}"
-        return f"Batches are the largest of the {len(self.batches):,} that come in this order: {of}."
+        return f"Batches are the largest of the {len(self.batches):,} that come in this order: {of}; {VARIES}."
 
 
 def shape_of(batch: object) -> PlannedShape:

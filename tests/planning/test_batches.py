@@ -86,9 +86,9 @@ def test_of_a_samplers_batches_the_largest_is_taken() -> None:
     told: list[PlannedShape] = []
     texts = [{"input_ids": [0] * length} for length in (3, 9, 3, 3)]
     of = "Batches are the largest of the 3 that come in this order: "
-    assert taken(texts, [[0], [1], [0, 2, 3, 0]]) == f"{of}number 3, 4 rows to 3 tokens."
-    assert taken([{"pixels": torch.zeros(3, 4)}] * 4, [[0], [1, 2], [3]]) == f"{of}number 2, 2 rows."
-    assert taken(texts, [[1, 0], [0, 2], [2]]) == f"{of}number 2, 2 rows to 3 tokens."
+    assert taken(texts, [[0], [1], [0, 2, 3, 0]]) == f"{of}number 3, 4 rows to 3 tokens; others take less."
+    assert taken([{"pixels": torch.zeros(3, 4)}] * 4, [[0], [1, 2], [3]]) == f"{of}number 2, 2 rows; others take less."
+    assert taken(texts, [[1, 0], [0, 2], [2]]) == f"{of}number 2, 2 rows to 3 tokens; others take less."
     assert told == [PlannedShape(2, 9), PlannedShape(2, 3)], "the first comes before there is a state of the optimizer"
 
 
