@@ -12,6 +12,7 @@ from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.schedule import ArmedRule, EventSchedule, OverheadMeter
 from forgather_mem.engine.sink_set import SinkSet
 from forgather_mem.engine.summary import RunSummary
+from forgather_mem.probes import DeviceProbe, HostProbe
 from forgather_mem.probes.by_name import probe_of
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
 from forgather_mem.telemetry.guard import FailureGuard
@@ -75,6 +76,15 @@ class Recorder:
                 self._do(rule, moment)
             except self._fence.struck(rule):
                 continue
+
+    def read_aside(self, moment: Moment) -> Sample:
+        """A reading of host and device, as far as a rule reads them. It is in no record, and counts in the summary."""
+        values: dict[str, float] = {}
+        sample = Sample(moment.event, moment.step, moment.epoch, time.time(), values, moment.run.device)
+        for work in self.works.of(HostProbe, DeviceProbe):
+            values.update(work(moment, sample))
+        self._summary.add(sample)
+        return sample
 
     def is_urgent(self, plan: EventSchedule, step: int) -> bool:
         """Whether one of these works must read this step, although its rule's budget leaves it out."""
@@ -265,6 +275,10 @@ class WorkSet:
         if probe is None:
             probe = self._probes[probe_class] = self.begun(probe_class(), moment.run)
         return probe(moment, sample)
+
+    def of(self, *classes: type) -> list[Work]:
+        """Those that have begun of these classes."""
+        return [work for named, work in self._works.values() if isinstance(named, classes)]
 
     def ends(self, run: RunInfo) -> Iterator[Callable[[], object]]:
         """The last begun first: the calls that end each work; then those that give back what it has taken."""

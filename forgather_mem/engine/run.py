@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.recorder import Recorder
 from forgather_mem.engine.schedule import ArmedRule, EventSchedule, OverheadMeter, assign_writer, schedules_of
 from forgather_mem.engine.settings import read_settings, see_forwards
-from forgather_mem.engine.sink_set import SinkSet
+from forgather_mem.engine.sink_set import SinkSet, evaluation_prefix
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.system.allocator import ASK
 from forgather_mem.system.forks import FORKS
@@ -298,9 +298,14 @@ class Run:
         if not self.members:
             self.close()
 
-    def log_values(self) -> dict[str, float]:
-        """What the sinks add to the trainer's own log line."""
-        return self.sinks.log_values(self.step)
+    def log_values(self, line: Iterable[str] = ()) -> dict[str, float]:
+        """What the sinks add to the trainer's own log line, whose names these are; with the prefix of an evaluation."""
+        prefix = evaluation_prefix(line)
+        if not prefix:
+            return self.sinks.log_values(self.step)
+        moment = Moment("evaluate", self.step, None, None, None, None, {}, self)
+        values = self.sinks.evaluation_values(functools.partial(self.recorder.read_aside, moment))
+        return {prefix + name: value for name, value in values.items()}
 
     # ---- when the process ends, or is forked ----
 

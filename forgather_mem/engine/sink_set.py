@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample, Sink
+
+_EVALUATION = ("eval", "test", "val")
 
 
 class SinkSet:
@@ -59,10 +62,19 @@ class SinkSet:
 
     def log_values(self, step: int) -> dict[str, float]:
         """What the sinks add to the trainer's own log line; plain numbers only."""
+        return self._numbers("log_values", step)
+
+    def evaluation_values(self, read: Callable[[], Sample]) -> dict[str, float]:
+        """The same for the line of an evaluation, from a reading at its end, made if a sink wants it."""
+        if any(hasattr(sink, "evaluation_values") for sink in self._sinks):
+            return self._numbers("evaluation_values", read())
+        return {}
+
+    def _numbers(self, method: str, argument: object) -> dict[str, float]:
         values: dict[str, float] = {}
         for sink in self._sinks:
-            new = self._fence.call_part(sink, "log_values", step)
-            values.update(self._fence.call(f"{type(sink).__name__}.log_values", plain_numbers, new) or {})
+            new = self._fence.call_part(sink, method, argument)
+            values.update(self._fence.call(f"{type(sink).__name__}.{method}", plain_numbers, new) or {})
         return values
 
     def collect_problems(self, summary: RunSummary) -> None:
@@ -83,6 +95,19 @@ class SinkSet:
 
     def clear(self) -> None:
         self._sinks.clear()
+
+
+def evaluation_prefix(names: Iterable[str]) -> str:
+    """What all names of an evaluation's line begin with, as transformers and Lightning write them; else nothing.
+
+    >>> evaluation_prefix(["eval_loss", "eval_runtime", "epoch"]), evaluation_prefix(["eval_mnli_loss", "eval_mnli_f1"])
+    ('eval_', 'eval_mnli_')
+    >>> evaluation_prefix(["loss", "learning_rate", "epoch"])
+    ''
+    """
+    words = zip(*(name.split("_")[:-1] for name in names if name != "epoch"), strict=False)
+    shared = [word[0] for word in itertools.takewhile(lambda word: len(set(word)) == 1, words)]
+    return "_".join([*shared, ""]) if shared and shared[0] in _EVALUATION else ""
 
 
 def _nothing(run: RunInfo) -> None:

@@ -106,7 +106,7 @@ class LoopEvents:
             The whole line.
         """
         run = self.run()
-        ours = run.fence.call("log values", run.log_values) if run is not None else None
+        ours = run.fence.call("log values", run.log_values, logs) if run is not None else None
         entry = {**logs, **(ours or {})}
         if self.state.epoch is not None:
             entry.setdefault("epoch", self.state.epoch)

@@ -42,8 +42,7 @@ class TrainerLogSink:
 
     It prints and sends nothing itself: the code that writes the log line calls `log_values(step)` and adds the result.
     A gauge returns its highest value since the last line (headroom its lowest), a flow its sum, a total its last value;
-    in GiB, ms, per cent or counts as in TensorBoard. A line without new samples repeats the last numbers, but for the
-    peak of a phase, which a line has only if the phase has been since the last one.
+    in GiB, ms, per cent or counts as in TensorBoard. A line without new samples has none.
 
     Args:
         prefix: Prefix of every key.
@@ -87,9 +86,7 @@ class TrainerLogSink:
             self._begin(device_seen=True)
         for windows in self._windows.values():
             for window in windows:
-                value = sample.values.get(window.metric.name)
-                if value is not None:
-                    window.take(value)
+                window.take(sample)
 
     def log_values(self, step: int) -> dict[str, float]:
         """Numbers for the log line of this step, finite and plain; starts a new window.
@@ -97,8 +94,16 @@ class TrainerLogSink:
         Args:
             step: Optimizer steps done.
         """
+        return self._line(self._windows)
+
+    def evaluation_values(self, sample: Sample) -> dict[str, float]:
+        """Numbers for the line of an evaluation that ended with this sample; the window of the training stays open."""
+        aside = {key: [window.aside(sample) for window in windows] for key, windows in self._windows.items()}
+        return self._line(aside)
+
+    def _line(self, by_key: Mapping[str, Sequence[_Window]]) -> dict[str, float]:
         line = {}
-        for key, windows in self._windows.items():
+        for key, windows in by_key.items():
             numbers = [number for window in windows if (number := window.close()) is not None]
             if numbers:
                 line[self.prefix + key] = min(numbers) if windows[0].takes_lowest else max(numbers)
@@ -119,10 +124,19 @@ class _Window:
         self.takes_lowest = metric.running == "min" or metric.name in _LOWEST
         self._best: float | None = None
         self._last: float | None = None
-        self._sum = 0.0
+        self._sum, self._is_new = 0.0, False
 
-    def take(self, value: float) -> None:
-        if not math.isfinite(value):
+    def aside(self, sample: Sample) -> _Window:
+        """Another that has taken this sample alone; a maximum of the run that it has seen is no rise for this one."""
+        other = _Window(self.metric)
+        other._last = self._last
+        other.take(sample)
+        self._last = other._last
+        return other
+
+    def take(self, sample: Sample) -> None:
+        value = sample.values.get(self.metric.name)
+        if value is None or not math.isfinite(value):
             return
         metric = self.metric
         if metric.kind == FLOW:
@@ -133,11 +147,11 @@ class _Window:
             elif metric.running != "max" or (self._last is not None and value > self._last):
                 # The run's maximum is meaningful for this window only if it rises in it.
                 self._best = value if self._best is None else max(self._best, value)
-        self._last = float(value)
+        self._last, self._is_new = float(value), True
 
     def close(self) -> float | None:
         """The window's number in the tag's unit; None if there is none."""
-        if self._last is None:
+        if not self._is_new:
             return None
         if self.metric.kind == FLOW:
             number: float | None = self._sum
@@ -145,9 +159,7 @@ class _Window:
             number = self._best
         else:
             number = self._last
-        self._best, self._sum = None, 0.0
-        if self.metric.name.startswith("phase/"):
-            self._last = None  # repeated, it would be the peak of a phase that has not been
+        self._best, self._sum, self._is_new = None, 0.0, False
         return None if number is None else float(number * self.metric.factor)
 
 

@@ -209,7 +209,8 @@ class Sink(Protocol):
 class FullSink(Sink, Protocol):
     """A sink with all optional members that the engine looks for.
 
-    Order of the calls: `begin`; any number of `write`, `tell`, `say` and `log_values`; `problems`; `tell` with a last
+    Order of the calls: `begin`; any number of `write`, `tell`, `say`, `log_values` and
+    `evaluation_values`; `problems`; `tell` with a last
     finding, of kind "verdict"; `end`. One object may serve several trainings, one after the other.
 
     Attributes:
@@ -234,6 +235,9 @@ class FullSink(Sink, Protocol):
 
     def log_values(self, step: int) -> Mapping[str, float]:
         """Finite numbers by name for the trainer's own log line, after `step` optimizer steps; once for each line."""
+
+    def evaluation_values(self, sample: Sample) -> Mapping[str, float]:
+        """The same for the line of an evaluation; `sample` was read at its end. The run sets the line's prefix."""
 
     def problems(self) -> str | None:
         """One sentence for the report about what could not be written; None if everything was."""

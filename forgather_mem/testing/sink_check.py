@@ -27,7 +27,7 @@ _ADVICE = (
     "a sink handles its own I/O errors (drop, count, say so in problems()) and takes whatever finite numbers and texts "
     "there are"
 )
-_METHODS = ("begin", "tell", "say", "log_values", "problems", "end")
+_METHODS = ("begin", "tell", "say", "log_values", "evaluation_values", "problems", "end")
 
 
 def check_sink(make_sink: Callable[[], Sink], *, folder: Path | None = None) -> None:

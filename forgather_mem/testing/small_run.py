@@ -79,6 +79,8 @@ class SmallRun:
             run.phases.enter(phase)
             self._fire(event)
             run.phases.leave(phase)
+        self.event = "evaluation_values"
+        run.log_values(["eval_loss"])
         self._fire("predict", "epoch_end", "push_begin", "log", "train_end")
 
     def close(self, end: str = "finished") -> None:

@@ -167,7 +167,8 @@ def test_what_sinks_add_to_a_line_is_in_the_lines_of_lightnings_loggers(tmp_path
         )
         for name, value in ours.items():
             assert float(row[name]) == pytest.approx(value)
-    of_validation = [row for row in rows if "mem_peak_gib" in row and "rows" not in row]
+    of_validation = [row for row in rows if "val_mem_peak_gib" in row]
+    assert not any("mem_peak_gib" in row for row in of_validation)
     assert [int(row["step"]) for row in of_validation] == [4, 8]
     assert [int(row["step"]) for row in rows] == sorted(int(row["step"]) for row in rows)
 

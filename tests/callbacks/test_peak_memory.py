@@ -65,14 +65,42 @@ def test_every_line_has_the_key_in_every_integration_in_the_history_and_in_the_c
     trainer.train()
     kinds = [next(key for key in ("loss", "eval_loss", "train_loss") if key in line) for line in service.lines]
     assert kinds == ["loss", "eval_loss", "loss", "loss", "eval_loss", "train_loss"]
-    for line in service.lines:
-        assert [key for key in line if key.startswith("mem_")] == [KEY]
-        assert type(line[KEY]) is float
-        assert 0.05 < line[KEY] < status_bytes("VmHWM") / GIB + 0.01
-    assert all(KEY in entry for entry in trainer.state.log_history)
-    saved = json.loads((tmp_path / "checkpoint-6" / "trainer_state.json").read_text())
-    assert all(KEY in entry for entry in saved["log_history"])
-    assert [step for step, _ in scalars(tmp_path / "runs")[f"train/{KEY}"]] == [2, 3, 4, 6, 6, 6]
+    keys = [KEY, f"eval_{KEY}", KEY, KEY, f"eval_{KEY}"]
+    for line, key in zip(service.lines, [*keys, None], strict=True):
+        assert [name for name in line if "mem_" in name] == ([key] if key else []), "nothing new in the last line"
+        assert key is None or type(line[key]) is float
+        assert key is None or 0.05 < line[key] < status_bytes("VmHWM") / GIB + 0.01
+    for history in (trainer.state.log_history[:-1], json.loads(_state_of(tmp_path / "checkpoint-6"))["log_history"]):
+        assert all(key in entry for key, entry in zip(keys, history, strict=True))
+    points = scalars(tmp_path / "runs")
+    assert [step for step, _ in points[f"train/{KEY}"]] == [2, 4, 6]
+    assert [step for step, _ in points[f"eval/{KEY}"]] == [3, 6]
+
+
+class SpikesInEvaluation(Trainer):
+    """An evaluation has a peak of its own, which is no training's."""
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step == 4:
+            spike(256)
+        return super().prediction_step(*args, **kwargs)
+
+
+@pytest.mark.fresh
+def test_a_peak_of_an_evaluation_is_in_its_line_and_in_no_other(tmp_path: Path) -> None:
+    service = Service()
+    make_trainer(
+        tmp_path, [service, PeakMemory(strict=True)], trainer_class=SpikesInEvaluation,
+        eval_strategy="steps", eval_steps=2, max_steps=6, logging_steps=3,
+    ).train()  # fmt: skip
+    of_evaluations = [line[f"eval_{KEY}"] for line in service.lines if "eval_loss" in line]  # at steps 2, 4, 6
+    of_steps = [line[KEY] for line in service.lines if "loss" in line]  # at steps 3, 6
+    assert of_evaluations[1] - of_evaluations[0] > 0.2
+    assert max(of_steps[1], of_evaluations[2]) < of_evaluations[1] - 0.2
+
+
+def _state_of(checkpoint: Path) -> str:
+    return (checkpoint / "trainer_state.json").read_text()
 
 
 @pytest.mark.fresh
@@ -93,8 +121,7 @@ def test_a_subclass_with_a_log_of_its_own_keeps_its_metrics_and_gets_the_key(tmp
     trainer.train()
     losses = [line for line in service.lines if "loss" in line]
     assert [line["rewards"] for line in losses] == [0.5, 2.5, 4.5]
-    assert all(KEY in line for line in service.lines)
-    assert [key for line in service.lines for key in line if key.startswith("eval_mem")] == []
+    assert all((f"eval_{KEY}" if "eval_loss" in line else KEY) in line for line in service.lines[:-1])
     assert "log" not in vars(trainer)
 
 
@@ -114,7 +141,7 @@ def test_the_dict_that_somebody_logs_stays_as_it_is(tmp_path: Path) -> None:
 def test_a_prefix_of_ones_own_stands_before_the_key(tmp_path: Path) -> None:
     service = Service()
     make_trainer(tmp_path, [service, PeakMemory(prefix="gpu/", strict=True)], max_steps=2).train()
-    assert all("gpu/peak_gib" in line for line in service.lines)
+    assert ["gpu/peak_gib" in line for line in service.lines] == [True, False], "nothing new in the last line"
 
 
 def test_on_request_a_line_has_headroom_phases_and_tensors(tmp_path: Path) -> None:

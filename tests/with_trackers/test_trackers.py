@@ -54,15 +54,21 @@ def test_each_line_of_the_trainer_is_one_line_there_with_our_numbers(tracker: st
     assert len(kept.lines) == len(history), "nothing is logged apart from the Trainer's lines, or twice"
     assert kept.steps == sorted(kept.steps), "no step goes backwards"
     for logged, line in zip(history, kept.lines, strict=True):
-        ours = {prefix + name: value for name, value in logged.items() if name.startswith("mem_")}
-        assert f"{prefix}mem_peak_gib" in ours
-        assert f"{prefix}mem_headroom_gib" in ours
+        ours = {_there(name, prefix): value for name, value in logged.items() if "mem_" in name}
+        of_evaluation = "eval_" if "eval_loss" in logged else ""
+        for name in ("mem_peak_gib", "mem_headroom_gib"):
+            assert ("train_loss" in logged) or _there(of_evaluation + name, prefix) in ours
         assert {name: value for name, value in line.items() if "mem_" in name} == pytest.approx(ours)
     assert f"{prefix}mem_phase_forward_gib" in kept.lines[0]
     assert f"{prefix}mem_tensors_optimizer_gib" in kept.lines[0]
     losses = [line for line in kept.lines if f"{prefix}loss" in line]
     assert len(losses) == 3, "the Trainer's own numbers are there as before"
-    check_summary(kept, "finished", max(line["mem_peak_gib"] for line in history))
+    check_summary(kept, "finished", max(line.get("mem_peak_gib", 0.0) for line in history))
+
+
+def _there(name: str, prefix: str) -> str:
+    """How the Trainer's callback for a tracker with this prefix of training lines names it."""
+    return name.replace("eval_", "eval/", 1) if prefix and name.startswith("eval_") else prefix + name
 
 
 def check_summary(kept: Kept, end: str, highest: float | None = None) -> None:

@@ -291,11 +291,12 @@ def _runs_in_parts(trainer: object) -> bool:
 
 def _log(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> object:
     """Logs with our numbers in a copy of the dict: the caller's own (an evaluation's metrics) is unchanged."""
-    ours = run.fence.call("log values", run.log_values)
-    if ours and arguments and isinstance(arguments[0], dict):
-        arguments = ({**arguments[0], **ours}, *arguments[1:])
-    elif ours and isinstance(logs := keywords.get("logs"), dict):
-        keywords = {**keywords, "logs": {**logs, **ours}}
+    logs = arguments[0] if arguments else keywords.get("logs")
+    if isinstance(logs, dict) and (ours := run.fence.call("log values", run.log_values, logs)):
+        logs = {**logs, **ours}
+        arguments, keywords = (
+            ((logs, *arguments[1:]), keywords) if arguments else (arguments, {**keywords, "logs": logs})
+        )
     return call(*arguments, **keywords)
 
 
