@@ -35,13 +35,14 @@ from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import read_report, to_dict
 from forgather_mem.units import format_bytes, parse_bytes
 
+_OTHERS = 4  # trainings of one command that are told beside the worst
 _Judgement = tuple[int, str]  # an exit code, and a sentence about it
 # Signals that ask the command to end; others kill it.
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:
-    """Write the reports of all trainings, print the last one, and judge the limits that the user set.
+    """Write the reports of all trainings, print the worst one, and judge the limits that the user set.
 
     Returns:
         The exit code that the limits ask for: 0, `BROKEN` or `UNDECIDED`.
@@ -64,10 +65,11 @@ def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, 
         reports[-1] = add_last_error(reports[-1], folder.path)
     for report in reports:
         _write_in_its_folder(report)
+    worst = _worst(reports)
     if run_session.rank_and_size()[1] == 1:  # once the reports are written: it takes a while
-        planned = with_planned_advice(reports[-1], command, arguments.advice_s)
-        if planned is not reports[-1]:
-            reports[-1] = planned
+        planned = with_planned_advice(reports[worst], command, arguments.advice_s)
+        if planned is not reports[worst]:
+            reports[worst] = planned
             _write_in_its_folder(planned)
     in_a_line = None if trainings or is_asked_for(arguments) else _failure_in_a_line(reports[-1], ended)
     if in_a_line is not None:
@@ -76,7 +78,7 @@ def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, 
         print_reports(reports, run_session.noted(folder.path, run_session.PRINTED) if folder.path else [])
     if trainings or (in_a_line is not None and reports[-1].run.error is None):
         folder.remove()
-    is_written = arguments.report is None or _write_where_wanted(reports[-1], arguments.report)
+    is_written = arguments.report is None or _write_where_wanted(reports[worst], arguments.report)
     if not arguments.limits:
         return 0
     found = [(UNDECIDED, f"can't tell: {sentence}") for sentence in unknown] + [(UNDECIDED, "")] * (not is_written)
@@ -98,15 +100,33 @@ def _write_in_its_folder(report: RunReport) -> None:
 
 
 def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
-    """The last training's report, and where the one before it is; not again what the script has printed itself."""
-    *before, last = reports
-    shown = _is_known(last, printed)
+    """The report of the worst training, and where the others are; not again what the script has printed itself."""
+    others = list(reports)
+    worst = others.pop(_worst(reports))
+    shown = _is_known(worst, printed)
     if not shown:
-        say(report_text(last, color=os.isatty(2)), is_shown=True)
-    if before and before[-1].run.folder and not _is_known(before[-1], printed):
-        which = "the last" if not shown else "the last, which the script has printed,"
-        say(f"forgather-mem: this was {which} of {len(reports)} trainings; the one before it:")
-        say(f"  {report_command(before[-1].run.folder)}")
+        say(report_text(worst, color=os.isatty(2)), is_shown=True)
+    unknown = [report for report in reversed(others) if report.run.folder and not _is_known(report, printed)]
+    if unknown:
+        which = "the last" if worst is reports[-1] else "the worst"
+        which += ", which the script has printed," if shown else ""
+        more = f"; {_OTHERS} of the others" if len(unknown) > _OTHERS else "; the other" + "s" * (len(unknown) > 1)
+        say(f"forgather-mem: this was {which} of {len(reports)} trainings{more}:")
+    for report in unknown[:_OTHERS]:
+        end = "" if report.run.end == "finished" else f"{report.run.end}, "
+        peak = format_bytes(report.host.rss_peak_bytes)
+        say(f"  {report_command(str(report.run.folder))}\n    {end}{report.leak.verdict}, host peak {peak}")
+
+
+def _worst(reports: Sequence[RunReport]) -> int:
+    """Which of them has failed, else which has leaked; of equal ones the last."""
+
+    def how_bad(number: int) -> tuple[bool, bool, int]:
+        report = reports[number]
+        failed = report.oom is not None or report.killed is not None or report.run.end == "exception"
+        return failed, report.leak.verdict == "leak", number
+
+    return max(range(len(reports)), key=how_bad)
 
 
 def _failure_in_a_line(report: RunReport, ended: Ended) -> str | None:

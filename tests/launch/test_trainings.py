@@ -16,7 +16,7 @@ from forgather_mem.reporting.run_dir import read_run
 from tests.forked import SCRIPTS, Forked
 from tests.launch.commands import REPORT, ROOT, RUN, Result, Watched, environment, run, taken_apart
 from tests.launch.forked_run import run_forked
-from tests.reporting.report_fixtures import all_well, parsed
+from tests.reporting.report_fixtures import all_well, leaking, out_of_memory, parsed
 
 SCRIPT = ROOT / "tests/launch/train.py"
 LOOP = str(ROOT / "tests/launch/loop.py")
@@ -134,6 +134,18 @@ def test_what_is_printed_at_the_end_is_what_the_script_has_not(
     everything = [REPORT, "the last of 2 trainings", "the last, which the script", "of 2 trainings", "report first"]
     assert all(text in said for text in shown)
     assert not [text for text in everything if text in said and not any(text in wanted for wanted in shown)]
+
+
+def test_the_worst_of_several_trainings_is_shown_and_the_others_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    all_of_them = [all_well(), out_of_memory(), leaking(), all_well()]
+    for number, report in enumerate(all_of_them):
+        report["run"] |= {"folder": f"/runs/{number}"}
+    print_reports([parsed(report) for report in all_of_them], [])
+    said = capsys.readouterr().err
+    assert said.count(REPORT) == 1
+    assert "OUT OF MEMORY" in said
+    assert "this was the worst of 4 trainings; the others:" in said
+    assert re.findall(r"/runs/(\d)\n +(.*?), host peak", said) == [("3", "no leak"), ("2", "leak"), ("0", "no leak")]
 
 
 @pytest.mark.fresh
