@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import re
 import sys
 from collections import deque
@@ -22,6 +21,7 @@ from types import (
 )
 
 from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.source_lines import line_name
 
 MAX_KEY_CHARS = 40
 # torch keeps a module's parts in internal dicts; people write module.part.
@@ -113,7 +113,7 @@ def frame_name(frame: FrameType) -> str:
     >>> frame_name(sys._getframe())
     '<module> (<doctest ...>:1)'
     """
-    return f"{_function(frame.f_code)} ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
+    return f"{_function(frame.f_code)} ({line_name(frame.f_code.co_filename, frame.f_lineno)})"
 
 
 def _is_namespace_of(owner: object, namespace: object) -> bool:

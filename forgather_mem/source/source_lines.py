@@ -56,8 +56,16 @@ def is_user_class(cls: type) -> bool:
 
 
 def line_name(file: str, line: int) -> str:
-    """A line in the usual notation."""
-    return f"{os.path.basename(file)}:{line}"
+    """A line in the usual notation, its file with the folders of its package: "pack/model.py:12"."""
+    return f"{_below_its_root(file)}:{line}"
+
+
+@functools.cache
+def _below_its_root(file: str) -> str:
+    """The file's path below the folder of `sys.path` from which it is imported; its bare name outside of all."""
+    roots = [os.path.join(os.path.abspath(folder), "") for folder in sys.path if isinstance(folder, str)]
+    root = max((root for root in roots if file.startswith(root)), key=len, default="")
+    return file.removeprefix(root) if root else os.path.basename(file)
 
 
 def line_with_text(file: str, line: int) -> str:

@@ -22,7 +22,8 @@ class Rule:
             `begin(run)` that returns such a callable for one training.
         name: Used in messages; default: what it does and when.
         budget_frac: The fraction of the time that our code may take in total. Above it, this rule is checked only at
-            every 2nd, 4th, ... or 64th of its steps, until the overhead is lower again. Default: no budget.
+            every 2nd, 4th, ... or 64th of its steps, until the overhead is lower again. With a budget a rule also runs
+            half as often after every 8,192 records. Default: no budget.
 
     >>> from forgather_mem.telemetry.triggers import Every
     >>> Rule(when=Every(steps=0), do=[])

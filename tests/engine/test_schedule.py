@@ -53,6 +53,19 @@ def test_a_rule_above_its_budget_is_looked_at_so_rarely_that_it_keeps_it(share: 
     assert plan.periods == (period,)
 
 
+def test_a_long_run_is_read_half_as_often_after_every_8192_records_and_that_is_no_backing_off() -> None:
+    plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
+    own, step, records = OverheadMeter(), 0, list[int]()
+    while step < 1_000_000:
+        step += plan.periods[0]
+        own.took(0.0001, 0.0001, 1.0, [{"step_end": plan}])
+        records.append(step)
+    assert len(records) * 833 < 64 * MIB, "what a record takes in the log and in TensorBoard together, in bytes"
+    assert records[8000] == 8001
+    assert plan.periods[0] == 64
+    assert plan.rules[0].longest_stretch == 1
+
+
 def test_what_is_done_once_at_the_beginning_stretches_nothing() -> None:
     plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
     own = OverheadMeter()
