@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from forgather_mem.source.source_lines import OURS, is_user_file, short_file
 from forgather_mem.system.allocator import gauge_now, modules_with_a_cache
 from forgather_mem.system.call_wrapping import in_traced_code
 from forgather_mem.system.procfs import own_memory
@@ -29,11 +27,6 @@ R = TypeVar("R")
 COLLECT = "gc.collect"
 _MAX_SITES = 1000
 _COUNTING = "_forgather_mem_counting"
-_US = str(Path(__file__).parent.parent) + os.sep
-_LIBRARIES = tuple(
-    {path.rstrip(os.sep) + os.sep for name in ("stdlib", "platstdlib") if (path := sysconfig.get_path(name))}
-)
-_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class CleanupProbe:
@@ -228,15 +221,5 @@ def file_and_origin(file: str) -> tuple[str, str]:
     >>> file_and_origin("<stdin>"), file_and_origin(__file__)
     (('<stdin>', 'user'), ('forgather_mem/probes/cleanup_calls.py', 'us'))
     """
-    if file.startswith(_US):
-        return "forgather_mem/" + file[len(_US) :].replace(os.sep, "/"), "us"
-    for folder in _PACKAGES:
-        if folder in file:
-            return file.rpartition(folder)[2].replace(os.sep, "/"), "library"
-    for folder in _LIBRARIES:
-        if file.startswith(folder):
-            return file[len(folder) :].replace(os.sep, "/"), "library"
-    if file.startswith("<frozen "):
-        return file, "library"
-    here = os.getcwd() + os.sep
-    return (file[len(here) :] if file.startswith(here) else file), "user"
+    of_user = is_user_file(file) or file == "<stdin>"
+    return short_file(file), "us" if file.startswith(OURS) else "user" if of_user else "library"

@@ -57,13 +57,18 @@ def is_user_class(cls: type) -> bool:
 
 def line_name(file: str, line: int) -> str:
     """A line in the usual notation, its file with the folders of its package: "pack/model.py:12"."""
-    return f"{_below_its_root(file)}:{line}"
+    return f"{short_file(file)}:{line}"
 
 
 @functools.cache
-def _below_its_root(file: str) -> str:
-    """The file's path below the folder of `sys.path` from which it is imported; its bare name outside of all."""
-    roots = [os.path.join(os.path.abspath(folder), "") for folder in sys.path if isinstance(folder, str)]
+def short_file(file: str) -> str:
+    """The file's path below the folder of `sys.path` from which it is imported; its bare name outside of all.
+
+    >>> short_file("/env/lib/python3.11/site-packages/transformers/trainer.py"), short_file("<stdin>")
+    ('transformers/trainer.py', '<stdin>')
+    """
+    roots = [file[: file.rfind(part) + len(part)] for part in _INSTALLED[:2] if part in file]
+    roots += [os.path.join(os.path.abspath(folder), "") for folder in sys.path if isinstance(folder, str)]
     root = max((root for root in roots if file.startswith(root)), key=len, default="")
     return file.removeprefix(root) if root else os.path.basename(file)
 

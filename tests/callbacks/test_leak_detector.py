@@ -53,14 +53,14 @@ def test_a_tensor_kept_at_each_step_is_named_with_its_bytes_and_line(
     top = leak["suspects"][0]
     assert top["held_by"] == "Keeps.kept"
     assert top["source_line"] == "self.kept.append(torch.zeros(LEAK_BYTES // 4))"
-    assert top["allocated_at"].startswith("test_leak_detector.py:")
+    assert top["allocated_at"].startswith("tests/callbacks/test_leak_detector.py:")
     assert top["each"] == "Tensor [50000] float32 on cpu"
     assert top["count_per_step"] == pytest.approx(1, rel=0.2)
     assert top["whose"] == "user"
     assert leak["full_at_step"] > 160
     said = " ".join(capfd.readouterr().err.split())
     assert said.count("host memory grows") == 1, "in a line while the training runs"
-    assert ": held by Keeps.kept, +1 a step, made at test_leak_detector.py:" in said
+    assert ": held by Keeps.kept, +1 a step, made at tests/callbacks/test_leak_detector.py:" in said
 
 
 @pytest.mark.fresh

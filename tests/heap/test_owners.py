@@ -128,7 +128,7 @@ def test_a_variable_of_a_function_that_runs_in_any_thread_is_found() -> None:
     ready.wait(30)
     try:
         paths = [owner.path for owner in find_owners([thing])]
-        assert any(path.startswith("local 'mine' of work (test_owners.py:") for path in paths)
+        assert any(path.startswith("local 'mine' of work (tests/heap/test_owners.py:") for path in paths)
         assert any(path.startswith("local 'thing' of test_a_variable_of_a_function_that_runs") for path in paths)
     finally:
         done.set()

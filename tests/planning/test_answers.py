@@ -40,7 +40,7 @@ def test_what_can_not_be_planned_is_told(tmp_path: Path) -> None:
             return loss
 
     answer = answer_to({"sizes": [[None, None]], "card_bytes": None}, make_trainer(tmp_path, trainer_class=Asks))
-    assert str(answer["problem"]).startswith("test_answers.py:")
+    assert str(answer["problem"]).startswith("tests/planning/test_answers.py:")
     assert "bincount" in str(answer["problem"])
 
 

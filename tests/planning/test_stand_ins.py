@@ -51,10 +51,10 @@ def goes_again(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        (logs, "2 values were taken as 1 (test_stand_ins.py:"),
+        (logs, "2 values were taken as 1 (tests/planning/test_stand_ins.py:"),
         (is_checked, ""),
-        (chooses, "All is planned of what a mask chooses (test_stand_ins.py:"),
-        (goes_again, "The peak depends on a value (test_stand_ins.py:"),
+        (chooses, "All is planned of what a mask chooses (tests/planning/test_stand_ins.py:"),
+        (goes_again, "The peak depends on a value (tests/planning/test_stand_ins.py:"),
     ],
 )
 def test_a_training_that_asks_for_values_is_planned_at_its_highest(how: Loss, told: str) -> None:
@@ -109,7 +109,7 @@ def test_a_closure_is_called_until_the_history_is_full() -> None:
         for _ in range(6):
             optimizer.step(closure)
     assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.002)
-    assert plan.notes[-1].startswith("The peak depends on a value (lbfgs.py:")
+    assert plan.notes[-1].startswith("The peak depends on a value (torch/optim/lbfgs.py:")
 
 
 def test_a_loop_that_waits_for_a_condition_ends() -> None:

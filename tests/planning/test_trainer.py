@@ -122,11 +122,11 @@ def test_a_callback_that_acts_or_needs_a_value_is_left_out_and_named(tmp_path: P
     plan = forgather_mem.plan(make_trainer(tmp_path, callbacks))
     assert not (tmp_path / "new").exists()
     asks, starts, writes = plan.notes
-    assert asks.startswith("AsksForAValue is not in the plan: test_trainer.py:")
+    assert asks.startswith("AsksForAValue is not in the plan: tests/planning/test_trainer.py:")
     assert "the size of what aten.bincount" in asks
-    assert starts.startswith("Starts is not in the plan: test_trainer.py:")
+    assert starts.startswith("Starts is not in the plan: tests/planning/test_trainer.py:")
     assert starts.endswith("PermissionError: subprocess.Popen 'true': a plan acts on nothing")
-    assert writes.startswith("What test_trainer.py:")
+    assert writes.startswith("What tests/planning/test_trainer.py:")
     assert writes.endswith("(self.path.touch()) would do outside was not done: a plan acts on nothing.")
 
 

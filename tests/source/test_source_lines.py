@@ -89,5 +89,5 @@ def test_the_calling_line_is_the_users_behind_those_of_libraries() -> None:
 def test_the_line_of_an_error_is_the_innermost_of_the_users_own() -> None:
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads("{")
-    assert failed_line(caught.value) == f"test_source_lines.py:{caught.tb.tb_lineno}"
+    assert failed_line(caught.value) == f"tests/source/test_source_lines.py:{caught.tb.tb_lineno}"
     assert failed_line(ValueError("never raised")) is None

@@ -31,7 +31,7 @@ def test_a_call_that_keeps_a_tensor_fails_with_its_holder(assert_no_growth: NoGr
         assert_no_growth(step)
     text = str(failure.value)
     assert text.startswith("each call leaves 39")
-    assert ".KEPT, added at test_pytest_plugin.py:" in text
+    assert ".KEPT, added at tests/testing/test_pytest_plugin.py:" in text
     assert "KEPT.append(torch.zeros(10_000))" in text
 
 

@@ -22,7 +22,7 @@ def test_what_each_call_leaves_is_told_with_its_holder() -> None:
     assert text is not None
     first, holder, *_ = text.splitlines()
     assert first.startswith("each call leaves 100.")
-    assert holder.startswith(f"held by {__name__}.KEPT, added at test_repeated.py:")
+    assert holder.startswith(f"held by {__name__}.KEPT, added at tests/diagnose/leaks/test_repeated.py:")
     assert holder.endswith("KEPT.append(bytearray(100 * KIB))")
 
 

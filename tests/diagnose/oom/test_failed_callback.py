@@ -90,7 +90,7 @@ def failed(folder: Path, callback: TrainerCallback) -> dict[str, Any]:
 def line_with(text: str) -> str:
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     (number,) = [number for number, line in enumerate(lines, 1) if text in line and "line_with(" not in line]
-    return f"{Path(__file__).name}:{number}"
+    return f"tests/diagnose/oom/{Path(__file__).name}:{number}"
 
 
 @pytest.mark.fresh
@@ -132,7 +132,7 @@ def test_what_a_callback_does_after_an_evaluation_is_a_part_of_that(tmp_path: Pa
 def test_a_librarys_callback_is_left_out_not_rewritten() -> None:
     copies = CallbackFailure(
         callback="StochasticWeightAveraging.setup",
-        line="stochastic_weight_avg.py:156",
+        line="lightning/pytorch/callbacks/stochastic_weight_avg.py:156",
         source="",
         copied_bytes=MIB,
         is_users=False,

@@ -108,7 +108,7 @@ def test_who_changes_files_goes_on_and_none_is_changed(folder: Path, act: Act, r
     came_to, lines = result_in_a_child(act, folder)
     assert came_to == result
     assert lines
-    assert all(line.startswith("test_acts.py:") for line in lines), lines
+    assert all(line.startswith("tests/planning/isolation/test_acts.py:") for line in lines), lines
     assert tree(folder) == before
 
 
@@ -127,7 +127,7 @@ def test_what_would_answer_is_refused(folder: Path, act: Act) -> None:
     before = tree(folder)
     came_to, (line,) = result_in_a_child(act, folder)
     assert came_to == "PermissionError"
-    assert line.startswith("test_acts.py:")
+    assert line.startswith("tests/planning/isolation/test_acts.py:")
     assert tree(folder) == before
 
 
