@@ -85,7 +85,7 @@ def load_callbacks(
     env = ConfigEnvironment([*folders, *here], allow=allow, allow_files=allow_files, policy=policy)
     config = env.load(name, **variables)
     callbacks = config.construct(target, context_vars=context_vars)
-    for problem in unused(env, config, name, variables):
+    for problem in unused(config, name, variables):
         logger.warning("%s", problem.error)
     if not isinstance(callbacks, list | tuple):
         message = f"the target {target!r} is no list of callbacks; it is of type {type(callbacks).__name__}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,19 +17,12 @@ from forgather_mem.config.environment import Config, ConfigEnvironment
 from forgather_mem.config.graph.nodes import Paths
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
-from forgather_mem.config.source.location import SourceLocation
-from forgather_mem.config.source.syntax import split, to_jinja
 from forgather_mem.errors import TemplateError, did_you_mean
-from forgather_mem.files import read_file
 
 Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "redeclared"]
 
-_MAX_BYTES = 1 << 30  # it was loaded, so that it is not larger than the limit of a load
-_BRACES = re.compile(r"\{[{%]|[}%]\}")
 _BLANK = re.compile(r"\s*(#|---|$)")
 _QUOTES = ("'", '"', "|", ">")
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_PART = re.compile(r"[.\[][\s'\"]*([A-Za-z_]\w*)")  # part of a variable: a.part, a["part"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +73,9 @@ def problems_of(
         refused(environment, config, misfits),
         (problem for problem in misfits if problem.kind == "misfit"),
         _unbound(config, variables),
-        unused(environment, config, name, variables),
+        unused(config, name, variables),
         _without_targets(config),
-        _redeclared(environment, config, name, variables),
+        _redeclared(config),
     )
     return [problem for stage in found for problem in itertools.islice(stage, MAX_NAMES)]
 
@@ -106,31 +99,16 @@ def refused(environment: ConfigEnvironment, config: Config, misfits: Iterable[Pr
     ]
 
 
-def unused(
-    environment: ConfigEnvironment, config: Config, name: str, variables: Mapping[str, object]
-) -> Iterator[Problem]:
+def unused(config: Config, name: str, variables: Mapping[str, object]) -> Iterator[Problem]:
     """Variables given but mentioned neither in the template nor in any that it uses: probably misspelt.
 
-    Of a variable's parts (`a.b`), only those close to the name of a part that some template uses: a template may also
-    pass on a mapping as a whole.
+    Of a variable's parts (`a.b`), only those close to a name that some template mentions: a template may also pass on a
+    mapping as a whole.
     """
-    if not variables:
-        return
-    known = {use.name for use in config.variables()}
-    parts: set[str] = set()
-    for _, _, file in environment.find_referenced_templates(name, **variables):
-        for tag in _jinja_in(read_file(file, _MAX_BYTES).decode("utf-8-sig")) if file else ():
-            known.update(_WORD.findall(tag))
-            parts.update(_PART.findall(tag))
-    for key in variables:
-        if key not in known:
-            error = TemplateError(
-                f"no template uses the variable {key!r}", template=name, hint=did_you_mean(key, known)
-            )
-            yield Problem(kind="unused", error=error)
-    for path, part in _parts_of(variables):
-        hint = did_you_mean(part, parts) if part not in known else None
-        if hint:
+    known = config.rendered.mentioned | {use.name for use in config.variables()}
+    for path, key in _parts_of(variables):
+        hint = did_you_mean(key, known) if key not in known else None
+        if hint or (key not in known and path == key):
             error = TemplateError(f"no template uses the variable {path!r}", template=name, hint=hint)
             yield Problem(kind="unused", error=error)
 
@@ -138,8 +116,7 @@ def unused(
 def _parts_of(value: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
     """Path and name of everything inside the mappings among these values."""
     for key, part in value.items():
-        if path:
-            yield f"{path}{key}", str(key)
+        yield f"{path}{key}", str(key)
         if isinstance(part, Mapping):
             yield from _parts_of(part, f"{path}{key}.")
 
@@ -162,18 +139,6 @@ def _unbound(config: Config, variables: Mapping[str, object]) -> Iterator[Proble
         yield Problem(kind="unbound", error=error)
 
 
-def _jinja_in(text: str) -> Iterator[str]:
-    """The contents of a template file's Jinja tags."""
-    for part in split(text):
-        source, start = to_jinja(part.text), None
-        for brace in _BRACES.finditer(source):
-            if brace[0][0] == "{":
-                start = brace.end() if start is None else start
-            elif start is not None:
-                yield source[start : brace.start()]
-                start = None
-
-
 def _without_targets(config: Config) -> Iterator[Problem]:
     """A document that is one text, because the ':' behind its only key is missing."""
     root, text = config.graph.root, config.rendered.text
@@ -184,40 +149,12 @@ def _without_targets(config: Config) -> Iterator[Problem]:
         yield Problem(kind="template", error=config.rendered.place(line).error(message, path="$", hint=hint))
 
 
-def _levels(references: Iterable[tuple[int, str, str]]) -> Callable[[SourceLocation], int]:
-    """How far a location is from the template that was asked for: 0 is that template itself, 1 what it uses.
-
-    Args:
-        references: Level, name and file of each template; sub-templates are templates of the same file.
-    """
-    levels: dict[str, int] = {}
-    first_lines: dict[str, list[tuple[int, str]]] = {}
-    for level, template, file in references:
-        levels.setdefault(template, level)
-        if file and template not in first_lines:
-            parts = split(read_file(file, _MAX_BYTES).decode("utf-8-sig"))
-            first_lines[template] = [(part.first_line, part.name or template) for part in parts]
-
-    def level_of(place: SourceLocation) -> int:
-        starts = first_lines.get(place.template, [])
-        name = next((name for line, name in reversed(starts) if line <= place.line), place.template)
-        return levels.get(name, 0)
-
-    return level_of
-
-
-def _redeclared(
-    environment: ConfigEnvironment, config: Config, name: str, variables: Mapping[str, object]
-) -> Iterator[Problem]:
+def _redeclared(config: Config) -> Iterator[Problem]:
     """Keys given twice, unless a template overrides the key of one that it extends or includes: that is meant so."""
-    if not config.graph.redeclared:
-        return
-    paths = Paths(config.graph)
-    level_of = _levels(environment.references(name, **variables)[0])
+    paths = Paths(config.graph) if config.graph.redeclared else None
     for again in config.graph.redeclared:
         place, first = config.graph.place(again.mark), config.graph.place(again.first)
-        if level_of(place) < level_of(first):
-            continue
-        path = paths.of(again.node) if again.node is not None else None
-        message = f"{str(again.what)!r} is redeclared, first at {first}; the last one counts"
-        yield Problem(kind="redeclared", error=place.error(message, path=path))
+        if place.level >= first.level:
+            path = paths.of(again.node) if paths and again.node is not None else None
+            message = f"{str(again.what)!r} is redeclared, first at {first}; the last one counts"
+            yield Problem(kind="redeclared", error=place.error(message, path=path))

@@ -132,6 +132,7 @@ class Renderer:
             job.moment = moment or job.moment
             text, values = self._run(self._compiler, job, source, wrapped)
             unknown = _unknown_blocks(self._compiler) if job.parents else ()
+            outlines = [self._compiler.outline(load.source) for load in job.first.values()]
         locate = Tracer(lambda: self._trace(job, source, wrapped, text, values), source.place(1))
         return Rendered(
             name=source.name,
@@ -139,6 +140,7 @@ class Renderer:
             values=values,
             locate=locate,
             unknown_blocks=unknown,
+            mentioned=frozenset().union(*(outline.mentioned for outline in outlines)),
             num_chars=job.source_chars,
         )
 
