@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from forgather_mem.config.policy.allowlist import ALIASES, BUILTINS, EXACT, GRANTS, VALUE_FUNCTIONS
 from forgather_mem.config.policy.names import Name
@@ -41,6 +42,7 @@ class Refusal:
     entry: str = ""
     is_file: bool = False
     at: str = ""
+    allowed: ClassVar = False
 
 
 class Refused(TemplateError):

@@ -81,13 +81,11 @@ class Sources:
             TemplateError: if the file can't or must not be read.
             StrangersTemplate: if it may not be rendered here.
         """
-        known = self._loaded.get(name)
-        if known is not None and self.searcher.is_current(known[0]):
-            return known[1]
-        found = self.searcher.find(name)
+        known, found = self._loaded.get(name), self.searcher.find(name)
         if found is None:
-            self._loaded.pop(name, None)
             return None
+        if known is not None and known[0] == found:
+            return known[1]
         if not self._is_own(found.file):
             raise StrangersTemplate(found.name)
         head = self.from_text(self.searcher.read(found), found.name, found.file)
