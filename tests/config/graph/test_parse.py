@@ -41,7 +41,7 @@ def test_two_documents_are_refused():
     ("text", "line", "column", "said"),
     [
         ("a: [1\nb: 2", 2, 2, "not valid YAML"),
-        ("a: 'open", 1, 9, "not valid YAML"),
+        ("a: 'open", 1, 4, "not valid YAML"),
         ("a:\n\t- 1", 2, 1, "not valid YAML"),
         ("a: 1\nb: c: d", 2, 5, "not valid YAML"),
         ("a: \x07", 1, 4, "U+0007"),

@@ -205,7 +205,7 @@ def test_a_line_that_lacks_a_colon_is_the_one_that_is_shown(text, line, word):
 @pytest.mark.parametrize(
     ("text", "line"),
     [("a: b: c\n", 1), ("a:\n  b: some text\n    more\n    c: 3\n", 4), ("x:\n  - a\n  - b\n    c: 3\n", 4),
-     ("a: 'lr'\n  b: 1", 2), ("a: [x\nb: 1\nc: 2", 2), ("a: \"x y\nb: 1\n", 2)],
+     ("a: 'lr'\n  b: 1", 2), ("a: [x\nb: 1\nc: 2", 2), ("a: \"x y\nb: 1\n", 1)],
 )  # fmt: skip
 def test_no_colon_is_asked_for_where_something_else_is_wrong(text, line):
     with pytest.raises(TemplateError) as refused:
