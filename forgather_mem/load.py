@@ -75,7 +75,7 @@ def load_callbacks(
         if known is not None:
             return known
     import_template_languages()
-    from forgather_mem.config.check import unused
+    from forgather_mem.config.check import no_callbacks, unused
     from forgather_mem.config.environment import ConfigEnvironment
 
     folders = [searchpath] if isinstance(searchpath, str | os.PathLike) else list(searchpath)
@@ -84,6 +84,8 @@ def load_callbacks(
         folders, name = [os.path.dirname(name), *folders], os.path.basename(name)
     env = ConfigEnvironment([*folders, *here], allow=allow, allow_files=allow_files, policy=policy)
     config = env.load(name, **variables)
+    for problem in no_callbacks(config, target):
+        raise problem.error
     callbacks = config.construct(target, context_vars=context_vars)
     for problem in unused(config, name, variables):
         logger.warning("%s", problem.error)

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE
 from forgather_mem.config.environment import Config, ConfigEnvironment
-from forgather_mem.config.graph.nodes import Paths
+from forgather_mem.config.graph.encode import built_of
+from forgather_mem.config.graph.nodes import CallNode, Paths, Value, VarNode, items_of
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
 from forgather_mem.errors import TemplateError, did_you_mean
 
-Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "redeclared"]
+Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "unbuilt", "redeclared"]
+
+CALLBACKS = "trainer_callbacks"
+"""The target that is built where nobody names another."""
+
+_MOST_RESULTS = 5
 
 _BLANK = re.compile(r"\s*(#|---|$)")
 _QUOTES = ("'", '"', "|", ">")
@@ -30,10 +36,11 @@ class Problem:
     """Something wrong with a template, or worth knowing about it.
 
     Attributes:
-        kind: "template": it can't be read, or has no targets since a ':' is missing; "block": a block that is never
-            printed; "refused": a name that the policy refuses; "misfit": a name that doesn't exist, or arguments that
-            don't fit it; "unbound": a variable without a value; "unused": a value without a variable; "redeclared": a
-            key given twice in one template, which is not a mistake.
+        kind: "template": it can't be read, has no targets since a ':' is missing, or its callbacks are none; "block": a
+            block that is never printed, or that loses what its parent has; "refused": a name that the policy refuses;
+            "misfit": a name that doesn't exist, or arguments that don't fit it; "unbound": a variable without a value;
+            "unused": a value without a variable; "unbuilt": a list, and no other, that has to be asked for by its name;
+            "redeclared": a key given twice in one template, or a null for none. The last two are not mistakes.
         error: The message for people, with its location.
     """
 
@@ -52,8 +59,8 @@ class Problem:
 
     @property
     def is_mistake(self) -> bool:
-        """Whether it has to be fixed: of what is found, all but a key given twice."""
-        return self.kind != "redeclared"
+        """Whether it has to be fixed: of what is found, all but a key given twice, and a list that nobody names."""
+        return self.kind not in ("redeclared", "unbuilt")
 
 
 def problems_of(
@@ -69,12 +76,13 @@ def problems_of(
     """
     misfits = list(_misfits(config, variables))
     found = (
-        (Problem(kind="block", error=error) for error in config.rendered.unknown_blocks),
+        (Problem(kind="block", error=error) for error in (*config.rendered.unknown_blocks, *config.lost().values())),
         refused(environment, config, misfits),
         (problem for problem in misfits if problem.kind == "misfit"),
         _unbound(config, variables),
         unused(config, name, variables),
         _without_targets(config),
+        no_callbacks(config),
         _redeclared(config),
     )
     return [problem for stage in found for problem in itertools.islice(stage, MAX_NAMES)]
@@ -149,6 +157,40 @@ def _without_targets(config: Config) -> Iterator[Problem]:
         yield Problem(kind="template", error=config.rendered.place(line).error(message, path="$", hint=hint))
 
 
+def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
+    """Why a target can't be the list of a trainer's callbacks, as far as that is seen; or that there is none."""
+    graph = config.graph
+    if target not in config.targets:
+        lists = [name for name in config.targets if _may_be_callbacks(name, items_of(graph.target(name)) or ())]
+        for name in lists[:1] if target not in config.lost() else ():
+            message = f"there is no target {target!r}, which load_callbacks() builds"
+            hint = f"rename {name!r}, or write load_callbacks(..., target={name!r})"
+            yield Problem(kind="unbuilt", error=graph.place_of(name).error(message, hint=hint))
+        return
+    value, place = graph.target(target), graph.place_of(target)
+    items, made = items_of(value), built_of(value)
+    is_open = isinstance(value, VarNode) or (isinstance(value, CallNode) and made.islower())  # a function may make one
+    if items is None and not is_open:
+        message = f"the target {target!r} is no list of callbacks; it is {made}"
+        hint = f"write it as !list:@{target} or !dlist:@{target}"
+        yield Problem(kind="template", error=place.error(message, hint=hint))
+    for item in items or ():
+        if not isinstance(item, CallNode | VarNode):
+            message = f"what is in {target!r} is a callback; this is none: {built_of(item)}"
+            yield Problem(kind="template", error=place.error(message, hint="write !singleton:module:name"))
+
+
+def _may_be_callbacks(name: str, items: Sequence[Value]) -> bool:
+    called = [item.constructor for item in items if isinstance(item, CallNode)]
+    return len(called) == len(items) > 0 and "callback" in " ".join((name, *called)).lower()
+
+
+def results(config: Config) -> str:
+    """What comes of a template, in a few words: its callbacks, else its targets."""
+    names = [CALLBACKS] if CALLBACKS in config.targets else config.targets
+    return "; ".join(f"{name} = {built_of(config.graph.target(name))}" for name in names[:_MOST_RESULTS])
+
+
 def _redeclared(config: Config) -> Iterator[Problem]:
     """Keys given twice, unless a template overrides the key of one that it extends or includes: that is meant so."""
     paths = Paths(config.graph) if config.graph.redeclared else None
@@ -158,3 +200,5 @@ def _redeclared(config: Config) -> Iterator[Problem]:
             path = paths.of(again.node) if paths and again.node is not None else None
             message = f"{str(again.what)!r} is redeclared, first at {first}; the last one counts"
             yield Problem(kind="redeclared", error=place.error(message, path=path))
+    for mark, message in config.graph.vain:
+        yield Problem(kind="redeclared", error=config.graph.place(mark).error(message))

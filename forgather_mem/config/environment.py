@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from forgather_mem.config.rendering.render import Renderer
     from forgather_mem.config.rendering.stranger import Request
 
+_MOST_LINES = 1_000  # that are looked at for the block that has replaced another
 _log = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
 
@@ -245,7 +246,13 @@ class ConfigEnvironment:
             Resolver, graph, self.policy, budgets=self._budgets, addresses=given, num_chars=len(rendered.text),
             folder_of=self._folder_of,
         )  # fmt: skip
-        return Config(rendered, graph, resolver)
+        return Config(rendered, graph, resolver, partial(self._parent, rendered, variables))
+
+    def _parent(self, rendered: Rendered, variables: Mapping[str, object]) -> Config | None:
+        try:
+            return self.load(rendered.parent, **variables) if rendered.parent else None
+        except TemplateError:  # it is none by itself
+            return None
 
     def _folder_of(self, name: str) -> str | None:
         try:
@@ -279,10 +286,17 @@ class Config:
     objects; `construct` always builds new ones and keeps none.
     """
 
-    def __init__(self, rendered: Rendered, graph: Graph, resolver: Callable[[Mapping[str, object]], Resolver]) -> None:
+    def __init__(
+        self,
+        rendered: Rendered,
+        graph: Graph,
+        resolver: Callable[[Mapping[str, object]], Resolver],
+        parent: Callable[[], Config | None],
+    ) -> None:
         self.rendered = rendered
         self.graph = graph
         self._make_resolver = resolver
+        self._parent = parent
 
     @cached_property
     def text(self) -> str:
@@ -357,6 +371,18 @@ class Config:
         builds our own callbacks and their parts only, which do nothing, and keeps none."""
         return misfits(self._resolver(context_vars or {}), self._roots(targets))
 
+    def lost(self) -> dict[str, TemplateError]:
+        """The targets of the template that it extends, which it has not: with a block it replaces what they were in."""
+        parent, found = self._parent(), {}
+        for name in parent.targets if parent is not None else ():
+            inside = parent.graph.place_of(name).block if parent is not None and name not in self.targets else None
+            lines = range(1, min(self.rendered.text.count("\n") + 1, _MOST_LINES) + 1) if inside else ()
+            here = next((place for place in map(self.rendered.place, lines) if place.block == inside), None)
+            if here is not None and parent is not None:
+                message = f"the target {name!r} of {parent.rendered.name} is lost: this replaces its block {inside!r}"
+                found[name] = here.error(message, hint="begin the block with == super(), which prints the parent's")
+        return found
+
     @cached_property
     def _shared(self) -> Construction:
         return Construction(self._resolver({}))
@@ -370,6 +396,8 @@ class Config:
     def _target(self, name: str) -> Value:
         if name in self.targets:
             return self.graph.target(name)
+        if name in (lost := self.lost()):
+            raise lost[name]
         message = f"there is no target {name!r}"
         hint = did_you_mean(name, self.targets)
         if not hint and self.targets:

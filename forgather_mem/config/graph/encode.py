@@ -24,6 +24,7 @@ from forgather_mem.config.graph.nodes import (
     VarNode,
     edges,
     extended,
+    items_of,
     shortened_text,
     step,
     walk_nodes,
@@ -199,8 +200,7 @@ def tree(graph: Graph, targets: Sequence[str] | None = None, *, outermost: bool 
     while stack:
         depth, label, value, path, note, mark = stack.pop()
         if not isinstance(value, Node):
-            text = repr(shortened_text(value, SHOWN.value)) if isinstance(value, str) else _text(value)
-            yield Branch(depth, label, text, mark, note)
+            yield Branch(depth, label, _in_a_line(value), mark, note)
             continue
         first = shown.setdefault(id(value), path)
         if first != path:
@@ -220,6 +220,27 @@ def _marks(node: Value) -> dict[str, Mark]:
     """Positions of a mapping's keys, by path step."""
     marks = node.marks if isinstance(node, DictNode | CallNode | VarNode) else {}
     return {step(key): mark for key, mark in marks.items()}
+
+
+def built_of(value: Value) -> str:
+    """What a part of the graph becomes, in a few words; of a list what is in it.
+
+    >>> built_of(ListNode(mark=0, items=(CallNode(mark=0, kind="singleton", constructor="random:Random"), 3)))
+    'Random, 3'
+    """
+    if isinstance(value, CallNode):
+        return shortened_text(value.constructor.rpartition(":")[2].rpartition(".")[2])
+    items = items_of(value)
+    if items is None:
+        return _in_a_line(value)
+    names = [built_of(item) if isinstance(item, CallNode) else _in_a_line(item) for item in items[: SHOWN.items]]
+    return ", ".join([*names, "..."] if len(items) > SHOWN.items else names) or "nothing"
+
+
+def _in_a_line(value: Value) -> str:
+    if isinstance(value, Node):
+        return _described(value)
+    return repr(shortened_text(value, SHOWN.value)) if isinstance(value, str) else _text(value)
 
 
 def _described(node: Node) -> str:

@@ -58,6 +58,7 @@ def parse(rendered: Rendered, budgets: Limits | None = None) -> Graph:
             root=composer.root,
             definitions=tuple(composer.definitions),
             redeclared=tuple(composer.redeclared),
+            vain=tuple(composer.vain),
             locate=rendered.place,
         )
         if composer.repeated_names:

@@ -115,7 +115,7 @@ def _as_said(error: yaml.MarkedYAMLError, at: yaml.Mark) -> _Mistake:
         return _Mistake(at.line, said, "a tag is letters, digits and -_.:/@ and ends at a space", at.column)
     if "end of stream" in said:
         at = error.context_mark or at
-    return _Mistake(at.line, said, "is it closed?" if at is error.context_mark else None, at.column)
+    return _Mistake(at.line, said, "what begins here is not closed" if at is error.context_mark else None, at.column)
 
 
 def _unreadable(text: str, error: Exception) -> _Mistake:

@@ -132,6 +132,7 @@ class Renderer:
             job.moment = moment or job.moment
             text, values = self._run(self._compiler, job, source, wrapped)
             unknown = _unknown_blocks(self._compiler) if job.parents else ()
+            parent = job.parents.get(source.key)
             outlines = [self._compiler.outline(load.source) for load in job.first.values()]
         locate = Tracer(lambda: self._trace(job, source, wrapped, text, values), source.place(1))
         return Rendered(
@@ -140,6 +141,7 @@ class Renderer:
             values=values,
             locate=locate,
             unknown_blocks=unknown,
+            parent=parent.name if parent is not None else None,
             mentioned=frozenset().union(*(outline.mentioned for outline in outlines)),
             num_chars=job.source_chars,
         )

@@ -30,6 +30,12 @@ class SourceLocation:
     chain: str | None = None
     level: int = 0
 
+    @property
+    def block(self) -> str | None:
+        """The block that it is in."""
+        first = (self.chain or "").partition(", ")[0]
+        return first.removeprefix("in block ") if first.startswith("in block ") else None
+
     def __str__(self) -> str:
         return f"{self.template}:{self.line}:{self.column}"
 
