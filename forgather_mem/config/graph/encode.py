@@ -179,13 +179,12 @@ class Branch(NamedTuple):
     note: str = ""
 
 
-def tree(graph: Graph, targets: Sequence[str] | None = None, *, outermost: bool = False) -> Iterator[Branch]:
+def tree(graph: Graph, targets: Sequence[str] | None = None) -> Iterator[Branch]:
     """The graph line by line, in written order. A node that occurs in several places is shown in full once.
 
     Args:
         graph: The graph.
         targets: Show only these; None for all.
-        outermost: Show nothing of what is in them.
     """
     notes = {(id(r.node), step(r.what)): f"redeclared, first at {graph.place(r.first)}" for r in graph.redeclared}
     shown: dict[int, str] = {}
@@ -200,15 +199,13 @@ def tree(graph: Graph, targets: Sequence[str] | None = None, *, outermost: bool 
     while stack:
         depth, label, value, path, note, mark = stack.pop()
         if not isinstance(value, Node):
-            yield Branch(depth, label, _in_a_line(value), mark, note)
+            yield Branch(depth, label, in_a_line(value), mark, note)
             continue
         first = shown.setdefault(id(value), path)
         if first != path:
             yield Branch(depth, label, _described(value), mark or value.mark, f"the same as {first}")
             continue
         yield Branch(depth, label, _described(value), mark or value.mark, note)
-        if outermost:
-            continue
         marks = _marks(value)
         for way, part in reversed(list(edges(value))):
             note = notes.get((id(value), way), "") if notes else ""
@@ -232,12 +229,13 @@ def built_of(value: Value) -> str:
         return shortened_text(value.constructor.rpartition(":")[2].rpartition(".")[2])
     items = items_of(value)
     if items is None:
-        return _in_a_line(value)
-    names = [built_of(item) if isinstance(item, CallNode) else _in_a_line(item) for item in items[: SHOWN.items]]
+        return in_a_line(value)
+    names = [built_of(item) if isinstance(item, CallNode) else in_a_line(item) for item in items[: SHOWN.items]]
     return ", ".join([*names, "..."] if len(items) > SHOWN.items else names) or "nothing"
 
 
-def _in_a_line(value: Value) -> str:
+def in_a_line(value: Value) -> str:
+    """A scalar, or what a node is."""
     if isinstance(value, Node):
         return _described(value)
     return repr(shortened_text(value, SHOWN.value)) if isinstance(value, str) else _text(value)

@@ -240,8 +240,9 @@ def items_of(value: Value) -> list[Value] | None:
     """What is in a list or a `!dlist`; None for anything else."""
     if isinstance(value, ListNode):
         return list(value.items)
-    is_list = isinstance(value, DictNode) and value.form == "dlist"
-    return [item for item in value.entries.values() if item is not None] if is_list else None
+    if isinstance(value, DictNode) and value.form == "dlist":
+        return [item for item in value.entries.values() if item is not None]
+    return None
 
 
 def shortened_text(text: str, limit: int = SHOWN.step) -> str:
