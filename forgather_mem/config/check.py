@@ -14,8 +14,8 @@ from typing import Literal
 
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE
 from forgather_mem.config.environment import Config, ConfigEnvironment
-from forgather_mem.config.graph.encode import built_of
-from forgather_mem.config.graph.nodes import CallNode, Paths, Value, VarNode, items_of
+from forgather_mem.config.graph.nodes import SHOWN, CallNode, Paths, Value, VarNode, items_of
+from forgather_mem.config.graph.outline import built_of
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
 from forgather_mem.errors import TemplateError, did_you_mean
@@ -25,7 +25,6 @@ Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "u
 CALLBACKS = "trainer_callbacks"
 """The target that is built where nobody names another."""
 
-_MOST_RESULTS = 5
 
 _BLANK = re.compile(r"\s*(#|---|$)")
 _QUOTES = ("'", '"', "|", ">")
@@ -171,13 +170,31 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
     items, made = items_of(value), built_of(value)
     is_open = isinstance(value, VarNode) or (isinstance(value, CallNode) and made.islower())  # a function may make one
     if items is None and not is_open:
-        message = f"the target {target!r} is no list of callbacks; it is {made}"
-        hint = f"write it as !list:@{target} or !dlist:@{target}"
-        yield Problem(kind="template", error=place.error(message, hint=hint))
+        yield Problem(kind="template", error=_no_list(config, target, made))
     for item in items or ():
         if not isinstance(item, CallNode | VarNode):
             message = f"what is in {target!r} is a callback; this is none: {built_of(item)}"
             yield Problem(kind="template", error=place.error(message, hint="write !singleton:module:name"))
+
+
+def callbacks_of(config: Config, target: str, context_vars: Mapping[str, object] | None) -> list[object]:
+    """The callbacks that a target builds, new ones each time.
+
+    Raises:
+        TemplateError: if it is no list of callbacks, or can't be built.
+    """
+    for problem in no_callbacks(config, target):
+        raise problem.error
+    built = config.construct(target, context_vars=context_vars)
+    if not isinstance(built, list | tuple):
+        raise _no_list(config, target, f"of type {type(built).__name__}")
+    return list(built)
+
+
+def _no_list(config: Config, target: str, what: str) -> TemplateError:
+    message = f"the target {target!r} is no list of callbacks; it is {what}"
+    hint = f"write it as !list:@{target} or !dlist:@{target}"
+    return config.graph.place_of(target).error(message, hint=hint)
 
 
 def _may_be_callbacks(name: str, items: Sequence[Value]) -> bool:
@@ -188,7 +205,7 @@ def _may_be_callbacks(name: str, items: Sequence[Value]) -> bool:
 def results(config: Config) -> str:
     """What comes of a template, in a few words: its callbacks, else its targets."""
     names = [CALLBACKS] if CALLBACKS in config.targets else config.targets
-    return "; ".join(f"{name} = {built_of(config.graph.target(name))}" for name in names[:_MOST_RESULTS])
+    return "; ".join(f"{name} = {built_of(config.graph.target(name))}" for name in names[: SHOWN.items])
 
 
 def _redeclared(config: Config) -> Iterator[Problem]:

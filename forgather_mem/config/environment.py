@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from forgather_mem.config.construction.construct import Construction
 from forgather_mem.config.construction.findings import misfits
-from forgather_mem.config.construction.resolve import OWN_VARIABLE, Resolver
+from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE, Resolver
 from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, Graph, Paths, Value, VarNode, extended
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from forgather_mem.config.rendering.render import Renderer
     from forgather_mem.config.rendering.stranger import Request
 
-_MOST_LINES = 1_000  # that are looked at for the block that has replaced another
 _log = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
 
@@ -152,7 +151,7 @@ class ConfigEnvironment:
             return own
         from forgather_mem.config.rendering.stranger import references
 
-        return references(self.request(name, variables))
+        return references(self._request(name, variables))
 
     def _render_string(self, text: str, variables: Mapping[str, object]) -> Rendered:
         is_small = len(text) <= self._budgets.source_bytes and self._fits(text)
@@ -209,9 +208,9 @@ class ConfigEnvironment:
     def _strangers(self, name: str, variables: Mapping[str, object], text: str | None = None) -> Rendered:
         from forgather_mem.config.rendering.stranger import render
 
-        return render(self.request(name, variables, text))
+        return render(self._request(name, variables, text))
 
-    def request(self, name: str, variables: Mapping[str, object], text: str | None = None) -> Request:
+    def _request(self, name: str, variables: Mapping[str, object], text: str | None = None) -> Request:
         """What a process is asked for that renders a stranger's template.
 
         Raises:
@@ -376,7 +375,7 @@ class Config:
         parent, found = self._parent(), {}
         for name in parent.targets if parent is not None else ():
             inside = parent.graph.place_of(name).block if parent is not None and name not in self.targets else None
-            lines = range(1, min(self.rendered.text.count("\n") + 1, _MOST_LINES) + 1) if inside else ()
+            lines = range(1, min(self.rendered.text.count("\n") + 1, MAX_NAMES) + 1) if inside else ()
             here = next((place for place in map(self.rendered.place, lines) if place.block == inside), None)
             if here is not None and parent is not None:
                 message = f"the target {name!r} of {parent.rendered.name} is lost: this replaces its block {inside!r}"

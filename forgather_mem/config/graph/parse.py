@@ -16,7 +16,7 @@ import yaml
 from forgather_mem.config.clock import CpuClock, OutOfTime
 from forgather_mem.config.graph.composer import Composer, mark_of
 from forgather_mem.config.graph.nodes import Graph, Node, line_and_column, mark_at, walk_nodes
-from forgather_mem.config.graph.syntax_error import explained
+from forgather_mem.config.graph.syntax_error import syntax_error_of
 from forgather_mem.config.graph.tags import TemplateNodeError
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.source.rendered import Rendered
@@ -68,7 +68,7 @@ def parse(rendered: Rendered, budgets: Limits | None = None) -> Graph:
         place = rendered.place(*line_and_column(wrong.mark))
         raise place.error(wrong.message, path=composer.path, hint=wrong.hint) from wrong.__cause__
     except (yaml.YAMLError, UnicodeError) as error:
-        raise explained(rendered, composer.path, error) from error
+        raise syntax_error_of(rendered, composer.path, error) from error
     except (RecursionError, MemoryError) as error:
         raise rendered.place(1).error(f"the template is too large to parse: {error!r}") from error
 

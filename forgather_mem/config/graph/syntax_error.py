@@ -40,7 +40,7 @@ class _Mistake:
     column: int | None = None  # from 0; None: where its text begins
 
 
-def explained(rendered: Rendered, path: str, error: Exception) -> TemplateError:
+def syntax_error_of(rendered: Rendered, path: str, error: Exception) -> TemplateError:
     """The error about a text that the parser has refused with another; the caller raises it."""
     lines = rendered.text.split("\n")
     at = (error.problem_mark or error.context_mark) if isinstance(error, yaml.MarkedYAMLError) else None

@@ -107,15 +107,6 @@ def _short(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def is_shorthand(names: Iterable[str]) -> bool:
-    """Whether keyword arguments may be written directly in the mapping of a call, without `kwargs:`.
-
-    >>> is_shorthand(["lr"]), is_shorthand(["args"]), is_shorthand(["arg0"])
-    (True, False, False)
-    """
-    return not any(name in _EXPLICIT or _POSITIONAL.fullmatch(name) for name in names)
-
-
 def check_form(tag: Tag, is_mapping: bool, mark: Mark) -> None:
     """Refuse a tag on content that it can't have.
 
