@@ -190,10 +190,6 @@ class Graph:
         assert isinstance(self.root, DictNode)
         return self.place(self.root.marks[target])
 
-    def path(self, node: Node) -> str | None:
-        """The path from the root to a node, e.g. `$.trainer_callbacks.gc`; None if it is no longer reachable."""
-        return Paths(self).of(node)
-
 
 class Paths:
     """The paths to all nodes of a graph, found in one walk: targets first, in written order."""

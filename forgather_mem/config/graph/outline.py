@@ -13,7 +13,6 @@ from forgather_mem.config.graph.nodes import (
     DictNode,
     Graph,
     ListNode,
-    Mark,
     Node,
     Value,
     VarNode,
@@ -34,14 +33,12 @@ class Branch(NamedTuple):
         depth: 0 for a target.
         label: Key, index or keyword.
         text: The value of a scalar, or a description of the node.
-        mark: Its position in the rendered text; None for a scalar in a list.
         note: "redeclared, first at FILE:LINE:COLUMN", "the same as $.PATH", or "".
     """
 
     depth: int
     label: str
     text: str
-    mark: Mark | None = None
     note: str = ""
 
 
@@ -54,35 +51,21 @@ def tree(graph: Graph, targets: Sequence[str] | None = None) -> Iterator[Branch]
     """
     notes = {(id(r.node), step(r.what)): f"redeclared, first at {graph.place(r.first)}" for r in graph.redeclared}
     shown: dict[int, str] = {}
-    stack: list[tuple[int, str, Value, str, str, Mark | None]] = []
+    stack: list[tuple[int, str, Value, str, str]] = []
     if targets is None and not graph.targets:
-        stack.append((0, "$", graph.root, "$", "", None))
-    root_marks = _marks(graph.root)
+        stack.append((0, "$", graph.root, "$", ""))
     for name in reversed(graph.targets if targets is None else targets):
         way = step(name)
         note = notes.get((id(graph.root), way), "")
-        stack.append((0, shortened_text(name), graph.target(name), extended("$", way), note, root_marks.get(way)))
+        stack.append((0, shortened_text(name), graph.target(name), extended("$", way), note))
     while stack:
-        depth, label, value, path, note, mark = stack.pop()
-        if not isinstance(value, Node):
-            yield Branch(depth, label, in_a_line(value), mark, note)
-            continue
-        first = shown.setdefault(id(value), path)
-        if first != path:
-            yield Branch(depth, label, _described(value), mark or value.mark, f"the same as {first}")
-            continue
-        yield Branch(depth, label, _described(value), mark or value.mark, note)
-        marks = _marks(value)
-        for way, part in reversed(list(edges(value))):
+        depth, label, value, path, note = stack.pop()
+        first = shown.setdefault(id(value), path) if isinstance(value, Node) else path
+        yield Branch(depth, label, in_a_line(value), note if first == path else f"the same as {first}")
+        for way, part in reversed(list(edges(value))) if first == path else ():
             note = notes.get((id(value), way), "") if notes else ""
             inner = extended(path, way) if isinstance(part, Node) else ""
-            stack.append((depth + 1, way.removeprefix("."), part, inner, note, marks.get(way)))
-
-
-def _marks(node: Value) -> dict[str, Mark]:
-    """Positions of a mapping's keys, by path step."""
-    marks = node.marks if isinstance(node, DictNode | CallNode | VarNode) else {}
-    return {step(key): mark for key, mark in marks.items()}
+            stack.append((depth + 1, way.removeprefix("."), part, inner, note))
 
 
 def built_of(value: Value) -> str:

@@ -1,6 +1,5 @@
 """Graphs as a tree."""
 
-from forgather_mem.config.graph.nodes import mark_at
 from forgather_mem.config.graph.outline import Branch, tree
 from tests.config.graph.graphs import build_the_same, graph
 
@@ -14,24 +13,24 @@ def test_shared_levels_are_shown_once():
     lines = list(tree(found))
     assert len(lines) < 100
     assert lines[3:5] == [
-        Branch(0, "l1", "list of 2", mark_at(2, 1), ""),
-        Branch(1, "[0]", "list of 2", mark_at(1, 5), "the same as $.l0"),
+        Branch(0, "l1", "list of 2", ""),
+        Branch(1, "[0]", "list of 2", "the same as $.l0"),
     ]
 
 
 def test_the_tree_shows_values_places_and_what_is_redeclared():
     found = graph("cb: !dlist:@cb\n  gc: 1\n  tb: !singleton:my:C {a b: x, args: 2}\n  gc: !partial:f [~]\nn: !var q\n")
     assert list(tree(found)) == [
-        Branch(0, "cb", "!dlist @cb", mark_at(1, 1), ""),
-        Branch(1, "gc", "!partial:f", mark_at(4, 3), "redeclared, first at t.yaml:2:3"),
-        Branch(2, "[0]", "null", None, ""),
-        Branch(1, "tb", "!singleton:my:C", mark_at(3, 3), ""),
-        Branch(2, "['a b']", "'x'", mark_at(3, 24), ""),
-        Branch(2, "args", "2", mark_at(3, 32), ""),
-        Branch(0, "n", "!var q", mark_at(5, 1), ""),
+        Branch(0, "cb", "!dlist @cb", ""),
+        Branch(1, "gc", "!partial:f", "redeclared, first at t.yaml:2:3"),
+        Branch(2, "[0]", "null", ""),
+        Branch(1, "tb", "!singleton:my:C", ""),
+        Branch(2, "['a b']", "'x'", ""),
+        Branch(2, "args", "2", ""),
+        Branch(0, "n", "!var q", ""),
     ]
     assert [branch.label for branch in tree(found, ["n"])] == ["n"]
-    assert list(tree(graph("5"))) == [Branch(0, "$", "5", None, "")]
+    assert list(tree(graph("5"))) == [Branch(0, "$", "5", "")]
 
 
 DIFFERENT = """[[1], [1]]
