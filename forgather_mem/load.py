@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from forgather_mem.errors import TemplateError
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.switch import is_switched_off, why_off
 
@@ -75,7 +74,7 @@ def load_callbacks(
         if known is not None:
             return known
     import_template_languages()
-    from forgather_mem.config.check import unused
+    from forgather_mem.config.check import callbacks_of, unused
     from forgather_mem.config.environment import ConfigEnvironment
 
     folders = [searchpath] if isinstance(searchpath, str | os.PathLike) else list(searchpath)
@@ -84,15 +83,10 @@ def load_callbacks(
         folders, name = [os.path.dirname(name), *folders], os.path.basename(name)
     env = ConfigEnvironment([*folders, *here], allow=allow, allow_files=allow_files, policy=policy)
     config = env.load(name, **variables)
-    callbacks = config.construct(target, context_vars=context_vars)
-    for problem in unused(env, config, name, variables):
+    callbacks = callbacks_of(config, target, context_vars)
+    for problem in unused(config, name, variables):
         logger.warning("%s", problem.error)
-    if not isinstance(callbacks, list | tuple):
-        message = f"the target {target!r} is no list of callbacks; it is of type {type(callbacks).__name__}"
-        raise TemplateError(
-            message, template=name, hint="write it as !list:@trainer_callbacks or !dlist:@trainer_callbacks"
-        )
-    return list(callbacks)
+    return callbacks
 
 
 def import_template_languages() -> None:

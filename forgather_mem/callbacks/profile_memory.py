@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -123,6 +122,8 @@ class _Recorder:
         self._profiler.start()
 
     def _finish(self, moment: Moment) -> None:
+        from forgather_mem.reporting.text import path_from_here
+
         profiler, folder = self._profiler, moment.run.folder
         assert folder is not None
         written = []
@@ -132,11 +133,11 @@ class _Recorder:
         self._over = True
         trace = folder / "trace.rank0.json.gz"
         problem = self._write(profiler, trace)
-        path = shlex.quote(_from_here(trace))
+        path = shlex.quote(path_from_here(str(trace)))
         if problem is None:
             written.append(f"python -m webbrowser {VIEWER}  # open {path} there")
         if snapshot is not None:
-            shown = shlex.quote(_from_here(Path(snapshot)))
+            shown = shlex.quote(path_from_here(snapshot))
             written.append(f"python -m torch.cuda._memory_viz trace_plot {shown} -o snapshot.html")
         last = moment.step
         steps = f"steps {self._first:,} to {last:,}" if last > self._first else f"step {last:,}"
@@ -166,8 +167,3 @@ class _Recorder:
             with missing(RuntimeError):  # it was stopped elsewhere
                 profiler.stop()
             self._snapshot.stop()
-
-
-def _from_here(path: Path) -> str:
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative

@@ -55,28 +55,28 @@ def check(
     """
     environment, name = environment_of(template, searchpath, policy_of(allow, allow_files, unsafe_any))
     with _no_warnings():  # warnings are among the findings
-        found = found_problems(environment, name, parse_settings(settings))
+        found, results = found_problems(environment, name, parse_settings(settings))
     mistakes = [problem for problem in found if problem.is_mistake]
     if as_json:
         print(json_text({"template": name, "ok": not mistakes, "findings": list(map(_as_json, found))}, indent=2))
     else:
-        print_text("\n".join([*(str(problem.error) for problem in found), *_summary(name, found)]))
+        print_text("\n".join([*(str(problem.error) for problem in found), *_summary(name, found, results)]))
     return FAILURE if mistakes else 0
 
 
 def found_problems(
     environment: ConfigEnvironment, name: str, variables: dict[str, object], builds: str | None = None
-) -> list[Problem]:
-    """What is wrong with a template, found without torch and transformers if it names only ours.
+) -> tuple[list[Problem], str]:
+    """What is wrong with a template, found without torch and transformers if it names only ours; and what comes of it.
 
     `builds` is the target that is then built, too: constructors of ours only check their arguments.
     """
-    from forgather_mem.config.check import Problem, problems_of
+    from forgather_mem.config.check import Problem, problems_of, results
 
     try:  # once: a hostile template takes as long as it may each time
         config = environment.load(name, **variables)
     except TemplateError as error:
-        return [Problem(kind="template", error=error)]
+        return [Problem(kind="template", error=error)], ""
     is_light = all(use.name.startswith(_OURS) for use in config.names())
 
     def found() -> list[Problem]:
@@ -88,7 +88,7 @@ def found_problems(
                 problems.append(Problem(kind="template", error=error))
         return problems
 
-    return [] if is_light and _is_well_without_torch(lambda: not found()) else found()
+    return [] if is_light and _is_well_without_torch(lambda: not found()) else found(), results(config)
 
 
 def _is_well_without_torch(check: Callable[[], bool]) -> bool:
@@ -124,11 +124,11 @@ def _as_json(problem: Problem) -> dict[str, object]:
     return {"kind": problem.kind, **told, "allow": list(problem.entries)}
 
 
-def _summary(name: str, found: Sequence[Problem]) -> Iterator[str]:
+def _summary(name: str, found: Sequence[Problem], results: str) -> Iterator[str]:
     mistakes = sum(problem.is_mistake for problem in found)
     notes = len(found) - mistakes
     counts = [f"{n} {what}{'s' if n > 1 else ''}" for n, what in ((mistakes, "finding"), (notes, "note")) if n]
-    yield f"{name}: {', '.join(counts) or 'no problems found'}"
+    yield f"{name}: {', '.join(counts) or 'no problems found'}" + (f": {results}" if results and not mistakes else "")
     entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
     if len(entries) > 1:
         yield f"  forgather-mem allow {shlex.quote(name)}  opens {first_names(entries)}"

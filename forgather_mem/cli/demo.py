@@ -58,7 +58,7 @@ def _load(template: str, variables: Mapping[str, object]) -> Config:
             )
         name, variables = DEMO, {**variables, "callbacks": name}
         config = environment.load(name, **variables)
-    for problem in unused(environment, config, name, variables):
+    for problem in unused(config, name, variables):
         raise problem.error
     return config
 

@@ -5,26 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings
-from forgather_mem.cli.output import print_rows, print_yaml
-from forgather_mem.cli.parser import CommandParser, one_of
+from forgather_mem.cli.output import print_rows
+from forgather_mem.cli.parser import CommandParser
 from forgather_mem.errors import TemplateError, did_you_mean
 
 
 def add_arguments(parser: CommandParser) -> None:
     add_template_arguments(parser)
     parser.add_argument(
-        "--format", dest="form", metavar="tree|yaml", type=one_of("tree", "yaml"), default="tree",
-        help="A tree for people, or YAML that loads again. Default: %(default)s.",
-    )  # fmt: skip
-    parser.add_argument(
         "-t", "--target", dest="targets", metavar="NAME", action="append", default=[],
         help="Only this target. Repeatable.",
     )  # fmt: skip
 
 
-def graph(template: str, settings: list[str], searchpath: list[Path], form: str, targets: list[str]) -> None:
+def graph(template: str, settings: list[str], searchpath: list[Path], targets: list[str]) -> None:
     """Show what a template means: its calls, values and variables."""
-    from forgather_mem.config.graph.encode import encode, tree
+    from forgather_mem.config.graph.outline import tree
 
     environment, name = environment_of(template, searchpath)
     config = environment.load(name, **parse_settings(settings))
@@ -32,9 +28,6 @@ def graph(template: str, settings: list[str], searchpath: list[Path], form: str,
         if wanted not in config.targets:
             hint = did_you_mean(wanted, config.targets) or f"the targets are {', '.join(config.targets)}"
             raise TemplateError(f"there is no target {wanted!r}", template=name, hint=hint)
-    if form == "yaml":
-        print_yaml(encode(config.graph, targets or None))
-        return
     rows = []
     for branch in tree(config.graph, targets or None):
         note = f"   ({branch.note})" if branch.note else ""

@@ -15,12 +15,14 @@ def add_arguments(parser: CommandParser) -> None:
 
 def targets(template: str, settings: list[str], searchpath: list[Path]) -> None:
     """List the targets of a template: name, what it is, where it stands."""
-    from forgather_mem.config.graph.encode import tree
+    from forgather_mem.config.graph.nodes import items_of, shortened_text
+    from forgather_mem.config.graph.outline import built_of, in_a_line
 
     environment, name = environment_of(template, searchpath)
-    config = environment.load(name, **parse_settings(settings))
+    graph = environment.load(name, **parse_settings(settings)).graph
     rows = []
-    for branch in tree(config.graph, outermost=True):
-        place = config.graph.place(branch.mark) if branch.mark else None
-        rows.append((branch.label, branch.text, f"{place.template}:{place.line}" if place else ""))
+    for target in graph.targets:
+        value, place = graph.target(target), graph.place_of(target)
+        text = in_a_line(value) if items_of(value) is None else built_of(value)
+        rows.append((shortened_text(target), text, f"{place.template}:{place.line}"))
     print_rows(rows, ("bold", "", "dim"))

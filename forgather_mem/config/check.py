@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE
 from forgather_mem.config.environment import Config, ConfigEnvironment
-from forgather_mem.config.graph.nodes import Paths
+from forgather_mem.config.graph.nodes import SHOWN, CallNode, Paths, Value, VarNode, items_of
+from forgather_mem.config.graph.outline import built_of
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
-from forgather_mem.config.source.location import SourceLocation
-from forgather_mem.config.source.syntax import split, to_jinja
 from forgather_mem.errors import TemplateError, did_you_mean
-from forgather_mem.files import read_file
 
-Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "redeclared"]
+Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "unbuilt", "redeclared"]
 
-_MAX_BYTES = 1 << 30  # it was loaded, so that it is not larger than the limit of a load
-_BRACES = re.compile(r"\{[{%]|[}%]\}")
+CALLBACKS = "trainer_callbacks"
+"""The target that is built where nobody names another."""
+
+
 _BLANK = re.compile(r"\s*(#|---|$)")
 _QUOTES = ("'", '"', "|", ">")
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_PART = re.compile(r"[.\[][\s'\"]*([A-Za-z_]\w*)")  # part of a variable: a.part, a["part"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +35,11 @@ class Problem:
     """Something wrong with a template, or worth knowing about it.
 
     Attributes:
-        kind: "template": it can't be read, or has no targets since a ':' is missing; "block": a block that is never
-            printed; "refused": a name that the policy refuses; "misfit": a name that doesn't exist, or arguments that
-            don't fit it; "unbound": a variable without a value; "unused": a value without a variable; "redeclared": a
-            key given twice in one template, which is not a mistake.
+        kind: "template": it can't be read, has no targets since a ':' is missing, or its callbacks are none; "block": a
+            block that is never printed, or that loses what its parent has; "refused": a name that the policy refuses;
+            "misfit": a name that doesn't exist, or arguments that don't fit it; "unbound": a variable without a value;
+            "unused": a value without a variable; "unbuilt": a list, and no other, that has to be asked for by its name;
+            "redeclared": a key given twice in one template, or a null for none. The last two are not mistakes.
         error: The message for people, with its location.
     """
 
@@ -59,8 +58,8 @@ class Problem:
 
     @property
     def is_mistake(self) -> bool:
-        """Whether it has to be fixed: of what is found, all but a key given twice."""
-        return self.kind != "redeclared"
+        """Whether it has to be fixed: of what is found, all but a key given twice, and a list that nobody names."""
+        return self.kind not in ("redeclared", "unbuilt")
 
 
 def problems_of(
@@ -76,13 +75,14 @@ def problems_of(
     """
     misfits = list(_misfits(config, variables))
     found = (
-        (Problem(kind="block", error=error) for error in config.rendered.unknown_blocks),
+        (Problem(kind="block", error=error) for error in (*config.rendered.unknown_blocks, *config.lost().values())),
         refused(environment, config, misfits),
         (problem for problem in misfits if problem.kind == "misfit"),
         _unbound(config, variables),
-        unused(environment, config, name, variables),
+        unused(config, name, variables),
         _without_targets(config),
-        _redeclared(environment, config, name, variables),
+        no_callbacks(config),
+        _redeclared(config),
     )
     return [problem for stage in found for problem in itertools.islice(stage, MAX_NAMES)]
 
@@ -106,31 +106,16 @@ def refused(environment: ConfigEnvironment, config: Config, misfits: Iterable[Pr
     ]
 
 
-def unused(
-    environment: ConfigEnvironment, config: Config, name: str, variables: Mapping[str, object]
-) -> Iterator[Problem]:
+def unused(config: Config, name: str, variables: Mapping[str, object]) -> Iterator[Problem]:
     """Variables given but mentioned neither in the template nor in any that it uses: probably misspelt.
 
-    Of a variable's parts (`a.b`), only those close to the name of a part that some template uses: a template may also
-    pass on a mapping as a whole.
+    Of a variable's parts (`a.b`), only those close to a name that some template mentions: a template may also pass on a
+    mapping as a whole.
     """
-    if not variables:
-        return
-    known = {use.name for use in config.variables()}
-    parts: set[str] = set()
-    for _, _, file in environment.find_referenced_templates(name, **variables):
-        for tag in _jinja_in(read_file(file, _MAX_BYTES).decode("utf-8-sig")) if file else ():
-            known.update(_WORD.findall(tag))
-            parts.update(_PART.findall(tag))
-    for key in variables:
-        if key not in known:
-            error = TemplateError(
-                f"no template uses the variable {key!r}", template=name, hint=did_you_mean(key, known)
-            )
-            yield Problem(kind="unused", error=error)
-    for path, part in _parts_of(variables):
-        hint = did_you_mean(part, parts) if part not in known else None
-        if hint:
+    known = config.rendered.mentioned | {use.name for use in config.variables()}
+    for path, key in _parts_of(variables):
+        hint = did_you_mean(key, known) if key not in known else None
+        if hint or (key not in known and path == key):
             error = TemplateError(f"no template uses the variable {path!r}", template=name, hint=hint)
             yield Problem(kind="unused", error=error)
 
@@ -138,8 +123,7 @@ def unused(
 def _parts_of(value: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
     """Path and name of everything inside the mappings among these values."""
     for key, part in value.items():
-        if path:
-            yield f"{path}{key}", str(key)
+        yield f"{path}{key}", str(key)
         if isinstance(part, Mapping):
             yield from _parts_of(part, f"{path}{key}.")
 
@@ -162,18 +146,6 @@ def _unbound(config: Config, variables: Mapping[str, object]) -> Iterator[Proble
         yield Problem(kind="unbound", error=error)
 
 
-def _jinja_in(text: str) -> Iterator[str]:
-    """The contents of a template file's Jinja tags."""
-    for part in split(text):
-        source, start = to_jinja(part.text), None
-        for brace in _BRACES.finditer(source):
-            if brace[0][0] == "{":
-                start = brace.end() if start is None else start
-            elif start is not None:
-                yield source[start : brace.start()]
-                start = None
-
-
 def _without_targets(config: Config) -> Iterator[Problem]:
     """A document that is one text, because the ':' behind its only key is missing."""
     root, text = config.graph.root, config.rendered.text
@@ -184,40 +156,66 @@ def _without_targets(config: Config) -> Iterator[Problem]:
         yield Problem(kind="template", error=config.rendered.place(line).error(message, path="$", hint=hint))
 
 
-def _levels(references: Iterable[tuple[int, str, str]]) -> Callable[[SourceLocation], int]:
-    """How far a location is from the template that was asked for: 0 is that template itself, 1 what it uses.
-
-    Args:
-        references: Level, name and file of each template; sub-templates are templates of the same file.
-    """
-    levels: dict[str, int] = {}
-    first_lines: dict[str, list[tuple[int, str]]] = {}
-    for level, template, file in references:
-        levels.setdefault(template, level)
-        if file and template not in first_lines:
-            parts = split(read_file(file, _MAX_BYTES).decode("utf-8-sig"))
-            first_lines[template] = [(part.first_line, part.name or template) for part in parts]
-
-    def level_of(place: SourceLocation) -> int:
-        starts = first_lines.get(place.template, [])
-        name = next((name for line, name in reversed(starts) if line <= place.line), place.template)
-        return levels.get(name, 0)
-
-    return level_of
-
-
-def _redeclared(
-    environment: ConfigEnvironment, config: Config, name: str, variables: Mapping[str, object]
-) -> Iterator[Problem]:
-    """Keys given twice, unless a template overrides the key of one that it extends or includes: that is meant so."""
-    if not config.graph.redeclared:
+def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
+    """Why a target can't be the list of a trainer's callbacks, as far as that is seen; or that there is none."""
+    graph = config.graph
+    if target not in config.targets:
+        lists = [name for name in config.targets if _may_be_callbacks(name, items_of(graph.target(name)) or ())]
+        for name in lists[:1] if target not in config.lost() else ():
+            message = f"there is no target {target!r}, which load_callbacks() builds"
+            hint = f"rename {name!r}, or write load_callbacks(..., target={name!r})"
+            yield Problem(kind="unbuilt", error=graph.place_of(name).error(message, hint=hint))
         return
-    paths = Paths(config.graph)
-    level_of = _levels(environment.references(name, **variables)[0])
+    value, place = graph.target(target), graph.place_of(target)
+    items, made = items_of(value), built_of(value)
+    is_open = isinstance(value, VarNode) or (isinstance(value, CallNode) and made.islower())  # a function may make one
+    if items is None and not is_open:
+        yield Problem(kind="template", error=_no_list(config, target, made))
+    for item in items or ():
+        if not isinstance(item, CallNode | VarNode):
+            message = f"what is in {target!r} is a callback; this is none: {built_of(item)}"
+            yield Problem(kind="template", error=place.error(message, hint="write !singleton:module:name"))
+
+
+def callbacks_of(config: Config, target: str, context_vars: Mapping[str, object] | None) -> list[object]:
+    """The callbacks that a target builds, new ones each time.
+
+    Raises:
+        TemplateError: if it is no list of callbacks, or can't be built.
+    """
+    for problem in no_callbacks(config, target):
+        raise problem.error
+    built = config.construct(target, context_vars=context_vars)
+    if not isinstance(built, list | tuple):
+        raise _no_list(config, target, f"of type {type(built).__name__}")
+    return list(built)
+
+
+def _no_list(config: Config, target: str, what: str) -> TemplateError:
+    message = f"the target {target!r} is no list of callbacks; it is {what}"
+    hint = f"write it as !list:@{target} or !dlist:@{target}"
+    return config.graph.place_of(target).error(message, hint=hint)
+
+
+def _may_be_callbacks(name: str, items: Sequence[Value]) -> bool:
+    called = [item.constructor for item in items if isinstance(item, CallNode)]
+    return len(called) == len(items) > 0 and "callback" in " ".join((name, *called)).lower()
+
+
+def results(config: Config) -> str:
+    """What comes of a template, in a few words: its callbacks, else its targets."""
+    names = [CALLBACKS] if CALLBACKS in config.targets else config.targets
+    return "; ".join(f"{name} = {built_of(config.graph.target(name))}" for name in names[: SHOWN.items])
+
+
+def _redeclared(config: Config) -> Iterator[Problem]:
+    """Keys given twice, unless a template overrides the key of one that it extends or includes: that is meant so."""
+    paths = Paths(config.graph) if config.graph.redeclared else None
     for again in config.graph.redeclared:
         place, first = config.graph.place(again.mark), config.graph.place(again.first)
-        if level_of(place) < level_of(first):
-            continue
-        path = paths.of(again.node) if again.node is not None else None
-        message = f"{str(again.what)!r} is redeclared, first at {first}; the last one counts"
-        yield Problem(kind="redeclared", error=place.error(message, path=path))
+        if place.level >= first.level:
+            path = paths.of(again.node) if paths and again.node is not None else None
+            message = f"{str(again.what)!r} is redeclared, first at {first}; the last one counts"
+            yield Problem(kind="redeclared", error=place.error(message, path=path))
+    for mark, message in config.graph.vain:
+        yield Problem(kind="redeclared", error=config.graph.place(mark).error(message))

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import datetime
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from forgather_mem.config.construction.construct import Construction
 from forgather_mem.config.construction.findings import misfits
-from forgather_mem.config.construction.resolve import OWN_VARIABLE, Resolver
+from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE, Resolver
 from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, Graph, Paths, Value, VarNode, extended
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import addresses_in
 from forgather_mem.config.rendering.variables import wrap
-from forgather_mem.config.rendering.where import Rendering
+from forgather_mem.config.source.loader import StrangersTemplate
 from forgather_mem.config.source.location import STRING, SourceLocation
 from forgather_mem.config.source.rendered import Reference, Rendered
-from forgather_mem.config.source.search import Found, Searcher
+from forgather_mem.config.source.search import Found, Searcher, library
 from forgather_mem.config.source.static_yaml import as_plain
 from forgather_mem.errors import TemplateError, did_you_mean
+
+if TYPE_CHECKING:
+    from forgather_mem.config.rendering.render import Renderer
+    from forgather_mem.config.rendering.stranger import Request
+
+_log = logging.getLogger(__name__)
+_Made = TypeVar("_Made")
 
 
 class ConfigEnvironment:
     """The search path of templates, and the policy on what they may name.
+
+    One's own templates are rendered in this process: those of the library, those in files and folders that the person
+    has allowed, and, under `Policy.UNSAFE_ANY`, all. A load that uses any other template, or a text, is a stranger's as
+    a whole, and is rendered in a process of its own.
 
     Args:
         searchpath: One or several folders of templates; the first that has a name wins. The templates of this library
@@ -63,8 +76,8 @@ class ConfigEnvironment:
         folders = searchpath if isinstance(searchpath, str | os.PathLike) else tuple(searchpath)
         self._searcher = Searcher(folders, self._budgets)
         self._global_vars = global_vars or {}
-        self.rendering = Rendering(self._searcher, self._budgets, self._global_vars, self.policy)
         self._plain: dict[str, tuple[Found, Rendered]] = {}
+        self._warned: set[str] = set()
 
     def load(self, name: str | os.PathLike[str], /, **variables: object) -> Config:
         """Render and parse a template. Nothing is imported or built.
@@ -108,8 +121,11 @@ class ConfigEnvironment:
         Raises:
             TemplateError: if anything goes wrong up to there.
         """
-        plain = self._as_plain(os.fspath(name))
-        return self._given(plain[1], variables) if plain else self.rendering.render(os.fspath(name), variables)
+        name = os.fspath(name)
+        if plain := self._as_plain(name):
+            return self._given(plain[1], variables)
+        rendered = self._own(name, lambda renderer: renderer.render(name, variables))
+        return self._reported(rendered or self._strangers(name, variables))
 
     def find_referenced_templates(self, name: str | os.PathLike[str], /, **variables: object) -> list[Reference]:
         """The templates that a template uses: level (0 is the template itself), name and file of each.
@@ -127,14 +143,24 @@ class ConfigEnvironment:
         Raises:
             TemplateError: when the template itself can't be read.
         """
-        if plain := self._as_plain(os.fspath(name)):
+        name = os.fspath(name)
+        if plain := self._as_plain(name):
             return [(0, plain[0].name, str(plain[0].file))], None
-        return self.rendering.references(os.fspath(name), variables)
+        own = self._own(name, lambda renderer: renderer.references(name, variables))
+        if own is not None:
+            return own
+        from forgather_mem.config.rendering.stranger import references
+
+        return references(self._request(name, variables))
 
     def _render_string(self, text: str, variables: Mapping[str, object]) -> Rendered:
         is_small = len(text) <= self._budgets.source_bytes and self._fits(text)
         plain = as_plain(text, STRING) if is_small else None
-        return self._given(plain, variables) if plain else self.rendering.render_string(text, variables)
+        if plain:
+            return self._given(plain, variables)
+        if self.policy.is_unsafe:
+            return self._reported(self._renderer.render_string(text, variables))
+        return self._reported(self._strangers(STRING, variables, text))
 
     def _given(self, plain: Rendered, variables: Mapping[str, object]) -> Rendered:
         """A template with nothing to render, its variables looked at as those of any other."""
@@ -159,6 +185,59 @@ class ConfigEnvironment:
         self._plain[name] = (found, rendered)
         return self._plain[name]
 
+    def _own(self, name: str, render: Callable[[Renderer], _Made]) -> _Made | None:
+        """What the renderer of this process makes of a template; None if it, or one that it uses, is a stranger's."""
+        found = self._searcher.find(name)
+        if found is None:
+            raise self._searcher.not_found(name)
+        try:
+            return render(self._renderer) if self._is_own(found.file) else None
+        except StrangersTemplate:
+            return None
+
+    def _is_own(self, file: Path) -> bool:
+        return self.policy.owns(file) or os.path.realpath(file).startswith(os.path.join(library(), ""))
+
+    @cached_property
+    def _renderer(self) -> Renderer:
+        from forgather_mem.config.rendering.render import Renderer  # imports Jinja: half the time of a small load
+
+        is_unsafe = self.policy.is_unsafe
+        return Renderer(self._searcher, self._budgets, self._global_vars, is_unsafe, self._is_own)
+
+    def _strangers(self, name: str, variables: Mapping[str, object], text: str | None = None) -> Rendered:
+        from forgather_mem.config.rendering.stranger import render
+
+        return render(self._request(name, variables, text))
+
+    def _request(self, name: str, variables: Mapping[str, object], text: str | None = None) -> Request:
+        """What a process is asked for that renders a stranger's template.
+
+        Raises:
+            TemplateError: if a variable is no plain data.
+        """
+        from forgather_mem.config.rendering.stranger import Request
+
+        return Request(
+            name=name,
+            text=text,
+            folders=tuple(map(str, self._searcher.folders[:-1])),
+            budgets=self._budgets,
+            global_vars=wrap(self._global_vars, str, self._budgets),
+            variables=wrap(variables, str, self._budgets),
+            secret=os.urandom(12).hex(),
+            moment=datetime.datetime.now(datetime.UTC),
+        )
+
+    def _reported(self, rendered: Rendered) -> Rendered:
+        """A rendered template, its unknown blocks named once."""
+        for error in rendered.unknown_blocks:
+            place = f"{error.template}:{error.line}: {error.message}"
+            if place not in self._warned:
+                self._warned.add(place)
+                _log.warning("%s; %s", place, error.hint)
+        return rendered
+
     def _config(self, rendered: Rendered, variables: Mapping[str, object]) -> Config:
         graph = parse(rendered, self._budgets)
         given = (*addresses_in(self._global_vars), *addresses_in(variables))
@@ -166,7 +245,13 @@ class ConfigEnvironment:
             Resolver, graph, self.policy, budgets=self._budgets, addresses=given, num_chars=len(rendered.text),
             folder_of=self._folder_of,
         )  # fmt: skip
-        return Config(rendered, graph, resolver)
+        return Config(rendered, graph, resolver, partial(self._parent, rendered, variables))
+
+    def _parent(self, rendered: Rendered, variables: Mapping[str, object]) -> Config | None:
+        try:
+            return self.load(rendered.parent, **variables) if rendered.parent else None
+        except TemplateError:  # it is none by itself
+            return None
 
     def _folder_of(self, name: str) -> str | None:
         try:
@@ -200,10 +285,17 @@ class Config:
     objects; `construct` always builds new ones and keeps none.
     """
 
-    def __init__(self, rendered: Rendered, graph: Graph, resolver: Callable[[Mapping[str, object]], Resolver]) -> None:
+    def __init__(
+        self,
+        rendered: Rendered,
+        graph: Graph,
+        resolver: Callable[[Mapping[str, object]], Resolver],
+        parent: Callable[[], Config | None],
+    ) -> None:
         self.rendered = rendered
         self.graph = graph
         self._make_resolver = resolver
+        self._parent = parent
 
     @cached_property
     def text(self) -> str:
@@ -278,6 +370,18 @@ class Config:
         builds our own callbacks and their parts only, which do nothing, and keeps none."""
         return misfits(self._resolver(context_vars or {}), self._roots(targets))
 
+    def lost(self) -> dict[str, TemplateError]:
+        """The targets of the template that it extends, which it has not: with a block it replaces what they were in."""
+        parent, found = self._parent(), {}
+        for name in parent.targets if parent is not None else ():
+            inside = parent.graph.place_of(name).block if parent is not None and name not in self.targets else None
+            lines = range(1, min(self.rendered.text.count("\n") + 1, MAX_NAMES) + 1) if inside else ()
+            here = next((place for place in map(self.rendered.place, lines) if place.block == inside), None)
+            if here is not None and parent is not None:
+                message = f"the target {name!r} of {parent.rendered.name} is lost: this replaces its block {inside!r}"
+                found[name] = here.error(message, hint="begin the block with == super(), which prints the parent's")
+        return found
+
     @cached_property
     def _shared(self) -> Construction:
         return Construction(self._resolver({}))
@@ -291,6 +395,8 @@ class Config:
     def _target(self, name: str) -> Value:
         if name in self.targets:
             return self.graph.target(name)
+        if name in (lost := self.lost()):
+            raise lost[name]
         message = f"there is no target {name!r}"
         hint = did_you_mean(name, self.targets)
         if not hint and self.targets:

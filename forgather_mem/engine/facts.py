@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 def header_of(args: Any, step: int = 0) -> RunHeader:
     """What is known of a process that trains, from the arguments of any trainer; what they lack is left out."""
     rank, world_size = rank_and_size()
-    limit = limit_facts()
+    limit_bytes, limit_kind = limit_facts()
     return RunHeader(
         rank=int(getattr(args, "process_index", rank) or 0),
         world_size=int(getattr(args, "world_size", world_size) or 1),
@@ -40,8 +40,8 @@ def header_of(args: Any, step: int = 0) -> RunHeader:
         argv=redacted_argv(tuple(sys.argv[1:])),
         versions=loaded_versions(),
         started_s=time.time(),
-        limit_bytes=limit.get("limit_bytes", 0),
-        limit_kind=limit.get("limit_kind", "host"),
+        limit_bytes=limit_bytes,
+        limit_kind=limit_kind,
         step=step,
         kills=kill_counter() or None,
         process_started_s=process_started_s(),

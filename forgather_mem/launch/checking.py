@@ -45,7 +45,7 @@ def _check_template(arguments: Arguments) -> int:
     environment, name = ConfigEnvironment((), policy=policy), str(WATCH)
     if arguments.template:
         environment, name = environment_of(arguments.template, policy=policy)
-    found = found_problems(environment, name, parse_settings(arguments.settings), builds="trainer_callbacks")
+    found, _ = found_problems(environment, name, parse_settings(arguments.settings), builds="trainer_callbacks")
     mistakes = [problem for problem in found if problem.is_mistake]
     for problem in mistakes:
         complain(str(problem.error))

@@ -7,13 +7,13 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from forgather_mem.errors import missing, ours
+from forgather_mem.system.process_start import START_TIME, stat_fields
 from forgather_mem.system.procfs import anonymous_bytes, child_pids, kib_fields
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work, itself
 from forgather_mem.telemetry.triggers import check_seconds, check_share
 
-# Fields of /proc/<pid>/stat after the name (proc_pid_stat(5) counts from 1, including PID and name).
-_START_TIME, _START_STACK = 22 - 3, 28 - 3
+_START_STACK = 28 - 3  # of `stat_fields`
 # What torch's worker loop calls its thread, since torch 2.6: the only sign of it that other processes can read.
 _WORKER_NAME = b"pt_data_worker"
 
@@ -159,8 +159,8 @@ class Children:
 
     def _child(self, pid: str, parent: str, is_worker: bool, known: dict[tuple[int, int], int]) -> ChildMemory:
         memory = kib_fields((self._root / pid / "smaps_rollup").read_bytes())
-        stat = _stat(self._root / pid)
-        key = (int(pid), int(stat[_START_TIME]))
+        stat = stat_fields(self._root / pid)
+        key = (int(pid), int(stat[START_TIME]))
         anonymous = memory[b"Anonymous"]
         inherited = self._inherited_bytes.get(key)
         if inherited is None:
@@ -190,10 +190,5 @@ def inherited_bytes(process: Path, parent: Path) -> int:
         OSError: if one has ended.
     """
     # The stack address is randomised at exec, so only a process forked without an exec shares it
-    forked = _stat(process)[_START_STACK] == _stat(parent)[_START_STACK] != b"0"
+    forked = stat_fields(process)[_START_STACK] == stat_fields(parent)[_START_STACK] != "0"
     return min(anonymous_bytes(process), anonymous_bytes(parent)) if forked else 0
-
-
-def _stat(process: Path) -> list[bytes]:
-    # the second field is the program's name in parentheses, which may contain anything
-    return (process / "stat").read_bytes().rpartition(b")")[2].split()

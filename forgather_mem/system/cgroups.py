@@ -10,6 +10,7 @@ import os
 
 from forgather_mem.errors import ours
 from forgather_mem.files import open_regular
+from forgather_mem.system.process_start import boot_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,14 +59,14 @@ def kill_counter(proc_root: str = "/proc", cgroup_root: str = "/sys/fs/cgroup") 
     for folder, version in memory_groups(proc_root, cgroup_root):
         found = _read(f"{folder}/{_COUNTERS[version]}")
         if found is not None:
-            return {**found, "whose": "cgroup", "boot": _boot(proc_root)}
+            return {**found, "whose": "cgroup", "boot": boot_id(proc_root)}
     found = _read(f"{proc_root}/vmstat")
-    return {} if found is None else {**found, "whose": "host", "boot": _boot(proc_root)}
+    return {} if found is None else {**found, "whose": "host", "boot": boot_id(proc_root)}
 
 
 def kills_since(counter: Mapping[str, Any], proc_root: str = "/proc") -> int | None:
     """How many more it has ended since; None if unknown: after a reboot, or if the group no longer exists."""
-    if not counter or counter["boot"] != _boot(proc_root):
+    if not counter or counter["boot"] != boot_id(proc_root):
         return None
     now = _read(counter["file"])  # whatever a stranger's header names: a regular file, and its number alone is told
     same = now is not None and (counter["whose"] == "host" or now["inode"] == counter["inode"])
@@ -82,11 +83,3 @@ def _read(path: str) -> dict[str, Any] | None:
     except ours(OSError, ValueError):
         return None
     return None
-
-
-def _boot(proc_root: str) -> str:
-    try:
-        with open(f"{proc_root}/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except ours(OSError):
-        return ""

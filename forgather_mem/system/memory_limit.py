@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, NamedTuple
 
 from forgather_mem.errors import missing, ours
 from forgather_mem.system.cgroups import memory_groups
@@ -124,19 +124,12 @@ def near_a_kill() -> Bound | None:
     return limit if limit is not None and limit.free_bytes < _NEAR_BYTES else None
 
 
-class LimitFacts(TypedDict, total=False):
-    """The limit that applies and its source, as they stand in the files of a run; empty without /proc."""
-
-    limit_bytes: int
-    limit_kind: str
-
-
-def limit_facts() -> LimitFacts:
-    """The limit that applies now."""
+def limit_facts() -> tuple[int, str]:
+    """The limit that applies now, in bytes, and its source, as they stand in the files of a run; 0 without /proc."""
     with missing(OSError, KeyError):
         limit = MemoryLimit()
-        return {"limit_bytes": limit.limit_bytes, "limit_kind": limit.kind}
-    return {}
+        return limit.limit_bytes, limit.kind
+    return 0, "host"
 
 
 def _limits(proc_root: str, cgroup_root: str) -> list[_Limit]:

@@ -11,6 +11,9 @@ import time
 
 from forgather_mem.errors import ours
 
+START_TIME = 22 - 3
+"""In `stat_fields`."""
+
 
 def process_start(pid: int | str = "self") -> str:
     """The boot, the number space and the clock tick in which a process began; "" where the kernel does not tell.
@@ -19,9 +22,7 @@ def process_start(pid: int | str = "self") -> str:
     True
     """
     try:
-        space, ticks = os.readlink(f"/proc/{pid}/ns/pid"), _stat(pid)[1]
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()} {space} {ticks}"
+        return f"{boot_id()} {os.readlink(f'/proc/{pid}/ns/pid')} {stat_fields(f'/proc/{pid}')[START_TIME]}"
     except ours(OSError):
         return ""
 
@@ -33,7 +34,7 @@ def process_age_s() -> float | None:
     True
     """
     try:
-        began_s = int(_stat("self")[1]) / os.sysconf("SC_CLK_TCK")
+        began_s = int(stat_fields("/proc/self")[START_TIME]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
     except ours(OSError, AttributeError):  # no /proc, or no such clock
         return None
@@ -58,20 +59,28 @@ def is_process_running(pid: int, host: str, start: str) -> bool | None:
     if start and then[1:2] != here[1:2]:
         return None  # in another container numbers mean other processes
     try:
-        state, ticks = _stat(pid)
+        fields = stat_fields(f"/proc/{pid}")
     except ours(OSError):
         return False
-    if state == "Z" or (start and ticks != then[-1]):
+    if fields[0] == "Z" or (start and fields[START_TIME] != then[-1]):
         return False
     return True if start else None
 
 
-def _stat(pid: int | str) -> tuple[str, str]:
-    """State and start of a process: proc_pid_stat(5), fields 3 and 22."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
+def stat_fields(process: object) -> list[str]:
+    """The fields behind the name of the process with this folder under /proc: proc_pid_stat(5), from the third on."""
+    with open(f"{process}/stat", "rb") as file:
         # Two fields stand before the closing parenthesis of the name, which may itself hold anything
-        fields = file.read().rpartition(b")")[2].decode().split()
-    return fields[3 - 3], fields[22 - 3]
+        return file.read().rpartition(b")")[2].decode().split()
+
+
+def boot_id(proc_root: str = "/proc") -> str:
+    """Which boot this is; "" where the kernel does not tell."""
+    try:
+        with open(f"{proc_root}/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except ours(OSError):
+        return ""
 
 
 def what_runs() -> str:

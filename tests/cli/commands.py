@@ -26,8 +26,8 @@ TRAIN = """\
 PLAIN = """\
 # A run with nothing to render, which takes no process
 trainer_callbacks:
-    - 1
-    - 2
+    - !singleton:collections:OrderedDict
+    - !singleton:datetime:date [2026, 1, 2]
     - !singleton:my_own.callbacks:Mine
         save_dir: out
         metric: !var metric

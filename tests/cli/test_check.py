@@ -31,7 +31,7 @@ def test_check_compares_arguments_of_what_is_allowed_and_builds_nothing(cli, her
 
 
 def test_check_says_that_nothing_is_wrong(cli):
-    assert cli("check", "base.yaml") == (0, "base.yaml: no problems found\n", "")
+    assert cli("check", "base.yaml") == (0, "base.yaml: no problems found: trainer_callbacks = OrderedDict\n", "")
 
 
 @pytest.mark.parametrize("text", ["a: !var {name: metric, default: 1}", "a: !var pp_config", "a: {{ lr }}"])
@@ -73,7 +73,7 @@ def test_a_redeclared_key_is_told_and_is_no_mistake(cli, here):
     (here / "again.yaml").write_text("a: 1\nb: 2\na: 3\n")
     code, found, _ = findings(cli, "again.yaml")
     assert (code, found) == (0, [("redeclared", 3, "'a' is redeclared, first at again.yaml:1:1; the last one counts")])
-    assert cli("check", "again.yaml")[1].endswith("again.yaml: 1 note\n")
+    assert cli("check", "again.yaml")[1].endswith("again.yaml: 1 note: a = 3; b = 2\n")
 
 
 def test_a_module_that_is_not_there_is_found(cli, here):
@@ -115,4 +115,6 @@ def test_a_fine_template_of_our_own_classes_is_checked_without_torch(tmp_path: P
         "import sys; from forgather_mem.cli.app import dispatch; code = dispatch(['check', 'callbacks/memory.yaml'])\n"
         "print(code, [name for name in ('torch', 'transformers') if name in sys.modules])"
     )
-    assert printed_by(code, folder=tmp_path) == "callbacks/memory.yaml: no problems found\n0 []\n"
+    names = "SimpleGarbageCollector, ClearCacheCallback, TBMemoryLogger"
+    said = f"callbacks/memory.yaml: no problems found: trainer_callbacks = {names}\n0 []\n"
+    assert printed_by(code, folder=tmp_path) == said

@@ -1,7 +1,4 @@
-"""`forgather-mem graph`: a template as a tree, and as YAML."""
-
-from forgather_mem.config.environment import ConfigEnvironment
-from tests.config.graph.graphs import build_the_same
+"""`forgather-mem graph`: a template as a tree."""
 
 
 def test_an_unknown_target(cli):
@@ -20,10 +17,3 @@ def test_graph_as_a_tree(cli):
     ]
     _, part, _ = cli("graph", "train.yaml", "-t", "lr")
     assert part == "lr: 0.001\n"
-
-
-def test_graph_as_yaml_means_the_same(cli):
-    code, out, _ = cli("graph", "train.yaml", "--format", "yaml")
-    assert code == 0
-    environment = ConfigEnvironment()
-    assert build_the_same(environment.load_from_string(out).graph, environment.load("train.yaml").graph)

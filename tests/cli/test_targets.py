@@ -6,5 +6,5 @@ def test_targets_with_their_places(cli):
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
         ["lr", "0.001", "base.yaml:3"],
-        ["trainer_callbacks", "!list", "@trainer_callbacks", "base.yaml:5"],
+        ["trainer_callbacks", "OrderedDict,", "Mine", "base.yaml:5"],
     ]

@@ -203,7 +203,7 @@ def rendered_under_watch(attack: dict[str, Any], folder: Path, unsafe: bool) -> 
         return []
     try:
         environment = ConfigEnvironment([folder], policy=Policy())
-        request = environment.rendering.request(attack.get("load", "attack.yaml"), attack.get("vars", {}))
+        request = environment._request(attack.get("load", "attack.yaml"), attack.get("vars", {}))
     except TemplateError:
         return []
 

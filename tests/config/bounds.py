@@ -28,7 +28,6 @@ COMMANDS = {
     "pp": ["pp"],
     "pp --debug": ["pp", "--debug"],
     "graph": ["graph"],
-    "graph --format yaml": ["graph", "--format", "yaml"],
     "targets": ["targets"],
     "trefs": ["trefs"],
     "check": ["check"],

@@ -10,7 +10,7 @@ from forgather_mem.config.policy.policy import Policy
 
 def unused(folder, text, *names):
     (folder / "t.yaml").write_text(text)
-    found = found_problems(
+    found, _ = found_problems(
         ConfigEnvironment(folder, policy=Policy(allow_files=[folder])), "t.yaml", dict.fromkeys(names, 1)
     )
     assert {problem.kind for problem in found} <= {"unused"}
@@ -32,7 +32,7 @@ def test_very_many_opened_braces_are_read_once(tmp_path):
 def found(folder, name="t.yaml", **files):
     for file, text in files.items():
         (folder / f"{file}.yaml").write_text(text)
-    problem_list = found_problems(ConfigEnvironment(folder, policy=Policy(allow_files=[folder])), name, {})
+    problem_list, _ = found_problems(ConfigEnvironment(folder, policy=Policy(allow_files=[folder])), name, {})
     return [(problem.kind, problem.error.line, problem.error.hint) for problem in problem_list]
 
 

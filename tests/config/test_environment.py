@@ -215,7 +215,7 @@ def test_load_callbacks_gives_a_new_list_and_takes_variables_and_targets():
     assert first is not second
     write("other.yaml", "cbs: !tuple [!var x]\nscalar: 5\n")
     assert load_callbacks("other.yaml", target="cbs", context_vars={"x": 1}) == [1]
-    with pytest.raises(TemplateError, match="the target 'scalar' is no list of callbacks; it is of type int"):
+    with pytest.raises(TemplateError, match="the target 'scalar' is no list of callbacks; it is 5"):
         load_callbacks("other.yaml", target="scalar")
     with pytest.raises(TemplateError, match="there is no target 'trainer_callbacks'"):
         load_callbacks("other.yaml")

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from forgather_mem.probes.tensors import tensors_in
 from forgather_mem.system.allocator import devices
 from forgather_mem.telemetry.records import Moment
 from forgather_mem.telemetry.redaction import redacted_value
@@ -238,9 +239,9 @@ def _optimizer_bytes(optimizer: Any) -> int | None:
         optimizer = optimizer.optimizer
     if not isinstance(optimizer, torch.optim.Optimizer):
         return None
-    if not _tensors(optimizer.state):
+    if next(tensors_in(optimizer.state), None) is None:
         optimizer = _stepped_without_memory(optimizer)
-    return None if optimizer is None else sum(map(_num_bytes, _tensors(optimizer.state)))
+    return None if optimizer is None else sum(map(_num_bytes, tensors_in(optimizer.state)))
 
 
 def _stepped_without_memory(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:
@@ -273,12 +274,6 @@ def _shape_of(parameter: torch.Tensor) -> torch.nn.Parameter:
     if local.requires_grad:
         twin.grad = torch.empty_like(local, device="meta")
     return twin
-
-
-def _tensors(state: object) -> list[torch.Tensor]:
-    from torch.utils._pytree import tree_leaves  # `check` has an empty module in the place of torch
-
-    return [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
 
 
 def _num_bytes(tensor: torch.Tensor) -> int:

@@ -19,7 +19,7 @@ from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import sharded_by, verbatim
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.errors import did_you_mean
-from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
+from forgather_mem.system.usage import UsageWindow
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
@@ -135,43 +135,22 @@ class _Writer:
     def _write(self, moment: Moment) -> None:
         model, tokenizer = moment.objects["model"], self._tokenizer_of(moment)
         config = config_for(model, tokenizer, self.config)
-        began_s = time.perf_counter()
-        with _Memory(self.reset_peaks) as memory:
+        began_s, window = time.perf_counter(), UsageWindow.open(reset_peaks=self.reset_peaks)
+        try:
             texts = _as_phase(moment.run, lambda: generate(model, tokenizer, self.prompts, config))
-        took_s = time.perf_counter() - began_s
-        num_tokens = sum(text.num_tokens for text in texts)
+        finally:
+            memory = window.close()
+        took_s, num_tokens = time.perf_counter() - began_s, sum(text.num_tokens for text in texts)
         values = {"textgen/time_ms": took_s * 1e3, "textgen/tokens_per_s": num_tokens / took_s}
-        if memory.rise_bytes is not None:
-            values["textgen/peak_gib"] = memory.rise_bytes / GIB
+        head = f"{len(texts)} prompts, {num_tokens:,} tokens in {format_duration(took_s)}"
+        used = memory.device or memory.host
+        if used.exact:
+            rise_bytes = used.peak_bytes - used.start_bytes
+            values["textgen/peak_gib"] = rise_bytes / GIB
+            head += f", {format_bytes(rise_bytes)} of {'device' if memory.device else 'host'} memory"
         page = self._target.page(moment)
         page.scalars(values, moment.step)
-        page.text("generated_text", _markdown(texts, num_tokens, took_s, memory), moment.step)
-
-
-class _Memory:
-    """The memory peak in a `with` block, above what was in use before: the device's, or else the process's."""
-
-    def __init__(self, reset: bool) -> None:
-        self.where, peaks = "device", device_peaks()
-        if peaks is None:
-            self.where = "host"
-            host = host_peaks()
-            self._window = None if host is None else host.open(reset=reset)
-        else:
-            self._window = peaks.open(reset=reset)
-
-    @property
-    def rise_bytes(self) -> int | None:
-        """None if unknown."""
-        window: PeakWindow | None = self._window
-        return window.peak_bytes - window.start_bytes if window is not None and window.exact else None
-
-    def __enter__(self) -> _Memory:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._window is not None:
-            self._window.close()
+        page.text("generated_text", _markdown(head, texts), moment.step)
 
 
 def _as_phase(run: RunInfo, work: Callable[[], list[Generated]]) -> list[Generated]:
@@ -184,10 +163,7 @@ def _as_phase(run: RunInfo, work: Callable[[], list[Generated]]) -> list[Generat
             run.leave_phase("generate")
 
 
-def _markdown(texts: Sequence[Generated], num_tokens: int, took_s: float, memory: _Memory) -> str:
-    rise = memory.rise_bytes
-    head = f"{len(texts)} prompts, {num_tokens:,} tokens in {format_duration(took_s)}"
-    head += "" if rise is None else f", {format_bytes(rise)} of {memory.where} memory"
+def _markdown(head: str, texts: Sequence[Generated]) -> str:
     parts = [head]
     for text in texts:
         end = "" if text.ended else " ..."

@@ -7,9 +7,14 @@ else; they are dropped again.
 from __future__ import annotations
 
 import ast
+import collections
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import re
+import typing
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.construction.construct import Builder
@@ -141,9 +146,21 @@ def _arguments(node: CallNode, callee: Callee) -> Iterator[tuple[str, Value]]:
         yield from ((name, value) for name, value in node.kwargs.items() if name in takes.named)
 
 
-_SEQUENCES = frozenset({"list", "List", "tuple", "Tuple"})
-_MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping"})
-_SCALARS = frozenset({"int", "float", "bool", "str", "None"})
+_KINDS: Mapping[object, str] = {
+    int: "int", float: "float", bool: "bool", str: "str", None: "None", NoneType: "None",
+    list: "list", tuple: "list", dict: "dict", Mapping: "dict", MutableMapping: "dict",
+}  # fmt: skip
+_NAMES: dict[str, object] = {
+    "typing": typing, "t": typing, "collections": collections,
+    **{name: getattr(typing, name) for name in ("Annotated", "Dict", "List", "Literal", "Optional", "Tuple", "Union")},
+    **{kind.__name__: kind for kind in (int, float, bool, str, list, dict, tuple, Mapping, MutableMapping)},
+}  # fmt: skip
+"""What is meant by the names in an annotation."""
+_PARTS = (
+    ast.Expression, ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.BinOp, ast.BitOr,
+    ast.Load,
+)  # fmt: skip
+_TYPING = re.compile(r"\b(typing|collections\.abc)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,79 +210,41 @@ def accepted_by(function: Callable[..., object]) -> dict[str, Accepted]:
     is_stated = isinstance(function, type) and getattr(function, "__signature__", None) is not None
     if found is None or is_stated or hasattr(found, "__wrapped__"):
         return {}
-    accepted = {}
-    for name, annotation in inspect.get_annotations(found).items():
-        text = _text(annotation)
-        if text is not None and (one := _read(text)) is not None:
-            accepted[name] = one
-    return accepted
+    annotated = {name: _read(annotation) for name, annotation in inspect.get_annotations(found).items()}
+    return {name: accepted for name, accepted in annotated.items() if accepted is not None}
 
 
-def _text(annotation: object) -> str | None:
-    if isinstance(annotation, str):
-        return annotation
-    if isinstance(annotation, type) and annotation.__module__ == "builtins" and type(annotation) is type:
-        return annotation.__name__
-    if annotation is None:
-        return "None"
-    return repr(annotation) if type(annotation).__module__ in ("typing", "types") else None
-
-
-def _read(text: str) -> Accepted | None:
+def _read(annotation: object) -> Accepted | None:
     """The plain types of an annotation, or None if it names anything else.
 
     >>> sorted(_read("Optional[int] | Literal['auto']").types), _read("Path | int")
     (['None', 'int'], None)
     """
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        return None
     types: set[str] = set()
     literals: list[object] = []
-    for part in _parts(tree):
-        name = _name(part.value if isinstance(part, ast.Subscript) else part)
-        if name == "NoneType" or (isinstance(part, ast.Constant) and part.value is None):
-            types.add("None")
-        elif name == "Literal" and isinstance(part, ast.Subscript):
-            choices = part.slice.elts if isinstance(part.slice, ast.Tuple) else [part.slice]
-            literals += [choice.value for choice in choices if isinstance(choice, ast.Constant)]
-            if not all(isinstance(choice, ast.Constant) for choice in choices):
-                return None
-        elif name in _SCALARS:
-            types.add(name)
-        elif name in _SEQUENCES:
-            types.add("list")
-        elif name in _MAPPINGS:
-            types.add("dict")
-        else:
-            return None
-    return Accepted(
-        ast.unparse(tree).replace("typing.", "").replace("collections.abc.", ""), frozenset(types), tuple(literals)
-    )
-
-
-def _parts(tree: ast.expr) -> Iterator[ast.expr]:
-    """The alternatives of a union."""
-    todo = [tree]
+    todo = [_type_of(annotation) if isinstance(annotation, str) else annotation]
     while todo:
         part = todo.pop()
-        name = _name(part.value) if isinstance(part, ast.Subscript) else ""
-        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.BitOr):
-            todo += [part.left, part.right]
-        elif isinstance(part, ast.Subscript) and name == "Optional":
-            yield ast.Constant(None)
-            todo.append(part.slice)
-        elif isinstance(part, ast.Subscript) and name == "Union":
-            todo += part.slice.elts if isinstance(part.slice, ast.Tuple) else [part.slice]
-        elif isinstance(part, ast.Subscript) and name == "Annotated" and isinstance(part.slice, ast.Tuple):
-            todo.append(part.slice.elts[0])
+        origin = get_origin(part) or part
+        if origin in (Union, UnionType):
+            todo += get_args(part)
+        elif origin is Annotated:
+            todo.append(get_args(part)[0])
+        elif origin is Literal:
+            literals += get_args(part)
+        elif isinstance(origin, Hashable) and origin in _KINDS:
+            types.add(_KINDS[origin])
         else:
-            yield part
+            return None
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return Accepted(_TYPING.sub("", text), frozenset(types), tuple(literals))
 
 
-def _name(tree: ast.expr) -> str:
-    """The name of a type, with or without `typing.` before it."""
-    if isinstance(tree, ast.Attribute):
-        return tree.attr if ast.unparse(tree.value) in ("typing", "t", "collections.abc", "abc") else ""
-    return tree.id if isinstance(tree, ast.Name) else ""
+def _type_of(text: str) -> object:
+    """The type of an annotation that is made of Python's own names; `object` for any other. Nothing is computed."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+        is_plain = all(isinstance(part, _PARTS) for part in ast.walk(tree))
+        return eval(compile(tree, "annotation", "eval"), {**_NAMES, "__builtins__": {}}) if is_plain else object
+    except (SyntaxError, NameError, AttributeError, TypeError, RecursionError):
+        return object

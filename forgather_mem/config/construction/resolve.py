@@ -16,7 +16,7 @@ from forgather_mem.config.graph.scalars import is_text
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
-from forgather_mem.config.policy.remote_code import ArgumentCheck, addresses_in, are_plain, is_below
+from forgather_mem.config.policy.remote_code import ArgumentCheck, addresses_in, is_below
 from forgather_mem.config.source.location import SourceLocation
 from forgather_mem.errors import TemplateError, did_you_mean
 
@@ -188,7 +188,7 @@ class Resolver:
             TemplateError: names the first of them.
         """
         is_of_transformers = node.constructor.startswith("transformers")
-        if not callee.is_guarded or (not is_of_transformers and are_plain(args, kwargs)):
+        if not callee.is_guarded:
             return
         names = callee.parameters.positional if callee.parameters else ()
         rest, named = args[len(names) :], {**dict(zip(names, args, strict=False)), **kwargs}
@@ -275,24 +275,9 @@ class Resolver:
         return self._folder_of(self.graph.place(node.mark).template) if self._folder_of else None
 
     def _check_names(self, calls: Sequence[CallNode]) -> None:
-        doubtful: dict[object, CallNode] = {}
-        seen: set[str] = set()
-        num_refused = 0
-        for node in calls:
-            name = node.constructor
-            if is_file(node):  # depends on its folder and search path
-                if (name, node.searchpath) not in doubtful:
-                    doubtful[name, node.searchpath] = node
-                    num_refused += not self.allows(node)
-            elif name not in seen:
-                seen.add(name)
-                if not self.policy.verdict(name).allowed:
-                    doubtful[name] = node
-                    num_refused += 1
-            if num_refused == MAX_NAMES:
-                break
-        if doubtful:  # again, with locations and paths, which take longer
-            self.policy.check(self.uses(doubtful.values()))
+        doubtful = (node for node in calls if is_file(node) or not self.policy.verdict(node.constructor).allowed)
+        if uses := self.uses(doubtful):  # with locations and paths, which take longer
+            self.policy.check(uses)
 
     def _unbound(self, nodes: Sequence[VarNode]) -> TemplateError:
         first = nodes[0]

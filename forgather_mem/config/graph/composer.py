@@ -35,6 +35,7 @@ from forgather_mem.config.limits import Limits
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.errors import did_you_mean
 
+_MISSPELT = 0.85  # a changed or lost letter is above; gc and gc2 are below
 _MERGE: Final = object()
 _MISSING: Final = object()
 NO_KEY: Final = object()
@@ -101,6 +102,7 @@ class Composer:
         root: The value of the document.
         definitions: Entries of a root mapping whose key starts with a dot.
         redeclared: Keys and anchors given twice.
+        vain: Where a key of a `!dlist` is null and removes nothing, in words.
         repeated_names: Each `@name` shared by several nodes.
         budgets: The limits.
     """
@@ -110,6 +112,7 @@ class Composer:
         self.root: Value = None
         self.definitions: list[tuple[str, Value]] = []
         self.redeclared: list[Redeclared] = []
+        self.vain: list[tuple[Mark, str]] = []
         self.repeated_names: set[str] = set()
         self.handlers: Mapping[type, Callable[[Any], None]] = {
             yaml.ScalarEvent: self._on_scalar,
@@ -292,7 +295,19 @@ class Composer:
             entries, marks = self._merged(frame)
         node = mapping_node(frame.tag, frame.mark, entries, marks)
         self.redeclared += (Redeclared(key, mark, first, node) for key, mark, first in frame.repeats)
+        if isinstance(node, DictNode) and node.form == "dlist":
+            self._look_for_nulls(frame, node)
         return node
+
+    def _look_for_nulls(self, frame: OpenNode, node: DictNode) -> None:
+        """A null removes what its key had before: with a misspelt key it would do nothing, and nobody would notice."""
+        given = {key for key, _, _ in frame.repeats}.union(*(written for written, _ in frame.merges))
+        others = [str(key) for key, value in node.entries.items() if value is not None]
+        for key in [key for key, value in frame.entries.items() if value is None and key not in given]:
+            message = f"there is no {str(key)!r} to remove"
+            if near := did_you_mean(str(key), others, _MISSPELT):
+                raise TemplateNodeError(frame.marks[key], message, near)
+            self.vain.append((frame.marks[key], message))
 
     def _merged(self, frame: OpenNode) -> tuple[dict[object, Value], dict[object, Mark]]:
         entries: dict[object, Value] = {}

@@ -47,12 +47,13 @@ def line_and_column(mark: Mark) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Characters that people are shown of one step of a path, of a path, and of a value in a tree: a stranger may have
-    made each as long as a file."""
+    """Characters shown of one step of a path, of a path, and of a value in a tree; and items of a list: a
+    stranger may have made each as long as a file."""
 
     step: int = 100
     path: int = 400
     value: int = 500
+    items: int = 10
 
 
 SHOWN: Final = Shown()
@@ -157,12 +158,14 @@ class Graph:
         root: The whole document, without the entries of a root mapping that start with a dot.
         definitions: These entries, in order; a key may repeat.
         redeclared: Keys and anchors given twice.
+        vain: What is written in vain: its mark, and why it has no effect.
         locate: Maps a line and column of the rendered text to the location in the original file.
     """
 
     root: Value
     definitions: tuple[tuple[str, Value], ...] = ()
     redeclared: tuple[Redeclared, ...] = ()
+    vain: tuple[tuple[Mark, str], ...] = ()
     locate: Callable[[int, int], SourceLocation] | None = None
 
     @property
@@ -182,9 +185,10 @@ class Graph:
         line, column = line_and_column(mark)
         return self.locate(line, column) if self.locate else SourceLocation("<graph>", line, column)
 
-    def path(self, node: Node) -> str | None:
-        """The path from the root to a node, e.g. `$.trainer_callbacks.gc`; None if it is no longer reachable."""
-        return Paths(self).of(node)
+    def place_of(self, target: str) -> SourceLocation:
+        """The location of a target's key."""
+        assert isinstance(self.root, DictNode)
+        return self.place(self.root.marks[target])
 
 
 class Paths:
@@ -226,6 +230,15 @@ def extended(path: str, way: str = "") -> str:
     if len(path) + len(way) <= SHOWN.path:
         return path + way
     return path if path.endswith("...") else path[: SHOWN.path] + "..."
+
+
+def items_of(value: Value) -> list[Value] | None:
+    """What is in a list or a `!dlist`; None for anything else."""
+    if isinstance(value, ListNode):
+        return list(value.items)
+    if isinstance(value, DictNode) and value.form == "dlist":
+        return [item for item in value.entries.values() if item is not None]
+    return None
 
 
 def shortened_text(text: str, limit: int = SHOWN.step) -> str:

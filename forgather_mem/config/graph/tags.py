@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,15 +104,6 @@ def _refuse_standard(text: str, mark: Mark) -> NoReturn:
 
 def _short(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def is_shorthand(names: Iterable[str]) -> bool:
-    """Whether keyword arguments may be written directly in the mapping of a call, without `kwargs:`.
-
-    >>> is_shorthand(["lr"]), is_shorthand(["args"]), is_shorthand(["arg0"])
-    (True, False, False)
-    """
-    return not any(name in _EXPLICIT or _POSITIONAL.fullmatch(name) for name in names)
 
 
 def check_form(tag: Tag, is_mapping: bool, mark: Mark) -> None:
@@ -288,12 +278,9 @@ def _refuse_near_miss(kwargs: Mapping[str, Value], marks: Mapping[object, Mark],
     """Refuse `args` beside a misspelt `kwargs`, or the reverse: Forgather passes both on as keywords."""
     meant = next(iter(_EXPLICIT - kwargs.keys()), "")
     other = next((key for key in kwargs if key not in _EXPLICIT), "")
-    near = difflib.SequenceMatcher(None, other[:50], meant).ratio() > 0.7
-    explicit = kwargs["args"] if meant == "kwargs" else kwargs["kwargs"]
-    if near and isinstance(explicit, ListNode if meant == "kwargs" else DictNode):
-        raise TemplateNodeError(
-            marks.get(other, mark), f"unknown key {other!r} beside args and kwargs", f"did you mean {meant!r}?"
-        )
+    is_explicit = isinstance(kwargs.get("args"), ListNode) or isinstance(kwargs.get("kwargs"), DictNode)
+    if is_explicit and (near := did_you_mean(other, [meant], 0.7)):
+        raise TemplateNodeError(marks.get(other, mark), f"unknown key {other!r} beside args and kwargs", near)
 
 
 def _folders(value: Value, mark: Mark) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ def add_entries(folder: Path, entries: Sequence[str]) -> Path:
         return path
     changed = pyproject.with_new_entries(text, before, allowed, new)
     if changed is None:
-        written = ", ".join(map(pyproject.quoted, [*allowed, *new]))
+        written = ", ".join(map(pyproject.quoted, [*new, *allowed]))
         raise ValueError(f"{path}: can't be extended; write allow = [{written}] in [tool.{pyproject.TABLE}]")
     mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""  # as editors on Windows write it
     replace_file(path, mark + changed.encode(), sync=True)

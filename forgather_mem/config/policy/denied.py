@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from forgather_mem.config.policy.allowlist import ALIASES, BUILTINS, EXACT, GRANTS, VALUE_FUNCTIONS
 from forgather_mem.config.policy.names import Name
@@ -41,6 +42,7 @@ class Refusal:
     entry: str = ""
     is_file: bool = False
     at: str = ""
+    allowed: ClassVar = False
 
 
 class Refused(TemplateError):
@@ -140,35 +142,27 @@ def similar_name(text: str) -> str | None:
     >>> similar_name("PeakMemory"), similar_name("sortd"), similar_name("my_module:Thing")
     ('forgather_mem.callbacks:PeakMemory', 'sorted', None)
     """
-    module, colon, name = text.partition(":")
-    if not colon:
-        return _of_any_module(text)
+    module, _, name = text.rpartition(":")
     known = _known()
+    if not module:
+        places = {name: module for module, names in reversed(known.items()) for name in names}
+        near = nearest(text, places, _NEAR)
+        return f"{places[near]}:{near}".removeprefix(":") if near else None
     near_module = module if module in known else nearest(module, known, _NEAR)
-    if near_module is None:
-        return None
-    names = known[near_module]
+    names = known.get(near_module or "", [])
     near = name if name in names or not names else nearest(name, names, _NEAR)
     found = f"{near_module}:{near}"
-    return found if near is not None and found != text else None
-
-
-def _of_any_module(text: str) -> str | None:
-    if near := nearest(text, (*BUILTINS, *VALUE_FUNCTIONS), _NEAR):
-        return near
-    places = {name: package for package in reversed(_PACKAGES) for name in _listed_in(package)}
-    near = nearest(text, places, _NEAR)
-    return f"{places[near]}:{near}" if near else None
+    return found if near_module and near is not None and found != text else None
 
 
 def _known() -> dict[str, list[str]]:
-    """Names by module; none where a module can't tell them without being imported."""
+    """Names by module, built-ins by none; no names where a module can't tell them without being imported."""
     known: dict[str, list[str]] = {grant.defined_in: [] for grant in GRANTS}
-    known.update({package: list(_listed_in(package)) for package in _PACKAGES})
-    for entry in (*EXACT, *ALIASES):
+    for entry in (*ALIASES, *EXACT):
         module, _, name = entry.partition(":")
         known.setdefault(module, []).append(name)
-    return known
+    known.update({package: list(_listed_in(package)) for package in reversed(_PACKAGES)})
+    return {**known, "": [*BUILTINS, *VALUE_FUNCTIONS]}
 
 
 def _listed_in(package: str) -> Iterable[str]:

@@ -11,7 +11,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -58,33 +58,23 @@ class NameUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """The policy's decision about a name.
+class Opening:
+    """How an allowed name is opened: which reading of it applies, and where the object must be defined.
 
     Attributes:
-        name: As written in the template.
-        allowed: Whether it may be used. The object must still be defined where the entry says.
-        why: "open by default", "'my_module' allows it", or half a sentence with the reason for the refusal.
-        entry: The allow entry that would open a refused name; "" if none can.
-        is_file: Whether the entry belongs in `allow_files`.
+        name: The reading.
+        why: "open by default", or "'my_module' allows it".
+        namespace: Where the object must be defined; None for an exact entry, which may be defined anywhere.
+        grant: The default that opens it.
+        alias: Our own name, if this one can't be imported.
     """
-
-    name: str
-    allowed: bool
-    why: str
-    entry: str = ""
-    is_file: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Opening:
-    """How an allowed name is opened: which reading of it applies, and where the object must be defined."""
 
     name: Name
     why: str
-    namespace: str | None = None  # None: an exact entry, which may be defined anywhere
+    namespace: str | None = None
     grant: Grant | None = None
-    alias: Name | None = None  # our own name, if this one can't be imported
+    alias: Name | None = None
+    allowed: ClassVar = True
 
 
 class Policy:
@@ -113,7 +103,7 @@ class Policy:
         self._namespaces = tuple(entry for entry in entries if type(entry) is str)
         self._files = tuple(os.path.realpath(os.path.expanduser(file)) for file in files)
         self._any = False
-        self._decided: dict[str, _Opening | Decision] = {}
+        self._decided: dict[str, Opening | Refusal] = {}
 
     @classmethod
     def of_person(cls, allow: Sequence[str] = (), allow_files: Sequence[str | Path] = ()) -> Policy:
@@ -139,14 +129,18 @@ class Policy:
         """Whether it opens any module beyond the default, files aside."""
         return self._any or bool(self._namespaces or self._exact)
 
-    def verdict(self, name: str, directory: str | None = None) -> Decision:
+    def verdict(self, name: str, directory: str | None = None) -> Opening | Refusal:
         """The decision about one name, from its text alone: nothing is imported.
 
         >>> Policy().verdict("os:system").allowed, Policy().verdict("torch.optim:AdamW").why
         (False, 'open by default')
         """
-        found = self._decide(name, directory)
-        return found if isinstance(found, Decision) else Decision(name, True, found.why)
+        if ".py:" in name:  # depends on the template's folder and its current contents
+            return self._decide_file(name, directory)
+        found = self._decided.get(name)
+        if found is None:
+            found = self._decided[name] = self._decide_name(name)
+        return found
 
     def check(self, uses: Iterable[NameUse]) -> None:
         """Refuse all disallowed names at once, without importing anything.
@@ -157,9 +151,9 @@ class Policy:
         refused: dict[tuple[str, str], Refusal] = {}
         first = None
         for use in uses:
-            found = self._decide(use.name, use.directory)
-            if isinstance(found, Decision):
-                refusal = Refusal(use.name, _package(use.name), found.why, found.entry, found.is_file, str(use.place))
+            found = self.verdict(use.name, use.directory)
+            if isinstance(found, Refusal):
+                refusal = replace(found, at=str(use.place))
             elif use.submodule_searchpath and (folder := self._refused_folder(use)):
                 why = f"looks for modules in {folder}, which holds no allowed file"
                 refusal = Refusal(use.name, "files", why, folder, True, str(use.place))
@@ -178,8 +172,8 @@ class Policy:
                 the imported module itself pass through.
         """
         self.check([use])
-        opening = self._decide(use.name, use.directory)
-        assert isinstance(opening, _Opening)
+        opening = self.verdict(use.name, use.directory)
+        assert isinstance(opening, Opening)
         try:
             return self._find(use, opening)
         except NoSuchName as error:
@@ -197,20 +191,20 @@ class Policy:
     def guards(self, name: str) -> bool:
         """Whether the arguments of an allowed name are looked at: of all that is open by default, also when a person
         opened its whole package; not of what a person opened by its exact name, nor of their own code."""
-        opening = None if self._any or ".py:" in name else self._decide(name, None)
-        if not isinstance(opening, _Opening):
+        opening = None if self._any or ".py:" in name else self.verdict(name, None)
+        if not isinstance(opening, Opening):
             return False
         return opening.why == DEFAULT or (opening.namespace or "").partition(".")[0] in _GUARDED
 
     def refuse_argument(self, use: NameUse, found: Forbidden) -> Refused:
         """The error about an argument that a template may not give; the caller raises it."""
-        opening = self._decide(use.name, use.directory)
-        assert isinstance(opening, _Opening)
+        opening = self.verdict(use.name, use.directory)
+        assert isinstance(opening, Opening)
         entry = found.entry or ("" if found.is_address else str(opening.name))
         refusal = Refusal(use.name, entry if found.is_address else _package(use.name), "", entry)
         return Refused.of([refusal], use.place, use.path, f"{found.message}; a template may not set it")
 
-    def _find(self, use: NameUse, opening: _Opening) -> Callable[..., object]:
+    def _find(self, use: NameUse, opening: Opening) -> Callable[..., object]:
         name = opening.name
         if name.kind == "file":
             folders = [find_package_folder(folder, use.directory) for folder in use.submodule_searchpath]
@@ -227,7 +221,7 @@ class Policy:
         return self._in_place(use, found, opening, opening.namespace)
 
     def _in_place(
-        self, use: NameUse, found: Callable[..., object], opening: _Opening, namespace: str | None
+        self, use: NameUse, found: Callable[..., object], opening: Opening, namespace: str | None
     ) -> Callable[..., object]:
         name = opening.name
         if self._any or namespace is None or not (why := out_of_place(found, name, namespace, opening.grant)):
@@ -236,49 +230,41 @@ class Policy:
         refusal = Refusal(use.name, _package(use.name), why, entry)
         raise Refused.of([refusal], use.place, use.path, f"{use.name!r} {why}; it was not called")
 
-    def _decide(self, text: str, directory: str | None) -> _Opening | Decision:
-        if ".py:" in text:  # depends on the template's folder and its current contents
-            return self._decide_file(text, directory)
-        found = self._decided.get(text)
-        if found is None:
-            found = self._decided[text] = self._decide_name(text)
-        return found
-
-    def _decide_name(self, text: str) -> _Opening | Decision:
+    def _decide_name(self, text: str) -> Opening | Refusal:
         try:
             name = parse_name(text, private=self._any)
         except ValueError as error:
-            return Decision(text, False, f"can't be used ({error})")
+            return Refusal(text, _package(text), f"can't be used ({error})")
         if self._any:
             _warn_unsafe()
-            return _Opening(name, "Policy.UNSAFE_ANY")
+            return Opening(name, "Policy.UNSAFE_ANY")
         for reading in name.readings():
             if str(reading) in self._exact:
-                return _Opening(reading, f"{str(reading)!r} allows it")
+                return Opening(reading, f"{str(reading)!r} allows it")
         if any(is_hard(reading.dotted) for reading in name.readings()):
-            return Decision(text, False, _HARD, str(name))
+            return Refusal(text, _package(text), _HARD, str(name))
         opening = self._by_namespace(name) or _default(name)
-        return opening or Decision(text, False, refusals.NOT_LISTED, refusals.entry_for(name))
+        return opening or Refusal(text, _package(text), refusals.NOT_LISTED, refusals.entry_for(name))
 
-    def _by_namespace(self, name: Name) -> _Opening | None:
+    def _by_namespace(self, name: Name) -> Opening | None:
         for reading in name.readings() if name.kind == "module" else ():
             for namespace in self._namespaces:
                 if is_within(reading.module, namespace):
-                    return _Opening(reading, f"{namespace!r} allows it", namespace)
+                    return Opening(reading, f"{namespace!r} allows it", namespace)
         return None
 
-    def _decide_file(self, text: str, directory: str | None) -> _Opening | Decision:
+    def _decide_file(self, text: str, directory: str | None) -> Opening | Refusal:
         try:
             name = parse_name(text, private=self._any)
             path = str(find_file(name.module, directory))
         except (ValueError, NoSuchName) as error:
-            return Decision(text, False, f"can't be used ({error})")
+            return Refusal(text, _package(text), f"can't be used ({error})")
         if self._any:
             _warn_unsafe()
-            return _Opening(name, "Policy.UNSAFE_ANY")
+            return Opening(name, "Policy.UNSAFE_ANY")
         if self.owns(path):
-            return _Opening(name, f"{os.path.relpath(path)!r} is an allowed file")
-        return Decision(text, False, refusals.NOT_LISTED, os.path.relpath(path), True)
+            return Opening(name, f"{os.path.relpath(path)!r} is an allowed file")
+        return Refusal(text, _package(text), refusals.NOT_LISTED, os.path.relpath(path), True)
 
     def _refused_folder(self, use: NameUse) -> str | None:
         own = [os.path.dirname(file) if file.endswith(".py") else file for file in self._files]
@@ -297,18 +283,18 @@ def _is_file(entry: str) -> bool:
     return entry.endswith(".py") and "://" not in entry
 
 
-def _default(name: Name) -> _Opening | None:
+def _default(name: Name) -> Opening | None:
     if name.kind == "built-in":
-        return _Opening(name, DEFAULT) if name.qualname in _VALUES else None
+        return Opening(name, DEFAULT) if name.qualname in _VALUES else None
     for reading in name.readings():
         text = str(reading)
         if text in ALIASES:
-            return _Opening(reading, DEFAULT, alias=parse_name(ALIASES[text]))
+            return Opening(reading, DEFAULT, alias=parse_name(ALIASES[text]))
         if text in EXACT:
-            return _Opening(reading, DEFAULT)
+            return Opening(reading, DEFAULT)
         for grant in GRANTS:
             if grant.modules.fullmatch(reading.module) and grant.names.fullmatch(reading.qualname):
-                return _Opening(reading, DEFAULT, grant.defined_in, grant)
+                return Opening(reading, DEFAULT, grant.defined_in, grant)
     return None
 
 

@@ -8,7 +8,6 @@ Example:
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 import re
 import tomllib
@@ -22,7 +21,6 @@ TABLE = "forgather_mem"
 
 _MAX_PARTS = 1_000_000  # the sum over all lines of the square of their number; each takes tomllib 50 ns
 _PARTS, _STRINGS = re.compile(r"\.[ \t]*[\w\"'-]"), re.compile(r"\"[^\"\n]*\"|'[^'\n]*'")
-_MAX_BRACKETS = 1000  # each is tried as the end of the list
 
 
 def parsed(text: str) -> Document:
@@ -41,7 +39,7 @@ def parsed(text: str) -> Document:
 
 
 def with_new_entries(text: str, document: Document, allowed: Sequence[str], new: Sequence[str]) -> str | None:
-    """The text with new entries behind the allowed ones; None if it is written in a way that this can't extend.
+    """The text with new entries before the allowed ones; None if it is written in a way that this can't extend.
 
     Args:
         text: As it is.
@@ -51,7 +49,7 @@ def with_new_entries(text: str, document: Document, allowed: Sequence[str], new:
     """
     changed = _with_entries(text, allowed, new)
     wanted = copy.deepcopy(document)
-    wanted.setdefault("tool", {}).setdefault(TABLE, {})["allow"] = [*allowed, *new]
+    wanted.setdefault("tool", {}).setdefault(TABLE, {})["allow"] = [*new, *allowed]
     return changed if changed is not None and _means(changed, wanted) else None
 
 
@@ -98,26 +96,8 @@ def _with_entries(text: str, allowed: Sequence[str], new: Sequence[str]) -> str 
         head = text[: header.end()]
         head += "" if head.endswith("\n") else newline
         return head + newline.join(["allow = [", *lines, "]", ""]) + text[header.end() :]
-    for end in itertools.islice((found.start() for found in re.finditer(r"\]", text)), _MAX_BRACKETS):
-        if end < start.end():
-            continue
-        try:
-            listed = tomllib.loads("allow = " + text[start.end() - 1 : end + 1])["allow"]
-        except tomllib.TOMLDecodeError:  # a bracket inside a string or a comment
-            continue
-        if listed == list(allowed):
-            return _inserted(text, start.end(), end, lines, newline)
-    return None
-
-
-def _inserted(text: str, start: int, end: int, lines: Sequence[str], newline: str) -> str:
-    """The text with `lines` inserted before a list's closing bracket at `end`, after a comma."""
-    inside = text[start:end].rstrip()
-    needs_comma = bool(tomllib.loads(f"x = [{inside}\n]")["x"])
-    if needs_comma:
-        try:
-            tomllib.loads(f"x = [{inside}\n, 1]")
-        except tomllib.TOMLDecodeError:  # it already has a comma
-            needs_comma = False
-    comma = newline + "," if needs_comma and "#" in inside.rpartition("\n")[2] else "," if needs_comma else ""
-    return text[:start] + inside + comma + newline + newline.join([*lines, ""]) + text[end:]
+    behind = text[start.end() :]
+    if not allowed or behind.lstrip(" \t")[:1] not in ("\r", "\n", "#"):  # the list begins on the same line
+        entries = ", ".join(map(quoted, new))
+        return text[: start.end()] + entries + (", " if allowed else "") + behind.lstrip(" \t")
+    return text[: start.end()] + newline + newline.join(lines) + behind

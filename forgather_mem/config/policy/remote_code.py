@@ -48,8 +48,6 @@ WEIGHTS = ("generation_config", "target_lang")
 HUB = "hf://"
 """What a person allows for uploads to Hugging Face's hub."""
 
-_NUMBERS = frozenset((bool, int, float, type(None)))
-_SHORT = 20
 _PLACE = re.compile("|".join(PLACES))
 _TEXT = ""
 """The key of an item of a list that is not opened."""
@@ -165,20 +163,6 @@ def entry_for_address(address: str) -> str:
     found = _HOST.match(address)
     entry = found[0] + ("" if found[0].endswith("/") else "/") if found else ""
     return entry if is_below(address, entry) else ""
-
-
-def are_plain(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-    """Whether some arguments are numbers, words and short lists of these only, as most are."""
-    if not ROOTS.isdisjoint(kwargs):
-        return False
-    for value in (*args, *kwargs.values()):
-        items = value.items if type(value) is ListNode else value if type(value) is list else (value,)
-        if len(items) > _SHORT:
-            return False
-        for item in items:
-            if type(item) not in _NUMBERS and (type(item) is not str or ":" in item):
-                return False
-    return True
 
 
 def _pairs(

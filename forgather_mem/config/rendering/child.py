@@ -97,6 +97,8 @@ def answer(request: Request, cpu: CpuClock) -> dict[str, object]:
         "values": rendered.values,
         "unknown_blocks": [error.__dict__ for error in rendered.unknown_blocks],
         "start": astuple(rendered.locate.start),
+        "parent": rendered.parent,
+        "mentioned": list(rendered.mentioned),
         "num_chars": rendered.num_chars,
         "spent_s": cpu.taken_s(),
     }

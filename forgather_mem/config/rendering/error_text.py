@@ -17,6 +17,7 @@ from forgather_mem.errors import TemplateError, did_you_mean
 
 _QUOTED = re.compile(r"(?:got|named|tag|block|unexpected) '([^']+)'")
 _CHARACTER = re.compile(r"unexpected char ((\"'\"|'\"')|.+) at \d+")
+_UNCLOSED_TAG = re.compile(r"needs to be closed is '(\w+)'")
 _UNCLOSED = "is this quote closed on its line?"
 _LIMITS = "the limits are those of forgather_mem.config.limits.Limits; only code can raise them"
 _FUNCTIONS = {"root": "", "macro": "in a macro"}
@@ -36,6 +37,12 @@ def explain(error: Exception, compiler: Compiler) -> TemplateError:
     if isinstance(error, TemplateSyntaxError) or job.compiling is not None:
         source = job.compiling or job.loads[-1].source
         line = getattr(error, "lineno", None) if isinstance(error, TemplateSyntaxError) else None
+        if unclosed := _UNCLOSED_TAG.search(str(error)):
+            line, message, hint = (
+                _opened(source, unclosed[1]),
+                f"{unclosed[1]!r} has no end",
+                f"add -- end{unclosed[1]}",
+            )
         return _at(source, line or 1, error, message, hint, job.chain(source.key))
     frames = list(_frames(error, job))
     if not frames:
@@ -45,8 +52,19 @@ def explain(error: Exception, compiler: Compiler) -> TemplateError:
     return _at(source, line, error, message, hint, [part for part in (where, *job.chain(source.key)) if part])
 
 
+def _opened(source: Source, tag: str) -> int:
+    """The line of the last tag of this name that nothing closes."""
+    text = source.jinja()
+    opened: list[int] = []
+    for found in re.finditer(rf"\{{%[-+]?\s*(end)?{tag}\b", text):
+        opened = opened[:-1] if found[1] else [*opened, found.start()]
+    return text.count("\n", 0, opened[-1] if opened else 0) + 1
+
+
 def _at(source: Source, line: int, error: Exception, message: str, hint: str | None, chain: list[str]) -> TemplateError:
     text = source.lines[line - 1] if 0 < line <= len(source.lines) else ""
+    if text.lstrip().startswith("#"):
+        hint = "Jinja reads YAML's comments, too: begin this one with ##"
     place = source.place(line, _column(text, error), ", ".join(chain) or None)
     return place.error(message, hint=hint)
 
@@ -109,6 +127,8 @@ def _near_name(error: MissingName, compiler: Compiler) -> str | None:
 
 
 def _near_word(message: str, compiler: Compiler) -> str | None:
+    if end := re.search(r"unknown tag 'end(\w+)'", message):
+        return f"no -- {end[1]} is open here"
     match = re.search(r"[Nn]o (filter|test) named '([^']+)'", message)
     if match is None:
         return None

@@ -9,13 +9,11 @@ from __future__ import annotations
 import datetime
 import getpass
 import os
-import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
 _FILE_TIME = "%Y-%m-%dT%H-%M-%S"
-_MAC_SUPPORT = "Library/Application Support"
 
 
 def _local(moment: datetime.datetime) -> datetime.datetime:
@@ -55,55 +53,44 @@ def user_home_dir() -> str:
 
 
 def forgather_config_dir() -> str:
-    return user_config_dir("forgather", getpass.getuser())
+    return _FOLDERS["user_config_dir"]("forgather", getpass.getuser())
 
 
-def user_data_dir(appname: str | None = None, appauthor: str | None = None, version: str | None = None) -> str:
-    """The folder for a user's data, `~/.local/share` on Linux; `appauthor` has an effect on Windows only."""
-    return _folder("XDG_DATA_HOME", "~/.local/share", f"~/{_MAC_SUPPORT}", appname, version)
+def _folder(name: str, variable: str, default: str) -> Callable[..., str]:
+    """A folder of the XDG base directory specification 0.8: the variable if it is an absolute path, else the default.
+    `appauthor` has an effect on Windows only."""
+
+    def folder(appname: str | None = None, appauthor: str | None = None, version: str | None = None) -> str:
+        first = os.environ.get(variable, "").split(os.pathsep)[0]
+        base = first if os.path.isabs(first) else os.path.expanduser(default)
+        return os.path.join(base, *([appname, *([version] if version else [])] if appname else []))
+
+    folder.__name__ = name
+    return folder
 
 
-def user_cache_dir(appname: str | None = None, appauthor: str | None = None, version: str | None = None) -> str:
-    return _folder("XDG_CACHE_HOME", "~/.cache", "~/Library/Caches", appname, version)
-
-
-def user_config_dir(appname: str | None = None, appauthor: str | None = None, version: str | None = None) -> str:
-    return _folder("XDG_CONFIG_HOME", "~/.config", f"~/{_MAC_SUPPORT}", appname, version)
-
-
-def site_data_dir(appname: str | None = None, appauthor: str | None = None, version: str | None = None) -> str:
-    return _folder("XDG_DATA_DIRS", "/usr/local/share", f"/{_MAC_SUPPORT}", appname, version)
-
-
-def site_config_dir(appname: str | None = None, appauthor: str | None = None, version: str | None = None) -> str:
-    return _folder("XDG_CONFIG_DIRS", "/etc/xdg", f"/{_MAC_SUPPORT}", appname, version)
-
-
-def _folder(variable: str, linux: str, mac: str, appname: str | None, version: str | None) -> str:
-    """XDG base directory specification 0.8: the variable if it is an absolute path, else the default."""
-    first = os.environ.get(variable, "").split(os.pathsep)[0]
-    folder = first if os.path.isabs(first) else os.path.expanduser(mac if sys.platform == "darwin" else linux)
-    return os.path.join(folder, *([appname, *([version] if version else [])] if appname else []))
-
-
+_FOLDERS = {
+    name: _folder(name, *where)
+    for name, where in {
+        "user_data_dir": ("XDG_DATA_HOME", "~/.local/share"),
+        "user_cache_dir": ("XDG_CACHE_HOME", "~/.cache"),
+        "user_config_dir": ("XDG_CONFIG_HOME", "~/.config"),
+        "site_data_dir": ("XDG_DATA_DIRS", "/usr/local/share"),
+        "site_config_dir": ("XDG_CONFIG_DIRS", "/etc/xdg"),
+    }.items()
+}
 FUNCTIONS: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
     {
+        **{
+            name: getattr(os.path, name)
+            for name in ("normpath", "abspath", "relpath", "dirname", "basename", "splitext")
+        },
+        **_FOLDERS,
         "joinpath": os.path.join,
-        "normpath": os.path.normpath,
-        "abspath": os.path.abspath,
-        "relpath": os.path.relpath,
-        "dirname": os.path.dirname,
-        "basename": os.path.basename,
-        "splitext": os.path.splitext,
         "repr": repr,
         "modname_from_path": modname_from_path,
         "user_home_dir": user_home_dir,
         "getcwd": os.getcwd,
         "forgather_config_dir": forgather_config_dir,
-        "user_data_dir": user_data_dir,
-        "user_cache_dir": user_cache_dir,
-        "user_config_dir": user_config_dir,
-        "site_data_dir": site_data_dir,
-        "site_config_dir": site_config_dir,
     }
 )

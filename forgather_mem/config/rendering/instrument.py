@@ -34,6 +34,7 @@ class Outline:
         used_blocks: Blocks that it prints itself with `self.name()`.
         references: Template names written as constants, each with its kind of use and its line.
         names: Variables that it sets.
+        mentioned: Names in its expressions: of variables, of attributes, and texts, which may be keys.
     """
 
     blocks: dict[str, int] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class Outline:
     used_blocks: set[str] = field(default_factory=set)
     references: list[tuple[str, str, int]] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    mentioned: set[str] = field(default_factory=set)
 
 
 class Instrument(NodeTransformer):
@@ -130,15 +132,19 @@ class Instrument(NodeTransformer):
     def visit_Const(self, node: nodes.Const) -> nodes.Node:
         if isinstance(node.value, float) and not math.isfinite(node.value):
             raise TemplateSyntaxError("this number is too large for a float", node.lineno)
+        if isinstance(node.value, str):
+            self.outline.mentioned.add(node.value)
         return node
 
     def visit_Name(self, node: nodes.Name) -> nodes.Node:
+        self.outline.mentioned.add(node.name)
         if node.ctx == "store":
             self.outline.names.add(node.name)
         return node
 
     def visit_Getattr(self, node: nodes.Getattr) -> nodes.Node:
         self.generic_visit(node)
+        self.outline.mentioned.add(node.attr)
         if isinstance(node.node, nodes.Name) and node.node.name == "self":
             self.outline.used_blocks.add(node.attr)
         return node

@@ -56,9 +56,8 @@ class Renderer:
         self._sources = Sources(searcher, self._budgets, is_own)
         self._paste_values = paste_values
         self._marks = marks or TaintTokens()
-        self._global_vars = self._wrapped(global_vars or {})
-        self._marks.keep()
-        self._compiler = self._new_compiler(origins=False)
+        self._global_vars = global_vars or {}
+        self._compiler = Compiler(self._marks, paste_values=paste_values)
         self._read = read
         self._lock = threading.RLock()
 
@@ -132,6 +131,8 @@ class Renderer:
             job.moment = moment or job.moment
             text, values = self._run(self._compiler, job, source, wrapped)
             unknown = _unknown_blocks(self._compiler) if job.parents else ()
+            parent = job.parents.get(source.key)
+            outlines = [self._compiler.outline(load.source) for load in job.first.values()]
         locate = Tracer(lambda: self._trace(job, source, wrapped, text, values), source.place(1))
         return Rendered(
             name=source.name,
@@ -139,6 +140,8 @@ class Renderer:
             values=values,
             locate=locate,
             unknown_blocks=unknown,
+            parent=parent.name if parent is not None else None,
+            mentioned=frozenset().union(*(outline.mentioned for outline in outlines)),
             num_chars=job.source_chars,
         )
 
@@ -147,6 +150,7 @@ class Renderer:
     ) -> tuple[str, dict[str, str]]:
         """Render: the text, and the values in it."""
         compiler.begin(job, wrapped)
+        compiler.globals.update(self._wrapped(self._global_vars))
         try:
             template = compiler.main(source).template
             text = "".join(template.root_render_func(template.new_context(wrapped)))
@@ -173,7 +177,7 @@ class Renderer:
         again = Job(self._sources, budgets, moment=job.moment, resolved=dict(job.resolved))
         with self._lock:
             self._marks.reset()
-            compiler = self._new_compiler(origins=True)
+            compiler = Compiler(self._marks, paste_values=self._paste_values, origins=True)
             try:
                 marked = self._run(compiler, again, source, self._wrapped(untaint(wrapped)))
             except TemplateError:
@@ -182,11 +186,6 @@ class Renderer:
 
     def _wrapped(self, variables: Mapping[str, object]) -> dict[str, object]:
         return dict(variables) if self._paste_values else wrap(variables, self._marks.mark, self._budgets)
-
-    def _new_compiler(self, *, origins: bool) -> Compiler:
-        compiler = Compiler(self._marks, paste_values=self._paste_values, origins=origins)
-        compiler.globals.update(self._global_vars)
-        return compiler
 
 
 def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:

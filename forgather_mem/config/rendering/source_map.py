@@ -76,7 +76,7 @@ class SourceMap:
         written = source.lines[source_line - 1] if source_line <= len(source.lines) else ""
         at = written.find(piece, 0, MAP_LIMITS.line) if piece.strip() else 0
         found = at + offset - begin + 1 if at >= 0 else None
-        return source.place(source_line, found, ", ".join(chain) or None)
+        return source.place(source_line, found, ", ".join(chain) or None, len(origin.chain))
 
     @cached_property
     def _line_starts(self) -> list[int]:

@@ -76,6 +76,8 @@ def render(request: Request) -> Rendered:
         values=said["values"],
         locate=Tracer(lambda: _trace(request, said["text"]), SourceLocation(*said["start"])),
         unknown_blocks=tuple(map(rebuilt, said["unknown_blocks"])),
+        parent=said["parent"],
+        mentioned=frozenset(said["mentioned"]),
         num_chars=said["num_chars"],
         spent_s=said["spent_s"],
     )

@@ -36,23 +36,18 @@ class Mangled(TemplateRuntimeError):
 class TaintTokens:
     """The strings from outside in the current render, each with its token."""
 
-    __slots__ = ("_by_text", "_kept", "_last", "_secret", "by_token")
+    __slots__ = ("_by_text", "_last", "_secret", "by_token")
 
     def __init__(self, secret: str = "") -> None:
         self._secret = secret or os.urandom(12).hex()
         self._last = 0
-        self._kept: dict[str, str] = {}
         self.by_token: dict[str, str] = {}
         self._by_text: dict[str, str] = {}
 
-    def keep(self) -> None:
-        """Keep the current strings, those of global variables, for all renders."""
-        self._kept = dict(self.by_token)
-
     def reset(self) -> None:
         """Forget the strings of the last render."""
-        self.by_token = dict(self._kept)
-        self._by_text = {text: token for token, text in self._kept.items()}
+        self.by_token.clear()
+        self._by_text.clear()
 
     def in_tags(self, text: str) -> str:
         """The text with values inside a tag's name filled in, as in `!call:{{ folder }}/file.py:name`.

@@ -50,12 +50,12 @@ class Source:
         text = "\n".join(self.lines)
         return text if is_plain(text) else to_jinja(text)
 
-    def place(self, line: int, column: int | None = None, chain: str | None = None) -> SourceLocation:
+    def place(self, line: int, column: int | None = None, chain: str | None = None, level: int = 0) -> SourceLocation:
         """The location of a line, 1-based; the column defaults to its first visible character."""
         text = self.lines[line - 1] if 0 < line <= len(self.lines) else None
         if column is None:
             column = 1 + (len(text) - len(text.lstrip()) if text and text.strip() else 0)
-        return SourceLocation(self.file_name, self.first_line + line - 1, column, text, chain)
+        return SourceLocation(self.file_name, self.first_line + line - 1, column, text, chain, level)
 
 
 class Sources:
@@ -81,13 +81,11 @@ class Sources:
             TemplateError: if the file can't or must not be read.
             StrangersTemplate: if it may not be rendered here.
         """
-        known = self._loaded.get(name)
-        if known is not None and self.searcher.is_current(known[0]):
-            return known[1]
-        found = self.searcher.find(name)
+        known, found = self._loaded.get(name), self.searcher.find(name)
         if found is None:
-            self._loaded.pop(name, None)
             return None
+        if known is not None and known[0] == found:
+            return known[1]
         if not self._is_own(found.file):
             raise StrangersTemplate(found.name)
         head = self.from_text(self.searcher.read(found), found.name, found.file)

@@ -20,6 +20,7 @@ class SourceLocation:
         column: 1-based.
         source_line: The text of that line, None if unknown.
         chain: How it was reached, e.g. "in block callback_list, extended by configs/demo.yaml".
+        level: By how many steps: 0 is the requested template itself, 1 what it uses.
     """
 
     template: str
@@ -27,6 +28,13 @@ class SourceLocation:
     column: int = 1
     source_line: str | None = None
     chain: str | None = None
+    level: int = 0
+
+    @property
+    def block(self) -> str | None:
+        """The block that it is in."""
+        first = (self.chain or "").partition(", ")[0]
+        return first.removeprefix("in block ") if first.startswith("in block ") else None
 
     def __str__(self) -> str:
         return f"{self.template}:{self.line}:{self.column}"

@@ -24,6 +24,8 @@ class Rendered:
         values: Maps each token to the text of its value.
         locate: Maps a 1-based line and column of `text` to their origin.
         unknown_blocks: Blocks of child templates that no parent has; their content is not in `text`.
+        parent: Name of the template that it extends.
+        mentioned: The names in expressions of its templates: of variables, and of parts of these.
         num_chars: Text of all its templates.
         spent_s: CPU time that another process has taken for it.
     """
@@ -33,6 +35,8 @@ class Rendered:
     values: Mapping[str, str] = field(default_factory=dict)
     locate: Callable[[int, int], SourceLocation]
     unknown_blocks: tuple[TemplateError, ...] = ()
+    parent: str | None = None
+    mentioned: frozenset[str] = frozenset()
     num_chars: int = 0
     spent_s: float = 0.0
 

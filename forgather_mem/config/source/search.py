@@ -114,13 +114,6 @@ class Searcher:
                 return Found("/".join(parts), file, _stamp(status))
         return None
 
-    def is_current(self, found: Found) -> bool:
-        """Whether a file is unchanged since it was found."""
-        try:
-            return _stamp(os.stat(found.file)) == found.stamp
-        except ours(OSError):
-            return False
-
     def read(self, found: Found) -> str:
         """The text of a template's file.
 

@@ -59,8 +59,8 @@ def test_every_node_has_a_path_by_targets_first():
 def test_what_only_a_definition_leads_to_has_the_path_of_the_definition():
     found = graph(".define: {x: [&a [1]]}\nb: 1\n")
     (_, value) = found.definitions[0]
-    assert found.path(value.entries["x"].items[0]) == "$['.define'].x[0]"
-    assert found.path(ListNode(mark=0)) is None
+    assert Paths(found).of(value.entries["x"].items[0]) == "$['.define'].x[0]"
+    assert Paths(found).of(ListNode(mark=0)) is None
 
 
 def test_a_walk_sees_shared_nodes_once_in_written_order():

@@ -179,41 +179,6 @@ def test_the_two_special_keywords_are_taken_out():
     assert node("!singleton:f.py:C {kwargs: {submodule_searchpath: a}}").searchpath == ("a",)
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "word"),
-    [
-        ("a: 1\ncallbacks !dlist\n    gc: !call:x\n        e: 2\nb: 2\n", 2, "callbacks"),
-        ("callbacks\n    gc: 3\n", 1, "callbacks"),
-        ("callbacks !list\n    - !call:x\n        e: 1\n", 1, "callbacks"),
-        ("# one\nlr 3\n# two\nb: 2\n", 2, "lr"),
-        ("a: 1\n\nlr 3\nb: 2\n", 3, "lr"),
-        ("a:\n    b: !call:x\n        every_steps 2\n        log: 1\n", 3, "every_steps"),
-        ("a:\n  b: 1\n  lr 3  # why\nc: 4\n", 3, "lr"),
-        ("a:\n  b: 1\n  lr 3\n", 3, "lr"),
-        ("a: &x\n    lr 3\n    b: 2\n", 2, "lr"),
-        ("x:\n  - a: 1\n  lr [1, 2]\ny: 1\n", 3, "lr"),
-    ],
-)
-def test_a_line_that_lacks_a_colon_is_the_one_that_is_shown(text, line, word):
-    with pytest.raises(TemplateError) as refused:
-        parse(Rendered.as_is(text))
-    assert refused.value.line == line
-    assert refused.value.source_line.lstrip().startswith(word)
-    assert refused.value.hint == f"is a ':' missing after {word!r}?"
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [("a: b: c\n", 1), ("a:\n  b: some text\n    more\n    c: 3\n", 4), ("x:\n  - a\n  - b\n    c: 3\n", 4),
-     ("a: 'lr'\n  b: 1", 2), ("a: [x\nb: 1\nc: 2", 2), ("a: \"x y\nb: 1\n", 2)],
-)  # fmt: skip
-def test_no_colon_is_asked_for_where_something_else_is_wrong(text, line):
-    with pytest.raises(TemplateError) as refused:
-        parse(Rendered.as_is(text))
-    assert refused.value.line == line
-    assert "missing" not in (refused.value.hint or "")
-
-
 def test_a_key_without_a_colon_below_a_mapping_tag_is_asked_about():
     with pytest.raises(TemplateError, match="takes a mapping") as refused:
         parse(Rendered.as_is("a: !dlist\n    gc 3\n"))

@@ -40,7 +40,7 @@ def test_entries_are_added_and_all_else_stays(tmp_path, text):
         before = tomllib.loads(text)
     old = entries_of_folder(tmp_path)
     assert add_entries(tmp_path, ["my_module", "json:JSONDecoder", "my_module"]) == path
-    assert entries_of_folder(tmp_path) == [*old, "my_module", "json:JSONDecoder"]
+    assert entries_of_folder(tmp_path) == ["my_module", "json:JSONDecoder", *old]
     after = tomllib.loads(path.read_bytes().decode())
     after["tool"]["forgather_mem"].pop("allow")
     before.setdefault("tool", {}).setdefault("forgather_mem", {}).pop("allow", None)
@@ -48,7 +48,7 @@ def test_entries_are_added_and_all_else_stays(tmp_path, text):
     for comment in ("# first ]", "# second", "# why", "# ours", "# two"):
         assert (comment in path.read_text()) == (text is not None and comment in text)
     assert add_entries(tmp_path, ["my_module"])
-    assert entries_of_folder(tmp_path) == [*old, "my_module", "json:JSONDecoder"]
+    assert entries_of_folder(tmp_path) == ["my_module", "json:JSONDecoder", *old]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_entries_are_added_and_all_else_stays(tmp_path, text):
 def test_a_table_written_in_another_way_is_left_alone_with_advice(tmp_path, text):
     path = tmp_path / "pyproject.toml"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r'write allow = \["a", "b"\] in \[tool\.forgather_mem\]'):
+    with pytest.raises(ValueError, match=r'write allow = \["b", "a"\] in \[tool\.forgather_mem\]'):
         add_entries(tmp_path, ["b"])
     assert path.read_text() == text
 
@@ -76,12 +76,8 @@ def test_any_entries_survive(tmp_path_factory, old, new):
     written = json.dumps(old, ensure_ascii=False).replace("\x7f", "\\u007f")
     text = "[project]\nx = 1\n[tool.forgather_mem]\nallow = " + written + "\ny = [2]\n"
     (folder / "pyproject.toml").write_bytes(text.encode())
-    expected = list(dict.fromkeys([*old, *new])) if len(set(old)) == len(old) else None
     add_entries(folder, new)
-    found = entries_of_folder(folder)
-    assert found[: len(old)] == old
-    assert set(found) == {*old, *new}
-    assert expected is None or found == expected
+    assert entries_of_folder(folder) == [*(entry for entry in dict.fromkeys(new) if entry not in old), *old]
 
 
 @pytest.mark.parametrize("value", ["[" * 50_000, "{a=" * 50_000, '"x"' + "#" * 1_000_000])
@@ -105,7 +101,7 @@ def test_a_byte_order_mark_is_read_over_and_stays(tmp_path):
     path.write_bytes(b'\xef\xbb\xbf[tool.forgather_mem]\r\nallow = ["a"]\r\n')
     assert entries_of_folder(tmp_path) == ["a"]
     add_entries(tmp_path, ["b"])
-    assert entries_of_folder(tmp_path) == ["a", "b"]
+    assert entries_of_folder(tmp_path) == ["b", "a"]
     assert path.read_bytes().startswith(b"\xef\xbb\xbf[tool")
 
 
@@ -138,9 +134,8 @@ def test_a_long_line_of_numbers_is_no_long_key(tmp_path):
             "[tool.forgather_mem]\n" + "".join(f"k{i}{'.a' * 98} = 1\n" for i in range(1_000)),
             "its keys have too many parts",
         ),
-        ('[tool.forgather_mem]\nallow = ["' + "]" * 200_000 + '"]\n', "can't be extended"),
     ],
-    ids=["no table of tools", "no table of ours", "a long key", "many keys", "brackets"],
+    ids=["no table of tools", "no table of ours", "a long key", "many keys"],
 )
 def test_a_hostile_pyproject_is_refused_at_once(tmp_path, text, message):
     (tmp_path / "pyproject.toml").write_text(text)

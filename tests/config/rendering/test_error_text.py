@@ -15,7 +15,7 @@ from tests.config.rendering.folders import error
         ("a: {{ 1 / (1 - 1) }}", 1, 1, "ZeroDivisionError", None),
         ("## c\n\n  {{ 1|toyam }}", 3, 8, "no filter named 'toyam'", "did you mean 'toyaml'?"),
         ("a: {{ 1 is nun }}", 1, 12, "no test named 'nun'", None),
-        ("-- if x\na: 1\n", 2, 1, "unexpected end of template", None),
+        ("-- if x\na: 1\n", 1, 1, "'if' has no end", "add -- endif"),
         ("-- endif", 1, 4, "unknown tag 'endif'", None),
         ("a\n{{ '' }", 2, 7, "unexpected '}'", None),
         ("[a]\n[b]\n[a]\n", 3, 2, "block 'a' defined twice", None),

@@ -1,0 +1,51 @@
+"""What people write by mistake, and what `check` and `load_callbacks` answer: what it is, where, and what to do."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from forgather_mem import load_callbacks
+from forgather_mem.cli.app import dispatch
+from forgather_mem.errors import TemplateError
+
+CHILD = '-- extends "callbacks/memory.yaml"\n\n[callback_list]\n'
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text())
+NOTES = ("another target",)  # whoever names it may build it
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake["name"])
+def test_a_mistake_is_answered_with_what_where_and_what_to_do(capsys, mistake):
+    Path("t.yaml").write_text(mistake["template"])
+    code = dispatch(["check", "t.yaml"])
+    with pytest.raises(TemplateError) as refused:
+        load_callbacks("t.yaml")
+    assert code == (0 if mistake["name"] in NOTES else 1)
+    for said in (capsys.readouterr().out, str(refused.value)):
+        assert said.startswith(f"t.yaml:{mistake['line'] or ''}")
+        for part in (mistake["wrong"], mistake["cure"]):
+            assert part in re.sub(r"\s+", " ", said)
+
+
+def test_a_null_for_nothing_is_a_note_and_one_for_what_a_merge_brings_is_none(capsys):
+    Path("t.yaml").write_text(f"{CHILD}    == super()\n    my_own: null\n    gc: null\n")
+    assert dispatch(["check", "t.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("t.yaml:5:5: there is no 'my_own' to remove\n")
+    assert out.endswith("t.yaml: 1 note: trainer_callbacks = ClearCacheCallback, TBMemoryLogger\n")
+    merged = ".all: &all {gc: !call:random:Random [], other: !call:random:Random []}\n"
+    Path("t.yaml").write_text(f"{merged}trainer_callbacks: !dlist\n    <<: *all\n    gc: null\n")
+    assert dispatch(["check", "t.yaml"]) == 0
+    assert capsys.readouterr().out == "t.yaml: no problems found: trainer_callbacks = Random\n"
+
+
+def test_a_block_that_is_emptied_on_purpose_is_no_mistake(capsys):
+    Path("t.yaml").write_text(CHILD)
+    assert dispatch(["check", "t.yaml"]) == 0
+    assert "lost" not in capsys.readouterr().out
