@@ -139,7 +139,7 @@ def test_a_resumed_run_counts_its_own_steps() -> None:
 
 def test_the_text_for_the_tensorboard_page_does_not_tell_how_to_open_it() -> None:
     assert verdict(build_report(gpu_run()))[0] == text_of(built(gpu_run())).replace(
-        "\n\ntensorboard --logdir out                     tags mem_*", ""
+        "\n\ntensorboard --logdir out                     the tab Memory, tags mem_*", ""
     )
 
 
