@@ -243,7 +243,7 @@ def script_name(report: RunReport) -> str:
     folder, name = os.path.split(report.run.script)
     if name == "__main__.py":  # python -m package
         name = os.path.basename(folder)
-    return name or "training"
+    return "notebook" if name == "ipykernel_launcher.py" else name or "training"
 
 
 def _ranks(report: RunReport) -> Iterator[str]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from forgather_mem.engine.summary import RunFacts, RunSummary
-from forgather_mem.reporting.build import Report, build_report, verdict, write_report
+from forgather_mem.load import Report
+from forgather_mem.reporting.build import build_report, verdict, write_report
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.telemetry.report import Collector
 from forgather_mem.telemetry.report_schema import to_dict
