@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]' -c constraints.txt
 	touch $(READY)
 
-demo: $(READY)  ## train a tiny model, show where the memory went
+demo: $(READY)  ## train a tiny model that leaks, show who holds what grows
 	$(BIN)/forgather-mem demo
 
 test: $(READY)  ## what CI runs; the checks of the source beside the tests, of which some wait

@@ -1,8 +1,8 @@
 """The pictures of docs/dashboards.md and README.md, taken anew from the pages of real runs.
 
-    forgather-mem demo --steps 120
+    python demo.py steps=120                                       # ConfigEnvironment().load("configs/demo.yaml", ...)
     forgather-mem run train.py                                     # README.md's script
-    forgather-mem run -m forgather_mem demo --set output_dir=page  # a page with phases, evaluations and collections
+    forgather-mem run demo.py output_dir=page                      # a page with phases, evaluations and collections
     python docs/take_screenshots.py out/demo --leak out/forgather_mem --page page --tab out
 
 Needs Chromium with its chromedriver, and Pillow.

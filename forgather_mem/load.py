@@ -16,13 +16,14 @@ from forgather_mem.telemetry.switch import is_switched_off, why_off
 
 if TYPE_CHECKING:
     from forgather_mem.config.policy.policy import Policy
+    from forgather_mem.engine.summary import RunSummary
     from forgather_mem.loops.observed import ObservedLoop
-    from forgather_mem.reporting.build import Report
+    from forgather_mem.telemetry.report import RunReport
 
 logger = logging.getLogger(__name__)
 
 _NOTHING_HEARD = (
-    "forgather-mem: no training step was heard in this process: put watch() where the steps are made "
+    "forgather-mem: no training step was seen in this process: put watch() where the steps are made "
     "(with Ray, in the worker's function)"
 )
 
@@ -268,7 +269,7 @@ class WatchedLoop:
 
         report = None if self._quiet else _report_of(self.callbacks, None)
         if report is not None:
-            print_line(str(report), sys.stderr)
+            print_line(str(report), sys.stdout if "ipykernel" in sys.modules else sys.stderr)  # there that is red
 
 
 class Attached:
@@ -285,6 +286,9 @@ class Attached:
         self._why_not = why_not  # why nothing was added to the trainer
         self.callbacks = tuple(callbacks)
         self.options = options
+
+    def __repr__(self) -> str:
+        return self._why_not or "watching: report() after train()"
 
     def report(self) -> Report:
         """The memory report of the current or last training. `print` it to read it.
@@ -328,10 +332,53 @@ class Attached:
             link.leave(self.callbacks)
 
 
+class Report(dict[str, Any]):
+    """Schema 1 as a dict that prints as the text for people, and that a notebook shows as its page."""
+
+    @classmethod
+    def of(cls, summary: RunSummary) -> Report:
+        """The report of a finished run, or of a running one up to now."""
+        from forgather_mem.reporting.build import build_report
+        from forgather_mem.telemetry.report_schema import to_dict
+
+        return cls(to_dict(build_report(summary)))
+
+    @classmethod
+    def of_nothing(cls, why: str) -> Report:
+        """The report of a training that was not watched: all its numbers are 0, and its text says why."""
+        from forgather_mem.engine.summary import RunSummary
+
+        summary = RunSummary()
+        summary.switched_off = [why]
+        return cls.of(summary)
+
+    def __str__(self) -> str:
+        from forgather_mem.reporting.text import report_text
+
+        if self["run"]["end"] and self["run"]["folder"]:
+            # Whoever waits for the script need not print it again
+            run_session.note(run_session.PRINTED, self["run"]["folder"])
+        return report_text(self._parsed())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))  # shown by IPython
+
+    def _repr_html_(self) -> str:
+        from forgather_mem.page.data import run_data
+        from forgather_mem.page.html import framed
+
+        folder = self["run"]["folder"]
+        return framed([run_data(self._parsed(), folder if folder and os.path.isdir(folder) else None)])
+
+    def _parsed(self) -> RunReport:
+        from forgather_mem.telemetry.report import RunReport
+        from forgather_mem.telemetry.report_schema import from_dict
+
+        return from_dict(RunReport, self)
+
+
 def _report_of(callbacks: Sequence[Any], why_not: str | None) -> Report | None:
     """The report of the training that one of these takes part in; None if there is none and no reason why."""
-    from forgather_mem.reporting.build import Report
-
     for callback in callbacks:
         summary = getattr(callback, "summary", None)
         if summary is not None:

@@ -3,6 +3,7 @@
     %forgather_mem                      what holds how much
     %forgather_mem release model Out    lets go of a variable, of all remembered results; says who still holds
     %forgather_mem release error        empties the frames that the last error keeps
+    %%forgather_mem                     as the first line of a cell: what the cell took, and who holds what is new
 
 A notebook keeps more than its variables: every displayed result (`Out[3]`, `_3`, `_`), and the last error with all
 frames of its traceback, which hold models and batches.
@@ -23,6 +24,7 @@ from forgather_mem.reclaim.sequence import give_back, memory_now, write_steps
 from forgather_mem.sinks.console import print_line
 from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.system.headroom import host_rooms
+from forgather_mem.system.usage import UsageWindow
 from forgather_mem.units import format_bytes
 
 if TYPE_CHECKING:
@@ -50,16 +52,17 @@ class Alive:
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Called by `%load_ext`."""
 
-    def forgather_mem(line: str) -> None:
-        """Shows what is alive: %forgather_mem. Releases it: %forgather_mem release NAME..."""
-        print_line(run_magic(shell, line))
+    def forgather_mem(line: str, cell: str | None = None) -> None:
+        print_line(run_magic(shell, line) if cell is None else measure_cell(shell, cell))
 
-    shell.magics_manager.register_function(forgather_mem, magic_kind="line", magic_name="forgather_mem")
+    forgather_mem.__doc__ = __doc__
+    shell.magics_manager.register_function(forgather_mem, magic_kind="line_cell", magic_name="forgather_mem")
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Called by `%unload_ext`."""
-    shell.magics_manager.magics["line"].pop("forgather_mem", None)
+    for magics in shell.magics_manager.magics.values():
+        magics.pop("forgather_mem", None)
 
 
 def run_magic(shell: InteractiveShell, line: str) -> str:
@@ -70,6 +73,21 @@ def run_magic(shell: InteractiveShell, line: str) -> str:
     if words[0] == "release" and len(words) > 1:
         return "\n".join(_release(shell, list(dict.fromkeys(words[1:]))))
     return f"%forgather_mem {line}: write %forgather_mem, or %forgather_mem release NAME... (a variable, Out, error)"
+
+
+def measure_cell(shell: InteractiveShell, cell: str) -> str:
+    """Run a cell; returns what it took, and the names that hold more than before."""
+    known = {row.name: row.num_bytes for row in what_is_alive(shell)}
+    window = UsageWindow.open()
+    shell.run_cell(cell)  # type: ignore[no-untyped-call]
+    span = window.close()
+    spans = [("host", span.host), *([("GPU", span.device)] if span.device is not None else [])]
+    sizes = [
+        f"{place} {format_bytes(one.start_bytes)} -> {format_bytes(one.end_bytes)}, peak {format_bytes(one.peak_bytes)}"
+        for place, one in spans
+    ]
+    new = [row for row in what_is_alive(shell) if row.num_bytes > known.get(row.name, 0)]
+    return "\n".join([f"forgather_mem: {'; '.join(sizes)}", *_rows(new)])
 
 
 def what_is_alive(shell: InteractiveShell) -> list[Alive]:
@@ -92,16 +110,19 @@ def _table(shell: InteractiveShell) -> str:
     room = next(iter(host_rooms()), None)
     limit = "" if room is None else f" ({format_bytes(room.free_bytes)} free, {room.limit})"
     lines = [f"forgather_mem: {write_steps(memory_now())}{limit}"]
-    width = max((len(row.name) for row in rows), default=0)
-    lines += [f"  {row.name:<{width}}  {format_bytes(row.num_bytes):>10}  {row.what}" for row in rows[:MAX_ROWS]]
-    if len(rows) > MAX_ROWS:
-        rest = sum(row.num_bytes for row in rows[MAX_ROWS:])
-        lines.append(f"  {len(rows) - MAX_ROWS} more  {format_bytes(rest)}")
+    lines += _rows(rows)
     total = sum(row.num_bytes for row in live_tensors()) if "torch" in sys.modules else 0
     lines.append(f"  all live tensors: {format_bytes(total)}")
     if rows:
         lines.append(f"  release by name: %forgather_mem release {rows[0].name}")
     return "\n".join(lines)
+
+
+def _rows(rows: list[Alive]) -> Iterator[str]:
+    width = max((len(row.name) for row in rows), default=0)
+    yield from (f"  {row.name:<{width}}  {format_bytes(row.num_bytes):>10}  {row.what}" for row in rows[:MAX_ROWS])
+    if len(rows) > MAX_ROWS:
+        yield f"  {len(rows) - MAX_ROWS} more  {format_bytes(sum(row.num_bytes for row in rows[MAX_ROWS:]))}"
 
 
 def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:

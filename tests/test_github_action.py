@@ -42,11 +42,12 @@ def test_memory_that_has_grown_fails_the_step_and_stands_in_the_summary(tmp_path
     subprocess.run([sys.executable, "-m", "forgather_mem", *write], cwd=tmp_path, check=True, capture_output=True)
     code, summary, output = step(tmp_path, "job.py 1", baseline="memory.json")
     assert code == 0
-    assert summary.startswith("### Memory\n```text\n== forgather-mem == job.py ==")
+    assert summary.startswith("### Memory: not grown\n")
+    assert "<details><summary>The report</summary>\n\n```text\n== forgather-mem == job.py ==" in summary
     assert output == f"report={tmp_path}/memory-report.json\n"
     code, summary, _ = step(tmp_path, "job.py 128", baseline="memory.json")
     assert code == 3
-    assert "forgather-mem: the peak of host: " in summary
+    assert summary.startswith("### Memory: grown\n```text\nthe peak of host: "), "the decision comes first"
 
 
 def test_a_run_is_compared_with_another_and_a_failing_command_keeps_its_code(tmp_path: Path) -> None:
@@ -54,6 +55,7 @@ def test_a_run_is_compared_with_another_and_a_failing_command_keeps_its_code(tmp
     write_report(run(), tmp_path / "before")
     code, summary, _ = step(tmp_path, "fails.py", compare_with="before")
     assert code == 7
+    assert summary.startswith("### Memory: the command failed with 7\n")
     assert "| memory | before | memory-report.json | difference |" in summary
 
 
@@ -98,6 +100,6 @@ def test_what_a_training_prints_stays_inside_its_fence(tmp_path: Path) -> None:
     )
     code, summary, _ = step(tmp_path, "prints.py")
     lines = summary.splitlines()
-    assert (code, lines[1], lines[-1]) == (0, "``````text", "``````")
+    assert (code, lines[4], lines[-3]) == (0, "``````text", "``````")
     assert lines.count("``````") == 1
     assert "`````" in lines

@@ -74,8 +74,7 @@ def test_the_commands_run_from_the_wheel(clean: Path, tmp_path: Path) -> None:
     assert output(tmp_path, ours, "check", "callbacks/memory.yaml").startswith(
         "callbacks/memory.yaml: no problems found"
     )
-    small = ["--set", "hidden_size=32", "--set", "num_layers=1", "--set", "block_size=32"]
-    assert " == 3 steps, " in output(tmp_path, ours, "demo", "--steps", "3", *small)
+    output(tmp_path, ours, "demo", "--steps", "3")
     assert "== 3 steps" in output(tmp_path, ours, "report", "out")
     output(tmp_path, ours, "report", "out", "--html", "page.html")
     assert "where the memory went" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -115,7 +115,7 @@ def test_a_loop_that_is_not_watched_may_tell_what_it_likes(monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-NOTHING_HEARD = "forgather-mem: no training step was heard in this process: put watch() where the steps are made"
+NOTHING_HEARD = "forgather-mem: no training step was seen in this process: put watch() where the steps are made"
 
 
 def test_a_block_in_which_no_step_is_heard_says_so_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

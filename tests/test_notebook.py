@@ -35,6 +35,8 @@ CELLS = {
     "release variable": "%forgather_mem release error",
     "variable left": "print('error' in globals())",
     "usage": "%forgather_mem relase model",
+    "measure": "%%forgather_mem\nfresh = torch.ones(2**20); large = torch.ones(2**24).sum()\nprint('ran')",
+    "help": "print(get_ipython().magics_manager.magics['cell']['forgather_mem'].__doc__)",
     "unload": "%unload_ext forgather_mem.notebook",
     "unloaded": "print('forgather_mem' in get_ipython().magics_manager.magics['line'])",
 }
@@ -60,6 +62,16 @@ def test_what_is_alive_is_shown_by_name_the_largest_first(printed: dict[str, str
     ]  # Out[4] is the model, which has a name already
     assert lines[4].strip() == "all live tensors: 19.3 MiB"
     assert lines[5].strip() == "release by name: %forgather_mem release error"
+
+
+def test_a_cell_says_what_it_took_and_who_holds_what_is_new(printed: dict[str, str]) -> None:
+    ran, sizes, fresh, *_ = printed["measure"].splitlines()
+    assert ran == "ran"
+    start, end, most = map(float, re.findall(r"([\d.]+) MiB", sizes))
+    assert end - start > 3
+    assert most - end > 40, "the sum was of a tensor that is gone"
+    assert re.fullmatch(r"  fresh +4.0 MiB  Tensor \[1048576\] float32", fresh)
+    assert "%forgather_mem release error" in printed["help"]
 
 
 def test_a_misspelt_name_is_said(printed: dict[str, str]) -> None:

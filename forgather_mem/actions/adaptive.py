@@ -1,9 +1,9 @@
-"""Repeats an action as long as it pays off, and stops it when it does not."""
+"""Repeats an action as long as it pays off, and ever more rarely when it does not."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,33 +23,32 @@ class AdaptiveLimits:
     """When an action pays off, and how often one that does not is tried again. Measured by benchmarks/clearing.py.
 
     Attributes:
-        tries: Useless calls in a row, after which most are skipped.
-        stretch: Then every call of so many is made.
-        stretched_tries: So often it is stretched again; then there are none.
+        tries: Useless calls in a row, after which the interval is doubled, and again after each further one.
         watched_steps: After so many steps freed memory counts as kept.
         kept_frac: Of what a call freed: if so much stayed free it has paid off.
+        objects: A collection that found so many has paid off.
+        grown_frac: If what an action could free has grown by more, the interval is what it was.
     """
 
-    tries: int = 3
-    stretch: int = 32
-    stretched_tries: int = 3
+    tries: int = 2
     watched_steps: int = 3
     kept_frac: float = 0.2
+    objects: int = 1000
+    grown_frac: float = 0.1
 
 
 LIMITS = AdaptiveLimits()
 
 
 class Adaptive:
-    """Runs another action as long as that pays off.
+    """Runs another action as long as that pays off, and at most once a step.
 
     A clear or trim pays off if enough of what it freed is still free three steps later, or at the next call if that is
-    sooner; a collection, if it found anything. After three useless calls in a row only every 32nd is made, then every
-    64th and 128th, and if these are useless too, none. One log line gives the reason. A call that pays off resets
-    everything.
+    sooner; a collection, if it freed 1 MiB or found 1,000 objects. After two useless calls in a row the interval is
+    doubled, and again after each further one. One log line gives the reason. A call that pays off resets everything.
 
-    A cache that refills immediately may grow even larger if it is not cleared. So while clears are skipped, their
-    schedule is restored as soon as more memory is unused than ever before a clear, and then it stays.
+    What is left alone may grow: a cache that refills even larger, or objects that only a collection frees. So as soon
+    as what the action could free is a tenth larger than it ever was at a call, the next one is made.
 
     Args:
         action: `ClearCache`, `TrimHost` or `Collect`: an action recorded in the ledger.
@@ -74,42 +73,42 @@ class _Adapted:
     def __init__(self, named: Any, run: RunInfo) -> None:
         self.action = run.begun(named)
         self._named = named
-        self._calls = 0
-        self._next_call = 0
-        self._num_useless = 0
+        self._levels: Callable[[], Sequence[float]] = getattr(named, "levels", tuple)
+        self._calls = self._last_call = self._next_call = self._num_useless = 0
         self._judged = True
         self._last_step = -1
         self._found = 0.0
-        self._highest_unused_bytes = 0.0  # at a due call that was made
-        self._holds_down = False  # more was unused as soon as calls were skipped
+        self._highest: list[float] = []  # of the levels, at a due call that was made
+        self._holds_down = False  # they were higher as soon as calls were skipped
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        if moment.step == self._last_step:
+            return NOTHING
         self._calls += 1
         if not self._judged and (self._is_due() or moment.step - self._last_step >= LIMITS.watched_steps):
             self._judge(moment)
-        unused_bytes = self._unused_bytes()
+        levels = self._levels()
         if not self._is_due():
-            if unused_bytes < self._highest_unused_bytes * (1 + LIMITS.kept_frac) + KEPT_BYTES:
+            if not self._have_grown(levels):
                 return NOTHING
             self._holds_down, self._num_useless = True, 0
         values = self.action(moment, sample)
         if values:
-            self._highest_unused_bytes = max(self._highest_unused_bytes, unused_bytes)
-            self._last_step, self._judged = moment.step, False
+            self._highest = [*map(max, levels, self._highest or levels)]
+            self._last_step, self._last_call, self._judged = moment.step, self._calls, False
             self._found = values.get("collect/objects", 0.0)
             self._wait()
         return values
 
-    def _unused_bytes(self) -> float:
-        measure = getattr(self._named, "unused_bytes", None)
-        return (measure() if measure is not None else None) or 0.0
+    def _have_grown(self, levels: Sequence[float]) -> bool:
+        pairs = zip(levels, self._highest, strict=True)
+        return any(now > (1 + LIMITS.grown_frac) * max(highest, KEPT_BYTES) for now, highest in pairs)
 
     def _is_due(self) -> bool:
-        return self._calls >= self._next_call and self._num_useless < LIMITS.tries + LIMITS.stretched_tries
+        return self._calls >= self._next_call
 
     def _wait(self) -> None:
-        stretched = self._num_useless - LIMITS.tries
-        self._next_call = self._calls + (1 if stretched < 0 else LIMITS.stretch << stretched)
+        self._next_call = self._last_call + (1 << max(0, self._num_useless - LIMITS.tries + 1))
 
     def _judge(self, moment: Moment) -> None:
         """Judge our last call by the ledger, as far as the steps since have shown."""
@@ -117,12 +116,10 @@ class _Adapted:
         if outcome is None or outcome.step != self._last_step:
             return
         self._judged = True
-        if self._found or pays(outcome) or (self._holds_down and outcome.freed_bytes >= KEPT_BYTES):
-            self._num_useless, self._next_call = 0, self._calls
-            return
-        self._num_useless += 1
-        if self._num_useless >= LIMITS.tries:
-            self._wait()
+        enough = outcome.freed_bytes >= KEPT_BYTES and (self._holds_down or self._named.books == "collect")
+        has_paid = enough or self._found >= LIMITS.objects or pays(outcome)
+        self._num_useless = 0 if has_paid else self._num_useless + 1
+        self._wait()
         if self._num_useless == LIMITS.tries:
             self._tell(moment.run, outcome)
 
@@ -130,8 +127,8 @@ class _Adapted:
         text = (
             f"{type(self._named).__name__} does not pay off: the call at step {outcome.step} took "
             f"{format_duration(outcome.time_s)}, freed {format_bytes(outcome.freed_bytes)}, and "
-            f"{format_bytes(outcome.retaken_bytes)} of that was allocated again; from now on only every "
-            f"{LIMITS.stretch}nd call is made, then fewer, then none, unless one pays off"
+            f"{format_bytes(outcome.retaken_bytes)} of that was allocated again; from now on the interval is doubled "
+            "after each call, until one pays off"
         )
         logger.warning("%s", text)
         run.emit(Finding(kind="adaptive", step=outcome.step, text=text, data={"what": self._named.books}))

@@ -43,6 +43,10 @@ class ClearCache:
         reserved, allocated = gauge(stats, "reserved_bytes"), gauge(stats, "allocated_bytes")
         return None if reserved is None or allocated is None else float(reserved - allocated)
 
+    def levels(self) -> tuple[float]:
+        """What decides when `Adaptive` clears again: the unused bytes, 0 without a device."""
+        return (self.unused_bytes() or 0.0,)
+
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         return clear_cache(garbage_collection=self.garbage_collection)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ class Collect:
 
     def __post_init__(self) -> None:
         check_generation("Collect", self.generation)
+
+    def levels(self) -> tuple[float, float]:
+        """When they grow `Adaptive` collects again: anonymous memory, and the blocks of Python's allocator."""
+        return own_memory().anonymous_bytes, sys.getallocatedblocks()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         return collect(self.generation)

@@ -32,8 +32,8 @@ class ClearCacheCallback(RuleCallback):
             again only after the value has been below it. Then omit the two above.
         trim_host: Also make the C library release unused host memory, and empty torch's cache of pinned host memory,
             within a budget of 2 % of the time. Works without an accelerator.
-        adaptive: Watch the effect of the clears. After three clears whose memory does not stay free, the schedule is
-            stretched and finally switched off, with one log line that gives the reason.
+        adaptive: Watch the effect of the clears. After two in a row whose memory does not stay free, ever more of them
+            are skipped, with one log line that gives the reason: see `Adaptive`.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 

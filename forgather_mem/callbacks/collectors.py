@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from forgather_mem.actions import ClearCache, Collect
+from forgather_mem.actions import Adaptive, ClearCache, Collect
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.errors import check_flags
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.telemetry.records import NOTHING, Begins, Moment, RunInfo, Sample, Work
 from forgather_mem.telemetry.rule import EachRun, Rule
-from forgather_mem.telemetry.triggers import Every, check_period
+from forgather_mem.telemetry.triggers import Every, Trigger, check_period
 from forgather_mem.units import format_bytes
 
 
@@ -24,15 +24,23 @@ class _Collector(RuleCallback):
         verbose: bool = False,
         *,
         collect_freq_step: int | None = None,
+        when: Trigger | None = None,
+        adaptive: bool = False,
         enabled: bool = True,
         strict: bool = False,
     ) -> None:
-        when = _period(type(self).__name__, collect_freq_epoch, collect_freq_step, verbose)
-        self.collect_freq_epoch = collect_freq_epoch if collect_freq_step is None else None
+        name = type(self).__name__
+        period = _period(name, collect_freq_epoch, collect_freq_step)
+        if when is not None and (collect_freq_epoch, collect_freq_step) != (1, None):
+            raise ValueError(f"{name}(when={when!r}): give either when, or a period by collect_freq_epoch or _step")
+        check_flags(name, verbose=verbose, adaptive=adaptive)
+        self.collect_freq_epoch = collect_freq_epoch if collect_freq_step is None and when is None else None
         self.collect_freq_step = collect_freq_step
         self.verbose = verbose
-        do = [_tell_start, Collect(), _tell_collected] if verbose else [Collect()]
-        rule = Rule(when=when, do=[*do, *self._then()], name=type(self).__name__)
+        do: list[Work | Begins] = [Adaptive(Collect())] if adaptive else [Collect()]
+        if verbose:
+            do = [*([] if adaptive else [_tell_start]), *do, _tell_collected]
+        rule = Rule(when=when or period, do=[*do, *self._then()], name=name)
         super().__init__([rule], enabled=enabled, strict=strict)
 
     def _then(self) -> list[Work | Begins]:
@@ -51,6 +59,8 @@ class SimpleGarbageCollector(_Collector):
         collect_freq_epoch: Collect at the end of every Nth epoch; a resumed training keeps the interval.
         verbose: Print a line before and after, through the progress bar's writer, on rank 0.
         collect_freq_step: Collect after every Nth optimizer step instead; `collect_freq_epoch` is then None.
+        when: Collect at other moments instead: `AtEvent("evaluate", "save", "train_end")`, where a pause does no harm.
+        adaptive: After two collections in a row that gave nothing, skip ever more of them: see `Adaptive`.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
@@ -75,6 +85,7 @@ class CudaGarbageCollector(_Collector):
         collect_freq_epoch: At the end of every Nth epoch; a resumed training keeps the interval.
         verbose: Print what was done and the allocator's summary, on rank 0.
         collect_freq_step: After every Nth optimizer step instead; `collect_freq_epoch` is then None.
+        when, adaptive: As in `SimpleGarbageCollector`.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
@@ -87,12 +98,11 @@ class CudaGarbageCollector(_Collector):
         return [*clear, _tell_cleared] if self.verbose else clear
 
 
-def _period(name: str, epochs: int | None, steps: int | None, verbose: object) -> Every:
+def _period(name: str, epochs: int | None, steps: int | None) -> Every:
     check_period(name, "collect_freq_step", "step", steps)
     check_period(name, "collect_freq_epoch", "epoch", epochs)
     if epochs is None and steps is None:
         raise ValueError(f"{name}(collect_freq_epoch=None): give collect_freq_epoch or collect_freq_step")
-    check_flags(name, verbose=verbose)
     return Every(steps=steps) if steps is not None else Every(epochs=epochs)
 
 
@@ -106,6 +116,8 @@ def _tell_start(moment: Moment, sample: Sample) -> Mapping[str, float]:
 
 def _tell_collected(moment: Moment, sample: Sample) -> Mapping[str, float]:
     values = sample.values
+    if "collect/time_s" not in values:  # it has not paid off lately
+        return NOTHING
     moment.run.print_line(
         f"Garbage collection finished in {values['collect/time_s']:.3f}s. "
         f"Collected {values['collect/objects']:.0f} objects, freed {format_bytes(values['collect/freed_bytes'])}."

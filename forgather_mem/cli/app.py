@@ -26,7 +26,7 @@ COMMANDS = {
     "live": "follow a running training in the terminal",
     "compare": "which part of memory differs between runs",
     "mcp": "answer an assistant's questions about runs",
-    "demo": "train a tiny model, and show where memory went",
+    "demo": "train a tiny model that leaks, and show who holds what grows",
     "ls": "list templates",
     "pp": "the text that a template renders to (also: render)",
     "graph": "what a template means: calls, values, variables",

@@ -75,6 +75,6 @@ def _serve(folder: Path, port: int) -> None:
         hint = "leave --port out for any that is free"
         raise ForgatherMemError(f"can't serve on port {port}: {error.strerror}\n  {hint}") from error
     os.nice(_YIELDING)
-    print(f"forgather-mem: {server.address}\nWho has this address can read these runs. Ctrl-C ends it.", flush=True)
+    print(f"forgather-mem: {server.address}\nAnyone with this address can read these runs. Ctrl-C ends it.", flush=True)
     with server, contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()

@@ -17,7 +17,7 @@ from forgather_mem.files import read_regular, write_chosen_file
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_part import ReportPart
 from forgather_mem.telemetry.report_schema import checked, to_dict
-from forgather_mem.units import format_bytes
+from forgather_mem.units import format_bytes, format_share
 
 # Less is no growth: on the host, of what the C library's allocator counts, and of what is counted tensor by tensor
 _LEAST_RESIDENT, _LEAST_ALLOCATED = 2**25, 2**20
@@ -136,7 +136,7 @@ def _over(before: Mapping[str, int], after: Mapping[str, int], frac: float) -> I
     for name, size in after.items():
         old = before.get(name)
         if old is not None and size > old + max(frac * old, _LEAST.get(name, _LEAST_RESIDENT)):
-            by = f", {(size - old) / old:.1%} more" if old else ""
+            by = f", {format_share((size - old) / old)} more" if old else ""
             yield f"{name}: {format_bytes(old)} in the baseline, {format_bytes(size)} now{by}"
 
 

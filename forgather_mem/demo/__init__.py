@@ -1,4 +1,4 @@
-"""The demo: what it trains on, and its progress bar."""
+"""The demo: its script, and what it trains on."""
 
 from forgather_mem.demo.text import StdlibText
 

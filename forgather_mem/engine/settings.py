@@ -161,7 +161,9 @@ def settings_of_others(model: object, optimizer: object, modules: Sequence[objec
 
 
 def settings_of_trainer(trainer: object, callbacks: Iterable[object]) -> dict[str, str]:
-    """What a trainer has been given beside its arguments: functions that make it gather predictions, and callbacks.
+    """What a trainer has been given: arguments, model, functions that make it gather predictions, and callbacks.
+
+    Read before the first step, which may be the last; what comes later is read at its end.
 
     Args:
         trainer: A `transformers.Trainer`, or one like it.
@@ -171,7 +173,8 @@ def settings_of_trainer(trainer: object, callbacks: Iterable[object]) -> dict[st
     told: dict[str, object] = {
         f"trainer.{name}": getattr(trainer, name) is not None for name in given if hasattr(trainer, name)
     }
-    return _texts({**told, **{f"callback.{type(callback).__name__}": True for callback in callbacks}})
+    known = settings_of_training(*(getattr(trainer, name, None) for name in ("args", "model", "optimizer")))
+    return known | _texts({**told, **{f"callback.{type(callback).__name__}": True for callback in callbacks}})
 
 
 def settings_of_forward(outputs: object) -> dict[str, str]:

@@ -17,7 +17,7 @@ from forgather_mem.page.stacks import OOM, Stack, stacks
 from forgather_mem.page.tables import headline, tables
 from forgather_mem.reporting.table import format_place, format_time
 from forgather_mem.reporting.text import report_text, script_name
-from forgather_mem.telemetry.report import NOT_JUDGED, RunReport
+from forgather_mem.telemetry.report import NOT_JUDGED, OomReport, RunReport
 from forgather_mem.units import KIB, format_bytes, format_duration
 
 VERSION = 1
@@ -69,9 +69,8 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
         name: What to call the run.
     """
     rank = shown_rank(report)
-    if report.oom is not None and readings.steps and readings.events[-1] != OOM:
-        for event in (BETWEEN, OOM, OOM):  # a block, as wide as the page makes it
-            readings.add_row(event, max(report.oom.step, readings.steps[-1]), readings.times_s[-1])
+    if report.oom is not None and OOM not in readings.events[-1:]:
+        _add_failure(readings, report, report.oom)
     ours = report if report.leak.rank in (None, rank) else replace(report, leak=NOT_JUDGED)
     found = list(stacks(ours, readings, rank))
     pauses = list(_pauses(readings))
@@ -102,6 +101,17 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
     shown = _escaped(data)
     assert isinstance(shown, dict)
     return shown
+
+
+def _add_failure(readings: Readings, report: RunReport, oom: OomReport) -> None:
+    """Rows for what was in memory at the failure: a block, as wide as the page makes it; alone if it was in step 1."""
+    if readings.steps:
+        for event in (BETWEEN, OOM, OOM):
+            readings.add_row(event, max(oom.step, readings.steps[-1]), readings.times_s[-1])
+        return
+    name = "host/rss_bytes" if oom.where == "host" else "device/allocated_bytes"
+    for second in (0.0, 1.0):
+        readings.add_row(OOM, oom.step, second, [(name, float(sum(oom.in_use.values())))])
 
 
 def _escaped(value: object) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -31,6 +32,12 @@ def page_html(runs: Sequence[Json]) -> str:
     policy = f'<meta http-equiv="Content-Security-Policy" content="{policy}; form-action \'none\'">\n'
     data = f'<script type="application/json" id="runs">{script_json(runs)}</script>\n'
     return around(f"{data}<script>{script}</script>", policy=policy, style=f"<style>{style}</style>")
+
+
+def framed(runs: Sequence[Json]) -> str:
+    """The same as a part of another page, as of a notebook."""
+    page = html.escape(page_html(runs))
+    return f'<iframe srcdoc="{page}" style="width: 100%; height: 44rem; border: 0"></iframe>'
 
 
 def around(scripts: str, *, policy: str = "", style: str = "") -> str:

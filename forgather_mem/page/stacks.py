@@ -37,7 +37,8 @@ class StackThresholds:
         near_frac: Of a holder's size: a straight line that misses it by less is its growth.
         spike_times: A rise of more than so many times the one before is no level,
         settled_rows: where that has stood for so many rows.
-        higher_times: Of the report's peak: a stack above it has other processes in it.
+        higher_times: Of the report's peak: a stack above it has other processes in it. Of the lowest phase's peak: the
+            others are told apart above it.
         least_frac: Smaller parts of other processes, and of shared memory, are left out.
     """
 
@@ -266,9 +267,12 @@ def _passes(readings: Readings, passing: _Passing, has_model: bool) -> Iterator[
 def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> Stack:
     """With its peak and the reason for it, without parts that never held anything."""
     _ran_out(made, report, readings)
+    highest = [float(np.nanmax(size)) for size in made.phases.values()]
+    if highest and max(highest) < _STACKS.higher_times * min(highest):  # they don't differ
+        made.phases = {}
     least = _STACKS.least_frac * made.total.max(initial=0.0)
-    minor = [key for key, _, size in made.parts if size.max(initial=0.0) <= (least if key in _MINOR else 0.0)]
-    made.parts = [part for part in made.parts if part[0] not in minor] or made.parts[:1]
+    held = [part for part in made.parts if part[2].max(initial=0.0) > (least if part[0] in _MINOR else 0.0)]
+    made.parts = held or made.parts[:1]
     if made.peak is not None:  # it ran out here
         return made
     ours = [peak for peak in report.peaks if peak.where == made.place and peak.rank in (None, rank)]
@@ -295,8 +299,8 @@ def _ran_out(made: Stack, report: RunReport, readings: Readings) -> None:
         return
     in_use, parts = dict(oom.in_use), {}
     in_use["python"] = in_use.pop("Python and libraries", 0)
-    for key, _, size in made.parts:
-        size[failed] = in_use.pop(key, 0)
+    for key, label, size in made.parts:
+        size[failed] = in_use.pop(key, 0) + in_use.pop(label, 0)  # of a leak the holder's name
         parts[key] = size
     for key, amount in (*in_use.items(), ("wanted", oom.requested_bytes or 0)):
         if key not in parts:

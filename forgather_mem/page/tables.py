@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from forgather_mem.reporting.problems import killed_lines, leak_lines, oom_lines
+from forgather_mem.reporting.problems import killed_lines, leak_lines, no_leak_sentence, oom_lines
 from forgather_mem.reporting.table import Table, format_place, ledger_table, parts_table, peaks_sentence
 from forgather_mem.telemetry.report import LeakReport, LeakSuspect, Planned, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
@@ -37,22 +37,19 @@ def headline(report: RunReport) -> tuple[str, str, str]:
             each = f"{format_bytes(holder.bytes_per_step)} a step"
             return "leak", f"{holder.held_by} keeps {each}, {_since(leak)}.", f"{said} {peaks}"
         return "leak", said, peaks
+    told = no_leak_sentence(report)
     if report.run.end not in ("finished", None):
         ended = {"exception": "Ended by an exception", "interrupted": "Interrupted"}.get(report.run.end, report.run.end)
-        return "killed", f"{ended}{': ' + report.run.error if report.run.error else ''}.", peaks
-    if leak.verdict == "no leak":
-        return "well", f"No leak over {report.steps:,} steps{f'; {leak.why}' if leak.why else ''}.", peaks
-    if not leak.judged:
-        return "unknown", "No verdict on leaks: nothing has looked for them.", peaks
-    if leak.why is None:
-        return "unknown", f"Too early to judge leaks ({report.steps:,} steps).", peaks
-    why, _, more = f"{leak.why[0].upper()}{leak.why[1:]}.".partition(". ")  # the first sentence is the headline
-    if leak.undecided and leak.suspects and leak.suspects[0].held_by:
-        holder = leak.suspects[0]
-        named = "" if str(holder.held_by) in why else f", held by {holder.held_by}"
-        since = _since(leak)
-        why = f"{why.rstrip('.')}{named}. {since[0].upper()}{since[1:]}."
-    return "grows" if leak.undecided else "unknown", why, f"{more} {peaks}".strip()
+        return "killed", f"{ended}{': ' + report.run.error if report.run.error else ''}.", f"{peaks} {told}".strip()
+    if leak.undecided:
+        why, _, more = told.partition(". ")  # the first sentence is the headline
+        if leak.suspects and leak.suspects[0].held_by:
+            holder = leak.suspects[0]
+            named = "" if str(holder.held_by) in why else f", held by {holder.held_by}"
+            since = _since(leak)
+            why = f"{why.rstrip('.')}{named}. {since[0].upper()}{since[1:]}"
+        return "grows", f"{why.rstrip('.')}.", f"{more} {peaks}".strip()
+    return "well" if leak.verdict == "no leak" else "unknown", peaks or told, told if peaks else ""
 
 
 def _since(leak: LeakReport) -> str:
@@ -85,11 +82,8 @@ def _tables(report: RunReport) -> Iterator[Table]:
     ]
     yield "Peaks", ("where", "size", "step", "phase"), peaks
     yield parts_table(report)
-    yield "To change", ("what", "then about"), [
-        (
-            row.text + (f" ({row.note})" if row.note else ""),
-            format_bytes(row.predicted_bytes) if row.predicted_bytes else "not measured",
-        )
+    yield "To change", ("what", "", "planned peak"), [
+        (row.text, row.note or "", format_bytes(row.predicted_bytes) if row.predicted_bytes else "")
         for row in report.advice
     ]  # fmt: skip
     yield ledger_table(report)
@@ -161,7 +155,7 @@ def _facts(report: RunReport) -> Iterable[tuple[str, str]]:
 def _peaks(report: RunReport) -> str:
     peaks, workers = peaks_sentence(report), report.host.workers_peak_bytes
     beside = f", and {format_bytes(workers)} in data workers at their own peak" if workers else ""
-    return f"{peaks}{beside}." if peaks else ""
+    return f"{peaks.rstrip('.')}{beside}." if peaks else ""
 
 
 def _after_label(line: str) -> str:

@@ -9,7 +9,6 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.files import make_real_folder, replace_file
@@ -34,9 +33,9 @@ from forgather_mem.telemetry.report import (
     RunReport,
     Training,
 )
-from forgather_mem.telemetry.report_schema import from_dict, keys_of, to_dict
+from forgather_mem.telemetry.report_schema import keys_of, to_dict
 
-__all__ = ["FILE_NAME", "Report", "build_report", "rank_reports", "report_text", "verdict", "write_report"]
+__all__ = ["FILE_NAME", "build_report", "rank_reports", "report_text", "verdict", "write_report"]
 
 FILE_NAME = "report.json"
 _PARTS = ("parameters", "gradients", "optimizer")
@@ -76,31 +75,6 @@ def build_report(summary: RunSummary) -> RunReport:
         planned=_planned(summary),
         hints=tuple(hints_of(peaks, counts_passes=header.counts_passes)) if header.is_observed else (),
     )
-
-
-class Report(dict[str, Any]):
-    """Schema 1 as a dict that prints as the text for people."""
-
-    @classmethod
-    def of(cls, summary: RunSummary) -> Report:
-        """The report of a finished run, or of a running one up to now."""
-        return cls(to_dict(build_report(summary)))
-
-    @classmethod
-    def of_nothing(cls, why: str) -> Report:
-        """The report of a training that was not watched: all its numbers are 0, and its text says why."""
-        summary = RunSummary()
-        summary.switched_off = [why]
-        return cls.of(summary)
-
-    def __str__(self) -> str:
-        if self["run"]["end"] and self["run"]["folder"]:
-            # Whoever waits for the script need not print it again
-            run_session.note(run_session.PRINTED, self["run"]["folder"])
-        return report_text(from_dict(RunReport, self))
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))  # shown in a notebook
 
 
 def verdict(report: RunReport) -> tuple[str, dict[str, object]]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from forgather_mem.reporting.table import place_of_parts
-from forgather_mem.telemetry.records import OWN_BUDGET_FRAC
 from forgather_mem.telemetry.report import CleanupCall, Collector, LedgerRow, RunReport
-from forgather_mem.units import format_bytes, format_duration, format_ordinal, format_share
+from forgather_mem.units import MIB, format_bytes, format_duration, format_share
 
-# The end of what is told of a rule that keeps to a budget: "watch (every 16th step)".
-_A_RHYTHM = ("step)", "steps)")
 _ACTIONS = {"collect": "collection", "clear": "clear", "trim": "trim"}
+_KEYS = {"collect": "gc", "clear": "clear_cache"}  # of callbacks/memory.yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +18,10 @@ class CostThresholds:
     """From when on a cost is told.
 
     Attributes:
-        steady_steps: With fewer, a single expensive reading weighs too much to represent the others.
+        share_s: From so long on a run's share of our own cost says something.
         enough_calls: Of our own collections, clears and trims: from so many on they are judged.
         kept_frac: Of what they freed: so much must stay free.
+        least_objects, least_bytes: A call that gives less of both is not worth its time.
         told_frac: Of the run's time: from so much on they are mentioned.
         paused_frac: The same for the other pauses of Python's collector.
         dear_frac: The same for calls by other code.
@@ -31,9 +29,11 @@ class CostThresholds:
         as_planned_frac: Of the planned peak: a part that differs by less is as predicted.
     """
 
-    steady_steps: int = 100
-    enough_calls: int = 3
+    share_s: float = 60.0
+    enough_calls: int = 2
     kept_frac: float = 0.2
+    least_objects: int = 1000
+    least_bytes: int = MIB
     told_frac: float = 0.002
     paused_frac: float = 0.001
     dear_frac: float = 0.01
@@ -61,6 +61,7 @@ def cleanup_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str
         return
     pause_s = report.gc.pause_total_s
     told_s = sum(row.seconds for row in dear if row.what == "gc.collect")
+    told_s += sum(row.time_s for row in report.ledger if row.what == "collect")
     if pause_s - told_s > _COSTS.paused_frac * wall_s:
         yield _collector(report.gc, wall_s)
     yield from (_given_back(row, wall_s) for row in report.ledger)
@@ -102,47 +103,17 @@ def _off(planned_bytes: int, measured_bytes: int) -> str:
     return f"{100 * (measured_bytes / planned_bytes - 1):+.1f} %" if planned_bytes else "-"
 
 
-def own_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str]:
-    """Our overhead: in each step, and once; and what was read less often because of it."""
+def own_sentence(report: RunReport) -> str:
+    """What watching cost; what we were asked to collect and clear stands apart. Shares are only for longer runs."""
     ours = report.overhead
-    spent_s = _acting_s(report)
-    part = "nearly all" if spent_s > 0.99 * ours.seconds else format_duration(spent_s)
-    actions = f"{part} of it to free memory" if spent_s else ""
-    text = f"{format_share(ours.share_of_run)} of the run"
+    # The ledger's times include waits for a processor that others keep busy; the overhead doesn't
+    watching_s = max(0.0, ours.seconds - sum(row.time_s for row in report.ledger))
+    text = format_duration(watching_s)
     if ours.step_s:
-        each = f"{format_duration(ours.step_s)} in each step ({format_share(ours.share_of_step)} of it)"
-        text += f": {', '.join(filter(None, (each, f'{format_duration(ours.once_s)} once', actions)))}"
-    elif not brief:
-        text += f" ({', '.join(filter(None, (format_duration(ours.seconds), actions)))})"
-    reading_frac = ours.share_of_step if report.steps >= _COSTS.steady_steps else 0.0
-    rarer = rarer_readings(report)
-    if reading_frac > OWN_BUDGET_FRAC and not any(what.endswith(_A_RHYTHM) for what in rarer):
-        every = format_ordinal(math.ceil(reading_frac / OWN_BUDGET_FRAC))
-        text += f"; below {format_share(OWN_BUDGET_FRAC)} when read every {every} step"
-    yield text
-    if rarer and not brief:
-        yield f"sampled less often to stay within budget: {', '.join(rarer)}"
-
-
-def _acting_s(report: RunReport) -> float:
-    """The part of our overhead in which memory was freed.
-
-    The ledger's times include waits for a processor that others keep busy; the overhead doesn't.
-    """
-    return min(sum(row.time_s for row in report.ledger), report.overhead.seconds)
-
-
-def own_share(report: RunReport) -> str:
-    """Our overhead in a few words."""
-    ours = report.overhead
-    if ours.step_s:
-        return f"{format_share(ours.share_of_step)} of a step and {format_duration(ours.once_s)} once"
-    return format_share(ours.share_of_run)
-
-
-def rarer_readings(report: RunReport) -> list[str]:
-    """Readings taken less often than asked because they would have exceeded their budget."""
-    return list(dict.fromkeys(entry.what for entry in report.overhead.backed_off))
+        of = f" of {format_duration(ours.step_s / ours.share_of_step)}" if ours.share_of_step else ""
+        text = f"{format_duration(ours.step_s)} in each step{of}, {format_duration(ours.once_s)} once"
+    wall_s = report.run.wall_s
+    return text + (f"; {format_share(watching_s / wall_s)} of the run" if wall_s >= _COSTS.share_s else "")
 
 
 def first_sentences(sentences: Sequence[str], most: int) -> Iterator[str]:
@@ -182,13 +153,11 @@ def _given_back(row: LedgerRow, wall_s: float) -> str:
 
     freed_bytes, retaken_bytes, objects = row.freed_bytes, row.retaken_bytes, row.objects
     cost_s = row.time_s + row.next_step_excess_s
-    useless = not objects and freed_bytes - retaken_bytes <= _COSTS.kept_frac * max(0, freed_bytes)
-    useless = useless and row.calls >= _COSTS.enough_calls
+    least_bytes = max(_COSTS.kept_frac * freed_bytes, _COSTS.least_bytes * row.calls)
+    useless = objects < _COSTS.least_objects * row.calls and freed_bytes - retaken_bytes <= least_bytes
     told = [f"took {format_duration(row.time_s)}"]
     if row.next_step_excess_s > _COSTS.told_frac * wall_s > 0:
         told.append(f"slowed the steps after them by {format_duration(row.next_step_excess_s)}")
-    if useless and cost_s > _COSTS.told_frac * wall_s > 0:
-        told[-1] += f" ({format_share(cost_s / wall_s)} of the run)"
     if objects:
         told.append(f"found {objects:,} unreachable objects")
     if freed_bytes > 0 or not objects:
@@ -196,5 +165,8 @@ def _given_back(row: LedgerRow, wall_s: float) -> str:
     if retaken_bytes > freed_bytes / 2:
         told[-1] += f" ({format_bytes(retaken_bytes)} of it allocated again at once)"
     calls = f"{row.calls:,} {_ACTIONS[row.what]}s" if row.calls != 1 else _ACTIONS[row.what]
-    advice = ": remove them" if useless else ""
-    return f"our {calls} {', '.join(told[:-1])} and {told[-1]}{advice}."
+    if useless and row.calls >= _COSTS.enough_calls:
+        key = _KEYS.get(row.what)
+        without = f"`{key}: null`" if key else "leaving them out"
+        told[-1] += f": {without} saves {format_duration(cost_s)}"
+    return f"our {calls} {', '.join(told[:-1])} and {told[-1]}."

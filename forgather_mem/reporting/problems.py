@@ -40,12 +40,14 @@ class ProblemLimits:
         full_frac: Of the limit: from here on a SIGKILL without a kernel count was most likely the kernel's.
         others_bytes: What other processes of the group hold; less is not told.
         silence_s: From the last record to the end; less is not told.
+        judged_steps: Of a run: fewer are too few to judge leaks.
         advice: Of what the program itself has advised.
     """
 
     full_frac: float = 0.9
     others_bytes: int = 100 * MIB
     silence_s: float = 5.0
+    judged_steps: int = 100
     advice: int = 4
 
 
@@ -79,6 +81,22 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
     return [*lines, ""]
 
 
+def no_leak_sentence(report: RunReport) -> str:
+    """What is known of leaks where none was found: silence would be read as "no leak"; "" if nobody has looked."""
+    leak, steps = report.leak, report.steps
+    if leak.verdict == "no leak":
+        beside = f"; {leak.why}" if leak.why else ""
+        return f"No leak (under {format_bytes(leak.bytes_per_step_high)} a step over {steps:,} steps){beside}."
+    if leak.verdict == "leak" or not leak.judged or not steps or report.oom:
+        return ""
+    if leak.undecided and leak.why:
+        return f"{leak.why[0].upper()}{leak.why[1:]}."
+    if steps < _LIMITS.judged_steps and not leak.why:
+        return f"No verdict on leaks before about {_LIMITS.judged_steps} steps."
+    too_few = f"of {steps:,} steps too few were read, or memory has only begun to rise"
+    return f"No verdict on leaks: {leak.why or too_few}."
+
+
 def what_grows(report: RunReport) -> str:
     """The kind of memory that the leak is in."""
     return _GROWS.get(report.leak.where or "") or _device_place(report)
@@ -91,7 +109,8 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     place = _device_place(report) if oom.where == "device" else "host"
     if report.run.world_size > 1:
         place += f", rank {oom.rank}"
-    lines = [f"OUT OF MEMORY   {place}, {at}{in_layer}"[:width]]
+    cause = ": a leak" if (oom.why_now or "").startswith("a leak") else ""
+    lines = [f"OUT OF MEMORY   {place}, {at}{in_layer}{cause}"[:width]]
     wanted = []
     if oom.requested_bytes is not None:
         wanted.append(f"Wanted {_exactly(oom.requested_bytes)}")
@@ -100,7 +119,7 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     if oom.free_bytes is not None:
         wanted.append(f"free {format_bytes(oom.free_bytes)}{of}")
     elif wanted and of:
-        wanted.append(f"less was free{of}")
+        wanted.append(f"more than was free{of}")
     if wanted:
         text = ", ".join(wanted)
         lines += _indented(f"{text[0].upper()}{text[1:]}.", width)
@@ -130,7 +149,11 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     """Who ended the run, its position, what was in memory, and what had grown."""
     text = _killer(killed, report.host)
     if report.first_failure is None and (killed.step or killed.phase != "other"):
-        text += f" Last sign of life: {format_time(killed.step, killed.phase)}{_silence(killed)}."
+        at = format_time(killed.step, killed.phase)
+        if killed.signal == signals.SIGINT:
+            text = f"INTERRUPTED (Ctrl-C) at {at}."
+        else:
+            text += f" Last sign of life: {at}{_silence(killed)}."
     lines = textwrap.wrap(text, width, subsequent_indent="  ")
     process, workers = killed.process_bytes, killed.workers_bytes
     if process is not None:

@@ -59,13 +59,13 @@ def format_time(step: int, phase: str) -> str:
     return f"step {step:,}" + (f", {phase}" if phase and phase != "other" else "")
 
 
-def format_gib(size: int, limit_bytes: int = 0) -> str:
-    """GiB with one decimal, with the limit if there is one.
+def format_gib(size: int) -> str:
+    """GiB with one decimal.
 
-    >>> format_gib(3 << 30), format_gib(3 << 30, 16 << 30)
-    ('3.0 GiB', '3.0 of 16.0 GiB')
+    >>> format_gib(3 << 30)
+    '3.0 GiB'
     """
-    return f"{size / GIB:,.1f} of {limit_bytes / GIB:,.1f} GiB" if limit_bytes else f"{size / GIB:,.1f} GiB"
+    return f"{size / GIB:,.1f} GiB"
 
 
 def times_of_peaks(report: RunReport) -> dict[str, str]:
@@ -95,14 +95,21 @@ def places(report: RunReport) -> Iterator[MemoryRow]:
 
 
 def peaks_sentence(report: RunReport) -> str:
-    """The peak of each kind of memory, its limit, and when it was, without a full stop; "" without any."""
+    """The peak of each kind of memory, its limit, and when it was; "" without any."""
+    rows = list(places(report))
+    decimals = _decimals(rows)
     peaks = [
-        f"{place.label.removesuffix(' used')} {format_gib(place.peak_bytes, place.limit_bytes)}"
-        f"{f' ({place.whose})' if place.whose else ''} at {place.at}"
-        for place in places(report)
-        if place.at
+        f"{row.label.removesuffix(' used')} {row.peak_bytes / GIB:,.{decimals}f}"
+        f"{f' of {row.limit_bytes / GIB:,.1f}' if row.limit_bytes else ''} GiB"
+        f"{f' ({row.whose})' if row.whose else ''} at {row.at}"
+        for row in rows
+        if row.at
     ]
-    return f"Peak {'; '.join(peaks)}" if peaks else ""
+    return f"Peak {'; '.join(peaks)}.".replace("Peak host", "Peak") if peaks else ""
+
+
+def _decimals(rows: Sequence[MemoryRow]) -> int:
+    return 1 if any(row.peak_bytes >= 10 * GIB for row in rows) else 2
 
 
 def startup_sentences(report: RunReport) -> Iterator[str]:
@@ -123,7 +130,7 @@ def table_lines(report: RunReport) -> list[str]:
     rows = list(places(report))
     if not rows:
         return ["MEMORY  nothing was measured"]
-    decimals = 1 if any(row.peak_bytes >= 10 * GIB for row in rows) else 2
+    decimals = _decimals(rows)
     lines = [f"{'MEMORY, GiB':<16}{'start':>6}{'end':>6}{'peak':>6}  {'at':<22}{'limit':>6}"]
     for row in rows:
         sizes = "".join(f"{size / GIB:>6,.{decimals}f}" for size in (row.start_bytes, row.end_bytes, row.peak_bytes))

@@ -16,23 +16,22 @@ from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.costs import (
     cleanup_sentences,
     first_sentences,
-    own_sentences,
-    own_share,
+    own_sentence,
     parts_sentences,
     planned_sentences,
-    rarer_readings,
 )
 from forgather_mem.reporting.first_failure import first_failure_lines
 from forgather_mem.reporting.problems import (
     killed_lines,
     leak_lines,
+    no_leak_sentence,
     oom_lines,
     signal_name,
     was_out_of_memory,
 )  # fmt: skip
 from forgather_mem.reporting.table import peaks_sentence, places, startup_sentences, table_lines
 from forgather_mem.telemetry.report import Extremes, RunReport
-from forgather_mem.units import GIB, format_bytes, format_duration
+from forgather_mem.units import GIB, format_duration
 
 MAX_LINES = 25
 _MAX_SWITCHED_OFF = 3
@@ -142,17 +141,10 @@ def _all_well(report: RunReport) -> bool:
 
 
 def _short(report: RunReport, width: int) -> list[str]:
-    under = format_bytes(report.leak.bytes_per_step_high)
-    kept = f"; {report.leak.why}" if report.leak.why else ""
-    said = [f"No leak (under {under} a step over {report.steps:,} steps){kept}."]
-    if peaks := peaks_sentence(report):
-        said.append(f"{peaks}.")
-    rarer = len(rarer_readings(report))
-    noted = f", {rarer} reading{'s' * (rarer != 1)} sampled less often" if rarer else ""
+    said = [peaks_sentence(report), no_leak_sentence(report)]
     said += [f"Startup {sentence}." for sentence in startup_sentences(report)]
-    said.append(f"Own cost {own_share(report)}{noted}.")
-    said += report.hints
-    lines = [*textwrap.wrap(" ".join(said), width), *_taken_back(report, width), *_foretold(report, width)]
+    said += [f"Own cost {own_sentence(report)}.", *report.hints]
+    lines = [*_foretold(report, width), *textwrap.wrap(" ".join(said).strip(), width), *_taken_back(report, width)]
     lines += _section("RANKS", _ranks(report), width)
     lines += _section("PLAN", planned_sentences(report), width)
     lines += _section("CLEAN-UP", cleanup_sentences(report, brief=True), width)
@@ -168,19 +160,6 @@ def _error(report: RunReport, width: int) -> list[str]:
         return []
     at = f"At {run.error_line}: " if run.error_line else ""
     return textwrap.wrap(f"{at}{run.error}", width, subsequent_indent="  ", max_lines=3, placeholder=" ...")
-
-
-def _no_verdict(report: RunReport, width: int) -> list[str]:
-    """States that it is too early to judge: silence would be read as "no leak"."""
-    leak, steps = report.leak, report.steps
-    undecided = leak.judged and leak.verdict == "not enough data" and steps and not report.oom
-    if not undecided:
-        return []
-    why = leak.why
-    lines = textwrap.wrap(f"{why[0].upper()}{why[1:]}.", width) if why else []
-    if not leak.undecided:
-        lines = [f"Too early to judge leaks ({steps:,} step{'s' * (steps != 1)}).", *lines]
-    return lines
 
 
 def _taken_back(report: RunReport, width: int) -> list[str]:
@@ -201,12 +180,14 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool, before:
     trained = report.steps or run.end is None or (run.end != "finished" and report.overhead.seconds)
     for lines_a_text in (4, 2, 1):  # shorten if there is too much to report
         lines = [*before, *(leak_lines(report, width, every_suspect=every_suspect) if leaks else ())]
-        lines += _error(report, width) if not before else ()
+        lines += [*(_error(report, width) if not before else ()), *_foretold(report, width)]
         if trained and run.end not in ("finished", None):
             lines.append("The run did not finish; these are its numbers so far.")
         elif not trained:
             lines.append("No training step was seen; these numbers are for the whole process.")
-        lines += [*_no_verdict(report, width), *_taken_back(report, width), *_foretold(report, width)]
+        if not leaks:
+            lines += textwrap.wrap(f"{peaks_sentence(report)} {no_leak_sentence(report)}".strip(), width)
+        lines += _taken_back(report, width)
         lines += [line for hint in report.hints for line in textwrap.wrap(hint, width)]
         lines += table_lines(report)
         lines += _section("STARTUP", startup_sentences(report), width)
@@ -216,7 +197,7 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool, before:
         lines += _section("PLAN", planned_sentences(report), width)
         lines += _section("CLEAN-UP", cleanup_sentences(report, brief=leaks), width, lines_a_text)
         if trained:
-            lines += _section("OWN COST", own_sentences(report, brief=leaks), width)
+            lines += _section("OWN COST", [own_sentence(report)], width)
         lines += _section("OFF", first_sentences(report.switched_off, _MAX_SWITCHED_OFF), width, lines_a_text)
         if len(lines) <= room:
             break
@@ -262,7 +243,7 @@ def script_name(report: RunReport) -> str:
     folder, name = os.path.split(report.run.script)
     if name == "__main__.py":  # python -m package
         name = os.path.basename(folder)
-    return name or "training"
+    return "notebook" if name == "ipykernel_launcher.py" else name or "training"
 
 
 def _ranks(report: RunReport) -> Iterator[str]:
@@ -309,7 +290,7 @@ def _commands(report: RunReport) -> list[str]:
 
 def _pointers(report: RunReport) -> list[str]:
     """Commands for more information; each can be pasted unchanged."""
-    notes = {"forgather-mem": "all numbers; --json", "tensorboard": "tags mem_*"}
+    notes = {"forgather-mem": "--html FILE, --json, --markdown", "tensorboard": "the tab Memory, tags mem_*"}
     lines = []
     for command in _commands(report):
         note = notes[command.split()[0]]

@@ -127,11 +127,11 @@ def _limit(item: pytest.Item, name: str) -> int | None:
         return None
     why = ""
     try:
-        if len(marker.args) == 1 and not marker.kwargs:
+        if len(marker.args) == 1 and not marker.kwargs and isinstance(marker.args[0], str):
             return parse_bytes(marker.args[0])
     except ValueError as error:
         why = f": {error}"
-    pytest.fail(f'@pytest.mark.{name} takes one size, such as "200 MiB"{why}', pytrace=False)
+    pytest.fail(f'@pytest.mark.{name} takes one size with its unit, such as "200 MiB"{why}', pytrace=False)
 
 
 def _check(name: str, what: str, num_bytes: int, limit_bytes: int) -> None:

@@ -66,7 +66,7 @@ def test_trims_of_what_the_next_step_takes_again_stop(fragments: Fragments, ever
     fragments.leave_holes(16)
     done = done_at(Trim(), lambda step: fragments.use_holes(16), every=every)
     assert stopped(done) >= 0.95
-    assert done[:3] == [every, 2 * every, 3 * every]
+    assert done[:3] == [every, 2 * every, 4 * every]
 
 
 @needs_glibc
@@ -97,11 +97,10 @@ def test_one_line_says_why(fragments: Fragments, caplog: pytest.LogCaptureFixtur
     loop.run.close()
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("Trim does not pay off: the call at step ")
-    assert line.endswith("from now on only every 32nd call is made, then fewer, then none, unless one pays off")
+    assert line.endswith("from now on the interval is doubled after each call, until one pays off")
     assert [finding.kind for finding in loop.run.summary.findings] == ["adaptive"]
     calls = [sample.step for sample in capture.samples if "trim/time_s" in sample.values]
-    assert len(calls) <= 6, "in the end none is done"
-    assert calls[-1] < 300
+    assert calls == [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 
 # ---- where it helps ----
@@ -146,7 +145,7 @@ def test_where_a_cache_grows_as_soon_as_it_is_left_alone_clearing_comes_back_and
             device.reserved += 500
 
         done = done_at(ClearCache(), work, scheduled=60)
-    assert len(done) >= 58
+    assert len(done) >= 57
     assert done[-40:] == list(range(21, 61))
 
 
@@ -162,11 +161,34 @@ def test_a_growing_model_is_not_taken_for_a_growing_cache(monkeypatch: pytest.Mo
 
 def test_collections_that_find_garbage_go_on() -> None:
     def work(step: int) -> None:
-        cycle: list[Any] = []
-        cycle.append(cycle)
+        for _ in range(1100):
+            cycle: list[Any] = []
+            cycle.append(cycle)
 
     with no_collections():
         assert len(done_at(Collect(), work, scheduled=10)) == 10
+
+
+@pytest.mark.fresh
+def test_where_objects_have_grown_by_a_tenth_a_collection_comes_at_once() -> None:
+    waiting: list[object] = []
+
+    def work(step: int) -> None:
+        if step == 40:
+            waiting.extend([str(number)] for number in range(400_000))
+
+    with no_collections():
+        assert done_at(Collect(), work, scheduled=50)[:7] == [1, 2, 4, 8, 16, 32, 40]
+
+
+def test_of_two_moments_of_one_step_the_first_is_enough() -> None:
+    loop, capture = new_loop(), Capture()
+    collect = Adaptive(Collect())
+    loop.add([Rule(Every(steps=1), [collect]), Rule(Every(steps=1), [collect])], [capture])
+    for _ in range(2):
+        loop.step()
+    loop.run.close()
+    assert loop.run.ledger.calls("collect") == 2
 
 
 @pytest.mark.fresh
@@ -176,7 +198,7 @@ def test_after_a_useless_time_one_call_that_pays_brings_the_schedule_back(fragme
             fragments.leave_holes(4)
 
     done = done_at(Trim(), work, scheduled=60)
-    assert done[:3] == [1, 2, 3]
+    assert done[2] <= 4
     resumed = next(step for step in done if step > 20)
     assert resumed <= 40
     assert [step for step in done if step >= resumed + 3] == list(range(resumed + 3, 61))

@@ -17,7 +17,7 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import MIB
 from tests.memory import status_bytes
-from tests.reporting.report_fixtures import built, text_of
+from tests.reporting.report_fixtures import built
 from tests.training import make_trainer
 
 DEFAULT_NAMES = {
@@ -175,7 +175,7 @@ def test_our_own_time_is_what_we_took(tmp_path: Path) -> None:
     )
 
 
-def test_a_dear_reading_becomes_rarer_and_the_report_says_so(tmp_path: Path) -> None:
+def test_a_dear_reading_becomes_rarer_and_the_report_has_it(tmp_path: Path) -> None:
     capture = Capture()
     probe = TensorProbe()  # walking the model takes some 0.2 ms, its budget is 0.1 % of the time
     callback = MemoryCallback([Rule(Every(steps=1, at="pre_optimizer_step"), [probe])], [capture], strict=True)
@@ -186,7 +186,6 @@ def test_a_dear_reading_becomes_rarer_and_the_report_says_so(tmp_path: Path) -> 
     (said,) = report["overhead"]["backed_off"]
     assert said["what"] == "sizes of tensors at pre_optimizer_step"
     assert re.match(r"sizes of tensors at pre_optimizer_step: read every [\d.]+ m?s instead", said["text"])
-    assert "sampled less often to stay within budget: sizes of tensors at" in text_of(report)
 
 
 @pytest.mark.filterwarnings("ignore:Environment variable TORCH_FORCE:UserWarning")

@@ -57,7 +57,7 @@ def test_the_page_is_served_until_ctrl_c(folder: Path) -> None:
     address = served.stdout.readline().removeprefix("forgather-mem: ").strip()
     with urllib.request.urlopen(f"{address}runs", timeout=30) as answer:
         assert [run["name"] for run in json.load(answer)["runs"]] == ["forgather_mem/20261120-120000"]
-    assert served.stdout.readline() == "Who has this address can read these runs. Ctrl-C ends it.\n"
+    assert served.stdout.readline() == "Anyone with this address can read these runs. Ctrl-C ends it.\n"
     served.send_signal(signal.SIGINT)
     assert served.communicate(timeout=30) == ("", "")
     assert served.returncode == 0

@@ -22,19 +22,19 @@ def grown(before: RunReport, after: RunReport) -> list[str]:
 
 def test_what_is_counted_may_grow_by_a_hundredth_and_resident_memory_by_a_tenth() -> None:
     assert grown(planned(100), planned(100.9)) == []
-    assert grown(planned(100), planned(105)) == ["planned peak: 100.0 MiB in the baseline, 105.0 MiB now, 5.0% more"]
+    assert grown(planned(100), planned(105)) == ["planned peak: 100.0 MiB in the baseline, 105.0 MiB now, 5.0 % more"]
     assert grown(run(500), run(549)) == []
-    assert grown(run(500), run(551)) == ["the peak of host: 500.0 MiB in the baseline, 551.0 MiB now, 10.2% more"]
+    assert grown(run(500), run(551)) == ["the peak of host: 500.0 MiB in the baseline, 551.0 MiB now, 10.2 % more"]
     assert grown(run(50, optimizer=24), run(80, optimizer=24)) == [], "less than 32 MiB is nothing on the host"
-    assert grown(run(), run(optimizer=25)) == ["optimizer: 24.0 MiB in the baseline, 25.0 MiB now, 4.2% more"]
+    assert grown(run(), run(optimizer=25)) == ["optimizer: 24.0 MiB in the baseline, 25.0 MiB now, 4.2 % more"]
     assert grown(on_device(1000), on_device(1200))[0].startswith("the peak of gpu0: 1,000.0 MiB in the baseline")
 
 
 def test_without_a_plan_activations_and_what_is_held_are_counted_too() -> None:
     assert grown(run(held=100), run(held=100.9)) == [], "less than a MiB is nothing"
-    assert grown(run(held=100), run(held=114)) == ["held: 100.0 MiB in the baseline, 114.0 MiB now, 14.0% more"]
+    assert grown(run(held=100), run(held=114)) == ["held: 100.0 MiB in the baseline, 114.0 MiB now, 14.0 % more"]
     assert grown(run(held=100), run(held=100, activations_peak=79)) == [
-        "activations: 76.0 MiB in the baseline, 79.0 MiB now, 3.9% more"
+        "activations: 76.0 MiB in the baseline, 79.0 MiB now, 3.9 % more"
     ]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from forgather_mem.engine.summary import RunFacts, RunSummary
-from forgather_mem.reporting.build import Report, build_report, verdict, write_report
+from forgather_mem.load import Report
+from forgather_mem.reporting.build import build_report, verdict, write_report
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.telemetry.report import Collector
 from forgather_mem.telemetry.report_schema import to_dict
@@ -139,7 +140,7 @@ def test_a_resumed_run_counts_its_own_steps() -> None:
 
 def test_the_text_for_the_tensorboard_page_does_not_tell_how_to_open_it() -> None:
     assert verdict(build_report(gpu_run()))[0] == text_of(built(gpu_run())).replace(
-        "\n\ntensorboard --logdir out                     tags mem_*", ""
+        "\n\ntensorboard --logdir out                     the tab Memory, tags mem_*", ""
     )
 
 

@@ -97,7 +97,17 @@ def test_what_grows_but_may_stop_is_named_where_nobody_can_tell() -> None:
     report = leaking()
     why = "it grows, but Cache.rows holds 500 at most"
     report["leak"] |= {"verdict": "not enough data", "judged": True, "why": why}
-    assert "It grows, but Cache.rows holds 500 at most." in text_of(report)
+    assert "No verdict on leaks: it grows, but Cache.rows holds 500 at most." in " ".join(text_of(report).split())
+
+
+def test_the_peak_comes_first_and_then_how_many_steps_a_verdict_takes() -> None:
+    report = all_well()
+    report["leak"] = {"verdict": "not enough data", "judged": True}
+    said = text_of(report).splitlines()[1]
+    assert said.startswith("Peak GPU 0 41.3 of 79.6 GiB at step 1,998, backward; host 8.8 of 64.0 GiB")
+    assert "No verdict on leaks: of 2,000 steps too few were read" in " ".join(text_of(report).split())
+    report["steps"] = 30
+    assert "No verdict on leaks before about 100 steps." in " ".join(text_of(report).split())
 
 
 @pytest.mark.parametrize(
@@ -112,7 +122,7 @@ def test_growth_that_is_no_verdict_is_not_called_too_early(undecided: str, why: 
     report["leak"] = {"verdict": "not enough data", "judged": True, "undecided": undecided, "why": why}
     text = " ".join(text_of(report).split())
     assert f"{why[0].upper()}{why[1:]}." in text
-    assert "Too early" not in text
+    assert "No verdict" not in text
     assert "No leak" not in text
 
 

@@ -25,18 +25,28 @@ while IFS= read -r -d '' word; do command+=("$word"); done <"$words"
 "${command[@]}" 2> >(tee "$said" >&2)
 code=$?
 wait
-{
-  echo "### Memory"
-  if [ -n "${MEMORY_COMPARE_WITH:-}" ] && [ -f "$report" ]; then
-    forgather-mem compare "$MEMORY_COMPARE_WITH" "$report" --markdown
-  fi
-  # A fence that is longer than any in the text
-  sed -n '/^== forgather-mem/,$p' "$said" | "$python" -c '
+case "$code" in
+  0) decision="${MEMORY_BASELINE:+ not grown}" ;;
+  3) decision=" grown" ;;
+  4) decision=" can't be judged" ;;
+  *) decision=" the command failed with $code" ;;
+esac
+# From the first line that begins so: in a fence that is longer than any in the text
+fenced='
 import re, sys
 text = sys.stdin.buffer.read()
 fence = b"`" * max(3, *(len(found) + 1 for found in re.findall(b"`+", text)), 0)
-sys.stdout.buffer.write(fence + b"text\n" + text + fence + b"\n")
+sys.stdout.buffer.write(fence + b"text\n" + text + fence + b"\n" if text else b"")
 '
+{
+  echo "### Memory${decision:+:$decision}"
+  sed '1,/^=====*$/d; s/^forgather-mem: //' "$said" | "$python" -c "$fenced"
+  if [ -n "${MEMORY_COMPARE_WITH:-}" ] && [ -f "$report" ]; then
+    forgather-mem compare "$MEMORY_COMPARE_WITH" "$report" --markdown
+  fi
+  printf '\n<details><summary>The report</summary>\n\n'
+  sed -n '/^== forgather-mem/,/^=====*$/p' "$said" | "$python" -c "$fenced"
+  printf '\n</details>\n'
 } >>"$summary"
 [ -f "$report" ] && echo "report=$report" >>"${GITHUB_OUTPUT:-/dev/null}"
 exit "$code"

@@ -105,7 +105,9 @@ def explained(
         on_device=failure.where == "device",
         failure=failure,
     )
-    changes = may_help(case)
+    changes = [
+        change for change in may_help(case) if not (is_leak and (change.set or change.in_script))
+    ]  # no batch is small enough
     if not settings.is_trainers:
         changes = [in_own_loop(change) for change in changes]
     if is_leak:
@@ -216,13 +218,14 @@ def _leaked_bytes(failure: Failure, leak: LeakReport) -> int:
 
 
 def _in_use(failure: Failure, leak: LeakReport) -> dict[str, int]:
-    """Leaked memory is listed separately: it would be taken for activations."""
+    """Leaked memory is listed by its holder: it would be taken for activations, or for its owner's."""
     in_use = dict(failure.in_use)
     leaked = left = _leaked_bytes(failure, leak)
-    for part in ("activations", "evaluation", "generation", "other"):
+    holder = next((suspect.held_by for suspect in leak.suspects if suspect.held_by), None) or "the leak"
+    for part in (f"`{holder.partition('.')[0]}`", "activations", "evaluation", "generation", "other"):
         taken = min(left, in_use.get(part, 0))
         in_use[part], left = in_use.get(part, 0) - taken, left - taken
-    in_use["the leak"] = leaked - left
+    in_use[holder] = leaked - left
     return {part: size for part, size in in_use.items() if size}
 
 

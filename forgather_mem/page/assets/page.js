@@ -191,7 +191,7 @@ class Page {
     if (run.band) makers.push(() => new BandPlot(this, run));
     if (this.runs.length > 1) this.comparison();
     if (!run.steps.length) {
-      this.figures.append(make('p', {}, 'Without a log of its steps there are no curves.'));
+      this.figures.append(make('p', {}, 'The run ended before its first step, so there are no curves.'));
       return;
     }
     const drawRest = () => {
@@ -601,7 +601,7 @@ class StackPlot extends Plot {
 class PhasePlot extends Plot {  // a strip for each phase: the stronger, the higher its peak was
   constructor(page, run, stack) {
     super(page, run, `Peak in each phase, ${stack.title.replace('Memory of ', 'on ')}`, 26 + 8 + 17 * stack.phases.length,
-      'the stronger the higher; empty where nothing rose');
+      'darker = higher; blank = no rise');
     Object.assign(this, {stack, phases: [...stack.phases].reverse()});
     this.most = Math.max(...stack.phases.map(phase => highestOf(phase.values)));
     const lowestOf = values => values.reduce((low, value) => value !== null && value < low ? value : low, Infinity);
