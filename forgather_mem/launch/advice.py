@@ -16,9 +16,11 @@ from forgather_mem.cli.command import Command
 from forgather_mem.cli.plan import environment_of_plan
 from forgather_mem.errors import say
 from forgather_mem.launch.failed_training import FailedTraining, failed_training
+from forgather_mem.launch.killed_training import KillInPlan, explained_kill
+from forgather_mem.reporting.problems import was_killed_for_memory
 from forgather_mem.reporting.table import format_time
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.report import Change, RunReport
+from forgather_mem.telemetry.report import Change, KilledReport, RunReport
 from forgather_mem.telemetry.report_schema import checked
 from forgather_mem.units import format_bytes
 
@@ -33,17 +35,16 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         command: What it was.
         most_s: How long to plan; 0 plans nothing.
     """
-    failed = failed_training(report, time.time() + most_s)
-    if report.oom is None and isinstance(failed, str):
+    at = report.oom or report.killed
+    if at is None or (isinstance(at, KilledReport) and not was_killed_for_memory(at, report.host)):
         return report
+    failed = failed_training(report, time.time() + most_s)
     if not command.is_python:
         failed = "a launcher started it"
     if most_s <= 0:
         failed = "--advice-s 0"
     if isinstance(failed, str):
         return _not_planned(report, failed)
-    at = report.oom or report.killed
-    assert at is not None
     say(
         f"forgather-mem: out of memory in {format_time(at.step, at.phase)}: planning what would have fitted "
         f"(at most {most_s:g} s; Ctrl-C ends it)"
@@ -52,6 +53,9 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         answer = _answer(command, failed, most_s)
     except KeyboardInterrupt:
         return _not_planned(report, "interrupted")
+    if report.killed is not None:
+        where = checked(KillInPlan, answer["killed"]) if answer.get("killed") else None
+        report = replace(report, killed=explained_kill(report, report.killed, where))
     if "problem" in answer:
         return _not_planned(report, str(answer["problem"]))
     planned = checked(tuple[Change, ...], answer["changes"]) or ()
@@ -79,9 +83,11 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
 
 
 def _not_planned(report: RunReport, why: str) -> RunReport:
-    if report.oom is None:
-        return report
-    return replace(report, oom=replace(report.oom, fit=f"not planned: {why}"))
+    if report.oom is not None:
+        return replace(report, oom=replace(report.oom, fit=f"not planned: {why}"))
+    if report.killed is not None and not report.killed.why_now:
+        return replace(report, killed=explained_kill(report, report.killed, None))
+    return report
 
 
 def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str, object]:

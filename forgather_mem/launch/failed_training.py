@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH
+from forgather_mem.launch.killed_training import others_bytes_of
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
-from forgather_mem.telemetry.report import Change, OomReport, RunReport
+from forgather_mem.telemetry.report import OomReport, RunReport
 
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
 _TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
@@ -20,17 +20,19 @@ class FailedTraining:
     """JSON's types only.
 
     Attributes:
-        phase: In which memory ran out.
+        phase: In which memory ran out; empty of a killed process that has not told.
         is_first_step: Whether the optimizer had no state yet.
         on_device: Whether a device's memory ran out.
         limit_bytes: What the process could have at most.
         requested_bytes: The allocation that failed; None if nobody has told.
         taken_bytes: By the training's tensors then; None of a killed process.
-        beside_bytes: By everything else; of a killed process what there was before the first step, with the model.
+        gaps_bytes: What the C library's heap had free beside them.
+        beside_bytes: By everything else; of a killed process by others of its group.
         rows, length: Of the micro-batch.
         sizes: Of its tensors, as in the setting "batch.sizes".
         until_s: When planning has to end.
-        graphs: Those in the census that no training needs, as `NeedlessGraph`.
+        needless: The remedies of the census, and their notes, that are about graphs which no training needs.
+        keeps_graphs: Whether graphs of earlier passes were kept: so it would be with more, smaller batches.
     """
 
     phase: str
@@ -44,22 +46,9 @@ class FailedTraining:
     length: int | None
     sizes: str
     until_s: float
-    graphs: Sequence[tuple[str, str, int, int]] = ()
-
-
-class NeedlessGraph(NamedTuple):
-    """What a remedy of the census is about.
-
-    Attributes:
-        text, note: The remedy.
-        num_bytes: That it keeps.
-        num_passes: How many passes of a step before the last it is of; 0 of a model that nobody trains.
-    """
-
-    text: str
-    note: str
-    num_bytes: int
-    num_passes: int
+    gaps_bytes: int = 0
+    needless: Sequence[tuple[str, str]] = ()
+    keeps_graphs: bool = False
 
 
 def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
@@ -81,8 +70,8 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         return f"{grown} has grown until then"
     taken = sum(size for part, size in oom.in_use.items() if _is_of_training(part))
     beside = sum(oom.in_use.values()) - taken
-    unused = oom.in_use.get(FREE_HEAP, 0)  # free for its tensors, too
-    beside -= unused
+    gaps = oom.in_use.get(FREE_HEAP, 0)  # free for its tensors, too
+    beside -= gaps
     if oom.where == "device":  # what torch keeps unused is free for it; the rest is taken before anything is trained
         beside -= sum(oom.in_use.get(part, 0) for part in _ALLOCATORS)
     batch = oom.batch or {}
@@ -90,7 +79,7 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         phase=oom.phase,
         is_first_step=oom.step <= 1,
         on_device=oom.where == "device",
-        limit_bytes=taken + beside + unused + (oom.free_bytes or 0),
+        limit_bytes=taken + beside + gaps + (oom.free_bytes or 0),
         requested_bytes=oom.requested_bytes,
         taken_bytes=taken,
         beside_bytes=beside,
@@ -98,7 +87,9 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         length=batch.get("length"),
         sizes=report.run.settings.get("batch.sizes", "") if oom.phase != "evaluate" else "",
         until_s=until_s,
-        graphs=tuple(_needless_graphs(report.advice, oom.in_use)),
+        gaps_bytes=gaps,
+        needless=tuple((one.text, one.note or "") for one in report.advice if NO_GRAPH in one.in_script),
+        keeps_graphs=any(DETACHED in one.in_script for one in report.advice),
     )
 
 
@@ -124,35 +115,25 @@ def _grown(report: RunReport, oom: OomReport) -> str | None:
 
 
 def _is_of_training(part: str) -> bool:
-    return part in _TENSORS or part.startswith("graph")
-
-
-def _needless_graphs(advice: Sequence[Change], in_use: Mapping[str, int]) -> Iterator[NeedlessGraph]:
-    """Of the remedies of the census those whose graphs are among what is in use, under the name of who holds them."""
-    for change in advice:
-        for name in filter(None, map(change.in_script.get, (NO_GRAPH, DETACHED))):
-            for part, size in in_use.items():
-                if part.startswith("graph") and part.endswith(f" {name}") and "steps" not in part:
-                    passes = next((word for word in part.split() if word[0].isdecimal()), "0")
-                    yield NeedlessGraph(change.text, change.note or "", size, int(passes.replace(",", "")))
+    return part in _TENSORS or part.startswith(("graph", "gradients of", "optimizer state of"))
 
 
 def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
     killed, host, settings = report.killed, report.host, report.run.settings
     if killed is None or not was_killed_for_memory(killed, host):
         return "memory has not run out"
-    if killed.phase not in PLANNED_PHASES or "batch.rows" not in settings:
-        return f"it was killed in {killed.phase}"
-    others = max(0, (killed.used_bytes or 0) - (killed.process_bytes or 0))
+    if (killed.process_bytes_per_step or 0) * report.steps > (host.activations_bytes or 0):
+        return "memory grows at each step"
+    has_told = report.steps or killed.phase in PLANNED_PHASES
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}
     return FailedTraining(
-        phase=killed.phase,
+        phase=killed.phase if has_told else "",
         is_first_step=report.steps == 0,
         on_device=False,
         limit_bytes=host.limit_bytes,
         requested_bytes=None,
         taken_bytes=None,
-        beside_bytes=host.rss_start_bytes + others,
+        beside_bytes=others_bytes_of(killed),
         rows=numbers.get("rows"),
         length=numbers.get("length"),
         sizes=settings.get("batch.sizes", ""),

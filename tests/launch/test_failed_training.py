@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from forgather_mem.diagnose.oom.context import FREE_HEAP
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.launch.failed_training import FailedTraining, failed_training, parsed_sizes
 from forgather_mem.reporting.build import build_report
@@ -40,6 +41,9 @@ def told(report: RunReport) -> FailedTraining:
 def test_what_is_no_tensor_of_the_training_is_beside_it() -> None:
     failed = told(report_of(out_of_memory()))
     assert (failed.taken_bytes, failed.beside_bytes, failed.limit_bytes) == (600 * MIB, 300 * MIB, 950 * MIB)
+    in_heap = {"activations": 500 * MIB, FREE_HEAP: 30 * MIB, "other": MIB}
+    of_heap = told(report_of(out_of_memory(in_use=in_heap)))
+    assert (of_heap.gaps_bytes, of_heap.beside_bytes, of_heap.limit_bytes) == (30 * MIB, MIB, 581 * MIB)
     assert (failed.phase, failed.is_first_step, failed.requested_bytes) == ("forward", False, 80 * MIB)
     assert (failed.rows, failed.length, failed.sizes) == (8, 512, "input_ids=8x512")
 
@@ -52,11 +56,12 @@ def test_graphs_that_no_training_needs_go_with_the_remedies_that_are_about_them(
         "graphs of earlier steps in `losses`": 5 * MIB,
         "other": MIB,
     }
-    about = {"`total`": "detach", "`teacher`": "no_grad", "`losses`": "detach", "`nothing`": "detach"}
+    about = {"`total`": "detach", "`teacher`": "no_grad"}
     advice = [Change(text=f"without {name}", in_script={key: name}) for name, key in about.items()]
     failed = told(report_of(out_of_memory(in_use=in_use), advice=tuple(advice)))
-    assert failed.taken_bytes == 172 * MIB
-    assert failed.graphs == (("without `total`", "", 60 * MIB, 3), ("without `teacher`", "", 7 * MIB, 0))
+    assert (failed.taken_bytes, failed.needless) == (172 * MIB, (("without `teacher`", ""),))
+    assert failed.keeps_graphs, "so smaller batches are no remedy"
+    assert not told(report_of(out_of_memory(in_use=in_use), advice=tuple(advice[1:]))).keeps_graphs
 
 
 def test_where_what_is_kept_has_grown_nothing_is_planned_since_it_would_fail_later() -> None:
@@ -102,8 +107,11 @@ def test_of_a_killed_training_the_largest_batch_and_what_it_began_with_are_known
     )
     failed = told(report_of(killed=killed, host=host, steps=3))
     assert (failed.phase, failed.taken_bytes, failed.requested_bytes) == ("backward", None, None)
-    assert (failed.limit_bytes, failed.beside_bytes) == (GIB, 424 * MIB)
+    assert (failed.limit_bytes, failed.beside_bytes) == (GIB, 124 * MIB)
     assert (failed.rows, failed.length) == (8, 512)
+    assert told(report_of(killed=replace(killed, phase="other"), host=host)).phase == "", "it has told of no step"
+    grows = replace(killed, process_bytes_per_step=40.0 * MIB)
+    assert failed_training(report_of(killed=grows, host=host, steps=30), 1e9) == "memory grows at each step"
     counted = replace(killed, oom_kill_after=0)
     assert failed_training(report_of(killed=counted, host=host), 1e9) == "memory has not run out"
 

@@ -48,6 +48,7 @@ def failed_in(plan: Plan, phase: str, **facts: Any) -> FailedTraining:
 
 
 @pytest.mark.soak  # many plans; docs/oom.md has one that runs always
+@pytest.mark.fresh  # its plan takes what the heap has free
 def test_what_is_told_to_fit_has_a_plan_that_does(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     failed = failed_in(forgather_mem.plan(trainer), "backward")

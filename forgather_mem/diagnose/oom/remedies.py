@@ -199,8 +199,11 @@ def _optimizers(case: Case) -> Iterator[Change]:
         return
     if not now:
         if case.phase == "optimizer":  # of a loop of the user's
-            yield _doing("torch.optim.Adafactor", "another optimizer: rows and columns instead of states")
-            yield _doing("torch.optim.SGD", "another optimizer, without state: it needs another learning rate")
+            states = "another optimizer: rows and columns instead of states"
+            yield _doing("torch.optim.Adafactor", states, optim="adafactor")
+            yield _doing(
+                "torch.optim.SGD", "another optimizer, without state: it needs another learning rate", optim="sgd"
+            )
         return
     if case.on_device and importlib.util.find_spec("bitsandbytes"):
         yield _setting("8-bit states; embeddings and small tensors in float32", optim="adamw_bnb_8bit")
@@ -371,6 +374,13 @@ def _needless(case: Case) -> Iterator[Change]:
             yield _less_in(held, loads=False)
 
 
+def _each_pass(case: Case) -> Iterator[Change]:
+    for held in case.failure.census if case.failure is not None else ():
+        if held.kind == "activations" and held.num_passes > 1:
+            text = f"backward() after each pass, if {held.name} is a sum over passes: gradients add up"
+            yield _doing(text, f"each parameter is used {held.num_passes:,} times before one backward pass")
+
+
 def _no_batch_fits(case: Case) -> Iterator[Change]:
     missing = case.failure.missing_bytes if case.failure is not None else 0
     if missing:
@@ -443,6 +453,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("/dev/shm", NOTHING, _shared_memory),
     Remedy(_PHASES, NOTHING, _pinned),
     Remedy(_ANYWHERE, NOTHING, _needless, is_cause=True),
+    Remedy(_PASSES, NOTHING, _each_pass),
     Remedy(_ANYWHERE, NOTHING, _keep_less),
     Remedy("library callback copy", NOTHING, _callbacks),
     Remedy(_PASSES, NUMBERS, _no_batch_fits, is_cause=True),
