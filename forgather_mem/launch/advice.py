@@ -15,8 +15,7 @@ from pathlib import Path
 from forgather_mem.cli.command import Command
 from forgather_mem.cli.plan import environment_of_plan
 from forgather_mem.errors import say
-from forgather_mem.launch.failed_training import FailedTraining, failed_training
-from forgather_mem.launch.killed_training import KillInPlan, explained_kill
+from forgather_mem.launch.failed_training import FailedTraining, KillInPlan, explained_kill, failed_training
 from forgather_mem.reporting.problems import was_killed_for_memory
 from forgather_mem.reporting.table import format_time
 from forgather_mem.telemetry import run_session

@@ -22,9 +22,8 @@ from torch.utils._pytree import tree_map_only
 from forgather_mem.diagnose.oom.context import NO_GRAPH, RunSettings, settings_of
 from forgather_mem.diagnose.oom.remedies import Case, plannable, together
 from forgather_mem.errors import PlanError
-from forgather_mem.launch.failed_training import FailedTraining, parsed_sizes
+from forgather_mem.launch.failed_training import FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
-from forgather_mem.launch.killed_training import KillInPlan
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs_of_untrained
 from forgather_mem.planning.batches import VARIES, Loader, PlannedShape, Trainer, Wanted
 from forgather_mem.planning.entry import begun_plan
