@@ -102,15 +102,19 @@ def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        is_late = False
         try:
             process.wait(most_s)
         except subprocess.TimeoutExpired:
-            return {"problem": f"it took more than {most_s:g} s (--advice-s)"}
+            is_late = True
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        problem = f"started again, it ended with {process.returncode} before its training"
+        late = {"problem": f"it took more than {most_s:g} s (--advice-s)"} if is_late else {}
         try:
-            return dict(json.loads(Path(folder, run_session.ANSWER).read_text(encoding="utf-8")))
+            answer = dict(json.loads(Path(folder, run_session.ANSWER).read_text(encoding="utf-8")))
+            return answer if answer.get("kinds") else {**answer, **late}
         except (OSError, ValueError):
-            return {"problem": f"started again, it ended with {process.returncode} before its training"}
+            return late or {"problem": problem}

@@ -9,18 +9,15 @@ as much more as the process that failed had taken for its own.
 from __future__ import annotations
 
 import functools
-import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from forgather_mem.diagnose.oom.context import NO_GRAPH, RunSettings, settings_of
-from forgather_mem.diagnose.oom.remedies import Case, plannable, together
+from forgather_mem.diagnose.oom.remedies import Case, plannable
 from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
@@ -49,76 +46,45 @@ class PlanningLimits:
         kept_free_frac: Of the limit.
         most_told: Changes that fit; then no more are planned.
         few_batches: Of a step; more add nothing but themselves.
-        to_tell_s: The answer takes less.
-        least_s: So long it is planned in any case.
     """
 
     alike_frac: float = 0.1
     kept_free_frac: float = 0.03
     most_told: int = 4
     few_batches: int = 2
-    to_tell_s: float = 1.0
-    least_s: float = 0.1
 
 
 _LIMITS = PlanningLimits()
 
 
-class _TimeIsUp(BaseException):
-    """Planning has to end: no handler of exceptions is meant."""
-
-    def __str__(self) -> str:
-        return "there was no time left"
-
-
-@contextmanager
-def _until(until_s: float) -> Iterator[None]:
-    """Raise `_TimeIsUp` then, wherever this thread is; what has been planned by then is told."""
-
-    def end(*_: object) -> NoReturn:
-        raise _TimeIsUp
-
-    try:
-        was = signal.signal(signal.SIGALRM, end)
-    except ValueError:  # another thread than the main one: whoever waits for the answer ends this process
-        yield
-        return
-    signal.setitimer(signal.ITIMER_REAL, max(_LIMITS.least_s, until_s - time.time() - _LIMITS.to_tell_s))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, was)
-
-
-def remedies_for(failed: FailedTraining, training: Trainer | Script) -> dict[str, object]:
-    """The `changes` that were planned to fit, as in a report; or a `problem`.
+def remedies_for(failed: FailedTraining, training: Trainer | Script) -> Iterator[dict[str, object]]:
+    """The `changes` that were planned to fit, as in a report; or a `problem`. Each answer replaces the one before.
 
     With them `too_large`, the largest changes of a kind that are not enough, and `kinds`, what was planned, by the
-    names of settings. It is `unfinished` where there was no time for all. Of a training that was killed it is told in
-    any case where its plan has it: `killed`, a `KillInPlan`.
+    names of settings. All but the last are `unfinished`: whoever waits may have no more time. Of a training that was
+    killed it is told where its plan has it: `killed`, a `KillInPlan`.
 
     Args:
         failed: What it took.
         training: The script's Trainer before it trains, or its own loop.
     """
     found = PlannedRemedies()
-    answer: dict[str, object] = {}
     try:
-        with _until(failed.until_s):
-            _plan_remedies(failed, training, found)
+        for _ in _plan_remedies(failed, training, found):
+            yield {**found.answer(), "unfinished": True}
     except PlanError as error:
-        answer = {"problem": str(error)}
-    except _TimeIsUp as error:
-        answer = {"unfinished": True} if found.kinds else {"problem": str(error)}
-    return {**found.answer(), **answer}
+        yield {**found.answer(), "problem": str(error)}
+    else:
+        yield found.answer()
 
 
-def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: PlannedRemedies) -> None:
+def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: PlannedRemedies) -> Iterator[None]:
+    """Adds to what was found, again and again."""
     loop = OwnLoop(training) if isinstance(training, Script) else None
     planner = _Planner(failed, training, loop, found)
+    yield
     case = Case(
-        phase=failed.phase,
+        phase=failed.phase or planner.own.phase,
         settings=planner.settings(),
         rows=failed.rows or planner.own.rows,
         length=failed.length,
@@ -130,12 +96,11 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         change = Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: True})
         found.add([change], planner, None, is_kind=False)
         found.kinds.extend([NO_GRAPH] for _ in found.changes)
+        yield
     for ladder in plannable(case):
         if len(found.changes) < _LIMITS.most_told:
             found.add(ladder, planner, loop)
-    for ladder in together(case):
-        if not found.changes:
-            found.add(ladder, planner, loop, is_kind=False)
+            yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +147,7 @@ class _Planner:
         self._failed, self._training, self._loop, self._kills = failed, training, loop, found.kills
         # Of a process that was killed nobody has told: it began as this one does
         self._began_bytes = own_memory().anonymous_bytes if failed.taken_bytes is None else 0
-        self._is_over, self._room_bytes, self._excess_frac = False, 0, 0.0
+        self._room_bytes, self._excess_frac = 0, 0.0
         for sizes in (parsed_sizes(failed.sizes), {}):  # in a loop of the script's own they may be another model's
             self._sizes = sizes
             try:
@@ -228,11 +193,6 @@ class _Planner:
                 if at == len(ladder) - 1:
                     raise
                 need = self.most_bytes + 1
-            except _TimeIsUp:
-                self._is_over = True
-                if found is None:
-                    raise
-                return found
             if need <= self.most_bytes:
                 high, found = at, replace(ladder[at], predicted_bytes=self.peak_of(need))
             elif at == len(ladder) - 1:
@@ -247,8 +207,6 @@ class _Planner:
         Raises:
             PlanError: if it can't be planned.
         """
-        if self._is_over or time.time() >= self._failed.until_s:  # what a handler raises may be lost in a finalizer
-            raise _TimeIsUp
         arguments: dict[str, Any] = dict(changed)
         length, filtered = arguments.pop("max_length", None), arguments.pop(_ARGMAX, None)
         length = length if isinstance(length, int) else None
@@ -306,7 +264,7 @@ class _Planner:
             raise PlanError(f"{had}, in the plan {format_bytes(nearest.before_bytes)}")
         if failed.on_device:
             return min(room, nearest.before_bytes + min(wanted, room - taken))
-        rounds, others = self._taken(own), _others(own)
+        rounds = self._taken(own)
         shown = [
             one
             for found in rounds[: 1 if failed.is_first_step else None]
@@ -315,11 +273,15 @@ class _Planner:
         ]
         if not shown:
             return room
-        gaps = failed.gaps_bytes - max(one.had_bytes - one.before_bytes for one in shown)
         comes = max(self._comes(own, one) for found in rounds for one in found)
-        self._excess_frac = max(0.0, gaps / comes) if comes > 0 else 0.0
+        self._learn_gaps(max(one.had_bytes - one.before_bytes for one in shown), comes)
         # The failure itself was too much: where less is told of it, it is so of other plans
-        return min(room, max(one.bytes for one in shown) - others)
+        return min(room, max(one.bytes for one in shown) - _others(own))
+
+    def _learn_gaps(self, planned_bytes: int, comes_bytes: int) -> None:
+        """From those at the allocation that failed how much larger they are than a child's, of what comes and goes."""
+        more = self._failed.gaps_bytes - planned_bytes
+        self._excess_frac = more / comes_bytes if more > 0 < comes_bytes else 0.0
 
     def _bytes_of(self, planned: Plan) -> float:
         """What it takes of the system, without others' tensors, which are beside the training."""

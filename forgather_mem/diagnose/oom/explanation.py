@@ -119,7 +119,7 @@ def explained(
         **told,
         layer=failure.layer if failure.phase not in ("data", "save", "resume", "startup") else None,
         free_bytes=None if failure.freed_bytes else failure.free_bytes,
-        in_use=_in_use(failure, leak) if is_leak else failure.in_use,
+        in_use=failure.in_use,
         batch=None if batch is None else batch.named,
         why_now=" ".join(filter(None, (_of_leak(leak) if is_leak else _why_now(failure), _of_watching(failure))))
         or None,
@@ -214,17 +214,6 @@ def _is_leak(failure: Failure, leak: LeakReport) -> bool:
 
 def _leaked_bytes(failure: Failure, leak: LeakReport) -> int:
     return int(leak.bytes_per_step * max(0, failure.step - leak.since_step))
-
-
-def _in_use(failure: Failure, leak: LeakReport) -> dict[str, int]:
-    """Leaked memory is listed separately: it would be taken for activations."""
-    in_use = dict(failure.in_use)
-    leaked = left = _leaked_bytes(failure, leak)
-    for part in ("activations", "evaluation", "generation", "other"):
-        taken = min(left, in_use.get(part, 0))
-        in_use[part], left = in_use.get(part, 0) - taken, left - taken
-    in_use["the leak"] = leaked - left
-    return {part: size for part, size in in_use.items() if size}
 
 
 def _of_leak(leak: LeakReport) -> str:

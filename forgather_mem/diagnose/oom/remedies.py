@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import NamedTuple
 
 from forgather_mem.diagnose.oom.context import DETACHED, NO_GRAPH, RunSettings, dtype_argument, takes_optimizer
@@ -226,21 +225,6 @@ def _on_device_optimizers(case: Case) -> Iterator[Change]:
         if importlib.util.find_spec("bitsandbytes"):
             yield _setting("states move to the host where the device is full", optim="paged_adamw_32bit")
         yield _doing("DeepSpeed ZeRO or FSDP with offload", "the optimizer's state on the host")
-
-
-def together(case: Case) -> Iterator[list[Change]]:
-    """Ladders of smaller batches with more that saves memory, for where a plan says that no single change is enough."""
-    others = [
-        *_checkpointing(case),
-        *[change for change in _optimizers(case) if change.set.get("optim") == "adafactor"],
-    ]
-    for number in range(1, len(others) + 1):
-        for some in combinations(others, number):
-            values = {name: value for change in some for name, value in change.set.items()}
-            note = f"{_CHANGES[NUMBERS]}; each alone is not enough" if "optim" in values else "each alone is not enough"
-            batches = [*([{}] if number > 1 else []), *[change.set for change in smaller_batches(case)]]
-            if batches:
-                yield [_setting(note, **batch, **values) for batch in batches]
 
 
 def _shorter(case: Case) -> Iterator[Change]:
