@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import importlib
 import os
 import signal
@@ -31,8 +30,6 @@ from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import read_report
 
 _LONGEST_S = 300.0
-_NEW_MOUNTS = 0x20000  # CLONE_NEWNS
-_PRIVATE_BELOW = (1 << 18) | 0x4000  # MS_PRIVATE | MS_REC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +61,9 @@ def prepare(modules: Sequence[str]) -> None:
 
 
 class Fork:
-    """`python SCRIPT ARGUMENTS...` in an empty folder.
+    """`python SCRIPT ARGUMENTS...` in an empty folder."""
 
-    Args:
-        disk_mib: The size of a file system in memory at `disk` in that folder, for root only; 0 for none.
-    """
-
-    def __init__(self, script: Path, arguments: Sequence[str], disk_mib: int = 0) -> None:
+    def __init__(self, script: Path, arguments: Sequence[str]) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # read in `wait`
         os.environ["FORGATHER_MEM_DIR"] = f"{self._folder.name}/session"
@@ -80,7 +73,7 @@ class Fork:
         if not self._pid:
             code = 70
             try:
-                self._become(disk_mib)
+                self._become()
                 code = _run(script, arguments)
                 threading._shutdown()  # type: ignore[attr-defined]
                 atexit._run_exitfuncs()
@@ -107,16 +100,13 @@ class Fork:
                 reports=tuple(there),
             )
 
-    def _become(self, disk_mib: int) -> None:
+    def _become(self) -> None:
         """What a program finds that `forgather-mem run` has started."""
         for stream in (1, 2):
             os.dup2(self._printed.fileno(), stream)
         sys.stdout, sys.stderr = (open(stream, "w", closefd=False) for stream in (1, 2))  # noqa: SIM115
         os.environ[run_session.FOLDER] = self._session
         os.chdir(self._folder.name)
-        if disk_mib:
-            os.mkdir("disk")
-            _mount("disk", disk_mib)
         atexit._clear()
         watch_process()
 
@@ -129,19 +119,6 @@ def in_turn(starts: Iterable[Callable[[], Fork]], at_once: int) -> Iterator[Ran]
             yield waiting.pop(0).wait()
         waiting.append(start())
     yield from (fork.wait() for fork in waiting)
-
-
-def _mount(place: str, size_mib: int) -> None:
-    """A file system in memory, seen by this process alone."""
-    system = ctypes.CDLL(None, use_errno=True)
-    steps: tuple[Callable[[], int], ...] = (
-        lambda: system.unshare(_NEW_MOUNTS),
-        lambda: system.mount(b"none", b"/", None, _PRIVATE_BELOW, None),
-        lambda: system.mount(b"tmpfs", place.encode(), b"tmpfs", 0, f"size={size_mib}m".encode()),
-    )
-    for step in steps:
-        if step():
-            raise OSError(ctypes.get_errno(), "no disk for a script: only root may mount one")
 
 
 def _run(script: Path, arguments: Sequence[str]) -> int:

@@ -2,11 +2,11 @@
 
     python benchmarks/late_failures.py [--folder tests/late/scripts] [--only NAME ...] [--markdown OUT]
 
-Each of three scripts, written after threads of users, is run at a limit at which it fails; without one, for the size
-that it really needs; and at the limit with the advice applied. The disks are small file systems in memory (`unshare`,
-`mount`). Then the trainings of normal.py, each without a limit and with half more than it has needed, as forks of this
-process: nothing may be foretold. They are so short that they wait for their plan. With `--folder` all late_*.py and
-normal*.py of an older commit, which benchmarks/results/late_failures.md names.
+Each of two scripts, written after threads of users, is run at a limit at which it fails; without one, for the size
+that it really needs; and at the limit with the advice applied. Then the trainings of normal.py, each without a limit
+and with half more than it has needed, as forks of this process: nothing may be foretold. They are so short that they
+wait for their plan. With `--folder` all late_*.py and normal*.py of an older commit, which
+benchmarks/results/late_failures.md names.
 """
 
 from __future__ import annotations
@@ -31,14 +31,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 from _watched_forks import Fork, Ran, in_turn, prepare  # noqa: E402
 
 SCRIPTS = ROOT / "tests" / "late" / "scripts"
-DISKS_MIB = {
-    "full_disk": 9, "disk_just_enough": 20, "disk_just_enough_resumed": 27, "disk_moved_away": 8,
-    "epochs_on_disk": 16, "lightning_filling_disk": 25, "lightning_saves_few": 16, "lightning_saves_weights": 16,
-    "lightning_one_name": 16, "lightning_leaves_out": 5, "lightning_monitored": 22, "lightning_stopped": 16,
-    "lightning_patient": 9, "plain_files": 9, "plain_files_rotated": 9, "plain_files_one_name": 9,
-    "plain_files_few": 9,
-}  # fmt: skip
-FAILING = ("eval_logits", "longest_batch", "full_disk")
+FAILING = ("eval_logits", "longest_batch")
 _SIZES = {"KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
 
 
@@ -65,15 +58,11 @@ def peak_mib(output: str) -> float | None:
     return float(found[1]) if found else None
 
 
-def run(name: str, *options: str, disk_mib: int = 0, watched: bool = True) -> Run:
-    """Run this script in an empty folder; with a disk of its own below `disk`."""
+def run(name: str, *options: str, watched: bool = True) -> Run:
+    """Run this script in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, *(["-m", "forgather_mem", "run"] if watched else []), str(SCRIPTS / f"{name}.py")]
         command += options
-        if disk_mib:
-            os.mkdir(f"{folder}/disk")
-            mount = f'mount -t tmpfs -o size={disk_mib}m tmpfs disk && exec "$@"'
-            command = ["unshare", "-rm", "sh", "-c", mount, "sh", *command, "--folder", "disk"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     return Run(ended.returncode, ended.stdout + ended.stderr)
@@ -97,15 +86,15 @@ class Row:
     @property
     def foretold_mib(self) -> float | None:
         said = self.failed.foretold
-        for words in ("batches,", "needs", "takes", "on the host:"):
+        for words in ("batches,", "needs", "on the host:"):
             if (size := mib(said, words)) is not None:
                 return size
         return None
 
     @property
     def true_mib(self) -> float | None:
-        """What is kept, by the script's own count, or what the advice saves of the peak; the files of a checkpoint."""
-        found = re.search(r"^(?:checkpoint|keeps) ([0-9.]+) MiB", self.whole.output, re.M)
+        """What is kept, by the script's own count, or what the advice saves of the peak."""
+        found = re.search(r"^keeps ([0-9.]+) MiB", self.whole.output, re.M)
         if found or self.name == "longest_batch":
             return float(found[1]) if found else self.whole.peak_mib
         return (self.whole.peak_mib or 0) - (self.fixed.peak_mib or 0)
@@ -126,14 +115,7 @@ class Row:
 
 def failing(name: str) -> Row:
     """This script at its limit, without one, and with the advice."""
-    disk = DISKS_MIB.get(name, 0)
-    free = () if disk else ("--limit", "0")
-    return Row(
-        name,
-        run(name, disk_mib=disk),
-        run(name, *free, disk_mib=1000 if disk else 0, watched=False),
-        run(name, "--fixed", disk_mib=disk, watched=False),
-    )
+    return Row(name, run(name), run(name, "--limit", "0", watched=False), run(name, "--fixed", watched=False))
 
 
 def normal(cases: Sequence[tuple[Path, str]], at_once: int) -> tuple[list[str], int]:
@@ -141,10 +123,8 @@ def normal(cases: Sequence[tuple[Path, str]], at_once: int) -> tuple[list[str], 
     starts = [partial(Fork, path, ["--case", case]) for path, case in cases]
     tight, alarms = [], []
     for (path, case), ran in zip(cases, in_turn(starts, at_once), strict=True):
-        disk = DISKS_MIB.get(case, 0)
         limit = round(1.5 * (peak_mib(ran.output) or 0) + 40)
-        options = ["--case", case, *(("--folder", "disk") if disk else ("--limit", str(limit)))]
-        tight.append((f"{case}, {disk or limit} MiB", partial(Fork, path, options, disk)))
+        tight.append((f"{case}, {limit} MiB", partial(Fork, path, ["--case", case, "--limit", str(limit)])))
         alarms += note(case, ran)
     for (what, _), ran in zip(tight, in_turn([start for _, start in tight], at_once), strict=True):
         alarms += note(what, ran)
@@ -153,11 +133,7 @@ def normal(cases: Sequence[tuple[Path, str]], at_once: int) -> tuple[list[str], 
 
 def late(cases: Sequence[tuple[Path, str]], at_once: int) -> list[str]:
     """A line for each of these trainings: whether it failed, and what was foretold of it."""
-    starts = []
-    for path, case in cases:
-        disk = DISKS_MIB.get(case, 0)
-        options = ["--case", case, *(["--folder", "disk"] if disk else [])]
-        starts.append(partial(Fork, path, options, disk))
+    starts = [partial(Fork, path, ["--case", case]) for path, case in cases]
     lines = []
     for (_, case), ran in zip(cases, in_turn(starts, at_once), strict=True):
         state = "fails" if ran.code else "DOES NOT FAIL"

@@ -30,8 +30,8 @@ class MemoryAlert(RuleCallback):
     left; sawteeth, spikes and caches filling up do not count as growth.
 
     What would fail late is told early, once in a training: a Trainer's batch or evaluation that takes too much, by a
-    plan made beside the training; another evaluation that keeps more than fits, after its first batches; a checkpoint
-    for which the disk has no room, at the first check. `save` and `stop` don't act on these.
+    plan made beside the training; another evaluation that keeps more than fits, after its first batches. `save` and
+    `stop` don't act on these.
 
     With several processes, whichever rank is near its limit, rank 0 decides the step at which all of them save or stop:
     4 steps later. No rank waits for another.

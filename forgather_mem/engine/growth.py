@@ -9,7 +9,6 @@ from forgather_mem.telemetry.records import Sample
 if TYPE_CHECKING:
     from forgather_mem.growth.trend import Series
 
-_FEWEST_POINTS = 20
 # Less than this, over the whole run, counts as flat.
 _FLAT_FRAC = 0.02
 SOURCES = {
@@ -59,8 +58,10 @@ class Growth:
 
         What grew too unevenly to be judged, or ever more slowly, counts with the rate that was measured.
         """
+        from forgather_mem.growth.trend import GROWTH
+
         series = self.series.get(who)
-        if series is None or len(series.points) < _FEWEST_POINTS:
+        if series is None or len(series.points) < GROWTH.fewest_in_all:
             return None
         trend = series.judge()
         return trend.per_step if trend.per_step * trend.steps >= _FLAT_FRAC * series.points[0][1] else 0.0

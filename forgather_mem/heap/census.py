@@ -11,7 +11,7 @@ import gc
 import re
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
     from torch.autograd.graph import Node
 
-Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained"]
+Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state", "stepping"]
 _CONTAINERS = frozenset({list, tuple, dict, deque, OrderedDict, defaultdict, set})
 _SIZED = frozenset({"builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
 _PLAIN = (list, tuple, dict, deque, set)
@@ -68,13 +68,15 @@ class Holding:
 
     Attributes:
         name: The owner, as people write it: "`outputs` of evaluate()", "`KeepsCopies.copies`"; of an untrained graph
-            the model. Empty for the batch and for the activations of the pass that failed.
+            the model; of the activations what joins them where a parameter is used more than once. Else empty.
         kind: An "object"; a "copy" of the model; the "batch"; "activations" of the pass that runs; graphs of "earlier"
-            passes; graphs of a model that is "untrained": no optimizer has its parameters.
+            passes; graphs of a model that is "untrained": no optimizer has its parameters; "gradients" of another model
+            than the given one; the "state" of another optimizer, beside which the given one is what is "stepping".
         num_bytes: What counts for it.
         collects: Whether it is a list or another container of the user's, not one tensor or array.
         num_items: Of a list its length; 0 if it is none.
-        num_passes: Of graphs: how many passes of this step they are of; 0 for earlier steps, too.
+        num_passes: Of graphs: how many passes of this step they are of; 0 for earlier steps, too. Of activations: how
+            often each parameter is used in what one backward pass will go through.
         is_unused: Whether only variables hold it that no code that runs reads again.
     """
 
@@ -95,8 +97,15 @@ class Holding:
         """
         passes = f"{self.num_passes:,} earlier pass{'es' * (self.num_passes > 1)}"
         of = passes if self.num_passes else "earlier steps"
-        words = {"copy": "a copy of the model,", "earlier": f"graphs of {of} in", "untrained": "graph of"}
-        return f"{words.get(self.kind, '')} {self.name}".strip() or {"batch": "the batch"}.get(self.kind, self.kind)
+        words = {
+            "copy": "a copy of the model,",
+            "earlier": f"graphs of {of} in",
+            "untrained": "graph of",
+            "gradients": "gradients of",
+            "state": "optimizer state of",
+        }
+        name = "" if self.kind == "activations" else self.name
+        return f"{words.get(self.kind, '')} {name}".strip() or {"batch": "the batch"}.get(self.kind, self.kind)
 
 
 def take_census(
@@ -141,18 +150,24 @@ class _Census:
         self._of_pass: defaultdict[tuple[Kind, str], set[int]] = defaultdict(set)
         self._groups: defaultdict[int, Counter[object]] = defaultdict(Counter)  # by position, the bytes of each piece
         self._vain: dict[Node, str] = {}
+        self._uses: Counter[int] = Counter()  # of each trained parameter, in the pass that runs
+        self._joins = ""
         self.walk = ReachableGraph()
 
     def take(self) -> None:
         self.walk = ReachableGraph.walk(_LIMITS.budget_s, [entry.tb_frame for entry in self._failed])
         nodes = self.walk.nodes
-        optimizers = [node for node in nodes if is_torch(node, "optim", "Optimizer")]
-        self._known |= set(self._states(optimizers))
-        groups = [group for one in (*optimizers, self._optimizer) for group in getattr(one, "param_groups", ())]
+        optimizers = {self._owner(at): node for at, node in enumerate(nodes) if is_torch(node, "optim", "Optimizer")}
+        for position, one in optimizers.items():
+            kind: Kind = "stepping" if one is self._optimizer else "state"
+            self._parts[kind, self._name(position)] += sum(self._new(getattr(one, "state", None)).values())
+        groups = [
+            group for one in (*optimizers.values(), self._optimizer) for group in getattr(one, "param_groups", ())
+        ]
         trained = {id(one) for group in groups for one in group["params"]}
         self._parts["batch", ""] = sum(self._new(self._batch()).values())
         self._parts["activations", ""] = sum(self._new(self._within_pass()).values())
-        self._count_graphs(self._models(trained))
+        self._count_graphs(self._models(trained), trained)
         times, items = [1.0] * len(nodes), [-1] * len(nodes)
         for position in range(len(nodes)):
             above = self.walk.parent(position)
@@ -177,9 +192,13 @@ class _Census:
 
     def found(self) -> Iterator[Holding]:
         """The owners, once all is counted."""
+        uses = min(self._uses.values(), default=0)
+        has_others = any(kind == "state" and size for (kind, _), size in self._parts.items())
         for (kind, name), size in self._parts.items():
-            if size:
-                passes = self._of_pass[kind, name]
+            passes = self._of_pass[kind, name]
+            if kind == "activations" and size and uses > 1:
+                yield Holding(name=self._joins, kind=kind, num_bytes=size, num_passes=uses)
+            elif size or (kind == "stepping" and has_others):
                 yield Holding(name=name, kind=kind, num_bytes=size, num_passes=0 if 0 in passes else len(passes))
         sizes = {position: sum(pieces.values()) for position, pieces in self._groups.items()}
         least = _LIMITS.named_frac * (sum(sizes.values()) + self._parts.total())
@@ -252,19 +271,22 @@ class _Census:
             if not inner or not covered.isdisjoint(map(id, inner[:1])) or any(one is own for one in inner):
                 continue
             owner = self._owner(position)
-            self._groups[owner].update(self._new([node, [one.grad for one in node.parameters()]]))
+            self._groups[owner].update(self._new(node))
+            gradients = self._new([one.grad for one in node.parameters()])
+            self._parts["gradients", self._name(owner)] += sum(gradients.values())
             names |= dict.fromkeys(map(id, node.parameters()), self._name(owner))
         return {key: name for key, name in names.items() if key not in trained} if trained else {}
 
     # ---- graphs ----
 
-    def _count_graphs(self, untrained: Mapping[int, str]) -> None:
+    def _count_graphs(self, untrained: Mapping[int, str], trained: set[int]) -> None:
         """What the operations keep whose results are alive: those of the pass that runs first, then the oldest first.
 
         Of the same step, what leads to the pass that runs is a part of it; so is what one variable holds of another
         pass, as the second of two towers, unless that is a loss, which could be gone back through at once.
         """
         seen: set[Node] = set()
+        most = 0
         ages = {
             position: self._pass_of(node.grad_fn) for position, node in enumerate(self.walk.nodes) if _has_graph(node)
         }
@@ -272,7 +294,12 @@ class _Census:
             tensor, owner = self.walk.nodes[position], self._owner(position)
             is_running = ages[position] == len(self._passes)
             of_step = is_running or (owner == position and tensor.numel() > 1)
-            for operation in operations_of(tensor.grad_fn, seen):
+            operations = list(operations_of(tensor.grad_fn, seen))
+            if is_running:
+                self._uses.update(_leaves_below(operations, trained))
+                if len(operations) > most:
+                    most, self._joins = len(operations), self._name(owner)
+            for operation in operations:
                 self._vain[operation] = self._vain_model(operation, untrained)
                 self._add(operation, self._name(owner), of_step, dict(saved_by(operation)))
             if is_running:
@@ -388,6 +415,13 @@ class _Census:
         )
         holders = gc.get_referrers(item) if gc.is_tracked(item) else []
         return any(one is not thing and one is not self.walk.nodes and type(one) in _CONTAINERS for one in holders)
+
+
+def _leaves_below(operations: Iterable[Node], trained: set[int]) -> Iterator[int]:
+    """The ids of trained parameters, each as often as one of these operations uses it."""
+    for operation in operations:
+        leaves = (getattr(below, "variable", None) for below, _ in operation.next_functions)
+        yield from (id(leaf) for leaf in leaves if id(leaf) in trained)
 
 
 def model_parameters(model: Any) -> list[torch.nn.Parameter]:

@@ -15,10 +15,11 @@ from pathlib import Path
 from forgather_mem.cli.command import Command
 from forgather_mem.cli.plan import environment_of_plan
 from forgather_mem.errors import say
-from forgather_mem.launch.failed_training import FailedTraining, failed_training
+from forgather_mem.launch.failed_training import FailedTraining, KillInPlan, explained_kill, failed_training
+from forgather_mem.reporting.problems import was_killed_for_memory
 from forgather_mem.reporting.table import format_time
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.report import Change, RunReport
+from forgather_mem.telemetry.report import Change, KilledReport, RunReport
 from forgather_mem.telemetry.report_schema import checked
 from forgather_mem.units import format_bytes
 
@@ -33,17 +34,16 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         command: What it was.
         most_s: How long to plan; 0 plans nothing.
     """
-    failed = failed_training(report, time.time() + most_s)
-    if report.oom is None and isinstance(failed, str):
+    at = report.oom or report.killed
+    if at is None or (isinstance(at, KilledReport) and not was_killed_for_memory(at, report.host)):
         return report
+    failed = failed_training(report, time.time() + most_s)
     if not command.is_python:
         failed = "a launcher started it"
     if most_s <= 0:
         failed = "--advice-s 0"
     if isinstance(failed, str):
         return _not_planned(report, failed)
-    at = report.oom or report.killed
-    assert at is not None
     say(
         f"forgather-mem: out of memory in {format_time(at.step, at.phase)}: planning what would have fitted "
         f"(at most {most_s:g} s; Ctrl-C ends it)"
@@ -52,6 +52,9 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         answer = _answer(command, failed, most_s)
     except KeyboardInterrupt:
         return _not_planned(report, "interrupted")
+    if report.killed is not None:
+        where = checked(KillInPlan, answer["killed"]) if answer.get("killed") else None
+        report = replace(report, killed=explained_kill(report, report.killed, where))
     if "problem" in answer:
         return _not_planned(report, str(answer["problem"]))
     planned = checked(tuple[Change, ...], answer["changes"]) or ()
@@ -79,9 +82,11 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
 
 
 def _not_planned(report: RunReport, why: str) -> RunReport:
-    if report.oom is None:
-        return report
-    return replace(report, oom=replace(report.oom, fit=f"not planned: {why}"))
+    if report.oom is not None:
+        return replace(report, oom=replace(report.oom, fit=f"not planned: {why}"))
+    if report.killed is not None and not report.killed.why_now:
+        return replace(report, killed=explained_kill(report, report.killed, None))
+    return report
 
 
 def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str, object]:
@@ -97,15 +102,19 @@ def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        is_late = False
         try:
             process.wait(most_s)
         except subprocess.TimeoutExpired:
-            return {"problem": f"it took more than {most_s:g} s (--advice-s)"}
+            is_late = True
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        problem = f"started again, it ended with {process.returncode} before its training"
+        late: dict[str, object] = {"problem": f"it took more than {most_s:g} s (--advice-s)"} if is_late else {}
         try:
-            return dict(json.loads(Path(folder, run_session.ANSWER).read_text(encoding="utf-8")))
+            answer = dict(json.loads(Path(folder, run_session.ANSWER).read_text(encoding="utf-8")))
+            return answer if answer.get("kinds") else {**answer, **late}
         except (OSError, ValueError):
-            return {"problem": f"started again, it ended with {process.returncode} before its training"}
+            return late or {"problem": problem}

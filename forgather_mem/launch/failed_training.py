@@ -1,17 +1,22 @@
-"""What a training took that ran out of memory, as plain values: told by the parent to the process that plans it."""
+"""What a training took that ran out of memory, as plain values, and why it was killed: held against what its plan says.
+
+The parent tells the first to the process that plans it, and makes the second of the answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
-from forgather_mem.telemetry.report import Change, OomReport, RunReport
+from forgather_mem.telemetry.report import KilledReport, OomReport, RunReport
+from forgather_mem.telemetry.report_part import ReportPart
+from forgather_mem.units import MIB, format_bytes
 
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
 _TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
+_RARE_EVENTS = {"a checkpoint": "save", "an evaluation": "eval"}  # as in the names of a Trainer's arguments
 _ALLOCATORS = ("CUDA and libraries", "kept by the allocator", "private pools")
 
 
@@ -20,17 +25,19 @@ class FailedTraining:
     """JSON's types only.
 
     Attributes:
-        phase: In which memory ran out.
+        phase: In which memory ran out; empty of a killed process that has not told.
         is_first_step: Whether the optimizer had no state yet.
         on_device: Whether a device's memory ran out.
         limit_bytes: What the process could have at most.
         requested_bytes: The allocation that failed; None if nobody has told.
         taken_bytes: By the training's tensors then; None of a killed process.
-        beside_bytes: By everything else; of a killed process what there was before the first step, with the model.
+        gaps_bytes: What the C library's heap had free beside them.
+        beside_bytes: By everything else; of a killed process by others of its group.
         rows, length: Of the micro-batch.
         sizes: Of its tensors, as in the setting "batch.sizes".
         until_s: When planning has to end.
-        graphs: Those in the census that no training needs, as `NeedlessGraph`.
+        needless: The remedies of the census, and their notes, that are about graphs which no training needs.
+        keeps_graphs: Whether graphs of earlier passes were kept: so it would be with more, smaller batches.
     """
 
     phase: str
@@ -44,22 +51,26 @@ class FailedTraining:
     length: int | None
     sizes: str
     until_s: float
-    graphs: Sequence[tuple[str, str, int, int]] = ()
+    gaps_bytes: int = 0
+    needless: Sequence[tuple[str, str]] = ()
+    keeps_graphs: bool = False
 
 
-class NeedlessGraph(NamedTuple):
-    """What a remedy of the census is about.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillInPlan(ReportPart):
+    """Where a plan has a training that was killed.
 
     Attributes:
-        text, note: The remedy.
-        num_bytes: That it keeps.
-        num_passes: How many passes of a step before the last it is of; 0 of a model that nobody trains.
+        phase: In which the plan has it.
+        num_bytes: Of the tensors of this phase at its highest moment.
+        room_bytes: What was left for them.
+        parts: What they are for.
     """
 
-    text: str
-    note: str
+    phase: str
     num_bytes: int
-    num_passes: int
+    room_bytes: int
+    parts: Mapping[str, int]
 
 
 def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
@@ -81,8 +92,8 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         return f"{grown} has grown until then"
     taken = sum(size for part, size in oom.in_use.items() if _is_of_training(part))
     beside = sum(oom.in_use.values()) - taken
-    unused = oom.in_use.get(FREE_HEAP, 0)  # free for its tensors, too
-    beside -= unused
+    gaps = oom.in_use.get(FREE_HEAP, 0)  # free for its tensors, too
+    beside -= gaps
     if oom.where == "device":  # what torch keeps unused is free for it; the rest is taken before anything is trained
         beside -= sum(oom.in_use.get(part, 0) for part in _ALLOCATORS)
     batch = oom.batch or {}
@@ -90,7 +101,7 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         phase=oom.phase,
         is_first_step=oom.step <= 1,
         on_device=oom.where == "device",
-        limit_bytes=taken + beside + unused + (oom.free_bytes or 0),
+        limit_bytes=taken + beside + gaps + (oom.free_bytes or 0),
         requested_bytes=oom.requested_bytes,
         taken_bytes=taken,
         beside_bytes=beside,
@@ -98,7 +109,9 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         length=batch.get("length"),
         sizes=report.run.settings.get("batch.sizes", "") if oom.phase != "evaluate" else "",
         until_s=until_s,
-        graphs=tuple(_needless_graphs(report.advice, oom.in_use)),
+        gaps_bytes=gaps,
+        needless=tuple((one.text, one.note or "") for one in report.advice if NO_GRAPH in one.in_script),
+        keeps_graphs=any(DETACHED in one.in_script for one in report.advice),
     )
 
 
@@ -124,35 +137,25 @@ def _grown(report: RunReport, oom: OomReport) -> str | None:
 
 
 def _is_of_training(part: str) -> bool:
-    return part in _TENSORS or part.startswith("graph")
-
-
-def _needless_graphs(advice: Sequence[Change], in_use: Mapping[str, int]) -> Iterator[NeedlessGraph]:
-    """Of the remedies of the census those whose graphs are among what is in use, under the name of who holds them."""
-    for change in advice:
-        for name in filter(None, map(change.in_script.get, (NO_GRAPH, DETACHED))):
-            for part, size in in_use.items():
-                if part.startswith("graph") and part.endswith(f" {name}") and "steps" not in part:
-                    passes = next((word for word in part.split() if word[0].isdecimal()), "0")
-                    yield NeedlessGraph(change.text, change.note or "", size, int(passes.replace(",", "")))
+    return part in _TENSORS or part.startswith(("graph", "gradients of", "optimizer state of"))
 
 
 def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
     killed, host, settings = report.killed, report.host, report.run.settings
     if killed is None or not was_killed_for_memory(killed, host):
         return "memory has not run out"
-    if killed.phase not in PLANNED_PHASES or "batch.rows" not in settings:
-        return f"it was killed in {killed.phase}"
-    others = max(0, (killed.used_bytes or 0) - (killed.process_bytes or 0))
+    if (killed.process_bytes_per_step or 0) * report.steps > (host.activations_bytes or 0):
+        return "memory grows at each step"
+    has_told = report.steps or killed.phase in PLANNED_PHASES
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}
     return FailedTraining(
-        phase=killed.phase,
+        phase=killed.phase if has_told else "",
         is_first_step=report.steps == 0,
         on_device=False,
         limit_bytes=host.limit_bytes,
         requested_bytes=None,
         taken_bytes=None,
-        beside_bytes=host.rss_start_bytes + others,
+        beside_bytes=others_bytes_of(killed),
         rows=numbers.get("rows"),
         length=numbers.get("length"),
         sizes=settings.get("batch.sizes", ""),
@@ -167,3 +170,61 @@ def parsed_sizes(sizes: str) -> Mapping[str, tuple[int, ...]]:
     """
     pairs = (one.partition("=") for one in sizes.split())
     return {name: tuple(int(side) for side in shape.split("x") if side.isdecimal()) for name, _, shape in pairs}
+
+
+# ---- after a kill ----
+
+
+def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan | None) -> KilledReport:
+    """The same with `why_now`, and with what was `in_use` when the limit was reached."""
+    is_between = report.steps > 0 and killed.phase == "other"
+    between = f"killed {_between(report)}: in a callback, or in code between steps"
+    if planned is None:
+        return replace(killed, in_use=_told(report, killed), why_now=f"{between}." if is_between else None)
+    beside = report.host.limit_bytes - planned.room_bytes
+    others = min(beside, others_bytes_of(killed))
+    needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
+    if planned.num_bytes > planned.room_bytes:
+        largest = sorted(planned.parts.items(), key=lambda part: -part[1])
+        parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in largest if size >= MIB)
+        why = f"{planned.phase} needs {needed} (planned: {parts}), and {room} were left."
+        return replace(killed, why_now=why)
+    here = between if is_between else f"killed in {killed.phase}"
+    rest = planned.room_bytes - planned.num_bytes
+    why = f"{here}. The training's own tensors take {needed} there (planned); {format_bytes(rest)} more came."
+    known = {**planned.parts, "Python and libraries": beside - others, "other processes": others}
+    return replace(killed, why_now=why, in_use=_with_size({**known, "not in the plan": rest}))
+
+
+def others_bytes_of(killed: KilledReport) -> int:
+    """What others of its group had: data workers, other children, and processes that only the limit tells of."""
+    children = (killed.workers_bytes or 0) + (killed.others_bytes or 0)
+    return max(children, (killed.used_bytes or 0) - (killed.process_bytes or 0))
+
+
+def _told(report: RunReport, killed: KilledReport) -> dict[str, int]:
+    """By what was measured: the training's own, what there was before it, and what has come since."""
+    host, of = report.host, report.breakdown
+    limit_bytes = host.limit_bytes - others_bytes_of(killed)
+    known = {"parameters": of.parameters, "gradients": of.gradients, "optimizer": of.optimizer}
+    known["there before the first step"] = max(0, (host.allocated_start_bytes or 0) - of.parameters)
+    left = max(0, limit_bytes - sum(known.values()))
+    steps = report.steps - (killed.since_step or report.steps)
+    grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
+    return _with_size({**known, "grown step by step": grown, "other": left - grown}) if report.steps else {}
+
+
+def _between(report: RunReport) -> str:
+    settings, now = report.run.settings, report.steps
+    due = [
+        event
+        for event, name in _RARE_EVENTS.items()
+        if settings.get(f"arguments.{name}_strategy") == "steps"
+        and (every := settings.get(f"arguments.{name}_steps", "")).isdecimal()
+        and int(every) > 0 == now % int(every)
+    ]
+    return f"after step {now:,}" + (f", with {' and '.join(due)}" if due else "")
+
+
+def _with_size(parts: Mapping[str, int]) -> dict[str, int]:
+    return {part: size for part, size in parts.items() if size > 0}

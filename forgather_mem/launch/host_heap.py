@@ -26,12 +26,14 @@ class Taken(NamedTuple):
     Attributes:
         size: Its bytes.
         before_bytes: Of all tensors there were then.
-        bytes: What the process has taken of the system for them.
+        had_bytes: What the process had taken of the system for those.
+        bytes: The same with it.
         mapped_bytes: Of these what is mapped by itself, so that there are no gaps, however large the others are.
     """
 
     size: int
     before_bytes: int
+    had_bytes: int
     bytes: int
     mapped_bytes: int
 
@@ -69,9 +71,11 @@ def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[Taken]]:
             elif number not in held:
                 size = trace.sizes[number]
                 size = size if size in fixed else int(size * scale)
+                counts = size > least
+                had = own_memory().address_bytes - began if counts else 0
                 held[number] = torch.empty(size, dtype=torch.uint8)
                 mapped += size if size >= _MAPPED_BYTES else 0
-                if size > least:
-                    taken.append(Taken(size, total, own_memory().address_bytes - began, mapped))
+                if counts:
+                    taken.append(Taken(size, total, had, own_memory().address_bytes - began, mapped))
                 total += size
     return found

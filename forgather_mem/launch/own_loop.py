@@ -34,6 +34,7 @@ MADE_AT = "_forgather_mem_made_at"  # of a data loader: the line
 _CHECKPOINTS, _ATTENTION, _ROWS = "supports_gradient_checkpointing", "attn_implementation", "batch_size"
 _COUNTS = "Planned were {batches} batches, {passes} backward passes and {steps} steps."
 _COUNTED = re.compile(re.sub(r"\{\w+\}", r"(\\d+)", _COUNTS))
+_OPTIMIZERS: dict[object, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adafactor": torch.optim.Adafactor}
 Edit = Callable[[], object]
 
 
@@ -98,14 +99,12 @@ class OwnLoop:
     Attributes:
         rows, accumulation: Of the batch that failed, and of its step, once they are known.
         keeps_graphs: Whether one backward pass goes through several batches, once that is known.
-        largest_bytes: Of the largest parameter.
     """
 
     def __init__(self, script: Script) -> None:
         self._script, self.rows, self.accumulation, self.keeps_graphs = script, 0, 1, False
         self._models: list[Any] = [one for one in live_objects(nn.Module) if hasattr(one, _CHECKPOINTS)]
         self._loaders: list[Any] = live_objects((DataLoader, _BaseDataLoaderIter))
-        self.largest_bytes = max((one.nbytes for one in live_objects(nn.Parameter)), default=0)
 
     def learn(self, plan: Plan, rows: int | None) -> None:
         """From a plan of the loop as it stands what its batches are.
@@ -153,6 +152,11 @@ class OwnLoop:
             edits += [partial(one.set_attn_implementation, attention) for one in self._models]
         if rows := changed.pop("per_device_eval_batch_size", None):
             edits.append(lambda: self._evaluate(rows))
+        if changed.pop("gradient_accumulation_steps", None):
+            edits.append(_keep_gradients)
+        if (optimizer := _OPTIMIZERS.get(changed.get("optim"))) is not None:
+            edits.append(partial(_step_by, optimizer))
+            del changed["optim"]
         if changed:
             raise PlanError(f"{next(iter(changed))} of a loop of the script's own is not planned")
         return EditedScript(self._script, edits)
@@ -168,6 +172,19 @@ class OwnLoop:
         for one in self._loaders:
             if getattr(one, _ROWS, None) == self.rows and id(one.dataset) not in busy:
                 one.batch_sampler.batch_size = rows
+
+
+def _keep_gradients() -> None:
+    """As between the micro-batches of a step."""
+    for one in (Optimizer, nn.Module):
+        one.zero_grad = lambda *_, **__: None  # type: ignore[method-assign]
+
+
+def _step_by(optimizer: Callable[..., Optimizer]) -> None:
+    """Let all optimizers step as this one does."""
+    for one in live_objects(Optimizer):
+        parameters = [parameter for group in one.param_groups for parameter in group["params"]]
+        one.step = optimizer(parameters).step  # type: ignore[method-assign]
 
 
 def without_graphs_of_untrained(trainer: Trainer | None) -> Edit:

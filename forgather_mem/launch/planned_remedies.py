@@ -2,33 +2,33 @@
 
 The plan has to reproduce the failure first: in the same phase it makes an allocation as large as the one that failed,
 beside as much as there was. What is told to fit has a plan whose peak does, with all that was beside it in the process
-that failed. On the host a peak is what the C library takes of the system when it is asked for the plan's tensors.
+that failed. On the host a peak is what the C library takes of the system when it is asked for the plan's tensors, and
+as much more as the process that failed had taken for its own.
 """
 
 from __future__ import annotations
 
 import functools
-import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
-from forgather_mem.diagnose.oom.context import DETACHED, NO_GRAPH, RunSettings, settings_of
-from forgather_mem.diagnose.oom.remedies import Case, plannable, together
+from forgather_mem.diagnose.oom.context import NO_GRAPH, RunSettings, settings_of
+from forgather_mem.diagnose.oom.remedies import Case, plannable
 from forgather_mem.errors import PlanError
-from forgather_mem.launch.failed_training import FailedTraining, NeedlessGraph, parsed_sizes
+from forgather_mem.launch.failed_training import FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs_of_untrained
 from forgather_mem.planning.batches import VARIES, Loader, PlannedShape, Trainer, Wanted
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
-from forgather_mem.planning.result import PhasePlan, Plan
+from forgather_mem.planning.result import Plan
+from forgather_mem.reporting.problems import PLANNED_PHASES
+from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.report import Change
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_bytes
@@ -44,61 +44,25 @@ class PlanningLimits:
     Attributes:
         alike_frac: A plan that reproduces a failure may be so far from what was measured.
         kept_free_frac: Of the limit.
-        beside_frac, of_several_frac: Of what comes and goes on the host, where batches are of one size, and where they
-            differ. A training's small objects lie between its tensors, and its batches come in another order than those
-            that were tried: with them the C library took up to 8 % more than for the tensors alone in two trainings of
-            our own with batches of one size, and 30 % or more in one with others.
         most_told: Changes that fit; then no more are planned.
         few_batches: Of a step; more add nothing but themselves.
-        to_tell_s: The answer takes less.
-        least_s: So long it is planned in any case.
     """
 
     alike_frac: float = 0.1
     kept_free_frac: float = 0.03
-    beside_frac: float = 0.25
-    of_several_frac: float = 0.5
     most_told: int = 4
     few_batches: int = 2
-    to_tell_s: float = 1.0
-    least_s: float = 0.1
 
 
 _LIMITS = PlanningLimits()
 
 
-class _TimeIsUp(BaseException):
-    """Planning has to end: no handler of exceptions is meant."""
-
-    def __str__(self) -> str:
-        return "there was no time left"
-
-
-@contextmanager
-def _until(until_s: float) -> Iterator[None]:
-    """Raise `_TimeIsUp` then, wherever this thread is; what has been planned by then is told."""
-
-    def end(*_: object) -> NoReturn:
-        raise _TimeIsUp
-
-    try:
-        was = signal.signal(signal.SIGALRM, end)
-    except ValueError:  # another thread than the main one: whoever waits for the answer ends this process
-        yield
-        return
-    signal.setitimer(signal.ITIMER_REAL, max(_LIMITS.least_s, until_s - time.time() - _LIMITS.to_tell_s))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, was)
-
-
-def remedies_for(failed: FailedTraining, training: Trainer | Script) -> dict[str, object]:
-    """The `changes` that were planned to fit, as in a report; or a `problem`.
+def remedies_for(failed: FailedTraining, training: Trainer | Script) -> Iterator[dict[str, object]]:
+    """The `changes` that were planned to fit, as in a report; or a `problem`. Each answer replaces the one before.
 
     With them `too_large`, the largest changes of a kind that are not enough, and `kinds`, what was planned, by the
-    names of settings. It is `unfinished` where there was no time for all.
+    names of settings. All but the last are `unfinished`: whoever waits may have no more time. Of a training that was
+    killed it is told where its plan has it: `killed`, a `KillInPlan`.
 
     Args:
         failed: What it took.
@@ -106,34 +70,37 @@ def remedies_for(failed: FailedTraining, training: Trainer | Script) -> dict[str
     """
     found = PlannedRemedies()
     try:
-        with _until(failed.until_s):
-            _plan_remedies(failed, training, found)
+        for _ in _plan_remedies(failed, training, found):
+            yield {**found.answer(), "unfinished": True}
     except PlanError as error:
-        return {"problem": str(error)}
-    except _TimeIsUp as error:
-        return {**found.answer(), "unfinished": True} if found.kinds else {"problem": str(error)}
-    return found.answer()
+        yield {**found.answer(), "problem": str(error)}
+    else:
+        yield found.answer()
 
 
-def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: PlannedRemedies) -> None:
+def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: PlannedRemedies) -> Iterator[None]:
+    """Adds to what was found, again and again."""
     loop = OwnLoop(training) if isinstance(training, Script) else None
-    planner = _Planner(failed, training, loop)
-    graphs = [NeedlessGraph(*graph) for graph in failed.graphs]
+    planner = _Planner(failed, training, loop, found)
+    yield
     case = Case(
-        phase=failed.phase,
+        phase=failed.phase or planner.own.phase,
         settings=planner.settings(),
         rows=failed.rows or planner.own.rows,
         length=failed.length,
         on_device=failed.on_device,
-        keeps_graphs=(loop is not None and loop.keeps_graphs) or any(graph.num_passes for graph in graphs),
+        keeps_graphs=failed.keeps_graphs or (loop is not None and loop.keeps_graphs),
     )
-    found.add_graphs(graphs, planner)
+    if failed.needless:  # of all at once, since all are planned so
+        texts, notes = zip(*failed.needless, strict=True)
+        change = Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: True})
+        found.add([change], planner, None, is_kind=False)
+        found.kinds.extend([NO_GRAPH] for _ in found.changes)
+        yield
     for ladder in plannable(case):
         if len(found.changes) < _LIMITS.most_told:
             found.add(ladder, planner, loop)
-    for ladder in together(case):
-        if not found.changes:
-            found.add(ladder, planner, loop, is_kind=False)
+            yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +110,7 @@ class PlannedRemedies:
     changes: list[Change] = field(default_factory=list)
     too_large: list[str] = field(default_factory=list)
     kinds: list[list[str]] = field(default_factory=list)
+    kills: list[KillInPlan] = field(default_factory=list)
 
     def add(self, ladder: Sequence[Change], planner: _Planner, loop: OwnLoop | None, *, is_kind: bool = True) -> None:
         """Of these changes the first that fits, or that none does; nothing where they can't be planned."""
@@ -157,19 +125,11 @@ class PlannedRemedies:
             self.kinds.append(sorted({**ladder[0].set, **ladder[0].in_script}))
             self.too_large.extend(change.text for change in told if fits is None)
 
-    def add_graphs(self, graphs: Sequence[NeedlessGraph], planner: _Planner) -> None:
-        """What is told of graphs that no training needs: of untrained models all at once, since all are planned so."""
-        untrained = [graph for graph in graphs if not graph.num_passes]
-        for some in (untrained, *([graph] for graph in graphs if graph.num_passes)):
-            if some and (need := planner.need_without(some[0])) <= planner.most_bytes:
-                text = ", and ".join(graph.text for graph in some)
-                self.changes.append(Change(text=text, note=some[0].note, predicted_bytes=planner.peak_of(need)))
-                self.kinds.append([DETACHED if some[0].num_passes else NO_GRAPH])
-
     def answer(self) -> dict[str, object]:
         """In JSON's types."""
         changes = [to_dict(change) for change in self.changes]
-        return {"changes": changes, "too_large": self.too_large, "kinds": self.kinds}
+        killed = to_dict(self.kills[-1]) if self.kills else None
+        return {"changes": changes, "too_large": self.too_large, "kinds": self.kinds, "killed": killed}
 
 
 class _Planner:
@@ -183,9 +143,11 @@ class _Planner:
         PlanError: if the plan does not reproduce the failure.
     """
 
-    def __init__(self, failed: FailedTraining, training: Trainer, loop: OwnLoop | None) -> None:
-        self._failed, self._training, self._loop = failed, training, loop
-        self._is_over, self._room_bytes = False, 0
+    def __init__(self, failed: FailedTraining, training: Trainer, loop: OwnLoop | None, found: PlannedRemedies) -> None:
+        self._failed, self._training, self._loop, self._kills = failed, training, loop, found.kills
+        # Of a process that was killed nobody has told: it began as this one does
+        self._began_bytes = own_memory().anonymous_bytes if failed.taken_bytes is None else 0
+        self._room_bytes, self._excess_frac = 0, 0.0
         for sizes in (parsed_sizes(failed.sizes), {}):  # in a loop of the script's own they may be another model's
             self._sizes = sizes
             try:
@@ -226,16 +188,11 @@ class _Planner:
             # The last one first: often none fits
             at = high - 1 if high == len(ladder) else (low + high) // 2
             try:
-                need = self._need({**ladder[at].set, **ladder[at].in_script})
+                need = self._bytes_of(self._plan({**ladder[at].set, **ladder[at].in_script}))
             except PlanError:
                 if at == len(ladder) - 1:
                     raise
                 need = self.most_bytes + 1
-            except _TimeIsUp:
-                self._is_over = True
-                if found is None:
-                    raise
-                return found
             if need <= self.most_bytes:
                 high, found = at, replace(ladder[at], predicted_bytes=self.peak_of(need))
             elif at == len(ladder) - 1:
@@ -244,59 +201,20 @@ class _Planner:
                 low = at + 1
         return found
 
-    def need_without(self, graph: NeedlessGraph) -> float:
-        """Without a graph that the census has found."""
-        if not graph.num_passes:
-            edit = without_graphs_of_untrained(None if self._loop else self._training)
-            return self._bytes_of(self._plan({}, [edit]))
-        # One pass's graph is left, and gradients are there from the first pass on
-        of_a_pass = graph.num_bytes / graph.num_passes
-        return self._need_beside_own(lambda row: max(0, row.parts.get("activations", 0) - of_a_pass), gradients=True)
-
-    def _need(self, changed: Mapping[str, object]) -> float:
-        if self._loop and changed.get("optim") == "sgd":
-            return self._need_beside_own(lambda row: row.parts.get("optimizer", 0))
-        planned = self._plan(changed)
-        need = self._bytes_of(planned)
-        if self._loop and changed.get(_ACCUMULATION):
-            need += self._with_gradients(planned, lambda _: 0) - planned.peak_bytes
-        return need
-
-    def _need_beside_own(self, saved: Callable[[PhasePlan], float], gradients: bool = False) -> float:
-        """The training's own need without what is saved in each phase; gaps stay as they are."""
-        rows = (row.bytes - saved(row) for row in self.own.phases)
-        highest = self._with_gradients(self.own, saved) if gradients else max(rows)
-        return self._own_bytes - self.own.peak_bytes + highest
-
-    @functools.cached_property
-    def _own_bytes(self) -> float:
-        return self._bytes_of(self.own)
-
-    def _with_gradients(self, planned: Plan, saved: Callable[[PhasePlan], float]) -> float:
-        """The peak of a loop that accumulates gradients, where the plan's does not."""
-        gradients = planned.highest_parts()["gradients"]
-        largest = self._loop.largest_bytes if self._loop else 0
-        return max(
-            row.bytes - saved(row)
-            + (gradients - row.parts.get("gradients", 0) + largest) * (row.phase in ("forward", "backward"))
-            for row in planned.phases
-        )  # fmt: skip
-
-    def _plan(self, changed: Mapping[str, object], edits: Sequence[Edit] = ()) -> Plan:
+    def _plan(self, changed: Mapping[str, object]) -> Plan:
         """With these values of `Change.set` and `in_script`.
 
         Raises:
             PlanError: if it can't be planned.
         """
-        if self._is_over or time.time() >= self._failed.until_s:  # what a handler raises may be lost in a finalizer
-            raise _TimeIsUp
         arguments: dict[str, Any] = dict(changed)
         length, filtered = arguments.pop("max_length", None), arguments.pop(_ARGMAX, None)
         length = length if isinstance(length, int) else None
         batch = self.settings().number("per_device_train_batch_size")
         now = self._failed.rows if self._sizes and self._failed.rows else batch
         rows = max(1, round(now * int(arguments.pop("per_device_train_batch_size", batch)) / batch))
-        accumulation = arguments.pop(_ACCUMULATION, None)
+        accumulation, is_lean = arguments.get(_ACCUMULATION), arguments.pop(NO_GRAPH, False)
+        edits = [without_graphs_of_untrained(None if self._loop else self._training)] if is_lean else []
         collating = functools.partial(_collating, self._sizes, self._failed.length, length)
         if self._loop is not None:
             shape = PlannedShape(rows if accumulation else None)
@@ -321,12 +239,15 @@ class _Planner:
         """
         failed, own = self._failed, self.own
         step = 1 if failed.is_first_step and failed.phase != "evaluate" else 2
-        row = next((row for row in own.phases if (row.step, row.phase) == (step, failed.phase)), None)
+        room, at = failed.limit_bytes - failed.beside_bytes, (step, failed.phase)
+        if failed.taken_bytes is None:
+            room -= self._began_bytes - own.phases[0].parts.get("parameters", 0)  # the model is there already
+            at = at if failed.phase in PLANNED_PHASES else (2, "data") if failed.phase else (own.step, own.phase)
+        row = next((row for row in own.phases if (row.step, row.phase) == at), None)
         if row is None:
             raise PlanError(f"the plan has no {failed.phase}")
-        room = failed.limit_bytes - failed.beside_bytes
-        if failed.taken_bytes is None:  # there the model was counted, too
-            room += own.phases[0].parts.get("parameters", 0)
+        if failed.taken_bytes is None:
+            self._kills.append(KillInPlan(phase=row.phase, num_bytes=row.bytes, room_bytes=room, parts=row.parts))
         wanted, taken, tolerated = failed.requested_bytes, failed.taken_bytes, _LIMITS.alike_frac * failed.limit_bytes
         if wanted is None or taken is None or failed.phase == "evaluate":
             if row.bytes < (1 - _LIMITS.alike_frac) * room:
@@ -344,25 +265,35 @@ class _Planner:
         if failed.on_device:
             return min(room, nearest.before_bytes + min(wanted, room - taken))
         rounds = self._taken(own)
-        # The failure itself was too much: where less is told of it, it is so of other plans
         shown = [
-            one.bytes
+            one
             for found in rounds[: 1 if failed.is_first_step else None]
             for one in found
             if one.size == nearest.size and abs(one.before_bytes - nearest.before_bytes) <= tolerated
         ]
-        return min([room, *([max(shown) - _others(own)] if shown else [])])
+        if not shown:
+            return room
+        comes = max(self._comes(own, one) for found in rounds for one in found)
+        self._learn_gaps(max(one.had_bytes - one.before_bytes for one in shown), comes)
+        # The failure itself was too much: where less is told of it, it is so of other plans
+        return min(room, max(one.bytes for one in shown) - _others(own))
+
+    def _learn_gaps(self, planned_bytes: int, comes_bytes: int) -> None:
+        """From those at the allocation that failed how much larger they are than a child's, of what comes and goes."""
+        more = self._failed.gaps_bytes - planned_bytes
+        self._excess_frac = more / comes_bytes if more > 0 < comes_bytes else 0.0
 
     def _bytes_of(self, planned: Plan) -> float:
         """What it takes of the system, without others' tensors, which are beside the training."""
         if self._failed.on_device:
             return max(planned.peak_bytes, planned.reserved_bytes)
-        stays = sum(planned.parts.get(part, 0) for part in _STAYS)
-        more_frac = _LIMITS.of_several_frac if _varies(planned) else _LIMITS.beside_frac
-        stays += _others(planned)
         taken = (one for found in self._taken(planned) for one in found)
-        highest = max(one.bytes + more_frac * max(0, one.bytes - one.mapped_bytes - stays) for one in taken)
+        highest = max(one.bytes + self._excess_frac * max(0, self._comes(planned, one)) for one in taken)
         return highest - _others(planned)
+
+    def _comes(self, planned: Plan, taken: Taken) -> int:
+        """What of it comes and goes in the C library's heap, where there are gaps."""
+        return taken.bytes - taken.mapped_bytes - sum(planned.parts.get(part, 0) for part in _STAYS) - _others(planned)
 
     def _taken(self, planned: Plan) -> list[list[Taken]]:
         return taken_of_host(planned.trace, of_several_sizes=_varies(planned))

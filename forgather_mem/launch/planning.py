@@ -182,7 +182,7 @@ def _plan_instead(acts: _Acts) -> None:
     original = trainers.train
 
     def train(trainer: object, *arguments: object, **keywords: object) -> object:
-        acts.answer(lambda: _answer_to(trainer))
+        acts.answer(lambda: _answer_to(trainer, acts))
         return original(trainer, *arguments, **keywords)  # which is planned, in a child
 
     trainers.train = train
@@ -202,7 +202,7 @@ def _plan_loops(acts: _Acts) -> None:
         from forgather_mem.planning.loop.script import Script
 
         module.__call__ = call
-        acts.answer(lambda: _answer_to(Script(is_late)), may_go_on=not is_late)
+        acts.answer(lambda: _answer_to(Script(is_late), acts), may_go_on=not is_late)
 
     def called(one: Any, *arguments: object, **keywords: object) -> object:
         from forgather_mem.system.tracing import is_traced
@@ -226,7 +226,7 @@ def _plan_loops(acts: _Acts) -> None:
     sys.modules[_OPTIMIZERS].register_optimizer_step_pre_hook(stepping)
 
 
-def _answer_to(training: object) -> dict[str, object] | None:
+def _answer_to(training: object, acts: _Acts) -> dict[str, object] | None:
     """The plans that are asked for; or, of a training that has failed, what would have fitted."""
     from forgather_mem.planning.answers import answer_to
 
@@ -237,7 +237,10 @@ def _answer_to(training: object) -> dict[str, object] | None:
     from forgather_mem.launch.failed_training import FailedTraining
     from forgather_mem.launch.planned_remedies import remedies_for
 
-    return remedies_for(FailedTraining(**failed), training)
+    answer: dict[str, object] | None = None
+    for answer in remedies_for(FailedTraining(**failed), training):
+        _write(answer, acts)  # who waits for it may end this process at any time
+    return answer
 
 
 def _forked() -> int:
@@ -276,14 +279,17 @@ def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
     """
     acts.end()
     try:
-        folder = os.environ[run_session.PLAN]
-        with open(os.path.join(folder, run_session.ANSWER), "w", encoding="utf-8") as file:
-            json.dump({**answer, "notes": acts.notes()}, file)
+        _write(answer, acts)
         for stream in _streams():
             stream.flush()
-        end_processes(folder, {os.getpid(), acts.waiting or os.getpid()})
+        end_processes(os.environ[run_session.PLAN], {os.getpid(), acts.waiting or os.getpid()})
     finally:
         os._exit("problem" in answer)
+
+
+def _write(answer: dict[str, object], acts: _Acts) -> None:
+    with open(os.path.join(os.environ[run_session.PLAN], run_session.ANSWER), "w", encoding="utf-8") as file:
+        json.dump({**answer, "notes": acts.notes()}, file)
 
 
 def _streams() -> list[io.TextIOWrapper]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal as signals
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from forgather_mem.reporting.table import format_gib, format_place, format_time
@@ -127,15 +127,7 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
         lines += _indented(f"Why now: {oom.why_now}", width, hanging=9)
     if oom.not_because:
         lines += _indented(" ".join(f"{reason}." for reason in oom.not_because), width)
-    if oom.in_use:
-        sizes = sorted(oom.in_use.items(), key=lambda part: (part[0] == "other", -part[1]))
-        total = sum(oom.in_use.values())
-        unit, decimals = (GIB, 1) if total >= 4 * GIB else (MIB, 0)
-        parts = ", ".join(
-            f"{part} {size / unit:,.{decimals}f}" for part, size in sizes if size >= unit * 0.5 / 10**decimals
-        )
-        whole = format_gib(total) if unit == GIB else f"{total / MIB:,.0f} MiB"
-        lines += _indented(f"In use {whole}: {parts}", width, hanging=17)
+    lines += _in_use_lines(oom.in_use, width)
     lines += _advice_lines(report, limit_bytes, oom.fit, width)
     if oom.no_help:
         lines += _indented(f"No help here: {oom.no_help}", width, hanging=2)
@@ -168,6 +160,8 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
         if (killed.others_bytes or 0) >= _LIMITS.others_bytes:
             sizes += f", other children {(killed.others_bytes or 0) / GIB:,.1f}"
         lines += _indented(sizes + ".", width)
+    lines += _indented(f"Why now: {killed.why_now}", width, hanging=9) if killed.why_now else []
+    lines += _in_use_lines(killed.in_use, width)
     lines += _indented(_growth(killed), width) if _growth(killed) else []
     leak = report.leak
     if leak.verdict == "leak" and leak.suspects:
@@ -183,6 +177,17 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     if tries:
         lines += _indented(f"Try: {'; '.join(tries)}.", width, hanging=2)
     return [*lines, *(_advice_lines(report, report.host.limit_bytes, "planned", width) if is_planned else ())]
+
+
+def _in_use_lines(in_use: Mapping[str, int], width: int) -> Sequence[str]:
+    sizes = sorted(in_use.items(), key=lambda part: (part[0] == "other", -part[1]))
+    total = sum(in_use.values())
+    unit, decimals = (GIB, 1) if total >= 4 * GIB else (MIB, 0)
+    parts = ", ".join(
+        f"{part} {size / unit:,.{decimals}f}" for part, size in sizes if size >= unit * 0.5 / 10**decimals
+    )
+    whole = format_gib(total) if unit == GIB else f"{total / MIB:,.0f} MiB"
+    return _indented(f"In use {whole}: {parts}", width, hanging=17) if in_use else []
 
 
 def _silence(killed: KilledReport) -> str:

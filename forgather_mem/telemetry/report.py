@@ -256,6 +256,8 @@ class KilledReport(ReportPart):
     since_step: int | None = None
     # From its last sign of life to its end, which only its parent knows
     silent_s: float | None = field(default=None, metadata=RARE)
+    why_now: str | None = field(default=None, metadata=RARE)
+    in_use: Mapping[str, int] = field(default_factory=dict, metadata=RARE)  # when the limit was reached, by category
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

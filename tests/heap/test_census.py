@@ -359,3 +359,39 @@ def test_a_graph_of_an_earlier_step_is_told_as_such() -> None:
     begun: list[int] = []
     found = census(unrolls, model, optimizer, begun)
     assert {held.part for held in found.values()} >= {"graphs of earlier steps in `state` of unrolls()", "activations"}
+
+
+def test_gradients_of_another_model_and_the_states_of_several_optimizers_are_told_apart() -> None:
+    model, optimizer = trained()
+    other = model_of(1024)
+    its = torch.optim.AdamW(other.parameters())
+    other(torch.ones(1, 1024)).sum().backward()
+    its.step()
+
+    def step() -> None:
+        raise MemoryError
+
+    found = {held.part: held for held in take_census(entries(step), model, its)}
+    assert round(found["gradients of `other` of " + HERE].num_bytes / MIB) == 4
+    assert round(found["optimizer state of `optimizer` of " + HERE].num_bytes / MIB) == 2
+    assert [held.name for held in found.values() if held.kind == "stepping"] == ["`its` of " + HERE]
+    of_other = take_census(entries(step), other, optimizer)
+    assert [held.name for held in of_other if held.kind == "gradients"] == ["`model` of " + HERE]
+
+
+HERE = "test_gradients_of_another_model_and_the_states_of_several_optimizers_are_told_apart()"
+
+
+@pytest.mark.parametrize("passes", [1, 4])
+def test_what_joins_several_passes_is_named_with_how_often_each_parameter_is_used(passes: int) -> None:
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step() -> None:
+        total = sum(model(torch.ones(512, 512)).square().mean() for _ in range(passes))
+        raise MemoryError
+
+    (held,) = [one for one in take_census(entries(step), model, optimizer) if one.kind == "activations"]
+    assert (held.part, held.num_passes > 1) == ("activations", passes > 1)
+    if passes > 1:
+        assert (held.name, held.num_passes) == ("`total` of step()", passes)

@@ -5,10 +5,18 @@ from typing import Any
 
 import pytest
 
+from forgather_mem.diagnose.oom.context import FREE_HEAP
 from forgather_mem.engine.summary import RunSummary
-from forgather_mem.launch.failed_training import FailedTraining, failed_training, parsed_sizes
+from forgather_mem.launch.failed_training import (
+    FailedTraining,
+    KillInPlan,
+    explained_kill,
+    failed_training,
+    parsed_sizes,
+)
 from forgather_mem.reporting.build import build_report
-from forgather_mem.telemetry.report import Change, KilledReport, LeakReport, OomReport, RunReport
+from forgather_mem.reporting.problems import killed_lines
+from forgather_mem.telemetry.report import Breakdown, Change, KilledReport, LeakReport, OomReport, RunReport
 from forgather_mem.units import GIB, MIB
 
 EMPTY = build_report(RunSummary())
@@ -40,6 +48,9 @@ def told(report: RunReport) -> FailedTraining:
 def test_what_is_no_tensor_of_the_training_is_beside_it() -> None:
     failed = told(report_of(out_of_memory()))
     assert (failed.taken_bytes, failed.beside_bytes, failed.limit_bytes) == (600 * MIB, 300 * MIB, 950 * MIB)
+    in_heap = {"activations": 500 * MIB, FREE_HEAP: 30 * MIB, "other": MIB}
+    of_heap = told(report_of(out_of_memory(in_use=in_heap)))
+    assert (of_heap.gaps_bytes, of_heap.beside_bytes, of_heap.limit_bytes) == (30 * MIB, MIB, 581 * MIB)
     assert (failed.phase, failed.is_first_step, failed.requested_bytes) == ("forward", False, 80 * MIB)
     assert (failed.rows, failed.length, failed.sizes) == (8, 512, "input_ids=8x512")
 
@@ -52,11 +63,12 @@ def test_graphs_that_no_training_needs_go_with_the_remedies_that_are_about_them(
         "graphs of earlier steps in `losses`": 5 * MIB,
         "other": MIB,
     }
-    about = {"`total`": "detach", "`teacher`": "no_grad", "`losses`": "detach", "`nothing`": "detach"}
+    about = {"`total`": "detach", "`teacher`": "no_grad"}
     advice = [Change(text=f"without {name}", in_script={key: name}) for name, key in about.items()]
     failed = told(report_of(out_of_memory(in_use=in_use), advice=tuple(advice)))
-    assert failed.taken_bytes == 172 * MIB
-    assert failed.graphs == (("without `total`", "", 60 * MIB, 3), ("without `teacher`", "", 7 * MIB, 0))
+    assert (failed.taken_bytes, failed.needless) == (172 * MIB, (("without `teacher`", ""),))
+    assert failed.keeps_graphs, "so smaller batches are no remedy"
+    assert not told(report_of(out_of_memory(in_use=in_use), advice=tuple(advice[1:]))).keeps_graphs
 
 
 def test_where_what_is_kept_has_grown_nothing_is_planned_since_it_would_fail_later() -> None:
@@ -102,8 +114,11 @@ def test_of_a_killed_training_the_largest_batch_and_what_it_began_with_are_known
     )
     failed = told(report_of(killed=killed, host=host, steps=3))
     assert (failed.phase, failed.taken_bytes, failed.requested_bytes) == ("backward", None, None)
-    assert (failed.limit_bytes, failed.beside_bytes) == (GIB, 424 * MIB)
+    assert (failed.limit_bytes, failed.beside_bytes) == (GIB, 124 * MIB)
     assert (failed.rows, failed.length) == (8, 512)
+    assert told(report_of(killed=replace(killed, phase="other"), host=host)).phase == "", "it has told of no step"
+    grows = replace(killed, process_bytes_per_step=40.0 * MIB)
+    assert failed_training(report_of(killed=grows, host=host, steps=30), 1e9) == "memory grows at each step"
     counted = replace(killed, oom_kill_after=0)
     assert failed_training(report_of(killed=counted, host=host), 1e9) == "memory has not run out"
 
@@ -111,3 +126,47 @@ def test_of_a_killed_training_the_largest_batch_and_what_it_began_with_are_known
 def test_sizes_are_read_as_they_are_told() -> None:
     assert parsed_sizes("0=4x3x8x8 labels=4") == {"0": (4, 3, 8, 8), "labels": (4,)}
     assert parsed_sizes("") == {}
+
+
+KILLED = KilledReport(step=1, phase="forward", signal=9, oom_kill_before=0, oom_kill_after=1, used_bytes=100 * MIB)
+HOST = replace(EMPTY.host, limit_bytes=700 * MIB, limit_kind="cgroup", allocated_start_bytes=150 * MIB)
+NEEDS = KillInPlan(
+    phase="forward", num_bytes=540 * MIB, room_bytes=450 * MIB, parts={"activations": 500 * MIB, "batch": 9}
+)
+
+
+def text_of(report: RunReport, killed: KilledReport) -> str:
+    return " ".join(" ".join(killed_lines(report, killed, 80)).split())
+
+
+def test_what_does_not_fit_by_the_plan_is_why_it_was_killed() -> None:
+    report = report_of(host=HOST)
+    killed = explained_kill(report, KILLED, NEEDS)
+    assert killed.why_now == "forward needs 540.0 MiB (planned: activations 500.0 MiB), and 450.0 MiB were left."
+    assert f"Why now: {killed.why_now}" in text_of(report, killed)
+
+
+def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:
+    settings = {"arguments.save_strategy": "steps", "arguments.save_steps": "6", "arguments.eval_steps": "3"}
+    report = report_of(host=HOST, steps=6)
+    report = replace(report, run=replace(report.run, settings=settings))
+    fits = KillInPlan(phase="data", num_bytes=300 * MIB, room_bytes=450 * MIB, parts={"optimizer": 300 * MIB})
+    killed = explained_kill(report, replace(KILLED, step=6, phase="other"), fits)
+    assert killed.in_use == {
+        "optimizer": 300 * MIB, "Python and libraries": 150 * MIB, "other processes": 100 * MIB,
+        "not in the plan": 150 * MIB,
+    }  # fmt: skip
+    assert "killed after step 6, with a checkpoint: in a callback, or in code between steps." in text_of(report, killed)
+
+
+def test_without_a_plan_it_is_told_by_what_was_measured() -> None:
+    """10 MiB more in each of 20 steps, of 600 MiB that others had left."""
+    report = report_of(host=HOST, steps=21, breakdown=Breakdown(parameters=50 * MIB, optimizer=100 * MIB))
+    killed = explained_kill(report, replace(KILLED, process_bytes_per_step=10.0 * MIB, since_step=1), None)
+    assert killed.in_use == {
+        "parameters": 50 * MIB, "optimizer": 100 * MIB, "there before the first step": 100 * MIB,
+        "grown step by step": 200 * MIB, "other": 150 * MIB,
+    }  # fmt: skip
+    assert (sum(killed.in_use.values()), killed.why_now) == (600 * MIB, None)
+    assert "In use 600 MiB: grown step by step 200" in text_of(report, killed)
+    assert explained_kill(replace(report, steps=0), KILLED, None).in_use == {}, "nothing of it was measured"

@@ -6,15 +6,12 @@ What comes is what was observed, or follows from sizes, times what is ahead; it 
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from forgather_mem.errors import escape_controls, ours
+from forgather_mem.errors import escape_controls
 from forgather_mem.system.headroom import Room
 from forgather_mem.system.native_heap import unused_heap_bytes
 from forgather_mem.telemetry.records import FORETOLD, Finding, RunInfo
@@ -36,7 +33,7 @@ class Foretold:
         at_batch: The batch of the evaluation at which it comes.
     """
 
-    name: Literal["evaluation", "checkpoint", "longest batch"]
+    name: Literal["evaluation", "longest batch"]
     text: str
     needed_bytes: int
     left_bytes: int
@@ -79,13 +76,3 @@ def emit_alert(run: RunInfo, step: int, text: str, data: Mapping[str, object]) -
     head = f"forgather-mem: step {step:,}: " if step else "forgather-mem: "
     indent = " " * len("forgather-mem: ")
     run.print_line(textwrap.fill(head + text, 80, subsequent_indent=indent, break_on_hyphens=False))
-
-
-def free_disk_bytes(folder: str | os.PathLike[str]) -> int | None:
-    """What an ordinary user may still write to the file system on which this folder is, or would be."""
-    path = Path(folder).absolute()
-    place = next((one for one in (path, *path.parents) if one.is_dir()), None)
-    try:
-        return shutil.disk_usage(place).free if place is not None else None
-    except ours(OSError):
-        return None

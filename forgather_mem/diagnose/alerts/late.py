@@ -1,18 +1,16 @@
-"""Tells early what would fail late: a batch or an evaluation that takes too much, a checkpoint that will not fit."""
+"""Tells early what would fail late: a batch or an evaluation that takes too much."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
 
-from forgather_mem.diagnose.alerts.checkpoint import checkpoint_ahead
 from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth
 from forgather_mem.diagnose.alerts.foretold import Foretold, tell
 from forgather_mem.diagnose.alerts.planned import PlannedAhead
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 
-_LIBRARIES = ("transformers", "forgather_mem", "trl", "accelerate")
 EVENTS = ("prediction_step", "evaluate", "predict")  # besides the ends of steps
 
 
@@ -30,7 +28,7 @@ class LateFailures:
         self._run = run
         self._told: set[str] = set()
         self._evaluation: EvaluationGrowth | None = None
-        self._has_evaluated = self._has_looked = False  # the latter at what a checkpoint takes
+        self._has_evaluated = False
         self._ahead = PlannedAhead(run)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
@@ -47,8 +45,7 @@ class LateFailures:
         self._evaluation = None
         if moment.event != "step_end":
             return []
-        found = [] if self._has_looked else [self._before_checkpoints(moment)]
-        return [*found, *self._ahead.look(moment, has_evaluated=self._has_evaluated)]
+        return [*self._ahead.look(moment, has_evaluated=self._has_evaluated)]
 
     def _predicted(self, moment: Moment) -> Foretold | None:
         if "evaluation" in self._told:
@@ -57,19 +54,6 @@ class LateFailures:
             computes = getattr(self._run.trainer(), "compute_metrics", None) is not None
             self._evaluation = EvaluationGrowth(computes and getattr(moment.args, "eval_do_concat_batches", False))
         return self._evaluation.batch_done(lambda: num_batches_of(moment))
-
-    def _before_checkpoints(self, moment: Moment) -> Foretold | None:
-        """After the first step, when the optimizer has its state; of the ranks the one that writes."""
-        self._has_looked = True
-        stay = not _may_move_checkpoints(self._run.trainer())
-        return None if moment.run.rank else checkpoint_ahead(moment, stay=stay)
-
-
-def _may_move_checkpoints(trainer: object) -> bool:
-    """Whether a callback that is no library's hears of each checkpoint: it may take it elsewhere."""
-    callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
-    written = [getattr(type(callback), "on_save", None) for callback in callbacks]
-    return any(getattr(one, "__module__", "").partition(".")[0] not in _LIBRARIES for one in written if one is not None)
 
 
 def num_batches_of(moment: Moment) -> int | None:

@@ -33,7 +33,7 @@ class Alert:
         step: The step that has just finished.
         rank: Rank of the process.
         name: A sample name, or "host" or "device" for a forecast; "device1" for another device than the current one;
-            "evaluation", "checkpoint" or "longest batch" for a failure that was foretold.
+            "evaluation" or "longest batch" for a failure that was foretold.
         value: The sample's value; for a forecast, the growth in bytes per step; for what was foretold, the bytes that
             are needed.
         limit: The limit crossed; None for a forecast; for what was foretold, the bytes that are left.

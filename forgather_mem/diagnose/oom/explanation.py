@@ -13,7 +13,7 @@ from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
-from forgather_mem.diagnose.oom.place import failure_at, trained_by
+from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer, trained_by
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.remedies import Case, checkpointing_name, may_help
 from forgather_mem.heap.failed_call import CallbackFailure
@@ -77,6 +77,7 @@ _OF_CALLBACK = ("callback", "line", "copied_bytes")
 def failure_outside(error: BaseException, found: OutOfMemory, rank: int = 0, reserve_bytes: int = 0) -> Failure:
     """What is known of an error outside any training, beyond its message."""
     model, optimizer = trained_by(error)
+    optimizer = stepping_optimizer(error) or optimizer
     failure = failure_at(error, found, model, optimizer)
     failure.rank = rank
     # A loop is watched once its optimizer has stepped, so this was its first step
@@ -120,7 +121,7 @@ def explained(
         **told,
         layer=failure.layer if failure.phase not in ("data", "save", "resume", "startup") else None,
         free_bytes=None if failure.freed_bytes else failure.free_bytes,
-        in_use=_in_use(failure, leak) if is_leak else failure.in_use,
+        in_use=failure.in_use,
         batch=None if batch is None else batch.named,
         why_now=" ".join(filter(None, (_of_leak(leak) if is_leak else _why_now(failure), _of_watching(failure))))
         or None,
@@ -148,12 +149,12 @@ def _why_now(failure: Failure) -> str | None:
     others, limit = failure.others_bytes, failure.limit_bytes
     if others and limit and others > frac * limit:
         return f"other processes have {format_bytes(others)} of this {of_what}."
+    if failure.phase == "optimizer" and (failure.is_first or failure.makes_state_of):
+        return _first_optimizer_step(failure)
     if failure.phase in ("forward", "backward", "optimizer") and failure.new_bytes:
         return f"{format_bytes(failure.new_bytes)} more of parameters are trained than in the first steps."
     if failure.phase in ("forward", "backward"):
-        return _of_batch(failure)
-    if failure.phase == "optimizer" and failure.is_first:
-        return _first_optimizer_step(failure)
+        return _of_batch(failure) or _of_uses(failure)
     if failure.phase == "startup":
         return "before the first step: it does not fit even without a batch." if failure.in_training else None
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
@@ -217,18 +218,6 @@ def _leaked_bytes(failure: Failure, leak: LeakReport) -> int:
     return int(leak.bytes_per_step * max(0, failure.step - leak.since_step))
 
 
-def _in_use(failure: Failure, leak: LeakReport) -> dict[str, int]:
-    """Leaked memory is listed by its holder: it would be taken for activations, or for its owner's."""
-    in_use = dict(failure.in_use)
-    leaked = left = _leaked_bytes(failure, leak)
-    holder = next((suspect.held_by for suspect in leak.suspects if suspect.held_by), None) or "the leak"
-    for part in (f"`{holder.partition('.')[0]}`", "activations", "evaluation", "generation", "other"):
-        taken = min(left, in_use.get(part, 0))
-        in_use[part], left = in_use.get(part, 0) - taken, left - taken
-    in_use[holder] = leaked - left
-    return {part: size for part, size in in_use.items() if size}
-
-
 def _of_leak(leak: LeakReport) -> str:
     held = next((f", held by {suspect.held_by}" for suspect in leak.suspects if suspect.held_by), "")
     return f"a leak: {format_bytes(leak.bytes_per_step)} a step since step {leak.since_step:,}{held}."
@@ -286,7 +275,17 @@ def _of_watching(failure: Failure) -> str | None:
     return f"{missing} were missing, and watching takes up to {own}: alone it may come further."
 
 
+def _of_uses(failure: Failure) -> str | None:
+    """That one backward pass is to go through more than one pass, as of micro-batches whose losses are summed."""
+    for held in failure.census:
+        if held.kind == "activations" and held.num_passes > 1:
+            return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
+    return None
+
+
 def _first_optimizer_step(failure: Failure) -> str:
+    if failure.makes_state_of:
+        return f"the first step of {failure.makes_state_of}, which creates its state beside that of other optimizers."
     parameters = failure.in_use.get("parameters")
     beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
     return f"the first optimizer step, which creates the optimizer state{beside}."

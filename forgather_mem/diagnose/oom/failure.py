@@ -81,6 +81,12 @@ class Failure:
         return self.found.requested_bytes
 
     @property
+    def makes_state_of(self) -> str:
+        """The name of the optimizer, of several, whose state was being created; empty if there is none."""
+        is_made = "_init_group" in self.functions
+        return next((held.name for held in self.census if held.kind == "stepping"), "") if is_made else ""
+
+    @property
     def missing_bytes(self) -> int:
         """What the gradients alone need beyond the capacity, whatever the batch; 0 if they fit or nobody knows."""
         if self.used_bytes is None or self.free_bytes is None or not self.census:

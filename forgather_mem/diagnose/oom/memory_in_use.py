@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
-from forgather_mem.diagnose.oom.context import FREE_HEAP
+from forgather_mem.diagnose.oom.context import FREE_HEAP, trained_parameters
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import SHM_KINDS
 from forgather_mem.errors import missing
+from forgather_mem.heap.census import model_parameters
 from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.system.allocator import allocator_of, driver_memory, gauge
 from forgather_mem.system.headroom import host_rooms, private_bytes
@@ -62,7 +63,7 @@ def look_at_memory(
 
 def _tensors_of(failure: Failure, model: object, optimizer: object) -> dict[str, int]:
     """Sizes of the model's tensors, if they are in the memory that ran out."""
-    first = next(iter(model.parameters()), None) if hasattr(model, "parameters") else None
+    first = next(iter((*model_parameters(model), *trained_parameters(None, optimizer))), None)
     if first is None or (first.device.type == "cpu") != (failure.where == "host"):
         return {}
     sizes = tensor_bytes(model, optimizer)

@@ -32,7 +32,7 @@ from forgather_mem.heap.object_size import is_torch
 from forgather_mem.source.frame_variables import frame_variables, is_function
 from forgather_mem.telemetry.events import OPAQUE_PHASES
 
-_MODULE_FILE = "torch/nn/modules/module.py"
+_MODULE_FILE, _OPTIMIZER_FILE = "torch/nn/modules/module.py", "torch/optim/optimizer.py"
 _LIGHTNING_FILE = "/strategies/strategy.py"
 
 # End of a file's path, function names in it, phase. The outermost function listed here decides: whatever runs inside an
@@ -59,8 +59,8 @@ _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
         ("accelerate/data_loader.py", "__iter__ __next__", "data"),
         ("accelerate/optimizer.py", "step", "optimizer"),
         ("torch/utils/data/dataloader.py", "__iter__ __next__ _next_data", "data"),
-        ("torch/optim/optimizer.py", "wrapper", "optimizer"),  # around each optimizer's step
-        ("torch/optim/optimizer.py", "load_state_dict", "resume"),
+        (_OPTIMIZER_FILE, "wrapper", "optimizer"),  # around each optimizer's step
+        (_OPTIMIZER_FILE, "load_state_dict", "resume"),
         ("torch/nn/utils/clip_grad.py", "", "backward"),  # as trainers tell it
         ("torch/_tensor.py", "backward", "backward"),
         (_LIGHTNING_FILE, "training_step", "forward"),
@@ -150,10 +150,10 @@ def failure_at(
         phase = "forward" if rows else "other" if has_trained else "startup"
     if phase == "generate" and batch is not None:
         batch = Batch(batch.rows, None)  # the tokens of the call say nothing of those that are cached
-    trained = trained_parameters(model, optimizer)
+    trained, of_it = trained_parameters(model, optimizer), trained_parameters(None, optimizer)
     trained_bytes = sum(one.nbytes for one in trained)
     known: Mapping[object, object] = getattr(optimizer, "state", None) or {}
-    is_new = trained_before_bytes is not None and any(one not in known for one in trained)
+    is_new = trained_before_bytes is not None and any(one not in known for one in of_it or trained)
     return Failure(
         found=found,
         phase=phase,
@@ -179,6 +179,12 @@ def trained_by(error: BaseException) -> tuple[object, object]:
             elif is_torch(value, "optim", "Optimizer"):
                 optimizers[sum(len(group["params"]) for group in value.param_groups)] = value
     return models[max(models)] if models else None, optimizers[max(optimizers)] if optimizers else None
+
+
+def stepping_optimizer(error: BaseException) -> object:
+    """The optimizer that was stepping; None if none was."""
+    steps = (entry.tb_frame for entry in entries_of(error) if file_of(entry.tb_frame).endswith(_OPTIMIZER_FILE))
+    return next((one for one in map(_self_of, steps) if is_torch(one, "optim", "Optimizer")), None)
 
 
 def batch_on_the_way(frames: Iterable[FrameType]) -> Batch | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import NamedTuple
 
 from forgather_mem.diagnose.oom.context import DETACHED, NO_GRAPH, RunSettings, dtype_argument, takes_optimizer
@@ -199,8 +198,11 @@ def _optimizers(case: Case) -> Iterator[Change]:
         return
     if not now:
         if case.phase == "optimizer":  # of a loop of the user's
-            yield _doing("torch.optim.Adafactor", "another optimizer: rows and columns instead of states")
-            yield _doing("torch.optim.SGD", "another optimizer, without state: it needs another learning rate")
+            states = "another optimizer: rows and columns instead of states"
+            yield _doing("torch.optim.Adafactor", states, optim="adafactor")
+            yield _doing(
+                "torch.optim.SGD", "another optimizer, without state: it needs another learning rate", optim="sgd"
+            )
         return
     if case.on_device and importlib.util.find_spec("bitsandbytes"):
         yield _setting("8-bit states; embeddings and small tensors in float32", optim="adamw_bnb_8bit")
@@ -223,21 +225,6 @@ def _on_device_optimizers(case: Case) -> Iterator[Change]:
         if importlib.util.find_spec("bitsandbytes"):
             yield _setting("states move to the host where the device is full", optim="paged_adamw_32bit")
         yield _doing("DeepSpeed ZeRO or FSDP with offload", "the optimizer's state on the host")
-
-
-def together(case: Case) -> Iterator[list[Change]]:
-    """Ladders of smaller batches with more that saves memory, for where a plan says that no single change is enough."""
-    others = [
-        *_checkpointing(case),
-        *[change for change in _optimizers(case) if change.set.get("optim") == "adafactor"],
-    ]
-    for number in range(1, len(others) + 1):
-        for some in combinations(others, number):
-            values = {name: value for change in some for name, value in change.set.items()}
-            note = f"{_CHANGES[NUMBERS]}; each alone is not enough" if "optim" in values else "each alone is not enough"
-            batches = [*([{}] if number > 1 else []), *[change.set for change in smaller_batches(case)]]
-            if batches:
-                yield [_setting(note, **batch, **values) for batch in batches]
 
 
 def _shorter(case: Case) -> Iterator[Change]:
@@ -371,6 +358,13 @@ def _needless(case: Case) -> Iterator[Change]:
             yield _less_in(held, loads=False)
 
 
+def _each_pass(case: Case) -> Iterator[Change]:
+    for held in case.failure.census if case.failure is not None else ():
+        if held.kind == "activations" and held.num_passes > 1:
+            text = f"backward() after each pass, if {held.name} is a sum over passes: gradients add up"
+            yield _doing(text, f"each parameter is used {held.num_passes:,} times before one backward pass")
+
+
 def _no_batch_fits(case: Case) -> Iterator[Change]:
     missing = case.failure.missing_bytes if case.failure is not None else 0
     if missing:
@@ -443,6 +437,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("/dev/shm", NOTHING, _shared_memory),
     Remedy(_PHASES, NOTHING, _pinned),
     Remedy(_ANYWHERE, NOTHING, _needless, is_cause=True),
+    Remedy(_PASSES, NOTHING, _each_pass),
     Remedy(_ANYWHERE, NOTHING, _keep_less),
     Remedy("library callback copy", NOTHING, _callbacks),
     Remedy(_PASSES, NUMBERS, _no_batch_fits, is_cause=True),

@@ -156,9 +156,10 @@ class OutOfMemoryWatch:
     def _looked_into(self, error: BaseException, found: OutOfMemory, told: str, reserve_bytes: int) -> Failure:
         """What the error, its traceback and the run so far tell."""
         from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
-        from forgather_mem.diagnose.oom.place import failure_at
+        from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer
 
-        run, uses, model, optimizer = self._run, self.uses, self._model(), self._optimizer()
+        run, uses, model = self._run, self.uses, self._model()
+        optimizer = stepping_optimizer(error) or self._optimizer()
         before_bytes = self._trained_bytes
         failure = failure_at(
             error, found, model, optimizer, told=told, passes=self._passes, trained_before_bytes=before_bytes

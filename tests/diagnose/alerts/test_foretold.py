@@ -1,12 +1,11 @@
 """What is told early reaches sinks and report, and the free space is the file system's."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.diagnose.alerts.foretold import Foretold, free_disk_bytes, tell
+from forgather_mem.diagnose.alerts.foretold import Foretold, tell
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.rule import Rule
@@ -17,7 +16,7 @@ from tests.training import make_trainer
 
 def test_it_is_printed_and_in_the_records_and_in_the_report(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def tells(moment: Moment, sample: Sample) -> dict[str, float]:
-        found = Foretold(name="checkpoint", text="it will not fit", needed_bytes=5, left_bytes=3, at_step=9)
+        found = Foretold(name="evaluation", text="it will not fit", needed_bytes=5, left_bytes=3, at_step=9)
         tell(moment.run, moment.step, found)
         return {}
 
@@ -25,7 +24,7 @@ def test_it_is_printed_and_in_the_records_and_in_the_report(tmp_path: Path, capf
     callback = MemoryCallback([Rule(when=AtEvent("train_end"), do=[tells])], sinks=[capture])
     make_trainer(tmp_path, [callback]).train()
     (finding,) = [finding for finding in capture.findings if finding.kind == "alert"]
-    assert (finding.data["name"], finding.data["value"], finding.data["limit"]) == ("checkpoint", 5, 3)
+    assert (finding.data["name"], finding.data["value"], finding.data["limit"]) == ("evaluation", 5, 3)
     assert "forgather-mem: step 6: it will not fit" in capfd.readouterr().err
     report = next(finding for finding in capture.findings if finding.kind == "verdict")
     assert report.data["report"]["foretold"] == ["step 6: it will not fit"]
@@ -33,10 +32,6 @@ def test_it_is_printed_and_in_the_records_and_in_the_report(tmp_path: Path, capf
 
 
 def test_another_rank_logs_it_with_control_characters_written_out(caplog: pytest.LogCaptureFixture) -> None:
-    found = Foretold(name="checkpoint", text="it will not fit in '\x1b[2J\u202e'", needed_bytes=5, left_bytes=3)
+    found = Foretold(name="evaluation", text="it will not fit in '\x1b[2J\u202e'", needed_bytes=5, left_bytes=3)
     tell(PlainRun(rank=1, world_size=2), 6, found)
     assert caplog.messages == [r"rank 1, step 6: it will not fit in '\x1b[2J\u202e'"]
-
-
-def test_the_space_is_that_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
-    assert free_disk_bytes(tmp_path / "not" / "yet") == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.01)

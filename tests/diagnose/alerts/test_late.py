@@ -11,7 +11,6 @@ from transformers import Trainer, TrainerCallback
 
 from forgather_mem.callbacks import MemoryAlert, MemoryCallback, OOMReporter
 from forgather_mem.callbacks.memory_alert import Alert
-from forgather_mem.diagnose.alerts.foretold import free_disk_bytes
 from forgather_mem.diagnose.alerts.late import num_batches_of
 from forgather_mem.sinks import JsonlSink
 from forgather_mem.system.headroom import host_rooms
@@ -75,53 +74,6 @@ def test_an_evaluation_that_will_not_fit_is_told_after_its_first_batches(tmp_pat
 
 def test_an_evaluation_that_fits_is_not_told(tmp_path: Path) -> None:
     assert alerts_of(tmp_path, 1 << 20) == []
-
-
-def test_a_checkpoint_for_which_the_disk_is_too_small_is_told_after_the_first_step(tmp_path: Path) -> None:
-    alerts: list[Alert] = []
-    trainer = make_trainer(
-        tmp_path,
-        [MemoryAlert({}, {}, 60, call=alerts.append)],
-        max_steps=2,
-        save_strategy="steps",
-        save_steps=2,
-    )
-
-    num_bytes = 2 * (free_disk_bytes(tmp_path) or 0)  # of a weight that nothing has touched
-    trainer.model.state_dict = lambda: {"weight": torch.empty(num_bytes, dtype=torch.uint8, device="meta")}
-    trainer._save_checkpoint = lambda *arguments, **keywords: None
-    trainer.train()
-    (alert,) = alerts
-    assert (alert.name, alert.step, alert.full_at_step) == ("checkpoint", 1, 2)
-    assert alert.limit == pytest.approx(free_disk_bytes(tmp_path), rel=0.05)
-
-
-class Hears(TrainerCallback):
-    """May take each checkpoint elsewhere."""
-
-    def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        pass
-
-
-@pytest.mark.parametrize(("callbacks", "told"), [([], True), ([Hears()], False)])
-def test_a_checkpoint_that_a_callback_may_take_away_needs_only_its_own_room(
-    tmp_path: Path, callbacks: list[Any], told: bool
-) -> None:
-    alerts: list[Alert] = []
-    trainer = make_trainer(
-        tmp_path,
-        [MemoryAlert({}, {}, 60, call=alerts.append), *callbacks],
-        max_steps=4,
-        save_strategy="steps",
-        save_steps=1,
-    )
-    num_bytes = (free_disk_bytes(tmp_path) or 0) // 2
-    # A file without content: neither the disk nor the host's memory is used
-    weight = torch.from_file(str(tmp_path / "weight"), shared=True, size=num_bytes, dtype=torch.uint8)
-    trainer.model.state_dict = lambda: {"weight": weight}
-    trainer._save_checkpoint = lambda *arguments, **keywords: None
-    trainer.train()
-    assert [alert.name for alert in alerts] == ["checkpoint"] * told
 
 
 @pytest.mark.fresh

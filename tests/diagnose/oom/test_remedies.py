@@ -8,7 +8,7 @@ import pytest
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, OF_TORCH, PINNED
-from forgather_mem.diagnose.oom.remedies import Case, may_help, plannable, smaller_batches, together
+from forgather_mem.diagnose.oom.remedies import Case, may_help, plannable, smaller_batches
 from forgather_mem.heap.census import Holding
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.units import GIB, MIB
@@ -149,16 +149,3 @@ def test_ladders_are_whole_where_they_are_planned() -> None:
     ]
     assert lengths == [75, 56, 42, 31, 23, 17, 12]
     assert list(plannable(case_of("save"))) == []
-
-
-def test_together_is_a_smaller_batch_with_more_and_more() -> None:
-    ladders = list(together(case_of("backward", can_checkpoint=True)))
-    batches = [change.set for change in smaller_batches(case_of("backward"))]
-    both = {"gradient_checkpointing": True, "optim": "adafactor"}
-    assert [[change.set for change in ladder] for ladder in ladders] == [
-        [{**batch, "gradient_checkpointing": True} for batch in batches],
-        [{**batch, "optim": "adafactor"} for batch in batches],
-        [both, *({**batch, **both} for batch in batches)],
-    ]
-    assert "changes the training" not in (ladders[0][0].note or "")
-    assert "changes the training" in (ladders[1][0].note or "")

@@ -1,0 +1,155 @@
+"""What is changed about a loop of a script's own, in the child that plans it: real models, loaders and optimizers."""
+
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from forgather_mem.errors import PlanError
+from forgather_mem.launch import own_loop
+from forgather_mem.launch.own_loop import MADE_AT, EditedScript, OwnLoop, without_graphs_of_untrained
+from forgather_mem.planning.loop.script import Script
+from forgather_mem.planning.result import Plan
+from forgather_mem.telemetry.report import Change
+
+pytestmark = pytest.mark.plans  # forks compute gradients
+ROWS = 24
+PLAN = Plan(peak_bytes=1, phase="forward", step=2, rows=ROWS, reserved_bytes=0, phases=())
+
+
+def in_a_fork(work: Callable[[], Any]) -> Any:
+    """Its result; what it changes about torch and about what is alive goes with the fork."""
+    answer, told = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.write(told, pickle.dumps(work()))
+        finally:
+            os._exit(0)
+    os.close(told)
+    os.waitpid(pid, 0)
+    with os.fdopen(answer, "rb") as file:
+        return pickle.load(file)
+
+
+def collated(rows: Any) -> torch.Tensor:
+    return torch.stack(rows)
+
+
+def loop_of(*counts: int, rows: int | None = None) -> OwnLoop:
+    """One that has learnt from a plan with so many batches, backward passes and steps."""
+    loop = OwnLoop(Script(False))
+    names = dict(zip(("batches", "passes", "steps"), counts, strict=True))
+    loop.learn(PLAN.with_notes([own_loop._COUNTS.format(**names)]), rows)
+    return loop
+
+
+def edits_of(changed: dict[str, Any]) -> EditedScript:
+    return loop_of(2, 2, 2).edited(changed, lambda collate: collate)
+
+
+def edit(changed: dict[str, Any]) -> None:
+    """Make all of these changes, as the child does before it goes on."""
+    for one in edits_of(changed)._edits:
+        one()
+
+
+@pytest.mark.parametrize(
+    ("counts", "accumulation", "keeps_graphs"),
+    [((2, 2, 2), 1, False), ((8, 8, 2), 4, False), ((8, 1, 1), 1, True), ((3, 6, 3), 2, False)],
+)
+def test_what_a_step_consists_of_is_learnt_from_the_plan(
+    counts: tuple[int, int, int], accumulation: int, keeps_graphs: bool
+) -> None:
+    loop = loop_of(*counts)
+    assert (loop.rows, loop.accumulation, loop.keeps_graphs) == (ROWS, accumulation, keeps_graphs)
+    assert loop.settings.number("gradient_accumulation_steps") == accumulation
+    assert not loop.settings.is_trainers
+    assert loop_of(*counts, rows=7).settings.number("per_device_train_batch_size") == 7
+
+
+def test_a_smaller_batch_is_told_with_the_line_of_the_only_loader_that_has_it() -> None:
+    loaders: list[Any] = [DataLoader([1], batch_size=size) for size in (ROWS, ROWS, 3)]
+    for loader, line in zip(loaders, (5, 5, 8), strict=True):
+        setattr(loader, MADE_AT, f"train.py:{line}")
+    change = Change(text="", set={"per_device_train_batch_size": 8, "gradient_accumulation_steps": 3})
+    told = loop_of(2, 2, 2).told(change)
+    assert told.text == "batch size 8 (DataLoader at train.py:5), gradients of 3 batches in each step"
+    assert told.set == {}
+    setattr(loaders[1], MADE_AT, "train.py:9")
+    assert loop_of(2, 2, 2).told(change).text == "batch size 8, gradients of 3 batches in each step"
+
+
+def test_what_nobody_can_change_for_the_user_is_not_planned() -> None:
+    with pytest.raises(PlanError, match="dtype of a loop of the script's own is not planned"):
+        edits_of({"dtype": "bfloat16"})
+    changed = {"optim": "sgd", "gradient_accumulation_steps": 2, "per_device_eval_batch_size": 4}
+    edits_of(changed)
+    assert changed == {}, "all of these can be"
+
+
+@pytest.mark.parametrize(("name", "has_state"), [("sgd", False), ("adafactor", True)])
+def test_optimizers_step_as_another_one(name: str, has_state: bool) -> None:
+    weight = torch.nn.Parameter(torch.ones(4, 4))
+    optimizer = torch.optim.Adam([weight])
+
+    def step() -> tuple[bool, int, int]:
+        edit({"optim": name})
+        weight.sum().backward()
+        optimizer.step()
+        (its,) = (one for one in own_loop.live_objects(torch.optim.Optimizer) if one is not optimizer)
+        states = [value for state in its.state.values() for value in state.values() if torch.is_tensor(value)]
+        return bool((weight != 1).all()), len(optimizer.state), sum(one.numel() for one in states if one.dim())
+
+    moved, states_of_adam, numbers = in_a_fork(step)
+    assert (moved, states_of_adam, numbers > 0) == (True, 0, has_state)
+    assert numbers < weight.numel(), "rows and columns"
+
+
+def test_between_the_micro_batches_of_a_step_gradients_are_kept() -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def twice(changed: dict[str, Any]) -> float:
+        edit(changed)
+        for zero in (optimizer.zero_grad, model.zero_grad):
+            zero()
+            model(torch.ones(1, 2)).sum().backward()
+        return float(model.weight.grad.max()) if model.weight.grad is not None else 0.0
+
+    assert in_a_fork(lambda: twice({"gradient_accumulation_steps": 2})) == 2.0
+    assert in_a_fork(lambda: twice({})) == 1.0
+
+
+def test_what_no_optimizer_trains_computes_without_a_graph() -> None:
+    teacher, student = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(student.parameters())
+
+    def graphs() -> list[bool]:
+        without_graphs_of_untrained(None)()
+        return [model(torch.ones(1, 2)).requires_grad for model in (teacher, student)]
+
+    assert in_a_fork(graphs) == [False, True]
+    assert teacher(torch.ones(1, 2)).requires_grad, "here nothing is changed"
+    assert optimizer.param_groups
+
+
+def test_batches_are_changed_and_an_evaluation_has_a_size_of_its_own() -> None:
+    trains, evaluates = (DataLoader([torch.ones(3)] * 48, batch_size=ROWS, collate_fn=collated) for _ in range(2))
+    running = iter(trains)
+
+    def sizes() -> list[tuple[int, ...]]:
+        for one in loop_of(2, 2, 2).edited({"per_device_eval_batch_size": 4}, doubled)._edits:
+            one()
+        return [tuple(next(iter(one)).shape) for one in (trains, evaluates)]
+
+    assert in_a_fork(sizes) == [(ROWS, 6), (4, 6)], "one of them is busy: the training goes over it"
+    assert len(next(running)) == ROWS
+
+
+def doubled(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda samples: collate(samples).repeat(1, 2)
