@@ -16,7 +16,7 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
     """The nearest name on the way to this node that the user's code gives, best first; none if there is none.
 
     A container of a library in an attribute of the user's goes by that attribute: `self.outbox.put(x)` for a queue's
-    deque. One that only a library's class names goes by the library's name, in any running code of the user's.
+    deque.
     """
     way = walk.way(position)
     label = walk.label(position)
@@ -24,13 +24,12 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
     for number in range(len(way) - 1, 0, -1):
         held, holder = way[number], way[number - 1]
         if type(holder) is FunctionType:
-            return _of_function(holder, way[number:])
+            return _of_function(holder, held, item=below > 0)
         instance = _instance_of(way, number - 1)
         if instance is not None:
             name = _attribute(instance, held)
             if name is not None:
-                librarys = _librarys(way, number - 1, label, instance, name, item=below > 0)
-                return [*slot_names(instance, name, item=below > 0), *librarys]
+                return slot_names(instance, name, item=below > 0) or _librarys(way, number - 1, label, instance)
         elif number == 1 and type(holder) is dict and not label.startswith("local "):
             return _of_module(label, holder, held, item=below > 0)
         else:
@@ -52,25 +51,15 @@ def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named
     return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
 
 
-def _librarys(
-    way: list[object], number: int, label: str, instance: object, attribute: str, *, item: bool
-) -> list[Named]:
-    """For an attribute of a library's object: the user's name of that object, and the attribute of any object in the
-    files of the user's running functions and of the script."""
-    if any(is_user_class(base) for base in _class_of(instance).__mro__):
-        return []
+def _librarys(way: list[object], number: int, label: str, instance: object) -> list[Named]:
+    """The user's name of a library's object."""
     number = next(at for at in range(number, -1, -1) if way[at] is instance)
-    found: list[Named] = []
     if not number:
-        found = _of_frame(label, item=False) if label.startswith("local ") else []
-    elif (above := _instance_of(way, number - 1)) is not None:
+        return _of_frame(label, item=False) if label.startswith("local ") else []
+    if (above := _instance_of(way, number - 1)) is not None:
         name = _attribute(above, instance)
-        found = slot_names(above, name) if name is not None else []
-    elif number == 1 and type(way[0]) is dict:
-        found = _of_module(label, way[0], instance, item=False)
-    trees = [(tree_of(file), file) for file in files_that_run()]
-    regions = tuple(region for tree, file in trees if tree is not None for region in module_regions(tree, file))
-    return [*found, Named(name=attribute, attribute=True, item=item, regions=regions, any_receiver=True)]
+        return slot_names(above, name) if name is not None else []
+    return _of_module(label, way[0], instance, item=False) if number == 1 and type(way[0]) is dict else []
 
 
 def _class_of(instance: object) -> type:
@@ -104,19 +93,11 @@ def _of_module(module: str, namespace: dict[str, object], held: object, *, item:
     return [Named(name=name, attribute=False, item=item, regions=regions, of_module=True)]
 
 
-def _of_function(function: FunctionType, way: list[object]) -> list[Named]:
-    """A variable of the enclosing function, or a default; `way` leads from there to the container."""
-    code, held = function.__code__, way[0]
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        if cell_contents(cell) is held:
-            return _of_code(code, name, item=len(way) > 1)
-    defaults = function.__defaults__ or ()
-    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-    named = {**dict(zip(names, defaults, strict=False)), **(function.__kwdefaults__ or {})}
-    if (held is defaults or held is function.__kwdefaults__) and len(way) > 1:
-        name = next((name for name, value in named.items() if value is way[1]), "")
-        return _of_code(code, name, item=len(way) > 2) if name else []
-    return []
+def _of_function(function: FunctionType, held: object, *, item: bool) -> list[Named]:
+    """A variable of the enclosing function."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    name = next((name for name, cell in cells if cell_contents(cell) is held), None)
+    return [] if name is None else _of_code(function.__code__, name, item=item)
 
 
 def _of_frame(label: str, *, item: bool) -> list[Named]:

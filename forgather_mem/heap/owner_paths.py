@@ -10,11 +10,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from types import (
+    AsyncGeneratorType,
     BuiltinMethodType,
     CellType,
     CodeType,
+    CoroutineType,
     FrameType,
     FunctionType,
+    GeneratorType,
     MemberDescriptorType,
     MethodType,
     TracebackType,
@@ -39,7 +42,8 @@ _NAMED_BY_ATTRIBUTE = (
 )
 _TENSOR_PARTS = ("_backward_hooks", "_post_accumulate_grad_hooks", "grad", "_base")
 LRU_CACHE = type(functools.lru_cache(len))
-_FRAME_OF = {"generator": "gi_frame", "coroutine": "cr_frame", "async_generator": "ag_frame"}
+# What is suspended, and which attribute has its frame
+FRAMES = {GeneratorType: "gi_frame", CoroutineType: "cr_frame", AsyncGeneratorType: "ag_frame"}
 
 
 def write_path(nodes: Sequence[object], *, begins_with_namespace: bool = False) -> str:
@@ -138,8 +142,8 @@ def _step(before: object, holder: object, held: object, *, names: bool) -> str:
         return _function_step(holder, held)  # type: ignore[arg-type]
     if kind is LRU_CACHE:
         return f", cache of {holder.__qualname__}"  # type: ignore[attr-defined]
-    if kind.__name__ in _FRAME_OF:
-        frame = getattr(holder, _FRAME_OF[kind.__name__])
+    if kind in FRAMES:
+        frame = getattr(holder, FRAMES[kind])
         return "" if frame is None else _local_step(frame, held)
     return _attribute_step(holder, held)
 

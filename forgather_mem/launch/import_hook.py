@@ -1,9 +1,9 @@
 """Finds each training in an unmodified script, without importing anything before the script does.
 
-A finder waits for three modules. When the script has imported `transformers.trainer`, a class of ours is added to its
+A finder waits for four modules. When the script has imported `transformers.trainer`, a class of ours is added to its
 list of default callbacks, from which every Trainer, also of a subclass, creates new instances. Forgather's trainer gets
-one when it is made. With `torch.optim.optimizer`, a global hook of torch waits for the first step of a training without
-a Trainer. Lightning's Trainer finds us itself, by an entry point.
+one when it is made, a `TrainingLoop` the same callbacks. With `torch.optim.optimizer`, a global hook of torch waits for
+the first step of a training without a Trainer. Lightning's Trainer finds us itself, by an entry point.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TRAINER_MODULE = "transformers.trainer"
 FORGATHER_MODULE = "forgather.ml.trainer.base_trainer"
 OPTIMIZER_MODULE = "torch.optim.optimizer"
+LOOP_MODULE = "forgather_mem.loops.training_loop"
 
 
 def install() -> None:
@@ -41,6 +42,7 @@ def install() -> None:
         TRAINER_MODULE: _add_default_callback,
         FORGATHER_MODULE: _meet_forgather,
         OPTIMIZER_MODULE: _meet_optimizers,
+        LOOP_MODULE: _meet_loops,
     }
     sys.meta_path.insert(0, TrainingFinder(waits_for))
     if "--multiprocessing-fork" not in sys.orig_argv:  # a pool worker's memory is in its parent's report
@@ -90,6 +92,13 @@ def _meet_forgather() -> None:
     from forgather_mem.launch.watching import add_to
 
     call_when_made(sys.modules[FORGATHER_MODULE].BaseTrainer, add_to)
+
+
+def _meet_loops() -> None:
+    from forgather_mem.callbacks.trainer.method_patches import call_when_made
+    from forgather_mem.launch.watching import add_to_loop
+
+    call_when_made(sys.modules[LOOP_MODULE].TrainingLoop, add_to_loop)
 
 
 def _meet_optimizers() -> None:

@@ -16,6 +16,8 @@ from forgather_mem.telemetry.guard import FailureGuard
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
+    from forgather_mem.loops.training_loop import TrainingLoop
+
 
 class Watching(RuleCallback):
     """Attaches the template of `forgather-mem run` to the trainer that has just created this.
@@ -52,6 +54,13 @@ def add_to(trainer: Any) -> None:
     """Watch a trainer of Forgather's, which has no callbacks that every one gets. The list that it was given stays."""
     if not any(isinstance(known, Watching) for known in trainer.callbacks):
         trainer.callbacks = [*trainer.callbacks, Watching()]
+
+
+def add_to_loop(loop: TrainingLoop) -> None:
+    """Watch a `TrainingLoop` of the script's own, unless it is watched already."""
+    if not any(type(known) is MemoryCallback for known in loop.callback_handler.callbacks):
+        for callback in callbacks_of_run():
+            loop.add_callback(callback)
 
 
 def template_and_options() -> tuple[str, dict[str, Any]]:

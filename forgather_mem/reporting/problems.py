@@ -281,8 +281,9 @@ def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
     each = suspect.bytes_per_step / suspect.count_per_step if suspect.count_per_step else 0.0
     piece = suspect.each
     size = f", {format_bytes(each)}" if each and piece else ""
+    nobody = "no Python object" if suspect.kind == "native" else "holder not found"
     rows = (
-        ("held by", f"{suspect.held_by or 'no Python object':<25} {', '.join(held)}"),
+        ("held by", f"{suspect.held_by or nobody:<25} {', '.join(held)}"),
         ("made at", f"{suspect.allocated_at}{library}" if suspect.allocated_at else ""),
         ("", suspect.source_line.strip()),
         ("each is", f"{piece}{size}" if piece else ""),

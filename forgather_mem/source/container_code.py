@@ -83,8 +83,6 @@ class _Code:
     def _is_attribute(self, node: ast.Attribute) -> bool:
         if not self.named.attribute or node.attr != self.named.name:
             return False
-        if self.named.any_receiver:
-            return True
         receiver = node.value
         is_self = isinstance(receiver, ast.Name) and receiver.id == self.region.self_name != ""
         if not self.region.own:
@@ -126,34 +124,34 @@ class _Code:
 
 
 def adding_lines(named: Named, is_list: bool, *, assigned: bool = False) -> list[tuple[str, int]]:
-    """The lines that add to the container, likeliest first: the holder's own code, then its module.
+    """The lines that add to the container, likeliest first: of the holder's own code, or else of its module.
 
     Args:
         named: The container.
         is_list: Whether it is a list or a deque, to which `x[index] = value` adds nothing.
         assigned: Count all that is assigned to its name, too.
     """
-    found = []
-    for own, group in itertools.groupby(named.regions, key=lambda region: region.own):
-        for region in group:
-            code = _Code(named, region, is_list)
-            found += [(not own, rank, node.lineno, region.file) for rank, node in code.additions(assigned)]  # type: ignore[attr-defined]
-    return list(dict.fromkeys((file, line) for _, _, line, file in sorted(found)))
-
-
-def calling_lines(names: Iterable[str], files: Iterable[str]) -> list[tuple[str, int]]:
-    """The lines of these files that call a function whose name matches the first of these patterns with any match."""
-    trees = [(file, tree) for file in files if (tree := tree_of(file)) is not None]
-    for name in map(re.compile, names):
+    for _, group in itertools.groupby(named.regions, key=lambda region: region.own):
         found = [
-            (file, node.lineno)
-            for file, tree in trees
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and name.fullmatch(_called(node))
+            (rank, node.lineno, region.file)  # type: ignore[attr-defined]
+            for region in group
+            for rank, node in _Code(named, region, is_list).additions(assigned)
         ]
         if found:
-            return sorted(found, key=lambda one: (list(dict(trees)).index(one[0]), one[1]))
+            return list(dict.fromkeys((file, line) for _, line, file in sorted(found)))
     return []
+
+
+def calling_lines(name: str, files: Iterable[str]) -> list[tuple[str, int]]:
+    """The lines of these files, file by file, that call a function whose name matches this pattern."""
+    return [
+        (file, line)
+        for file in files
+        if (tree := tree_of(file)) is not None
+        for line in sorted(
+            node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and re.fullmatch(name, _called(node))
+        )
+    ]
 
 
 def _called(node: ast.AST) -> str:

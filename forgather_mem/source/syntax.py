@@ -41,7 +41,6 @@ class Named:
         attribute: Whether it is an attribute.
         item: Whether the container is inside what has this name: `name[key]`.
         regions: The code that may mean it: the holder's own class or function first, then the rest of its module.
-        any_receiver: Whether an attribute of this name of any object is meant: the holder's class is a library's.
         of_module: Whether it is a variable of a module, which a function's own variable of that name hides.
     """
 
@@ -49,7 +48,6 @@ class Named:
     attribute: bool
     item: bool
     regions: tuple[Region, ...]
-    any_receiver: bool = False
     of_module: bool = False
 
 

@@ -4,8 +4,6 @@ import queue
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from forgather_mem.source.container_code import adding_lines
 from tests.heap.test_reachable import Holder
 from tests.heap.users_modules import make_module, named
@@ -58,28 +56,15 @@ KEEPS = Keeps()
 """
     made = make_module(tmp_path, text)
     (kept,) = named(made.KEEPS.kept)
-    assert [line for _, line in adding_lines(kept, is_list=True)] == [13, 15]
+    assert [line for _, line in adding_lines(kept, is_list=True)] == [13], "what others do counts only without one"
 
 
 def test_a_librarys_container_goes_by_the_users_name_of_its_object() -> None:
     holder: Any = Holder()
     holder.outbox = queue.Queue()
-    of_holder, librarys = named(holder.outbox.queue)
-    assert (of_holder.name, of_holder.item, of_holder.any_receiver) == ("outbox", False, False)
-    assert (librarys.name, librarys.any_receiver) == ("queue", True)
+    (of_holder,) = named(holder.outbox.queue)
+    assert (of_holder.name, of_holder.item) == ("outbox", False)
     assert adding_lines(of_holder, is_list=True) == [], "Holder's own module does not put anything in"
-
-
-def test_a_container_within_a_librarys_container_goes_by_what_is_added_to_an_item() -> None:
-    holder: Any = Holder()
-    holder.optimizer = torch.optim.SGD([torch.ones(1)])
-
-    def step() -> None:
-        holder.optimizer.param_groups[0]["params"].append(torch.ones(1))
-
-    groups = [one for one in named(holder.optimizer.param_groups[0]["params"]) if one.any_receiver]
-    assert [(one.name, one.item) for one in groups] == [("param_groups", True)]
-    assert [line for _, line in adding_lines(groups[0], is_list=True)] == [step.__code__.co_firstlineno + 1]
 
 
 def test_a_list_that_a_class_has_goes_by_its_attribute(tmp_path: Path) -> None:

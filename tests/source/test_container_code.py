@@ -45,10 +45,10 @@ def test_calls_are_found_by_the_functions_name_not_in_texts(tmp_path: Path) -> N
     file.write_text(
         '"""layer.register_forward_hook(f)"""\n# x.register_forward_hook(f)\nx = y\n(x.register_forward_hook)(f)\n'
     )
-    assert calling_lines([r"register_\w*hook"], [str(file)]) == [(str(file), 4)]
-    assert calling_lines(["forward_hook"], [str(file)]) == []
+    assert calling_lines(r"register_\w*hook", [str(file)]) == [(str(file), 4)]
+    assert calling_lines("forward_hook", [str(file)]) == []
     file.write_text("no python (")
-    assert calling_lines(["f"], [str(tmp_path / "missing.py"), str(file)]) == []
+    assert calling_lines("f", [str(tmp_path / "missing.py"), str(file)]) == []
 
 
 def test_of_a_graph_the_line_that_goes_on_with_it_comes_before_the_one_that_begins_it(module: Any) -> None:

@@ -11,8 +11,10 @@ from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
     Suspect,
     cycle_suspects,
+    made_suspects,
     suspect_of,
 )
+from forgather_mem.heap.allocation_window import AllocationWindow
 from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import has_graph, keeps_frames, runs_workers
 from forgather_mem.heap.reachable import ReachableGraph
@@ -29,12 +31,14 @@ class LookThresholds:
         least_frac: Of the growth: what explains less is no suspect.
         held_frac: Of the growth: a container that explains less is not preferred to the pieces themselves.
         explained_frac: Of the growth: if things nearby explain less, garbage is looked for.
+        in_window_frac: Of the growth: a container that brings more between the looks brings less in the whole run.
         most_merged: Containers that are compared by name, since there may be one for each layer.
     """
 
     least_frac: float = 0.05
     held_frac: float = 0.15
     explained_frac: float = 0.5
+    in_window_frac: float = 1.05
     most_merged: int = 400
 
 
@@ -46,59 +50,80 @@ class CloserLook:
 
     STEPS = 10  # between the two
 
-    def __init__(self, step: int) -> None:
-        """Take the first look, at the step that has just finished."""
+    def __init__(self, step: int, far: bool = False) -> None:
+        """Take the first look, at the step that has just finished; `far`: at what no name leads to and at lines."""
         self.step = step
-        walk = ReachableGraph.walk()
+        self._far = far
+        walk = ReachableGraph.walk(unnamed=far)
         self._look = look(walk, step)
         self._saw_all = walk.complete
         walk.forget()
         self._mark = Mark()
+        self._made = AllocationWindow(opens=far)
+        self._made_from = step
+        self.saw_python = False  # all that Python's allocators handed out, and it was little
 
-    def finish(self, step: int, rate: float, elsewhere: bool = False) -> list[Suspect]:
+    def own_bytes(self) -> int:
+        """What the look itself takes now, from the C library."""
+        return self._made.own_bytes()
+
+    def between(self, step: int) -> None:
+        """A reading of the sizes between the two looks; from the first on, what each line keeps is compared."""
+        if self._made_from == self.step:
+            self._made_from = step
+            self._made.read(self._mark.younger() or ())
+
+    def finish(self, step: int, rate: float, first_step: int = 0) -> list[Suspect]:
         """What has grown since, most likely cause first.
 
         Args:
             step: The step that has just finished.
             rate: The growth to explain, in bytes per step.
-            elsewhere: Whether this may be another place of the step than that of the first look, as when a run ends.
+            first_step: Of the training.
         """
-        walk = ReachableGraph.walk()
+        num_steps, steps = max(1, step - first_step), max(1, step - self._made_from)
+        made = self._made
+        made.read(self._mark.younger() or ())
+        made.close()  # traced, what follows takes ten times as long
+        walk = ReachableGraph.walk(unnamed=self._far)
         try:
-            more = grown(self._look, walk, step)
-            for thing in more if elsewhere else ():
-                thing.count_per_step = _likely(thing, step, max(1, step - self.step))
-            found = [one for one in merge_similar(more, walk) if _matters(one, rate)]
-            # Else these are the pieces of those, or what the first look had no time for
-            explains = any(one.bytes_per_step > LOOK.held_frac * rate or has_graph(one.samples) for one in found)
-            if not explains and (self._saw_all or not walk.complete):
-                found += [one for one in chains(self._look, walk, step) if _matters(one, rate)]
-                found.sort(key=lambda one: -one.bytes_per_step)
-            found = found[:MAX_SUSPECTS]
+            found = self._found(walk, step, rate, num_steps)
+            told = sum(math.inf if _is_of_unknown_size(one) else one.bytes_per_step for one in found)
+            little = sum(made.made.values()) < LOOK.held_frac * rate * steps
+            self.saw_python = made.has_read and walk.complete and little
             suspects = [suspect_of(one, walk) for one in found]
-            for thing, suspect in zip(found, suspects, strict=True):
-                if thing.kind == "chain":  # chained objects are counted once per link
-                    suspect.bytes_per_step = min(suspect.bytes_per_step, rate)
-            told = sum(math.inf if suspect.kind in _SIZE_UNKNOWN else suspect.bytes_per_step for suspect in suspects)
+            for suspect in suspects:
+                suspect.choose_line(made, steps)
             if told < LOOK.explained_frac * rate:
-                suspects += self._garbage(step, rate)
+                suspects += self._garbage(step, rate) or made_suspects(
+                    made.line_of(rate * steps, rate * num_steps), rate
+                )
         finally:
             walk.forget()
             forget_trees()
-            self._mark.drop()
-        for one in suspects:
-            if one.kind == "exceptions" and one.count:  # too rare to be counted over a few steps
-                one.count_per_step = max(one.count_per_step, one.count / step)
-        _give_rest_to_graph(suspects, rate)
-        # Of two that explain about as much, the one whose line is known
-        suspects.sort(
-            key=lambda one: (one.last, -round(5 * one.bytes_per_step / rate), not one.allocated_at, -one.bytes_per_step)
-        )
-        return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
+            self.drop()
+        return _sorted(suspects, rate, num_steps)
+
+    def _found(self, walk: ReachableGraph, step: int, rate: float, num_steps: int) -> list[GrownObject]:
+        """What has grown and matters, the largest first."""
+        more = grown(self._look, walk, step)
+        for one in more:  # an evaluation may lie between the looks, or a part of a step
+            if one.kind == "items" and one.bytes_per_step > LOOK.in_window_frac * rate:
+                one.count_per_step = min(one.count_per_step, max(one.count / num_steps, rate / one.each_bytes))
+        found = [one for one in merge_similar(more, walk) if _matters(one, rate)]
+        # Else these are the pieces of those, or what the first look had no time for
+        explains = any(one.bytes_per_step > LOOK.held_frac * rate or has_graph(one.samples) for one in found)
+        if not explains and (self._saw_all or not walk.complete):
+            for one in chains(self._look, walk, step):
+                one.each_bytes = min(one.each_bytes, rate / one.count_per_step)  # they are counted once per link
+                found += [one] if _matters(one, rate) else []
+            found.sort(key=lambda one: -one.bytes_per_step)
+        return found[:MAX_SUSPECTS]
 
     def drop(self) -> None:
-        """Release everything."""
+        """Stop what is recorded."""
         self._mark.drop()
+        self._made.close()
 
     def _garbage(self, step: int, rate: float) -> list[Suspect]:
         """Reference cycles created since the first look that nothing holds any more."""
@@ -109,11 +134,21 @@ class CloserLook:
         return [one for one in found if _matters(one, rate)]
 
 
-def _likely(one: GrownObject, step: int, steps: int) -> float:
-    """Items a step, where between two looks lie so many steps or one more: as in the whole run, or a whole number."""
-    high = one.count_per_step
-    low = high * steps / (steps + 1)
-    return next((guess for guess in (one.count / step, float(math.floor(high))) if low <= guess <= high), high)
+def _sorted(suspects: list[Suspect], rate: float, num_steps: int) -> list[Suspect]:
+    """The likeliest first: of two that explain about as much, the one whose line is known."""
+    for one in suspects:
+        if one.kind == "exceptions" and one.count:  # too rare to be counted over a few steps
+            one.count_per_step = max(one.count_per_step, one.count / num_steps)
+    _give_rest_to_graph(suspects, rate)
+    suspects.sort(
+        key=lambda one: (one.last, -round(5 * one.bytes_per_step / rate), not one.allocated_at, -one.bytes_per_step)
+    )
+    return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
+
+
+def _is_of_unknown_size(one: GrownObject) -> bool:
+    """Whether C++ or the frames of an error hold a part of it that can't be told."""
+    return one.kind == "graph" or keeps_frames(one.samples)
 
 
 def _matters(one: Suspect | GrownObject, rate: float) -> bool:

@@ -40,7 +40,7 @@ class HolderKind:
         holder: Recognizes it by what has grown.
         item: Recognizes it by something inside a new item.
         iterators: Types of iterators that keep their items, by which it is recognized.
-        made_by: Patterns of the functions that fill it, by name, best first, where the user's code does not name it.
+        made_by: Pattern of the functions that make it, by name: nothing that the user names is added to.
     """
 
     name: str
@@ -48,7 +48,7 @@ class HolderKind:
     holder: Callable[[Held], bool] = lambda held: False
     item: Callable[[Any], bool] = lambda item: False
     iterators: tuple[str, ...] = ()
-    made_by: tuple[str, ...] = ()
+    made_by: str = ""
 
 
 # The first that fits counts.
@@ -57,37 +57,35 @@ _KINDS = (
         holder=lambda held: held.one.kind == "graph",
         item=lambda item: is_tensor(item) and item.grad_fn is not None,
         cure="keep numbers, not graphs: loss.item(), or loss.detach() for a tensor"),
-    HolderKind(name="cycle iterator", iterators=("cycle",), made_by=("cycle",),
+    HolderKind(name="cycle iterator", iterators=("cycle",), made_by="cycle",
         cure="itertools.cycle() keeps a copy of every item: start a new pass with iter(loader) when one ends"),
-    HolderKind(name="tee", iterators=("_tee", "_tee_dataobject"), made_by=("tee",),
+    HolderKind(name="tee", iterators=("_tee", "_tee_dataobject"), made_by="tee",
         cure="itertools.tee() keeps what only one of its iterators has read: read both, or make two iterators"),
     HolderKind(name="hooks",
         holder=lambda held: _HOOKS.search(held.path) is not None,
-        made_by=(r"register_\w*hook\w*",),
+        made_by=r"register_\w*hook\w*",
         cure="register it once; or keep the handle that register_..._hook() returns, and call handle.remove()"),
     HolderKind(name="chain",
         holder=lambda held: held.one.kind == "chain" and not any(map(_is_array, held.one.samples[:1])),
         cure="each holds the one before it: keep only the last, without its link to the others"),
     HolderKind(name="lru_cache", holder=lambda held: type(held.container) is LRU_CACHE,
         cure="limit it to what fits in memory: lru_cache(maxsize=32)"),
-    HolderKind(name="param_groups", holder=lambda held: ".param_groups" in held.path, made_by=("add_param_group",),
+    HolderKind(name="param_groups", holder=lambda held: ".param_groups" in held.path,
         cure="add each parameter once: add_param_group() at every step keeps adding"),
     HolderKind(name="optimizer state",
         holder=lambda held: ".state" in held.path and any(c.__name__ == "Optimizer" for c in type(held.owner).__mro__),
         cure="remove parameters you no longer use: optimizer.state.pop(parameter), and from param_groups"),
     HolderKind(name="queue",
         holder=lambda held: isinstance(held.owner, queue.Queue) and held.path.endswith(".queue"),
-        made_by=("put|put_nowait", "Thread"),
         cure="drain it, or bound it with maxsize: then put() waits, and put_nowait() raises Full"),
     HolderKind(name="open contexts",
         holder=lambda held: held.path.endswith("ExitStack._exit_callbacks"),
-        made_by=("enter_context",),
         cure="these contexts are entered and never left: close() the stack, or use `with`"),
     HolderKind(name="exceptions", item=lambda item: isinstance(item, BaseException | TracebackType),
         cure="keep str(error), or traceback.clear_frames(error.__traceback__) before keeping it"),
     HolderKind(name="threads",
         item=lambda item: isinstance(item, threading.Thread),
-        made_by=("Thread", "put|put_nowait"), cure="let the threads return, and join() them"),
+        cure="let the threads return, and join() them"),
     HolderKind(name="device", item=lambda item: is_tensor(item) and item.device.type != "cpu",
         cure="keep less, and off the GPU: reduce it first (argmax, mean), then .cpu()"),
     HolderKind(name="view", item=lambda item: is_tensor(item) and _is_small_view(item),
@@ -96,11 +94,10 @@ _KINDS = (
         cure="keep a number or a running mean of it, or only the last ones: deque(maxlen=100)"),
     HolderKind(name="log records",
         item=lambda item: type(item).__module__ == "logging" and type(item).__name__ == "LogRecord",
-        made_by=("debug|info|warning|error|exception|critical|log",),
         cure="give the handler a target or a limit, or log to a file"),
     HolderKind(name="figures",
         item=lambda item: type(item).__module__.startswith("matplotlib."),
-        made_by=("subplots|figure",), cure="close each figure after saving it: plt.close(figure)"),
+        cure="close each figure after saving it: plt.close(figure)"),
     HolderKind(name="closure", item=lambda item: isinstance(item, FunctionType | MethodType | partial),
         cure="keep the values you need, not the function: it keeps all its variables alive"),
     HolderKind(name="size", cure="it grows at every step: keep only a limited part of it, or write it to a file"),
@@ -109,6 +106,8 @@ _KINDS = (
     HolderKind(name="list", cure="keep a running total, or only the last ones: deque(maxlen=100)"),
     HolderKind(name="cycle",
         cure="break the cycle (a weakref for the back reference), or collect: SimpleGarbageCollector"),
+    HolderKind(name="made",
+        cure="find what still refers to it: objgraph.show_backrefs, or gc.get_referrers of one such object"),
     HolderKind(name="native",
         cure="C or C++ code keeps it: heaptrack, or memray run --native, names the function"),
     HolderKind(name="workers",

@@ -33,13 +33,14 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
     hold.take()
     try:
         hold.renew()  # old objects are frozen, so that the collections below are cheap
-        look = CloserLook(0)
+        look = CloserLook(0, far=True)
         points: list[Point] = []
         for number in range(calls):
             call()
             if (number + 1) * _POINTS // calls != number * _POINTS // calls:
                 collect()
-                points.append((number + 1, allocated_bytes()))
+                points.append((number + 1, allocated_bytes() - look.own_bytes()))
+                look.between(number + 1)
     finally:
         hold.give_back()
     points = points[2:]
@@ -52,10 +53,11 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
     look.drop()
     lines = [f"each call leaves {format_bytes(rate)} behind ({format_bytes(low)} to {format_bytes(high)})"]
     for suspect in suspects[:3]:
-        made = f", added at {suspect.allocated_at}: {suspect.source_line}" if suspect.allocated_at else ""
-        lines.append(f"held by {suspect.held_by}{made}")
+        made = f"added at {suspect.allocated_at}: {suspect.source_line}" if suspect.allocated_at else ""
+        held = f"held by {suspect.held_by}" if suspect.held_by else "holder not found"
+        lines.append(", ".join(filter(None, (held, made))))
         if suspect.cure:
             lines.append(f"  try: {suspect.cure}")
     if not suspects:
-        lines.append("no Python object holds it")
+        lines.append("no Python object holds it" if look.saw_python else "its holder was not found")
     return "\n".join(lines)

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS, Held, kind_of, signature_of
 from forgather_mem.diagnose.leaks.holder_lines import (
     bound_of_holder,
-    call_of,
     line_of_function,
-    line_of_holder,
+    lines_of_holder,
 )
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
+from forgather_mem.heap.allocation_window import AllocationWindow, Line
 from forgather_mem.heap.holder_names import names_of, slot_names
 from forgather_mem.heap.object_size import deep_bytes, inside, is_tensor, runs_workers
 from forgather_mem.heap.owner_paths import LRU_CACHE, attributes_of, has_attributes
@@ -41,7 +41,8 @@ class Suspect:
 
     `kind` is a key of `KINDS`, which has its usual cure. `bounded`: why it will stop growing by itself, or may;
     `full_bytes`: what it will hold then, if known. `key`: the container's `id`. `last`: any other one is a better
-    explanation. `runs_workers`: each of its items keeps processes running.
+    explanation. `lines`: all that add to it, as far as the source shows. `runs_workers`: each of its items keeps
+    processes running.
     """
 
     type: str
@@ -60,6 +61,7 @@ class Suspect:
     bounded: str | None = None
     full_bytes: int | None = None
     key: int = 0
+    lines: tuple[Line, ...] = ()
     last: bool = False
     runs_workers: bool = False
 
@@ -73,6 +75,13 @@ class Suspect:
         signature = " ".join(filter(None, [self.kind, "in", holder, self.source_line]))
         known = {name: value for name, value in asdict(self).items() if name in keys_of(LeakSuspect)}
         return LeakSuspect(**known, signature=signature)
+
+    def choose_line(self, made: AllocationWindow, num_steps: int) -> None:
+        """Of the lines that add to it, the one that ran; else the one that made in so many steps what it grew by."""
+        chosen = made.likeliest(self.lines) if len(self.lines) > 1 else None
+        chosen = chosen or made.line_of(self.bytes_per_step * num_steps)
+        if chosen is not None and not self.allocated_at:
+            self.set_line(chosen)
 
     def set_line(self, found: tuple[str, int]) -> None:
         """Set where it is created."""
@@ -99,7 +108,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     if one.kind == "size":
         names = slot_names(owner if attributes_of(owner) is container else container, path.rpartition(".")[2]) or names
     held = Held(one, container, path, owner)
-    line = line_of_holder(held, kind, names)
+    lines = lines_of_holder(held, kind, names)
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
     bound = bound_of_holder(held)
     suspect = Suspect(
@@ -118,9 +127,10 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         last=walk.is_librarys_variable(one.position),
         runs_workers=runs_workers(one.samples),
         key=id(container) if one.kind == "items" and not one.name else 0,
+        lines=tuple(lines),
     )
-    if line is not None:
-        suspect.set_line(line)
+    if len(lines) == 1:
+        suspect.set_line(lines[0])
     return suspect
 
 
@@ -139,8 +149,6 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     ordered = sorted(classes, key=lambda cls: (not is_user_class(cls), cls.__module__ == "builtins", -classes[cls]))
     telling = ordered[0]
     found = line_of_function(garbage)
-    if is_user_class(telling):
-        found = call_of([re.escape(telling.__name__)], telling) or found
     tensors = any(is_tensor(thing) for thing in garbage)
     suspect = Suspect(
         type="reference cycle",
@@ -153,6 +161,15 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     )
     if found is not None:
         suspect.set_line(found)
+    return [suspect]
+
+
+def made_suspects(line: Line | None, bytes_per_step: float) -> list[Suspect]:
+    """What a line makes and nobody is known to hold."""
+    if line is None:
+        return []
+    suspect = Suspect(type="objects", bytes_per_step=bytes_per_step, kind="made")
+    suspect.set_line(line)
     return [suspect]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -40,10 +40,11 @@ class LeakWatch:
         self._first_step = run.step
         self._began_s = time.perf_counter()
         self._at_look: dict[str, float] = {}
-        self._code = (0.0, 0.0)  # native and Python's bytes of the code that was loaded to look
+        self._ours = (0.0, 0.0)  # native and Python's bytes that looking has taken
         self._suspects: list[Suspect] = []
         self._counted = False
         self._looks = 0
+        self._saw_python = False  # and that it is not what grows
         self._loader: weakref.ref[object] | None = None
         self._run = run
         self._read_at = run.step
@@ -60,6 +61,8 @@ class LeakWatch:
             self._loader = weakref.ref(loader)
         self._read_at = moment.step
         values = self._sizes.read(moment.step)
+        if self._look is not None and "native" in values:
+            values["native"] -= self._look.own_bytes()
         self._keep(moment.step, values)
         if self._look is not None:
             self._look_again(moment.run, values)
@@ -69,16 +72,16 @@ class LeakWatch:
         if is_last:
             self._sizes.copied.read_last(moment.step)
         if is_last and self._suspects:
-            _count_again(self._suspects)  # before what ends with the training empties its own
+            _count_again(self._suspects, self._looks > 1)  # before what ends with the training empties its own
             self._counted = True
         return NOTHING
 
     def end(self, run: RunInfo) -> None:
         self._sizes.close()
         if self._look is not None:
-            self._end_look(run, elsewhere=True)
+            self._end_look(run)
         if not self._counted:
-            _count_again(self._suspects)
+            _count_again(self._suspects, self._looks > 1)
         leak = self._verdict(run)
         copied = self._sizes.copied.found()
         if copied is not None:
@@ -125,7 +128,8 @@ class LeakWatch:
         self._growing = growing
         if self._live.alarm is None:
             self._warn(moment.run, moment.step)
-        named = any(one.kind != "workers" for one in self._suspects)
+        held = sum(one.bytes_per_step for one in self._suspects if one.held_by and one.kind != "workers")
+        named = held >= LEAK.explained[0] * whole_of(growing).per_step and self._suspects[0].allocated_at is not None
         most = 3 if self._live.alarm else 2
         # Whether it is this process that holds it, or the loaders whose workers are ever more
         can_be_held = set(growing) != {"workers"} or (self._sizes is not None and self._sizes.has_more_workers)
@@ -152,13 +156,11 @@ class LeakWatch:
 
     def _look_closely(self, step: int) -> None:
         """Take the first look; the numbers that it keeps, and its code, are excluded from the sizes."""
-        before = counted_bytes()
+        before = self._counted_bytes()
         from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 
-        if self._looks == 1:
-            self._code = _since(before)
-        self._look = CloserLook(step)
-        self._sizes.leave_out(*_since(before))
+        self._look = CloserLook(step, far=self._looks > 1)
+        self._leave_out(before)
 
     def _look_again(self, run: RunInfo, values: Mapping[str, float]) -> None:
         assert self._look is not None
@@ -166,17 +168,22 @@ class LeakWatch:
         grown = sum(max(0.0, value - self._at_look.setdefault(name, value)) for name, value in values.items())
         if run.step - self._look.step >= self._look.STEPS and grown >= 0.6 * self._rate * self._look.STEPS:
             self._end_look(run)
+        else:
+            self._look.between(run.step)
 
-    def _end_look(self, run: RunInfo, *, elsewhere: bool = False) -> None:
-        """Look again; `elsewhere`: the training ends, perhaps in another place of a step than at the first look."""
+    def _end_look(self, run: RunInfo) -> None:
+        """Look again, and tell what was found."""
         look, self._look = self._look, None
         assert look is not None
+        before = self._counted_bytes(look)
         try:
             if run.step > look.step:
-                self._suspects = look.finish(run.step, self._rate, elsewhere=elsewhere) or self._suspects
+                found = look.finish(run.step, self._rate, self._first_step)
+                self._saw_python = look.saw_python
+                self._suspects = max(found, self._suspects, key=_told)
         finally:
             look.drop()
-        self._sizes.leave_out(*self._code)
+        self._leave_out(before)
         if not self._suspects:
             return
         leak = self._verdict(run)
@@ -207,19 +214,24 @@ class LeakWatch:
             if found:  # at the end of a script its loader may be gone
                 self._suspects = [*(one for one in self._suspects if one.kind != "workers"), *found]
         gains = unexplained(self._totals, self._series, trends)
-        leak = verdict_of(trends, self._suspects, run.step, gains, searched=self._looks > 0)
+        leak = verdict_of(trends, self._suspects, run.step, gains, searched=self._saw_python)
         first = min((series.points[0][0] for series in self._series.values() if series.points), default=0)
         # What grew from the first reading on, some steps after the first step, is told from that step on
         return replace(leak, since_step=self._first_step + 1) if 0 < leak.since_step <= first else leak
 
+    def _counted_bytes(self, look: CloserLook | None = None) -> tuple[float, float]:
+        """What is allocated, without what a look's window takes, which the sizes leave out as well."""
+        native, objects = counted_bytes()
+        return native - (look.own_bytes() if look is not None else 0), objects
+
+    def _leave_out(self, before: tuple[float, float]) -> None:
+        """Exclude from the sizes what has been taken since, or given back: it is ours."""
+        now = self._counted_bytes(self._look)
+        self._ours = self._ours[0] + now[0] - before[0], self._ours[1] + now[1] - before[1]
+        self._sizes.leave_out(*self._ours)
+
     def _known_loader(self) -> object:
         return self._loader() if self._loader is not None else None
-
-
-def _since(before: tuple[float, float]) -> tuple[float, float]:
-    """What is counted more than before."""
-    native, objects = counted_bytes()
-    return native - before[0], objects - before[1]
 
 
 def _emit(run: RunInfo, leak: LeakReport) -> None:
@@ -252,7 +264,12 @@ def _print(run: RunInfo, text: str) -> None:
     run.print_line(textwrap.fill(f"forgather-mem: step {run.step:,}: {text}", 80, subsequent_indent=indent))
 
 
-def _count_again(suspects: list[Suspect]) -> None:
+def _told(suspects: Sequence[Suspect]) -> tuple[bool, bool]:
+    """What these suspects tell: a holder, and a line."""
+    return any(one.held_by for one in suspects), any(one.allocated_at for one in suspects[:1])
+
+
+def _count_again(suspects: list[Suspect], far: bool) -> None:
     """Update how much the holders hold now; one that has become shorter does not only grow."""
     counted = [one for one in suspects if one.count and one.bytes is not None]
     if not counted:
@@ -260,7 +277,7 @@ def _count_again(suspects: list[Suspect]) -> None:
     from forgather_mem.diagnose.leaks.snapshot import length_of
     from forgather_mem.heap.reachable import ReachableGraph
 
-    walk = ReachableGraph.walk()
+    walk = ReachableGraph.walk(unnamed=far)
     for one in counted:
         position = walk.position(one.key)
         length = length_of(walk.nodes[position]) if position is not None else None

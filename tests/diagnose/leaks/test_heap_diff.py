@@ -70,10 +70,10 @@ def test_where_a_run_ends_within_a_step_nothing_is_counted_twice(first: int, mor
     look = CloserLook(96)
     for _ in range(more):
         keeps.keep(torch.zeros(5_000))
-    (top, *_) = look.finish(100, 20_000.0 * a_step, elsewhere=True)
+    (top, *_) = look.finish(100, 20_000.0 * a_step)
     look.drop()
     assert (top.held_by, top.count) == ("Keeps.kept", first + more)
-    assert top.count_per_step == pytest.approx(a_step)
+    assert top.count_per_step == pytest.approx(a_step, rel=0.02)
     assert top.bytes_per_step == pytest.approx(20_000 * a_step, rel=0.05)
 
 

@@ -1,0 +1,158 @@
+"""A look that goes far: what no name leads to, and which line made what grows. Real memory."""
+
+import io
+import queue
+import tracemalloc
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from forgather_mem.diagnose.leaks.heap_diff import CloserLook
+from forgather_mem.diagnose.leaks.suspects import Suspect
+from forgather_mem.reporting.problems import _suspect_lines
+
+pytestmark = pytest.mark.alone(forked=True)
+
+RATE = 40_000.0
+
+
+def suspects_of(call: Callable[[], object], *, far: bool = True, rate: float = RATE) -> list[Suspect]:
+    """What is suspected after 16 calls, the look beginning after four."""
+    for _ in range(4):
+        call()
+    look = CloserLook(4, far=far)
+    for step in range(5, 17):
+        call()
+        if not step % 4:
+            look.between(step)
+    found = look.finish(16, rate)
+    assert not tracemalloc.is_tracing()
+    return found
+
+
+class Loader:
+    """An iterator that keeps what it has given."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def __iter__(self) -> "Loader":
+        return self
+
+    def __next__(self) -> Any:
+        self.seen.append(np.ones(5_000))
+        return self.seen[-1]
+
+
+def given() -> Iterator[int]:
+    kept: list[Any] = []
+    while True:
+        kept.append(np.ones(5_000))
+        yield len(kept)
+
+
+@pytest.mark.parametrize(
+    ("made", "holder", "source"),
+    [
+        (Loader, "Loader.seen", "self.seen.append(np.ones(5_000))"),
+        (given, "local 'kept' of given", "kept.append(np.ones(5_000))"),
+    ],
+)
+def test_what_only_a_for_statement_holds_is_found(made: Any, holder: str, source: str) -> None:
+    """Its iterator is on the evaluation stack: no variable leads to it."""
+
+    def looks() -> list[Suspect]:
+        look = None
+        for number, _ in enumerate(made(), 1):
+            if number == 4:
+                look = CloserLook(4, far=True)
+            if number == 16:
+                assert look is not None
+                return look.finish(16, RATE)
+        raise AssertionError
+
+    (top, *_) = looks()
+    assert str(top.held_by).startswith(holder)
+    assert top.source_line == source
+    assert top.bytes_per_step == pytest.approx(RATE, rel=0.1)
+
+
+class Frames:
+    def __init__(self) -> None:
+        self.out: Any = None
+
+    def get(self) -> Any:
+        if self.out is None:
+            self.out = np.zeros(5_000)
+        return self.out
+
+
+STREAM = io.StringIO()
+OLD = deque(Frames() for _ in range(5_000))
+NEXT = iter(range(1_000, 2_000))
+
+
+@pytest.mark.parametrize(
+    ("call", "source"),
+    [
+        (lambda: STREAM.write("x" * 10_000), '(lambda: STREAM.write("x" * 10_000), '),
+        (lambda: OLD[next(NEXT)].get(), "self.out = np.zeros(5_000)"),
+    ],
+)
+def test_what_grows_in_no_container_has_the_line_that_made_it(call: Callable[[], object], source: str) -> None:
+    (top, *others) = suspects_of(call, rate=10_000.0 if "STREAM" in source else RATE)
+    assert (top.kind, top.held_by, others) == ("made", None, [])
+    assert source in f"{top.source_line} "
+    text = "\n".join(_suspect_lines(top.reported(), 80))
+    assert "holder not found" in text
+    assert "no Python object" not in text
+
+
+class Keeps:
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def reset(self) -> None:
+        self.kept.append(torch.ones(2**20))
+
+    def step(self, flag: bool = False) -> None:
+        if flag:
+            self.kept.append("x")
+        else:
+            self.kept.append(torch.zeros(10_000))
+
+    def step_later(self) -> None:
+        row = torch.zeros(10_000)
+        self.kept.append(row)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"), [("step", "self.kept.append(torch.zeros(10_000))"), ("step_later", "self.kept.append(row)")]
+)
+def test_of_several_lines_that_add_to_a_holder_the_one_that_ran_is_told(name: str, source: str) -> None:
+    keeps = Keeps()
+    (top, *_) = suspects_of(getattr(keeps, name))
+    assert (top.held_by, top.source_line) == ("Keeps.kept", source)
+    (top, *_) = suspects_of(getattr(keeps, name), far=False)
+    assert (top.held_by, top.allocated_at) == ("Keeps.kept", None), "none is told that may be wrong"
+
+
+def test_what_a_library_keeps_has_the_line_that_made_it() -> None:
+    outbox: queue.Queue[Any] = queue.Queue()
+    (top, *_) = suspects_of(lambda: outbox.put(np.ones(5_000)))
+    assert (top.held_by, top.kind) == ("Queue.queue", "queue")
+    assert "outbox.put(np.ones(5_000))" in top.source_line
+
+
+def test_nothing_is_traced_where_somebody_else_traces() -> None:
+    tracemalloc.start(1)
+    keeps = Keeps()
+    look = CloserLook(0, far=True)
+    keeps.step()
+    look.drop()
+    assert tracemalloc.is_tracing()
+    tracemalloc.stop()
