@@ -24,7 +24,7 @@ from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import FailedTraining, NeedlessGraph, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs_of_untrained
-from forgather_mem.planning.batches import VARIES, Loader, PlannedShape, Trainer, Wanted
+from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
@@ -358,18 +358,14 @@ class _Planner:
         if self._failed.on_device:
             return max(planned.peak_bytes, planned.reserved_bytes)
         stays = sum(planned.parts.get(part, 0) for part in _STAYS)
-        more_frac = _LIMITS.of_several_frac if _varies(planned) else _LIMITS.beside_frac
+        more_frac = _LIMITS.of_several_frac if planned.lengths_differ else _LIMITS.beside_frac
         stays += _others(planned)
         taken = (one for found in self._taken(planned) for one in found)
         highest = max(one.bytes + more_frac * max(0, one.bytes - one.mapped_bytes - stays) for one in taken)
         return highest - _others(planned)
 
     def _taken(self, planned: Plan) -> list[list[Taken]]:
-        return taken_of_host(planned.trace, of_several_sizes=_varies(planned))
-
-
-def _varies(planned: Plan) -> bool:
-    return any(VARIES in note for note in planned.notes)
+        return taken_of_host(planned.trace, of_several_sizes=planned.lengths_differ)
 
 
 def _others(planned: Plan) -> int:
