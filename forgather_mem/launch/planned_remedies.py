@@ -22,7 +22,7 @@ from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs_of_untrained
-from forgather_mem.planning.batches import VARIES, Loader, PlannedShape, Trainer, Wanted
+from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
@@ -296,11 +296,7 @@ class _Planner:
         return taken.bytes - taken.mapped_bytes - sum(planned.parts.get(part, 0) for part in _STAYS) - _others(planned)
 
     def _taken(self, planned: Plan) -> list[list[Taken]]:
-        return taken_of_host(planned.trace, of_several_sizes=_varies(planned))
-
-
-def _varies(planned: Plan) -> bool:
-    return any(VARIES in note for note in planned.notes)
+        return taken_of_host(planned.trace, of_several_sizes=planned.lengths_differ)
 
 
 def _others(planned: Plan) -> int:

@@ -14,10 +14,10 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader
 
+from forgather_mem.planning.notes import Note
 from forgather_mem.planning.pretending import tensors_among
 
-VARIES = "others take less"
-_MEASURE_S = 1.0
+MEASURE_S = 1.0
 # Of the largest with padding, and of those with the most in all: the collator shows which is larger. A guess: all
 # scripts by others that have batches of different sizes were planned right with it.
 _COLLATED = 4
@@ -89,11 +89,12 @@ class Longest(NamedTuple):
     unit: str = "tokens"
     shortest: int = 0
 
-    def notes(self, joined: int) -> list[str]:
+    def notes(self, joined: int) -> list[Note]:
         """What a reader has to know, where so many are joined into one."""
         seen = "" if self.measured == self.of else f", of the {self.measured:,} that could be looked at in a second"
-        upper = ["The collator joins rows, so that other batches are shorter: an upper bound."] if joined else []
-        return [f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}; {VARIES}.", *upper]
+        told = f"Batches are of the longest rows: {self.length:,} {self.unit}{seen}; others take less."
+        joins = "The collator joins rows, so that other batches are shorter: an upper bound."
+        return [Note(told, lengths_differ=True), *([Note(joins, "at most")] if joined else [])]
 
 
 class Coming(NamedTuple):
@@ -103,22 +104,28 @@ class Coming(NamedTuple):
         batches: The rows of each.
         each: How many of them a step has.
         largest: Which of them is, of those after the first step, which has no state of the optimizer.
+        bytes: Of that.
+        shape: The same.
     """
 
     batches: Sequence[Sequence[int]]
     each: int
     largest: int
+    bytes: int = 0
+    shape: PlannedShape = PlannedShape()
 
     def planned(self) -> Iterator[Sequence[int]]:
         """Those of the first step, then those from the step with the largest on."""
         begin = self.largest - self.largest % self.each
         return itertools.chain(self.batches[: self.each], itertools.cycle(self.batches[begin:]))
 
-    def note(self, shape: PlannedShape) -> str:
-        """What a reader has to know, where the largest has this shape."""
-        each = f" to {shape.length:,} tokens" if shape.length and not shape.joined else ""
+    def note(self) -> Note:
+        """What a reader has to know."""
+        is_long = self.shape.length and self.shape.rows != 1
+        each = f" to {self.shape.length:,} tokens" if is_long else ""
         of = f"number {self.largest + 1:,}, {len(self.batches[self.largest]):,} rows{each}"
-        return f"Batches are the largest of the {len(self.batches):,} that come in this order: {of}; {VARIES}."
+        told = f"Batches are the largest of the {len(self.batches):,} that come in this order: {of}; others take less."
+        return Note(told, lengths_differ=True)
 
 
 def shape_of(batch: object) -> PlannedShape:
@@ -198,7 +205,7 @@ def looked_at(dataset: object, column: str) -> list[Row]:
         return []
     if column in (getattr(dataset, "column_names", None) or ()):
         return [Row({column: int(length)}, int(length)) for length in dataset[column]]
-    with _disable_current_modes():  # rows have values, and are read fast
+    with _disable_current_modes(), torch.random.fork_rng(devices=[]):  # rows have values, and are read fast
         return list(_measured(cast(Dataset, dataset)))
 
 
@@ -223,26 +230,41 @@ def largest_that_comes(loader: Any, measured: Sequence[Row], each: int, most: in
         each: How many batches a step has.
         most: How many come; None for as many as a sampler makes that has batches of any size.
     """
-    batches = _in_order(loader, most)
+    return largest_of(_in_order(loader, most), measured, each, getattr(loader, "base_dataloader", loader))
+
+
+def largest_of(
+    batches: Sequence[Sequence[int]], measured: Sequence[Row], each: int, loader: Any, among: Sequence[int] = ()
+) -> Coming | None:
+    """The same of these batches.
+
+    Args:
+        batches: The rows of each.
+        measured: As above.
+        each: As above.
+        loader: Has the collate function and the dataset.
+        among: By number; without it those after the first step.
+    """
     if not batches or (measured and any(max(batch) >= len(measured) for batch in batches)):
         return None
-    collate, dataset = getattr(loader, "base_dataloader", loader).collate_fn, loader.dataset
+    collate, dataset = loader.collate_fn, loader.dataset
 
     def sizes(number: int) -> list[list[int]]:
         """The sizes of the lists in a batch, by name."""
         rows = [measured[row].sizes for row in batches[number]] if measured else []
         return [[row.get(name, 0) for row in rows] for name in rows[0]] if rows else [[1] * len(batches[number])]
 
-    def bytes_of(number: int) -> tuple[int, bool]:
+    def bytes_of(number: int) -> tuple[int, bool, int, PlannedShape]:
         batch = collate([dataset[row] for row in batches[number]])
-        return sum(tensor.nbytes for tensor in tensors_among(batch)), _is_padded(batch)
+        return sum(tensor.nbytes for tensor in tensors_among(batch)), _is_padded(batch), -number, shape_of(batch)
 
-    later = range(each, len(batches)) or range(len(batches))
+    later = among or range(each, len(batches)) or range(len(batches))
     padded = heapq.nlargest(_COLLATED, later, key=lambda number: sum(len(of) * max(of) for of in sizes(number)))
     joined = heapq.nlargest(_COLLATED, later, key=lambda number: sum(map(sum, sizes(number))))
-    with _disable_current_modes():
+    with _disable_current_modes(), torch.random.fork_rng(devices=[]):
         try:
-            return Coming(batches, each, max(dict.fromkeys([*padded, *joined]), key=bytes_of))
+            size, _, number, shape = max(map(bytes_of, dict.fromkeys([*padded, *joined])))
+            return Coming(batches, each, -number, size, shape)
         except Exception:  # noqa: BLE001  # the collator's own, which the training meets as well
             return None
 
@@ -273,7 +295,7 @@ def _in_order(loader: Any, most: int | None) -> list[Sequence[int]]:
                 one.set_epoch(epoch)
             yield from numbers
 
-    until_s = time.monotonic() + _MEASURE_S
+    until_s = time.monotonic() + MEASURE_S
     with _disable_current_modes():
         found = list(itertools.takewhile(lambda _: time.monotonic() < until_s, itertools.islice(epochs(), most)))
         for one in counting:
@@ -352,7 +374,7 @@ def batches_of_longest_rows(
         shapes.append(shape)
         number, told = next(made_before), []
         if isinstance(longest, Coming) and number == each + longest.largest % each:
-            told = [longest.note(shape)]
+            told = [longest.note()]
         elif isinstance(longest, Longest) and wanted.length is None:
             told = longest.notes(shape.joined)
         notes.extend(note for note in told if note not in notes)
@@ -369,11 +391,13 @@ def batches_of_longest_rows(
 
 
 def _measured(dataset: Dataset) -> Iterator[Row]:
-    until_s = time.monotonic() + _MEASURE_S
+    until_s = time.monotonic() + MEASURE_S
     for number in range(len(cast(Sized, dataset))):
         row = dataset[number]
-        named = row if isinstance(row, Mapping) else {}
-        lists = {name: one for name, one in named.items() if isinstance(one, Sequence) or getattr(one, "ndim", 0) == 1}
+        parts = row if isinstance(row, Mapping) else dict(enumerate(row)) if isinstance(row, list | tuple) else {0: row}
+        lists = {
+            name: one for name, one in parts.items() if isinstance(one, Sequence) or getattr(one, "ndim", 0) in (1, 2)
+        }
         if not lists or time.monotonic() > until_s:
             return
         sizes = {str(name): len(one) for name, one in lists.items()}

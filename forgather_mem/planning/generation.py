@@ -1,11 +1,12 @@
 """`generate()` of transformers in a plan: its first tokens and its last ones, for those between take less than these.
 
-No token ends it, since none has a value: a plan is of the greatest length. Without a cache of a known kind
+No token ends it: a plan is of the greatest length. Without a cache of a known kind
 each token is planned, up to a limit. All of it is set for good: it is called in a process that plans and then ends.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 import torch
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.private_state import replace
 
 _MODELS = "transformers.generation.utils:GenerationMixin"
@@ -29,12 +29,15 @@ class _Generation:
     """A call of `generate()`."""
 
     def __init__(self) -> None:
-        self.tokens = self.length = self.rows = self.steps = 0
+        self.tokens = self.length = self.rows = self.steps = self.token = 0
 
     def begin(self, configuration: Any, prompt: int, rows: int) -> None:
         """It is to generate so much."""
         self.length, self.tokens = configuration.max_length, configuration.max_length - prompt
         self.rows = rows * configuration.num_return_sequences
+        ends = configuration.eos_token_id
+        ending = {configuration.pad_token_id, *(ends if isinstance(ends, list) else [ends])}
+        self.token = next(one for one in itertools.count() if one not in ending)
 
     def leave_out(self, keywords: dict[str, Any]) -> None:
         """After the prompt: go on where only the last tokens are left, if the cache is one that can be made longer."""
@@ -55,7 +58,7 @@ class _Generation:
                 keywords[name] = torch.cat([row, row[..., -1:].repeat_interleave(more, -1)], -1)
 
 
-def generate_first_and_last_tokens(mode: Pretending, notes: list[str]) -> None:
+def generate_first_and_last_tokens(notes: list[str]) -> None:
     """Let all models of transformers do so, and note how many tokens that stands for."""
     now: list[_Generation] = []  # a model may generate inside of another's
 
@@ -65,7 +68,7 @@ def generate_first_and_last_tokens(mode: Pretending, notes: list[str]) -> None:
             try:
                 return generate(model, *args, **keywords)
             except _Ended:
-                return mode.unknown(torch.empty(now[-1].rows, now[-1].length, dtype=torch.long, device="meta"))
+                return torch.full((now[-1].rows, now[-1].length), now[-1].token)
             finally:
                 now.pop()
 

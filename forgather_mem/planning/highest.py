@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child, notes_of
+from forgather_mem.planning.notes import Note
 from forgather_mem.planning.pretending import warm_up
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan
-from forgather_mem.planning.stand_ins import NUMBERS, StandIns, listed_lines
+from forgather_mem.planning.stand_ins import MASKS, NUMBERS, StandIns, listed_lines
 from forgather_mem.units import format_bytes
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ def _highest(first: Told, made: Callable[[StandIns], Plan], not_done: Lines, mos
     tried: set[str] = set()
     depends: dict[str, int] = {}
     for number in range(1, most_plans):
-        asked = [*best.answers.conditions, *([NUMBERS] if best.answers.numbers else [])]
-        todo = [line for line in asked if line not in tried]
+        todo = [line for line in best.answers.lines() if line not in tried]
         if not todo:
             break
         if best.plan is None:
@@ -62,6 +62,7 @@ def _highest(first: Told, made: Callable[[StandIns], Plan], not_done: Lines, mos
         told = in_a_child(partial(_told, made, StandIns(best.answers.otherwise ^ other)), not_done=not_done)
         if best.plan and told.plan:
             if told.plan.phases == best.plan.phases and number == 1:
+                best.answers.masks.clear()
                 break
             if told.plan.peak_bytes != best.plan.peak_bytes and len(other) == 1:
                 depends[next(iter(other))] = min(told.plan.peak_bytes, best.plan.peak_bytes)
@@ -73,17 +74,21 @@ def _highest(first: Told, made: Callable[[StandIns], Plan], not_done: Lines, mos
             best = told
     if best.plan is None:
         raise PlanError("\n".join([first.problem, *notes_of(not_done, first.problem)]))
+    if MASKS in tried and MASKS not in depends:
+        best.answers.masks.clear()
     return best.plan.with_notes([*best.answers.notes(), *_dependence(depends, best)])
 
 
-def _dependence(depends: dict[str, int], best: Told) -> list[str]:
+def _dependence(depends: dict[str, int], best: Told) -> list[Note]:
     assert best.plan is not None
-    depends = {line: low for line, low in depends.items() if low < best.plan.peak_bytes}
+    depends = {line: low for line, low in depends.items() if low < best.plan.peak_bytes and line != MASKS}
     if not depends:
         return []
-    lines = [*dict.fromkeys(one for line in depends for one in (best.answers.numbers if line == NUMBERS else [line]))]
+    known = best.answers.lines()
+    lines = [*dict.fromkeys(one for line in depends for one in known.get(line, [line]))]
     low, high = format_bytes(min(depends.values())), format_bytes(best.plan.peak_bytes)
-    return [f"The peak depends on a value ({listed_lines(lines)}): {low} to {high}, of which the higher is told."]
+    told = f"The peak depends on a value ({listed_lines(lines)}): {low} to {high}, of which the higher is told."
+    return [Note(told, "at most")]
 
 
 def _told(made: Callable[[StandIns], Plan], answers: StandIns) -> Told:

@@ -20,6 +20,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
 from forgather_mem.heap.owners import find_owners
+from forgather_mem.planning.notes import Note
 from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.private_state import swap
 from forgather_mem.planning.ranks import empty_shards, like_shard
@@ -27,7 +28,6 @@ from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import MIB, format_bytes
 
 OTHER_MODELS, OTHER_TENSORS = "other models", "other tensors"
-WORKSPACES = "Not in the plan is the workspace"
 _Kind = TypeVar("_Kind")
 
 
@@ -54,10 +54,11 @@ class AliveThings:
         return [one for found in self._found.get(kind, ()) if (one := found()) is not None]
 
 
-def notes_on(model: nn.Module, on_device: bool) -> list[str]:
+def notes_on(model: nn.Module, on_device: bool) -> list[Note]:
     """What is not known of a model: its kernels keep tensors whose size only they know."""
     kinds = sorted({type(module).__name__ for module in model.modules() if isinstance(module, nn.RNNBase)})
-    return [f"{WORKSPACES} of {', '.join(kinds)}, a lower bound."] if kinds and on_device else []
+    missing = f"Not in the plan is the workspace of {', '.join(kinds)}, a lower bound."
+    return [Note(missing, "at least")] if kinds and on_device else []
 
 
 class Emptied:

@@ -1,7 +1,9 @@
 """A dispatch mode under which a training computes nothing: its tensors have a size and no values.
 
 Values that don't depend on a weight are computed all the same. A mask, positions and lengths come from the batch: a
-model may ask for one ("is anything padded?"), and what it does then is what it will do in the training.
+model may ask for one ("is anything padded?"), and what it does then is what it will do in the training. Where weights
+choose among things, as experts, tokens or beams, numbers are supposed that choose each as often as the others, and what
+comes of them is computed, too.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -18,13 +20,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.recurrent import OF_ONEDNN, workspace_bytes
+from forgather_mem.planning.recurrent import OF_ONEDNN, PACKS, packed, workspace_bytes
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
 
 # More is not computed, so that planning a large batch takes no memory
 _MOST_COMPUTED_BYTES = 2**24
 _GATHERING, _SCATTERING = "fsdp.all_gather_copy_in.default", "c10d._reduce_scatter_base_.default"
+_CHOOSING = (
+    *(getattr(torch.ops.aten, name).default for name in ("argmax", "argmin", "multinomial", "sort", "topk")),
+    *(torch.ops.aten.sort.stable, torch.ops.aten.max.dim, torch.ops.aten.min.dim),
+)
+Count: TypeAlias = Callable[[int], int]  # of so many that a mask may choose, how many it does
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
 
 
@@ -128,9 +135,12 @@ class Pretending(TorchDispatchMode):
         told = self._with_numbers(args) if func.overloadpacket in _INDEXED else args
         with self._fake:
             if func in _GREATEST:
-                self._answers.bound()
-                return _GREATEST[func](*self._blank(told), **self._blank(keywords))
+                return _GREATEST[func](self._answers.count_of, *self._blank(told), **self._blank(keywords))
+            if func is PACKS and not isinstance(args[1], FakeTensor):
+                return packed(*args)
             result = self._by_meta_kernel(func, self._blank(told), self._blank(keywords))
+        if func in _CHOOSING:
+            return self._choose(args[0], _argument(func, args, keywords, "dim"), result)
         if func is OF_ONEDNN and not self._on_device:
             result = (*result[:-1], self.unknown_bytes(workspace_bytes(args)))
         written = _written(func, args, keywords) if func._schema.is_mutable else ()
@@ -160,6 +170,16 @@ class Pretending(TorchDispatchMode):
             return torch.sparse_coo_tensor(indices, values, like.size(), is_coalesced=is_coalesced)
         return result
 
+    def _choose(self, of: torch.Tensor, dim: int | None, result: Any) -> object:
+        """Let the last of the results choose among these."""
+        *values, numbers = result if isinstance(result, tuple) else (result,)
+        if numbers.nbytes <= _MOST_COMPUTED_BYTES:
+            is_kept = dim is not None and numbers.dim() == of.dim() > 0
+            shape = numbers.shape if is_kept else (*numbers.shape, 1)
+            most = of.numel() if dim is None or not of.dim() else of.size(dim)
+            numbers = self._answers.chosen(shape, dim if is_kept else -1, most).view(numbers.shape)
+        return (*values, numbers) if values else numbers
+
     def _with_numbers(self, args: Sequence[Any]) -> Sequence[object]:
         """Arguments in which a mask is the numbers of what it chooses, or may choose: so the size of that is known."""
         indices: list[object] = []
@@ -167,9 +187,8 @@ class Pretending(TorchDispatchMode):
             if not isinstance(index, torch.Tensor) or index.dtype not in (torch.bool, torch.uint8):
                 indices.append(index)
             elif self._is_unknown(index):
-                self._answers.bound()
                 with self._fake:
-                    indices += _numbers_of_all(self._blank(index)).unbind(1)
+                    indices += _numbers_of_all(self._answers.count_of, self._blank(index)).unbind(1)
             else:
                 indices += index.nonzero().unbind(1)
         return [args[0], indices, *args[2:]]
@@ -225,26 +244,37 @@ def tensors_among(value: object) -> Iterator[torch.Tensor]:
         yield from tensors_among(list(value.values()))
 
 
-def _numbers_of_all(mask: torch.Tensor) -> torch.Tensor:
-    return mask.new_empty((mask.numel(), mask.dim()), dtype=torch.long)
+def _argument(func: torch._ops.OpOverload, args: Sequence[Any], keywords: Mapping[str, Any], name: str) -> Any:
+    """What it is given by this name, or its default; -1 where it has no such argument."""
+    for place, one in enumerate(func._schema.arguments):
+        if one.name == name:
+            return args[place] if place < len(args) else keywords.get(name, one.default_value)
+    return -1
 
 
-def _each_once(given: torch.Tensor, *_: object, **__: object) -> tuple[torch.Tensor, ...]:
+def _numbers_of_all(count: Count, mask: torch.Tensor) -> torch.Tensor:
+    return mask.new_empty((count(mask.numel()), mask.dim()), dtype=torch.long)
+
+
+def _each_once(count: Count, given: torch.Tensor, *_: object, **__: object) -> tuple[torch.Tensor, ...]:
     """As if no two were alike."""
-    numbers = given.new_empty(given.shape, dtype=torch.long)
-    return given.new_empty(given.numel()), numbers, numbers.flatten()
+    different = count(given.numel())
+    like = functools.partial(given.new_empty, dtype=torch.long)
+    return given.new_empty(different), like(given.shape), like(different)
 
 
-def _alignments(logits: torch.Tensor, labels: torch.Tensor, *_: object, **__: object) -> tuple[torch.Tensor, ...]:
+def _alignments(count: Count, logits: torch.Tensor, labels: torch.Tensor, *_: object, **__: object) -> object:
     """As if a label had all tokens."""
     rows, steps = logits.size(-2), logits.size(0)
-    return logits.new_empty(rows), logits.new_empty(rows, steps, 2 * labels.size(-1) + 1)
+    return logits.new_empty(rows), logits.new_empty(rows, steps, 2 * count(labels.size(-1)) + 1)
 
 
 # What is as large as values make it, at its largest
 _GREATEST: dict[torch._ops.OpOverload, Callable[..., object]] = {
     torch.ops.aten.nonzero.default: _numbers_of_all,
-    torch.ops.aten.masked_select.default: lambda of, mask: of.new_empty(torch.broadcast_tensors(of, mask)[0].numel()),
+    torch.ops.aten.masked_select.default: lambda count, *of: of[0].new_empty(
+        count(torch.broadcast_tensors(*of)[0].numel())
+    ),
     torch.ops.aten._unique2.default: _each_once,
     torch.ops.aten._ctc_loss.Tensor: _alignments,
 }

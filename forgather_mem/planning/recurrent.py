@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from forgather_mem.planning.private_state import replace
 from forgather_mem.units import MIB
 
+Tensors = tuple[torch.Tensor, ...]
 OF_ONEDNN = torch.ops.aten.mkldnn_rnn_layer.default
-_MOST_TOKENS = 64  # what one takes for itself is then too much by less than 2 %
+PACKS = torch.ops.aten._pack_padded_sequence.default
+_MOST_TOKENS, _MOST_PACKED = 64, 32  # what one takes for itself is then too much by less than 2 %
 
 
 def workspace_bytes(args: Sequence[object]) -> int:
@@ -45,15 +49,41 @@ def _workspace_bytes(given: tuple[tuple[tuple[int, ...], torch.dtype], ...], res
     return of(count) + (of(count) - of(count // 2)) * (tokens - count) // (count // 2)
 
 
+def packed(rows: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `PACKS` makes of rows without values, whose lengths are known; called in fake mode."""
+    with _disable_current_modes():
+        narrow, of_steps = PACKS(torch.empty((*rows.shape[:2], 1)), lengths, batch_first)
+    return rows.new_empty((narrow.size(0), *rows.shape[2:])), of_steps
+
+
 def take_fewer_tokens(notes: list[str]) -> None:
     """From now on, in this process, layers that loop over tokens have more rows instead: they take as much memory."""
-    for name in ("gru", "rnn_tanh", "rnn_relu"):
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
         replace(f"torch:_VF.{name}", _in_pieces, notes)
 
 
-def _in_pieces(layer: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> Callable[..., object]:
-    def in_pieces(rows: torch.Tensor, state: torch.Tensor, *rest: object) -> tuple[torch.Tensor, torch.Tensor]:
-        if not isinstance(rest[0], list):  # rows of many lengths, packed
+def _packed_in_fewer(
+    layer: Callable[..., tuple[torch.Tensor, ...]],
+    rows: torch.Tensor,
+    of_steps: torch.Tensor,
+    state: Any,
+    *rest: object,
+) -> tuple[torch.Tensor, ...]:
+    """Rows of many lengths: as many in fewer steps."""
+    steps, batch = min(of_steps.numel(), _MOST_PACKED), int(of_steps[0])
+    each, more = divmod(rows.size(0), steps)
+    fewer = torch.tensor([each + 1] * more + [each] * (steps - more))
+    numbers = torch.arange(int(fewer[0])) % batch
+    state = tree_map_only(torch.Tensor, lambda one: one.index_select(1, numbers), state)
+    result, *last = layer(rows, fewer, state, *rest)
+    return result, *(one.index_select(1, torch.arange(batch) % one.size(1)) for one in last)
+
+
+def _in_pieces(layer: Callable[..., Tensors]) -> Callable[..., object]:
+    def in_pieces(rows: torch.Tensor, state: Any, *rest: object) -> Tensors:
+        if not isinstance(rest[0], list):
+            return _packed_in_fewer(layer, rows, state, *rest)
+        if not isinstance(state, torch.Tensor):  # an LSTM is one operation
             return layer(rows, state, *rest)
         at = int(cast(bool, rest[-1]))  # where rows have their tokens: 1 if the batch is first
         near = -(-rows.size(at) // _MOST_TOKENS)

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field, replace
 from forgather_mem.planning.batches import PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
+from forgather_mem.planning.notes import Bound, bound_of, lengths_differ
 from forgather_mem.planning.storage_log import StorageLog, StorageRequest, Trace
 from forgather_mem.planning.text import evaluation_text, plan_text
 from forgather_mem.telemetry.beside import Beside
 
-_BOUNDS = ("Not in the plan is ", "at least "), (": an upper bound.", "at most ")  # by words of notes
 PARTS = (
     *("parameters", "gradients", "optimizer", "activations", "batch", OTHER_MODELS, OTHER_TENSORS),
     *("results", "callbacks", "temporaries"),
@@ -74,6 +74,16 @@ class Plan:
         return list(self.trace.requests())
 
     @property
+    def bound(self) -> Bound:
+        """Whether the peak is exact; "at least" where something is not planned, "at most" where less may be enough."""
+        return bound_of(self.notes)
+
+    @property
+    def lengths_differ(self) -> bool:
+        """Whether other batches take less than those that were planned."""
+        return lengths_differ(self.notes)
+
+    @property
     def parts(self) -> dict[str, int]:
         """What the peak consists of."""
         return next(row.parts for row in self.phases if (row.step, row.phase) == (self.step, self.phase))
@@ -90,7 +100,7 @@ class Plan:
         """The plan for people."""
         gathered = evaluation_text(self.peak_bytes, self.parts.get("results", 0), self.host_bytes)
         notes = (*self.notes, *gathered)
-        bound = next((word for key, word in _BOUNDS if any(key in note for note in self.notes)), "")
+        bound = "" if self.bound == "exact" else f"{self.bound} "
         return plan_text(self.peak_bytes, self.phase, self.step, self.parts, self.shape(), notes, bound)
 
     def shape(self) -> str:
@@ -103,7 +113,8 @@ class Plan:
         """The same as plain values, for JSON."""
         plain = asdict(replace(self, trace=Trace()))
         del plain["trace"]
-        return {**plain, "phases": [asdict(row) for row in self.phases], "notes": list(self.notes)}
+        bound = {"bound": self.bound, "lengths_differ": self.lengths_differ}
+        return {**plain, **bound, "phases": [asdict(row) for row in self.phases], "notes": list(self.notes)}
 
     def __str__(self) -> str:
         return self.text()

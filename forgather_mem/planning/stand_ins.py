@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
+from forgather_mem.planning.notes import Note
 from forgather_mem.planning.private_state import let_tensors_answer
 from forgather_mem.planning.refusal import OURS
 from forgather_mem.source.source_lines import line_name
 
-BOUNDED = "All is planned of what a mask chooses"
-NUMBERS = "numbers"
+NUMBERS, CHOICES, MASKS = "numbers", "choices", "masks"
 _MACHINERY = (
     OURS,
     *(
@@ -30,11 +30,13 @@ class StandIns:
     """What is answered in one plan.
 
     Args:
-        otherwise: Lines in which a condition does not hold; "numbers" if these are others than 1.
+        otherwise: Lines in which a condition does not hold; "numbers" if these are others than 1, "choices" if all fall
+            on the same, "masks" if one chooses a single element.
 
     Attributes:
         conditions: The lines that have asked for one, in order.
         numbers: The same of numbers, with how often.
+        choices: The same of what weights choose, as experts or tokens.
         masks: The same of sizes.
         operations: How many there were.
     """
@@ -42,6 +44,7 @@ class StandIns:
     def __init__(self, otherwise: Iterable[str] = ()) -> None:
         self.otherwise = frozenset(otherwise)
         self.conditions, self.numbers, self.masks = Counter[str](), Counter[str](), Counter[str]()
+        self.choices = Counter[str]()
         self.operations = 0
 
     def value(self, dtype: torch.dtype) -> float:
@@ -56,9 +59,19 @@ class StandIns:
             return 2 if NUMBERS in self.otherwise else 1
         return (0.01, 100.0)[self.numbers[line] % 2] if NUMBERS in self.otherwise else 1.0
 
-    def bound(self) -> None:
-        """The size of something is the greatest that it can be."""
+    def count_of(self, most: int) -> int:
+        """How many are chosen by a mask of so many: all."""
         self.masks[_asking_line()] += 1
+        return min(most, 1) if MASKS in self.otherwise else most
+
+    def chosen(self, shape: Sequence[int], dim: int, most: int) -> torch.Tensor:
+        """Numbers below `most`, as those of experts: each as often as others, and no two alike along this dimension."""
+        self.choices[_asking_line()] += 1
+        *rows, across = torch.empty(shape, device="meta").movedim(dim, -1).shape
+        numbers = torch.arange(across).expand(*rows, across)
+        if CHOICES not in self.otherwise:
+            numbers = torch.arange(numbers.numel()).view(*rows, across)
+        return (numbers % max(1, most)).movedim(-1, dim).contiguous()
 
     def answer(self, holds: bool, notes: list[str]) -> None:
         """Let tensors without values, for good, answer also where torch asks no operation.
@@ -81,9 +94,15 @@ class StandIns:
         let_tensors_answer({"numpy": array, "__array__": array}, notes)
         let_tensors_answer({"tolist": listed, "__format__": formatted}, notes)
 
+    def lines(self) -> dict[str, list[str]]:
+        """What can be answered otherwise, each with the lines that have asked for it."""
+        kinds = {NUMBERS: self.numbers, CHOICES: self.choices, MASKS: self.masks}
+        return {**{line: [line] for line in self.conditions}, **{kind: [*of] for kind, of in kinds.items() if of}}
+
     def notes(self) -> list[str]:
         """What was answered."""
-        notes = [f"{BOUNDED} ({listed_lines(self.masks)}): an upper bound."] if self.masks else []
+        bounded = f"All is planned of what a mask chooses ({listed_lines(self.masks)}): an upper bound."
+        notes = [Note(bounded, "at most")] if self.masks else []
         count = len(self.numbers)
         what = "A value was" if count == 1 else f"{count} values were"
         return [*notes, *([f"{what} taken as 1 ({listed_lines(self.numbers)})."] if count else [])]

@@ -87,6 +87,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
         if trainer.args.save_strategy != "no":
             steps.on_save(*given, **keywords)
 
+    generate_first_and_last_tokens(notes)
     rounds = Rounds(log)
     steps = Steps(log, trainer.model, other_callbacks(trainer.callback_handler.callbacks), rounds, at_end)
     trainer.callback_handler.callbacks = [steps]
@@ -102,7 +103,6 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
 def _evaluate(evaluation: Evaluation, trainer: Trainer, log: StorageLog, notes: list[str]) -> None:
     if trainer.eval_dataset is None and trainer.args.eval_strategy == "no":
         return
-    generate_first_and_last_tokens(evaluation.mode, notes)
     try:
         evaluation.run()
     except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same

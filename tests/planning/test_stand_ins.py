@@ -51,7 +51,7 @@ def goes_again(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        (logs, "2 values were taken as 1 (tests/planning/test_stand_ins.py:"),
+        (logs, "A value was taken as 1 (tests/planning/test_stand_ins.py:"),
         (is_checked, ""),
         (chooses, "All is planned of what a mask chooses (tests/planning/test_stand_ins.py:"),
         (goes_again, "The peak depends on a value (tests/planning/test_stand_ins.py:"),

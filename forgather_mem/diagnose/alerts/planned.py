@@ -230,7 +230,7 @@ def _outlook(trainer: _Trainer, step: int, max_steps: int) -> Outlook:
     longest = _plan_batches_ahead(trainer, step, max_steps)
     answers = StandIns()
     plan = plan_of_trainer(trainer, Wanted(), None, answers)
-    if answers.conditions or any(bound in note for note in plan.notes for bound in (": an upper bound.", COMPILED)):
+    if answers.conditions or plan.bound == "at most" or COMPILED in plan.notes:
         raise PlanError("less may be enough")
     outlook = _of_plan(plan, trainer)
     return outlook._replace(step=longest) if longest else outlook._replace(training_bytes=0)

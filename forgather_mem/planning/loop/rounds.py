@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from weakref import WeakKeyDictionary, WeakSet
 
 from torch.optim import Optimizer
 
+from forgather_mem.planning.notes import Note
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import format_bytes
 
 STEPS = 2  # the first has no state of the optimizer yet
 MOST_BATCHES = 64
-NOT_THROUGH = "Not in the plan is what comes after"
+
+
+def not_through(what: str) -> Note:
+    """What is to be said where nothing after this is planned."""
+    return Note(f"Not in the plan is what comes after {what}", "at least")
 
 
 class Rounds:
@@ -28,29 +34,48 @@ class Rounds:
     """
 
     def __init__(self, log: StorageLog, optimizers: Iterable[Optimizer] = (), most_batches: int = MOST_BATCHES) -> None:
-        # By what a wrapper, such as accelerate's, has in common with the optimizer in it
-        self._optimizers = {id(one.param_groups): one for one in optimizers}
-        self._state_bytes: dict[int, int] = {}
-        self._wait_for = set(self._optimizers)
+        # Of each the bytes of its state, -1 until it has stepped; nothing is kept by it
+        self._state_bytes, self._wait_for = WeakKeyDictionary[Optimizer, int](), WeakSet[Optimizer]()
         self._log, self._kept_bytes, self._grown_bytes = log, 0, 0
         self._batches, self._most = 0, most_batches
+        for optimizer in optimizers:
+            self.add(optimizer)
+
+    def add(self, optimizer: Optimizer) -> None:
+        """It is to step as well, unless it is one that is known, or a wrapper of that, such as accelerate's."""
+        if self._known(optimizer) is None:
+            self._state_bytes[optimizer] = -1
+            self._wait_for.add(optimizer)
+
+    def again(self) -> None:
+        """A whole round is to come."""
+        self._wait_for, self._batches = WeakSet(self._state_bytes), 0
 
     def stepped(self, optimizer: Optimizer) -> None:
         """It has."""
-        key = id(optimizer.param_groups)
-        self._optimizers.setdefault(key, optimizer)
-        state = tensors_among(list(optimizer.state.values()))
-        before, self._state_bytes[key] = self._state_bytes.get(key, -1), sum(tensor.nbytes for tensor in state)
-        if self._state_bytes[key] > before:
-            self._wait_for = set(self._optimizers)
+        self.add(optimizer)
+        one = self._known(optimizer) or optimizer
+        before, state = self._state_bytes[one], tensors_among(list(optimizer.state.values()))
+        self._state_bytes[one] = sum(tensor.nbytes for tensor in state)
+        if self._state_bytes[one] > before:
+            self._wait_for = WeakSet(self._state_bytes)
         else:
-            self._wait_for.discard(key)
+            self._wait_for.discard(one)
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those that are to step."""
+        return list(self._state_bytes)
 
     @property
     def step(self) -> int:
         """1 until each optimizer has stepped, or without one a batch is through, then 2."""
-        has_stepped = self._optimizers.keys() <= self._state_bytes.keys() if self._optimizers else self._batches > 1
+        has_stepped = min(self._state_bytes.values()) >= 0 if self._state_bytes else self._batches > 1
         return 2 if has_stepped else 1
+
+    def grows(self) -> bool:
+        """Whether more is kept than at any batch before."""
+        return 1000 * (self._log.alive_bytes() - self._kept_bytes) > self._kept_bytes
 
     def go_on(self) -> bool:
         """Whether another batch is to be planned; asked before each, where the one before it is through."""
@@ -59,18 +84,20 @@ class Rounds:
         self._grown_bytes = kept_bytes - self._kept_bytes
         self._kept_bytes = max(self._kept_bytes, kept_bytes)
         is_little = 1000 * self._grown_bytes <= kept_bytes  # losses in a list
-        is_through = (self._optimizers or self._batches > STEPS) and not self._wait_for and is_little
+        is_through = (self._state_bytes or self._batches > STEPS) and not self._wait_for and is_little
         return not is_through and self._batches <= self._most
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Note]:
         """What has not come to an end."""
         if self._batches <= self._most:
             return []
         missing = dict.fromkeys(
-            f"{type(one).__name__} has not stepped" if key not in self._state_bytes else f"{type(one).__name__} grows"
-            for key, one in self._optimizers.items()
-            if key in self._wait_for
+            f"{type(one).__name__} has not stepped" if self._state_bytes[one] < 0 else f"{type(one).__name__} grows"
+            for one in self._wait_for
         )
         grows = f"each keeps {format_bytes(self._grown_bytes)} more" if self._grown_bytes > 0 else ""
         why = ", ".join(missing) or grows
-        return [f"{NOT_THROUGH} {self._most} batches: {why}."]
+        return [not_through(f"{self._most} batches: {why}.")]
+
+    def _known(self, optimizer: Optimizer) -> Optimizer | None:
+        return next((one for one in self._state_bytes if one.param_groups is optimizer.param_groups), None)

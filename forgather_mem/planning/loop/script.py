@@ -6,48 +6,50 @@ It goes on in a forked child as it would have, until it is enough. What is chang
 from __future__ import annotations
 
 import atexit
-import gc
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import Queue
-from typing import Any, NoReturn
+from typing import NoReturn
 from weakref import WeakSet
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.data import _DatasetKind
-from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import (
     Batch,
-    Loader,
     PlannedShape,
     Wanted,
-    batches_of_longest_rows,
     largest,
     resized,
     shape_of,
 )  # fmt: skip
 from forgather_mem.planning.highest import Told
 from forgather_mem.planning.isolation.child import GoesOn, Tell
+from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.phases import tell_phases
-from forgather_mem.planning.loop.rounds import MOST_BATCHES, NOT_THROUGH, STEPS, Rounds
+from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings, Emptied, roots
 from forgather_mem.planning.pretending import tensors_among
-from forgather_mem.planning.private_state import around_passes, let_no_queue_wait, let_tensors_answer, replace, swap
+from forgather_mem.planning.private_state import (
+    around_passes,
+    let_no_queue_wait,
+    let_tensors_answer,
+    replace,
+    swap,
+)  # fmt: skip
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.system.tracing import is_traced
 
 NOT_HERE = "no training begins here"
-_NO_EVALUATION = "What comes after the planned steps, such as an evaluation, is not planned."
-_LOADING = "torch.utils.data.dataloader"
-_MOST_CALLS = 1000  # and epochs, without a backward pass before it is enough
+_MOST_CALLS = 1000  # and epochs, without a backward pass
+_MORE_OPERATIONS = 10_000  # a second or two, for what comes when it is enough
 
 
 class Script:
@@ -69,12 +71,12 @@ class Script:
         """
         if wanted.ranks > 1:
             raise PlanError("--ranks is for a Trainer: of another loop plan the model of one rank, in Python")
-        loop = _Loop(Stage(wanted, answers), wanted, answers)
+        loop = Loop(Stage(wanted, answers), wanted, answers)
         loop.find(alive or AliveThings(), self.is_late)
 
         def begin(tell: Tell) -> None:
-            atexit.register(loop.end, is_over=True)
-            sys.excepthook = lambda _, error, __: loop.end(error)
+            atexit.register(loop.end)
+            sys.excepthook = lambda _, error, __: loop.end(error=error)
             loop.begin(tell)
 
         raise GoesOn(begin)
@@ -99,7 +101,7 @@ def plan_function(
     for tensor in tensors_among(batch):
         stage.log.saw(tensor, "batch")
     stage.empty(models, optimizers, AliveThings(), replaced=given)
-    loop = _Loop(stage, wanted, answers, models, optimizers)
+    loop = Loop(stage, wanted, answers, models, optimizers)
     loop.shapes.append(shape_of(batch))
 
     def begin(tell: Tell) -> None:
@@ -114,13 +116,13 @@ def plan_function(
                         "optimizer.step()"
                     )
         except Exception as error:  # noqa: BLE001  # the function's own: the parent tells it
-            loop.end(error)
-        loop.end(is_over=True)
+            loop.end(error=error)
+        loop.end()
 
     raise GoesOn(begin)
 
 
-class _Loop:
+class Loop:
     """The loop in its child.
 
     Args:
@@ -131,7 +133,13 @@ class _Loop:
         optimizers: Of them.
 
     Attributes:
+        log, notes: The stage's.
+        wanted: The shape of batches.
+        rounds: Of the training that is under way.
         shapes: Of the batches.
+        passes: Backward passes.
+        each: How many a step has, from the first one on.
+        skipped: Rounds that are not planned at the begin.
         is_certain: Whether a training is here in any case.
     """
 
@@ -143,25 +151,24 @@ class _Loop:
         models: Iterable[nn.Module] = (),
         optimizers: Iterable[Optimizer] = (),
     ) -> None:
-        self._stage, self._wanted, self._answers = stage, wanted.shape, answers
-        self._log, self._notes = stage.log, stage.notes
+        self._stage, self.wanted, self._answers = stage, wanted.shape, answers
+        self.log, self.notes = stage.log, stage.notes
         self._models, self._stepping = nn.ModuleList(models), WeakSet[nn.Module]()
-        self._optimizers = list(optimizers)
-        self._trained = _of_optimizers(self._optimizers)
-        self._rounds = Rounds(self._log, self._optimizers)
+        self._trained = _of_optimizers(optimizers)
+        self.rounds = Rounds(self.log, optimizers)
         self.shapes: list[PlannedShape] = []
         self._given: list[PlannedShape] = []
-        # Of batches that were made before, or of what was computed before, a first round is not planned
-        self._skipped, self.is_certain = 0, True
-        self._unseen: list[str] = []  # what may come later
-        self._idle = self._depth = self._calls = self._passes = self._ahead = 0
-        self._is_new, self._is_enough, self._cut, self._is_stepping = True, False, False, False
+        # Of a batch of another size that was made before, or of what was computed before, a first round is not planned
+        self.skipped, self.is_certain = 0, True
+        self.each, self._most_operations = 1, 0
+        self._idle = self._depth = self._calls = self.passes = self._passes_before = 0
+        self._is_new, self._is_enough, self._is_stepping = True, False, False
 
     def find(self, alive: AliveThings, is_late: bool) -> None:
         """Find the models that are trained, their optimizers and the loaders, and take their values."""
-        self._optimizers = alive.all_of(Optimizer)
+        optimizers = alive.all_of(Optimizer)
         leaves = [one for one in alive.all_of(torch.Tensor) if one.is_leaf and one.requires_grad]
-        self._trained = _of_optimizers(self._optimizers)
+        self._trained = _of_optimizers(optimizers)
         trained = self._trained or set(map(id, leaves))
         models = [
             one
@@ -170,60 +177,76 @@ class _Loop:
         ]
         gradients = [(one, one.grad) for one in leaves if is_late and one.grad is not None]
         if not is_traced():
-            self._stage.empty(models, self._optimizers, alive, leaves=leaves)
+            self._stage.empty(models, optimizers, alive, leaves=leaves)
         else:  # inside of `torch.func.grad`, whose arguments keep their values
             for parameter in nn.ModuleList(models).parameters():
-                self._log.saw(parameter, "parameters")
+                self.log.saw(parameter, "parameters")
         for leaf, gradient in gradients:  # the step goes on with them
             leaf.grad = self._stage.mode.unknown(gradient)
         self._models.extend(models)
-        self._rounds = Rounds(self._log, self._optimizers)
-        let_no_queue_wait(alive.all_of(Queue), self._notes)
-        self.is_certain, self._unseen = is_late, [_NO_EVALUATION]
-        self._skipped = int(self._plan_batches(alive.all_of(_BaseDataLoaderIter)) or is_late)
+        self.rounds = Rounds(self.log, optimizers)
+        let_no_queue_wait(alive.all_of(Queue), self.notes)
+        self.is_certain, self.skipped = is_late, int(is_late or self.wanted != PlannedShape())
+        self._loaders = Loaders(self, alive.all_of(_BaseDataLoaderIter))
 
     def begin(self, tell: Tell) -> None:
-        """Compute nothing from now on, until it is enough: then tell the parent."""
+        """Compute nothing from now on, until the script ends or it is enough: then tell the parent."""
         self._tell = tell
-        tell_phases(self._log, [self._models], self._stepped, self._notes)
+        tell_phases(self.log, [self._models], self._stepped, self.notes)
         register_optimizer_step_pre_hook(self._steps)
-        around_passes(self._pass, self._notes)
-        replace("torch.utils:swap_tensors", lambda _: swap, self._notes)  # `Module.to`: it refuses weights in use
-        let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self._notes)  # what is saved is lost
-        replace("torch.nn:Module.__call__", self._calling, self._notes)
-        replace("transformers.trainer:Trainer.train", lambda _: lambda *_, **__: self.end(), self._notes)
-        self._log.begin("data", self.step)
+        around_passes(self._pass, self.notes)
+        replace("torch.utils:swap_tensors", lambda _: swap, self.notes)  # `Module.to`: it refuses weights in use
+        let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self.notes)  # what is saved is lost
+        replace("safetensors.torch:serialize_file", lambda _: lambda *_, **__: None, self.notes)
+        replace("torch.nn:Module.__call__", self._calling, self.notes)
+        replace("torch.optim:Optimizer.__init__", self._making, self.notes)
+        replace("transformers.trainer:Trainer.train", lambda _: lambda *_, **__: self.end("this loop"), self.notes)
+        self.log.begin("data", self.step)
         self._stage.mode.__enter__()  # type: ignore[no-untyped-call]
 
     @property
     def step(self) -> int:
         """That is planned; 0 in one that is not."""
-        if self._optimizers:
-            return 0 if self._skipped else self._rounds.step
-        return min(STEPS, self._passes + 1 - self._skipped)
+        if self.rounds.optimizers:
+            return 0 if self.skipped else self.rounds.step
+        return min(STEPS, self.passes + 1 - self.skipped)
 
     def has_stepped(self) -> bool:
         """Whether a backward pass or an optimizer was planned."""
-        return not {"backward", "optimizer"}.isdisjoint(one.phase for one in self._log.stretches if one.step)
+        return not {"backward", "optimizer"}.isdisjoint(one.phase for one in self.log.stretches if one.step)
 
     def is_through(self) -> bool:
         """Whether it is enough; asked where a batch begins, unless it has, since the last backward pass."""
         if self._is_new and not self._is_stepping:
-            self._is_new = False
-            is_enough = not self._rounds.go_on()
-            self._is_enough = is_enough if self._optimizers else self._passes - self._skipped >= STEPS
+            self._is_new, was_enough = False, self._is_enough
+            is_enough = not self.rounds.go_on()
+            self._is_enough = is_enough if self.rounds.optimizers else self.passes - self.skipped >= STEPS
+            if self._is_enough and not was_enough:
+                self._most_operations = self._answers.operations + max(self._answers.operations, _MORE_OPERATIONS)
         return self._is_enough
 
-    def end(self, error: BaseException | None = None, is_over: bool = False) -> NoReturn:
+    def again(self) -> None:
+        """Another round is to come."""
+        self.rounds.again()
+        self._is_enough = False
+
+    def counts_idle(self) -> None:
+        """No training may follow, or its steps may fail; and where it is enough what follows may be long."""
+        self._idle += 1
+        is_long = self.is_through() and self._answers.operations > self._most_operations
+        if is_long or self._idle > _MOST_CALLS:
+            self.end(f"{self._answers.operations:,} operations")
+
+    def end(self, before: str = "", error: BaseException | None = None) -> NoReturn:
         """Tell the parent what there is, and end this process.
 
         Args:
+            before: What is planned, where something comes after it.
             error: That has ended the loop.
-            is_over: Whether nothing comes after it.
         """
         plan, problem = None, ""
         try:
-            plan = self._plan(error, is_over)
+            plan = self._plan(before, error)
         except PlanError as refused:
             problem = str(refused)
         # Where this is no training other answers don't help
@@ -234,18 +257,30 @@ class _Loop:
         self._is_stepping = True
 
     def _stepped(self, optimizer: Optimizer) -> None:
-        self._is_stepping = False
-        if all(one.param_groups is not optimizer.param_groups for one in self._optimizers):
-            self._optimizers.append(optimizer)
+        self._is_stepping, was = False, self.rounds.step
+        self._trained |= _of_optimizers([optimizer])
+        self.rounds.stepped(optimizer)
+        if was < self.rounds.step:
+            self.each, self._passes_before = max(1, self.passes - self._passes_before), self.passes
+        if self.skipped and self.rounds.step > 1:
+            self.rounds, self.skipped = Rounds(self.log, self.rounds.optimizers), 0
+        if self.step != self.log.step or not self._calls:
+            self.log.begin("data" if self._calls else "forward", self.step)
+
+    def _making(self, make: Callable[..., None]) -> Callable[..., None]:
+        """An optimizer that is made when it is enough belongs to another training."""
+
+        def made(optimizer: Optimizer, *args: object, **keywords: object) -> None:
+            make(optimizer, *args, **keywords)
+            if self.is_through():
+                self.rounds, self._is_enough, self._passes_before = Rounds(self.log), False, self.passes
+            self.rounds.add(optimizer)
             self._trained |= _of_optimizers([optimizer])
-        self._rounds.stepped(optimizer)
-        if self._skipped and self._rounds.step > 1:
-            self._rounds, self._skipped = Rounds(self._log, self._optimizers), 0
-        if self.step != self._log.step or not self._calls:
-            self._log.begin("data" if self._calls else "forward", self.step)
+
+        return made
 
     @property
-    def _trains(self) -> bool:
+    def trains(self) -> bool:
         """Whether it is no evaluation."""
         return torch.is_grad_enabled() and (not self._stepping or any(one.training for one in self._stepping))
 
@@ -264,136 +299,50 @@ class _Loop:
     def _call(self, module: nn.Module, args: tuple[object, ...], keywords: Mapping[str, object]) -> None:
         parameters = list(module.parameters())
         if any(type(one) is nn.Parameter for one in parameters):  # made since
-            Emptied(self._stage.mode, self._log).model(module)
+            Emptied(self._stage.mode, self.log).model(module)
             self._models.append(module)
-        if parameters and self._log.phase != "backward":  # else it is called again by checkpointing
+        if parameters and self.log.phase != "backward":  # else it is called again by checkpointing
             self._calls += 1
             self._begin("forward" if torch.is_grad_enabled() else "evaluate", parameters)
             if torch.is_grad_enabled():
                 self._stepping.add(module)
-                self._given = self._given or [shape_of(keywords or args)]
+                self._given.append(shape_of(keywords or args))
         for tensor in tensors_among((args, keywords)):
             if not tensor.requires_grad:
-                self._log.saw(tensor, "batch")
+                self.log.saw(tensor, "batch")
 
     def _begin(self, phase: str, parameters: Iterable[torch.Tensor]) -> None:
-        if self.is_through() and phase == "forward":
-            self._end_if_through()
+        self.is_through()
         if phase == "evaluate" and not any(id(one) in self._trained for one in parameters):  # a teacher
-            phase = "evaluate" if self._log.phase == "evaluate" else "forward"
-        self._log.begin(phase, self.step)
-        self._counts_idle()
-
-    def _counts_idle(self) -> None:
-        """No training may follow, or its steps may fail; and an evaluation may be long."""
-        self._idle += 1
-        if self._idle > (MOST_BATCHES if self._is_enough else _MOST_CALLS):
-            if self._is_enough and self._log.phase == "evaluate":
-                self._notes.append(f"{NOT_THROUGH} {MOST_BATCHES} batches of the evaluation.")
-            self.end()
-
-    def _begins_epoch(self) -> None:
-        """The next epoch ends at once; but another training may begin, with an optimizer that was made since."""
-        made = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]  # all else is frozen
-        new = [one for one in made if not _of_optimizers([one]) <= self._trained]
-        if new:
-            self._trained |= _of_optimizers(new)
-            self._optimizers, self._rounds = new, Rounds(self._log, new)
-            self._is_enough = self._cut = False
-        self._counts_idle()
-
-    def _end_if_through(self) -> None:
-        """A loop whose data loader has come to an end may have batches that it has loaded before."""
-        if self.is_through():
-            self._ahead += 1
-            if not self._cut or self._ahead > STEPS:
-                self.end()
+            phase = "evaluate" if self.log.phase == "evaluate" else "forward"
+        self.log.begin(phase, self.step)
+        self.counts_idle()
 
     def _pass(self, backward: Callable[..., object], *args: object, **keywords: object) -> object:
-        is_inner = self._log.phase == "backward"
+        is_inner = self.log.phase == "backward"
         if not is_inner and not self._calls:
-            self._end_if_through()
+            self.counts_idle()
         result = backward(*args, **keywords)
         if not is_inner:
-            self._passes += 1
+            self.passes += 1
             self._idle = 0
             self._is_new = True
-            if not self._calls and not self._optimizers:
-                self._log.begin("forward", self.step)
+            if not self._calls and not self.rounds.optimizers:
+                self.log.begin("forward", self.step)
         return result
 
-    def _plan_batches(self, iterators: Iterable[Any]) -> bool:
-        """Let data loaders make the plan's batches; whether those that there are would have made others."""
-        known = WeakSet[Loader]()
-
-        def loading(load: Callable[[Any], object]) -> object:
-            def loads(loader: Any) -> object:
-                if self._cut and self._trains:
-                    self._begins_epoch()
-                if loader not in known:
-                    known.add(loader)
-                    self._of_longest_rows(loader)
-                return load(loader)
-
-            return loads
-
-        def following(follow: Callable[[Any], object]) -> object:
-            def follows(iterator: Any) -> object:
-                trains = self._trains and self._passes
-                if trains and self.is_through():  # what follows an epoch is planned, too
-                    self._cut = True
-                    raise StopIteration
-                try:
-                    return follow(iterator)
-                except StopIteration:
-                    if not (trains and self._skipped):
-                        raise
-                    iterator._sampler_iter = iter(iterator._index_sampler)  # the round that is skipped is no part of it
-                    return follow(iterator)
-
-            return follows
-
-        replace(f"{_LOADING}:DataLoader._get_iterator", loading, self._notes)
-        replace(f"{_LOADING}:_BaseDataLoaderIter.__next__", following, self._notes)
-        changed = [self._is_changed(one) for one in iterators]
-        return any(changed) or self._wanted != PlannedShape()
-
-    def _is_changed(self, iterator: Any) -> bool:
-        """Whether it would have made others; a child can't use its parent's workers."""
-        iterator.__class__, iterator._pin_memory = _SingleProcessDataLoaderIter, False
-        iterator._dataset_fetcher = fetcher = _DatasetKind.create_fetcher(
-            iterator._dataset_kind,
-            iterator._dataset,
-            iterator._auto_collation,
-            iterator._collate_fn,
-            iterator._drop_last,
-        )
-        fetcher.batch_sampler = iterator._index_sampler if iterator._auto_collation else None
-        return self._of_longest_rows(fetcher)
-
-    def _of_longest_rows(self, loader: Any) -> bool:
-        """Whether it will make other batches than it has."""
-        if loader.batch_sampler is None:  # the data set makes them
-            return False
-        rows, wanted = getattr(loader.batch_sampler, "batch_size", None) or 1, self._wanted
-        if not self._trains:
-            return batches_of_longest_rows(loader, rows, "length", wanted._replace(rows=None), [], [])
-        return batches_of_longest_rows(loader, rows, "length", wanted, self.shapes, self._notes)
-
-    def _plan(self, error: BaseException | None, is_over: bool) -> Plan:
-        if not self._passes and self._rounds.step == 1 and not self.is_certain:
+    def _plan(self, before: str, error: BaseException | None) -> Plan:
+        if not self.passes and self.rounds.step == 1 and not self.is_certain:
             raise PlanError(NOT_HERE)
         if error is not None and not self.is_through():
             raise PlanError(problem_of(error))
         if not self.has_stepped():
             raise PlanError("the script has ended before a whole step could be planned")
-        if self._wanted != PlannedShape() and not self.shapes:
+        if self.wanted != PlannedShape() and not self.shapes:
             raise PlanError("batches of another size can't be planned: torch's DataLoader does not make them")
-        if error is not None and self._log.phase == "evaluate":
-            self._notes.append(f"{NOT_THROUGH} an error in the evaluation: {problem_of(error)}")
-        if not is_over and (STEPS, "evaluate") not in {one[1:] for one in self._log.stretches}:
-            self._notes += self._unseen
-        self._notes += self._rounds.notes() if self._optimizers else []
+        before = f"an error: {problem_of(error)}" if error is not None else before
+        self.notes += [not_through(f"{before}.")] if before else []
+        self.notes += self.rounds.notes() if self.rounds.optimizers else []
         return self._stage.plan(self._models, largest(self.shapes or self._given))
 
 
