@@ -25,7 +25,7 @@ sys.stdin.readline()
 open("counts.txt", "w").write(str(dict(counts)))
 """
 ONCE_EACH = dict.fromkeys(map(int, SENT), 1)
-APART_S = 0.05  # two signals this far apart are two to any process
+_SIGTIMEDWAIT = ("128", "137")  # its number on x86-64 and ARM: what who watches waits in
 
 
 class Waiting:
@@ -78,10 +78,29 @@ class Counting:
         return [self.process.pid, *children(self.process.pid)]
 
     def counts(self) -> dict[int, int]:
-        time.sleep(0.2)  # a second one would come later than the first
+        settle(self.process.pid)
         self.process.communicate("\n", timeout=60)
         assert self.process.returncode == 0
         return counted(self.folder)
+
+
+def settle(pid: int) -> None:
+    """Wait until all signals so far have arrived: two of one kind are one to a process that has not taken the first."""
+    script, *witness = children(pid) or [pid]
+    for process, waits_in in [(pid, _SIGTIMEDWAIT)] * bool(witness) + [(script, ())]:
+        deadline = time.monotonic() + 60
+        while not _waits(process, waits_in):
+            assert time.monotonic() < deadline, f"{process} is busy"
+            time.sleep(0.001)
+
+
+def _waits(pid: int, calls: Sequence[str]) -> bool:
+    """Whether it waits, in one of these system calls if there are any, and has nothing to take."""
+    folder = Path(f"/proc/{pid}")
+    told = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines())
+    if told["State"][0] not in "ST" or int(told["SigPnd"], 16) | int(told["ShdPnd"], 16):
+        return False
+    return not calls or (folder / "syscall").read_text().split()[0] in calls
 
 
 def children(pid: int) -> list[int]:

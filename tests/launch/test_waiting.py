@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.commands import RUN, environment, python
-from tests.launch.processes import APART_S, COUNTS, ONCE_EACH, SENT, Counting, children, counted
+from tests.launch.processes import COUNTS, ONCE_EACH, SENT, Counting, children, counted, settle
 
 UNTIL_A_SIGNAL = "import time; [time.sleep(0.05) for _ in range(1200) if not counts]; time.sleep(0.3)"
 
@@ -40,7 +40,7 @@ def test_each_signal_arrives_once(tmp_path: Path, words: list[str], send: Callab
     script = Counting(tmp_path, words)
     for number in SENT:
         send(script, number)
-        time.sleep(APART_S)
+        settle(script.process.pid)
     assert script.counts() == ONCE_EACH
 
 
@@ -49,7 +49,7 @@ def test_signals_soon_one_after_the_other_are_not_taken_for_each_other(tmp_path:
     script = Counting(tmp_path, words)
     for number in range(6):
         (to_the_group if number % 2 else to_the_process)(script, signal.SIGUSR1)
-        time.sleep(APART_S)
+        settle(script.process.pid)
     os.kill(script.process.pid, signal.SIGUSR2)
     os.killpg(script.process.pid, signal.SIGTERM)
     assert script.counts() == {signal.SIGUSR1: 6, signal.SIGUSR2: 1, signal.SIGTERM: 1}
@@ -61,7 +61,7 @@ def test_who_goes_by_names_reaches_the_script_once(tmp_path: Path, name: str) ->
     script = Counting(tmp_path, RUN)
     for _ in range(2):
         assert not subprocess.run(["pkill", "-USR1", "-f", name.format(tmp_path)]).returncode
-        time.sleep(2 * APART_S)
+        settle(script.process.pid)
     to_the_process(script, signal.SIGUSR1)
     assert script.counts() == {signal.SIGUSR1: 3}
 
@@ -89,13 +89,21 @@ class Terminal:
                 os.execve(words[0], [*words, "counts.py"], environment())
             finally:
                 os._exit(1)
+        self._read_until(b"ready\r\n")
+
+    def _read_until(self, wanted: bytes) -> None:
         told = b""
-        while b"ready\r\n" not in told:
+        while wanted not in told:
             told += os.read(self.file, 1024)
 
-    def press(self, key: bytes) -> None:
-        os.write(self.file, key)
-        time.sleep(4 * APART_S)
+    def interrupt(self) -> None:
+        """Press Ctrl-C. The terminal shows it when it has sent the signal."""
+        os.write(self.file, b"\x03")
+        self._read_until(b"^C")
+        settle(self.pid)
+
+    def enter(self) -> None:
+        os.write(self.file, b"\n")
 
     def close(self) -> int:
         """The exit code."""
@@ -107,8 +115,9 @@ class Terminal:
 @pytest.mark.parametrize("words", [python(), RUN], ids=["alone", "watched"])
 def test_ctrl_c_twice_is_twice(tmp_path: Path, words: list[str]) -> None:
     terminal = Terminal(tmp_path, words, COUNTS)
-    for key in (b"\x03", b"\x03", b"\n"):
-        terminal.press(key)
+    terminal.interrupt()
+    terminal.interrupt()
+    terminal.enter()
     deadline = time.monotonic() + 60
     while not (tmp_path / "counts.txt").exists():  # closing the terminal is a signal, too
         assert time.monotonic() < deadline
@@ -152,7 +161,7 @@ def test_stopping_and_continuing_reaches_the_parent_and_the_script(
         send(script, signal.SIGCONT)
         wait_until_all(both, "SR")
     send(script, signal.SIGUSR1)
-    time.sleep(APART_S)
+    settle(script.process.pid)
     assert script.counts() == {signal.SIGUSR1: 1}
 
 
@@ -165,7 +174,7 @@ def test_a_script_that_handles_stopping_itself_gets_each_once_and_goes_on(
     script = Counting(tmp_path, words, COUNTS.replace(str([*map(int, SENT)]), str([*map(int, handled)])))
     for number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGTSTP):
         send(script, number)
-        time.sleep(APART_S)
+        settle(script.process.pid)
         assert state_of(script.process.pid) != "T", "who is not stopped looks so from outside"
     assert script.counts() == {signal.SIGTSTP: 2, signal.SIGCONT: 1}
 
@@ -175,7 +184,7 @@ def test_a_script_that_is_stopped_alone_stops_nobody_else(tmp_path: Path) -> Non
     child = children(script.process.pid)[0]
     os.kill(child, signal.SIGSTOP)
     wait_until_all([child], "T")
-    time.sleep(APART_S)
+    settle(script.process.pid)
     assert state_of(script.process.pid) != "T"
     os.kill(child, signal.SIGCONT)
     assert script.counts() == {}

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from tests.launch.commands import RUN
-from tests.launch.processes import APART_S, ONCE_EACH, SENT, Counting, children
+from tests.launch.processes import ONCE_EACH, SENT, Counting, children, settle
 
 
 def is_running(pid: int) -> bool:
@@ -42,7 +42,7 @@ def test_without_the_witness_a_signal_to_the_parent_arrives(tmp_path: Path) -> N
     os.kill(children(script.process.pid)[1], signal.SIGKILL)
     for number in SENT:
         os.kill(script.process.pid, number)
-        time.sleep(APART_S)
+        settle(script.process.pid)
     assert script.counts() == ONCE_EACH
 
 
@@ -50,6 +50,6 @@ def test_a_witness_that_was_stopped_answers(tmp_path: Path) -> None:
     script = Counting(tmp_path, RUN)
     os.kill(children(script.process.pid)[1], signal.SIGSTOP)
     os.killpg(script.process.pid, signal.SIGUSR1)
-    time.sleep(APART_S)
+    settle(script.process.pid)
     os.kill(script.process.pid, signal.SIGUSR2)
     assert script.counts() == {signal.SIGUSR1: 1, signal.SIGUSR2: 1}

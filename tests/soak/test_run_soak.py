@@ -13,7 +13,7 @@ import pytest
 
 from forgather_mem.reporting.run_dir import read_run
 from tests.launch.commands import RUN, environment, python
-from tests.launch.processes import APART_S, ONCE_EACH, SENT, Counting
+from tests.launch.processes import ONCE_EACH, SENT, Counting, settle
 from tests.launch.test_trainings import SCRIPT
 from tests.launch.test_waiting import WAYS
 
@@ -95,7 +95,7 @@ def test_each_signal_arrives_once_thirty_times_on_a_busy_machine(
             script = Counting(folder, RUN)
             for one in SENT:
                 send(script, one)
-                time.sleep(2 * APART_S)
+                settle(script.process.pid)
             assert script.counts() == ONCE_EACH, number
     finally:
         for process in busy:

@@ -22,9 +22,13 @@ command=(forgather-mem run --report "$report")
 [ -n "${MEMORY_BASELINE:-}" ] && command+=(--baseline "$MEMORY_BASELINE")
 while IFS= read -r -d '' word; do command+=("$word"); done <"$words"
 
-"${command[@]}" 2> >(tee "$said" >&2)
+exec 3> >(tee "$said" >&2)
+reader=$!
+"${command[@]}" 2>&3 3>&-
 code=$?
-wait
+exec 3>&-
+# It has read all when it ends; a process that the command has left behind may keep it for ever
+for _ in {1..1000}; do kill -0 "$reader" 2>/dev/null || break; sleep 0.01; done
 case "$code" in
   0) decision="${MEMORY_BASELINE:+ not grown}" ;;
   3) decision=" grown" ;;
