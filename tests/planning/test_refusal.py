@@ -57,7 +57,7 @@ def test_a_function_that_takes_no_batch_is_told_without_a_line_of_ours() -> None
 
 def test_without_a_line_of_the_users_it_is_the_librarys() -> None:
     model = nn.Linear(4, 4)
-    with pytest.raises(PlanError, match=r"^\w+\.py:\d+ \(.*\): ") as caught:
+    with pytest.raises(PlanError, match=r"^[\w/]+\.py:\d+ \(.*\): ") as caught:
         forgather_mem.plan(model, model, None, torch.zeros(1, 5))
     assert "pretending.py" not in str(caught.value)
 
