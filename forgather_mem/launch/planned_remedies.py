@@ -247,7 +247,10 @@ class _Planner:
         if row is None:
             raise PlanError(f"the plan has no {failed.phase}")
         if failed.taken_bytes is None:
-            self._kills.append(KillInPlan(phase=row.phase, num_bytes=row.bytes, room_bytes=room, parts=row.parts))
+            shows = row.bytes >= (1 - _LIMITS.alike_frac) * room
+            self._kills.append(
+                KillInPlan(phase=row.phase, num_bytes=row.bytes, room_bytes=room, parts=row.parts, is_shown=shows)
+            )
         wanted, taken, tolerated = failed.requested_bytes, failed.taken_bytes, _LIMITS.alike_frac * failed.limit_bytes
         if wanted is None or taken is None or failed.phase == "evaluate":
             if row.bytes < (1 - _LIMITS.alike_frac) * room:
