@@ -65,12 +65,14 @@ class KillInPlan(ReportPart):
         num_bytes: Of the tensors of this phase at its highest moment.
         room_bytes: What was left for them.
         parts: What they are for.
+        is_shown: Whether that is as much as there was, so that the plan shows why.
     """
 
     phase: str
     num_bytes: int
     room_bytes: int
     parts: Mapping[str, int]
+    is_shown: bool
 
 
 def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
@@ -184,10 +186,10 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     beside = report.host.limit_bytes - planned.room_bytes
     others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
-    if planned.num_bytes > planned.room_bytes:
+    if planned.is_shown:
         largest = sorted(planned.parts.items(), key=lambda part: -part[1])
         parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in largest if size >= MIB)
-        why = f"{planned.phase} needs {needed} (planned: {parts}), and {room} were left."
+        why = f"{planned.phase} takes {needed} of tensors (planned: {parts}); {room} were left, with gaps between them."
         return replace(killed, why_now=why)
     here = between if is_between else f"killed in {killed.phase}"
     rest = planned.room_bytes - planned.num_bytes
@@ -207,7 +209,7 @@ def _told(report: RunReport, killed: KilledReport) -> dict[str, int]:
     host, of = report.host, report.breakdown
     limit_bytes = host.limit_bytes - others_bytes_of(killed)
     known = {"parameters": of.parameters, "gradients": of.gradients, "optimizer": of.optimizer}
-    known["there before the first step"] = max(0, (host.allocated_start_bytes or 0) - of.parameters)
+    known["there before the first step"] = max(0, max(host.rss_start_bytes, host.allocated_start_bytes) - of.parameters)
     left = max(0, limit_bytes - sum(known.values()))
     steps = report.steps - (killed.since_step or report.steps)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))

@@ -26,7 +26,8 @@ from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
-from forgather_mem.planning.result import Plan
+from forgather_mem.planning.result import PhasePlan, Plan
+from forgather_mem.planning.storage_log import StorageRequest
 from forgather_mem.reporting.problems import PLANNED_PHASES
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.report import Change
@@ -238,27 +239,20 @@ class _Planner:
             PlanError: if the plan does not reproduce the failure.
         """
         failed, own = self._failed, self.own
-        step = 1 if failed.is_first_step and failed.phase != "evaluate" else 2
-        room, at = failed.limit_bytes - failed.beside_bytes, (step, failed.phase)
+        room, row = failed.limit_bytes - failed.beside_bytes, self._row()
         if failed.taken_bytes is None:
             room -= self._began_bytes - own.phases[0].parts.get("parameters", 0)  # the model is there already
-            at = at if failed.phase in PLANNED_PHASES else (2, "data") if failed.phase else (own.step, own.phase)
-        row = next((row for row in own.phases if (row.step, row.phase) == at), None)
-        if row is None:
-            raise PlanError(f"the plan has no {failed.phase}")
+        shows = row.bytes >= (1 - _LIMITS.alike_frac) * room
         if failed.taken_bytes is None:
-            self._kills.append(KillInPlan(phase=row.phase, num_bytes=row.bytes, room_bytes=room, parts=row.parts))
+            told = KillInPlan(phase=row.phase, num_bytes=row.bytes, room_bytes=room, parts=row.parts, is_shown=shows)
+            self._kills.append(told)
         wanted, taken, tolerated = failed.requested_bytes, failed.taken_bytes, _LIMITS.alike_frac * failed.limit_bytes
         if wanted is None or taken is None or failed.phase == "evaluate":
-            if row.bytes < (1 - _LIMITS.alike_frac) * room:
+            if not shows:
                 raise PlanError(f"the plan's {failed.phase} takes {format_bytes(row.bytes)}, which would have fitted")
             return room
         taken += _others(own)
-        there = [one for one in own.requests if (one.step, one.phase) == (step, failed.phase)]
-        alike = [one for one in there if abs(one.size - wanted) <= _LIMITS.alike_frac * wanted]
-        if not alike:
-            raise PlanError(f"the plan's {failed.phase} asks nowhere for {format_bytes(wanted)} at once")
-        nearest = min(alike, key=lambda one: abs(one.before_bytes - taken))
+        nearest = self._request(row, wanted, taken)
         if abs(nearest.before_bytes - taken) > tolerated:
             had = f"its tensors took {format_bytes(taken)} then"
             raise PlanError(f"{had}, in the plan {format_bytes(nearest.before_bytes)}")
@@ -277,6 +271,29 @@ class _Planner:
         self._learn_gaps(max(one.had_bytes - one.before_bytes for one in shown), comes)
         # The failure itself was too much: where less is told of it, it is so of other plans
         return min(room, max(one.bytes for one in shown) - _others(own))
+
+    def _request(self, row: PhasePlan, wanted: int, taken: int) -> StorageRequest:
+        """Of this phase's allocations as large as the one that failed the one beside as much as there was."""
+        there = [one for one in self.own.requests if (one.step, one.phase) == (row.step, row.phase)]
+        alike = [one for one in there if abs(one.size - wanted) <= _LIMITS.alike_frac * wanted]
+        if not alike:
+            raise PlanError(f"the plan's {row.phase} asks nowhere for {format_bytes(wanted)} at once")
+        return min(alike, key=lambda one: abs(one.before_bytes - taken))
+
+    def _row(self) -> PhasePlan:
+        """The phase in which memory ran out.
+
+        Raises:
+            PlanError: if the plan has none.
+        """
+        failed, own = self._failed, self.own
+        at = 1 if failed.is_first_step and failed.phase != "evaluate" else 2, failed.phase
+        if failed.taken_bytes is None and failed.phase not in PLANNED_PHASES:  # between steps, or nobody knows when
+            at = (2, "data") if failed.phase else (own.step, own.phase)
+        row = next((row for row in own.phases if (row.step, row.phase) == at), None)
+        if row is None:
+            raise PlanError(f"the plan has no {failed.phase}")
+        return row
 
     def _learn_gaps(self, planned_bytes: int, comes_bytes: int) -> None:
         """From those at the allocation that failed how much larger they are than a child's, of what comes and goes."""

@@ -131,7 +131,11 @@ def test_sizes_are_read_as_they_are_told() -> None:
 KILLED = KilledReport(step=1, phase="forward", signal=9, oom_kill_before=0, oom_kill_after=1, used_bytes=100 * MIB)
 HOST = replace(EMPTY.host, limit_bytes=700 * MIB, limit_kind="cgroup", allocated_start_bytes=150 * MIB)
 NEEDS = KillInPlan(
-    phase="forward", num_bytes=540 * MIB, room_bytes=450 * MIB, parts={"activations": 500 * MIB, "batch": 9}
+    phase="forward",
+    num_bytes=540 * MIB,
+    room_bytes=550 * MIB,
+    parts={"activations": 500 * MIB, "batch": 9},
+    is_shown=True,
 )
 
 
@@ -142,7 +146,8 @@ def text_of(report: RunReport, killed: KilledReport) -> str:
 def test_what_does_not_fit_by_the_plan_is_why_it_was_killed() -> None:
     report = report_of(host=HOST)
     killed = explained_kill(report, KILLED, NEEDS)
-    assert killed.why_now == "forward needs 540.0 MiB (planned: activations 500.0 MiB), and 450.0 MiB were left."
+    planned = "forward takes 540.0 MiB of tensors (planned: activations 500.0 MiB)"
+    assert killed.why_now == f"{planned}; 550.0 MiB were left, with gaps between them."
     assert f"Why now: {killed.why_now}" in text_of(report, killed)
 
 
@@ -150,7 +155,9 @@ def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:
     settings = {"arguments.save_strategy": "steps", "arguments.save_steps": "6", "arguments.eval_steps": "3"}
     report = report_of(host=HOST, steps=6)
     report = replace(report, run=replace(report.run, settings=settings))
-    fits = KillInPlan(phase="data", num_bytes=300 * MIB, room_bytes=450 * MIB, parts={"optimizer": 300 * MIB})
+    fits = KillInPlan(
+        phase="data", num_bytes=300 * MIB, room_bytes=450 * MIB, parts={"optimizer": 300 * MIB}, is_shown=False
+    )
     killed = explained_kill(report, replace(KILLED, step=6, phase="other"), fits)
     assert killed.in_use == {
         "optimizer": 300 * MIB, "Python and libraries": 150 * MIB, "other processes": 100 * MIB,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth
 from forgather_mem.diagnose.alerts.foretold import Foretold, tell
-from forgather_mem.diagnose.alerts.planned import PlannedAhead
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
+
+if TYPE_CHECKING:
+    # Loaded where there is something to foretell: a loop of the script's own is never planned, and may not evaluate.
+    from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth
+    from forgather_mem.diagnose.alerts.planned import PlannedAhead
 
 EVENTS = ("prediction_step", "evaluate", "predict")  # besides the ends of steps
 
@@ -29,7 +33,7 @@ class LateFailures:
         self._told: set[str] = set()
         self._evaluation: EvaluationGrowth | None = None
         self._has_evaluated = False
-        self._ahead = PlannedAhead(run)
+        self._ahead: PlannedAhead | None = None
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         for found in self._look(moment):
@@ -43,14 +47,20 @@ class LateFailures:
             return [self._predicted(moment)]
         self._has_evaluated |= moment.event in ("evaluate", "predict")
         self._evaluation = None
-        if moment.event != "step_end":
+        if moment.event != "step_end" or self._run.trainer() is None:
             return []
+        if self._ahead is None:
+            from forgather_mem.diagnose.alerts.planned import PlannedAhead
+
+            self._ahead = PlannedAhead(self._run)
         return [*self._ahead.look(moment, has_evaluated=self._has_evaluated)]
 
     def _predicted(self, moment: Moment) -> Foretold | None:
         if "evaluation" in self._told:
             return None
         if self._evaluation is None:
+            from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth
+
             computes = getattr(self._run.trainer(), "compute_metrics", None) is not None
             self._evaluation = EvaluationGrowth(computes and getattr(moment.args, "eval_do_concat_batches", False))
         return self._evaluation.batch_done(lambda: num_batches_of(moment))

@@ -54,9 +54,8 @@ def look_at_memory(
     elif failure.found.kind in SHM_KINDS:
         _in_shm(failure)
     else:
-        if before_bytes is not None:  # without what was there then and has an owner
-            known_bytes = sum(held.num_bytes for held in failure.census if held.kind in ("object", "copy"))
-            before_bytes = max(0, before_bytes - parts.get("parameters", 0) - known_bytes)
+        if before_bytes is not None:  # what has an owner may have been there then, or come later: nobody knows
+            before_bytes = max(0, before_bytes - parts.get("parameters", 0))
         _on_host(failure, parts, before_bytes, workers_bytes, reserve_bytes)
     failure.in_use = {part: size for part, size in failure.in_use.items() if size}
 
