@@ -105,7 +105,11 @@ class ObservedLoop:
 
     def end_step(self) -> None:
         """A step is over in a loop without an optimizer of torch, or with a compiled one."""
-        self.fence.call("a loop", self._end_step)
+        self.fence.call("a loop", self._end_step, 1)
+
+    def backward_ended(self, num_steps: int) -> None:
+        """So many backward passes are over in a loop without an optimizer: each is taken for a step."""
+        self.fence.call("a loop", self._end_step, num_steps, True)
 
     def phase(self, phase: str) -> AbstractContextManager[None]:
         """The block is this phase, once the training has begun."""
@@ -192,7 +196,7 @@ class ObservedLoop:
         else:
             events.optimizer_begins()
 
-    def _end_step(self) -> None:
+    def _end_step(self, num_steps: int, of_passes: bool = False) -> None:
         """The loop itself says that a step is over; where an optimizer is heard, that one counts."""
         events = self._events or self._begin()
         self._watches = events is not None and not RUNS.other_is_open(events.run())
@@ -202,7 +206,10 @@ class ObservedLoop:
             self._evaluation_ends(events)
         self._step_begins(events)
         events.optimizer_begins()
-        self._step_ends(events, 1)
+        self._step_ends(events, num_steps)
+        run = events.run()
+        if run is not None:
+            run.facts.header = replace(run.facts.header, counts_passes=of_passes)
 
     def _step_ends(self, events: LoopEvents, num_steps: int) -> None:
         quiet = events.quiet

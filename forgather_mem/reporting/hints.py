@@ -11,12 +11,18 @@ from forgather_mem.telemetry.report import Peak
 _MANY_RECORDED = 1000
 
 
-def hints_of(peaks: Sequence[Peak]) -> Iterator[str]:
+def hints_of(peaks: Sequence[Peak], *, counts_passes: bool = False) -> Iterator[str]:
     """For an observed loop with these peaks: where the highest of a place was between two steps, how to learn when.
 
     Args:
         peaks: The run's.
+        counts_passes: Whether its steps are backward passes.
     """
+    if counts_passes:
+        yield (
+            "No optimizer of torch was heard: each backward pass counts as a step. If a step has several, add "
+            "`watching = forgather_mem.watch()` before the loop and `watching.step()` at the end of each step."
+        )
     highest = {peak.where: peak for peak in reversed(peaks)}
     if any(peak.phase == "data" for peak in highest.values()):
         yield (

@@ -38,6 +38,7 @@ class RunHeader(ReportPart):
         folder, event_folder: Of its files, and of its TensorBoard files.
         micro_batches: Number of micro-batches per step, whose gradients are summed.
         is_observed: Whether its loop knows nothing of us: its first step is heard from the optimizer on.
+        counts_passes: Whether its steps are backward passes, because no optimizer was heard.
         plan: What a plan said of this training, as plain values; None without one.
     """
 
@@ -61,6 +62,7 @@ class RunHeader(ReportPart):
     event_folder: str | None = field(default=None, metadata=ADDED)
     micro_batches: int = field(default=1, metadata=ADDED)
     is_observed: bool = field(default=False, metadata=ADDED)
+    counts_passes: bool = field(default=False, metadata=ADDED)
     plan: Mapping[str, object] | None = field(default=None, metadata=ADDED)
 
     def plain(self) -> dict[str, object]:
