@@ -228,8 +228,7 @@ def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended) -> Run
     if not host.limit_bytes:
         from forgather_mem.system.memory_limit import limit_facts  # imports all probes: 20 ms
 
-        limit_bytes, limit_kind = limit_facts()
-        host = replace(host, limit_bytes=limit_bytes, limit_kind=limit_kind)
+        host = replace(host, **limit_facts()._asdict())
     if not report.run.folder and ended.code == 0:
         report = _ended_as(report, "finished")  # nothing else could tell
     run = replace(report.run, wall_s=ended.wall_s)

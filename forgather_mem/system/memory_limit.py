@@ -124,12 +124,19 @@ def near_a_kill() -> Bound | None:
     return limit if limit is not None and limit.free_bytes < _NEAR_BYTES else None
 
 
-def limit_facts() -> tuple[int, str]:
-    """The limit that applies now, in bytes, and its source, as they stand in the files of a run; 0 without /proc."""
+class LimitFacts(NamedTuple):
+    """The limit that applies, in bytes, and its source, as they stand in the files of a run."""
+
+    limit_bytes: int = 0
+    limit_kind: str = "host"
+
+
+def limit_facts() -> LimitFacts:
+    """The limit that applies now; 0 without /proc."""
     with missing(OSError, KeyError):
         limit = MemoryLimit()
-        return limit.limit_bytes, limit.kind
-    return 0, "host"
+        return LimitFacts(limit.limit_bytes, limit.kind)
+    return LimitFacts()
 
 
 def _limits(proc_root: str, cgroup_root: str) -> list[_Limit]:

@@ -45,6 +45,12 @@ def test_a_null_for_nothing_is_a_note_and_one_for_what_a_merge_brings_is_none(ca
     assert capsys.readouterr().out == "t.yaml: no problems found: trainer_callbacks = Random\n"
 
 
+def test_an_empty_list_with_a_key_for_nothing_is_no_mistake(capsys):
+    Path("t.yaml").write_text("trainer_callbacks: !dlist\n    null: ~\n")
+    assert dispatch(["check", "t.yaml"]) == 0
+    assert capsys.readouterr().out == "t.yaml: no problems found: trainer_callbacks = nothing\n"
+
+
 def test_a_block_that_is_emptied_on_purpose_is_no_mistake(capsys):
     Path("t.yaml").write_text(CHILD)
     assert dispatch(["check", "t.yaml"]) == 0

@@ -301,7 +301,8 @@ class Composer:
 
     def _look_for_nulls(self, frame: OpenNode, node: DictNode) -> None:
         """A null removes what its key had before: with a misspelt key it would do nothing, and nobody would notice."""
-        given = {key for key, _, _ in frame.repeats}.union(*(written for written, _ in frame.merges))
+        given: set[object] = {key for key, _, _ in frame.repeats}.union(*(written for written, _ in frame.merges))
+        given.add(None)  # `null: ~` is how an empty list is written
         others = [str(key) for key, value in node.entries.items() if value is not None]
         for key in [key for key, value in frame.entries.items() if value is None and key not in given]:
             message = f"there is no {str(key)!r} to remove"
