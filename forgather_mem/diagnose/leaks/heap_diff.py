@@ -93,16 +93,15 @@ class CloserLook:
             little = sum(made.made.values()) < LOOK.held_frac * rate * steps
             self.saw_python = made.has_read and walk.complete and little
             suspects = [suspect_of(one, walk) for one in found]
-            for suspect in suspects:
-                suspect.choose_line(made, steps)
-            if told < LOOK.explained_frac * rate:
-                suspects += self._garbage(step, rate) or made_suspects(
-                    made.line_of(rate * steps, rate * num_steps), rate
-                )
         finally:
             walk.forget()
             forget_trees()
-            self.drop()
+        found.clear()  # nothing of ours holds what may be garbage
+        if told < LOOK.explained_frac * rate:
+            suspects += self._garbage(step, rate) or made_suspects(made.line_of(rate * steps, rate * num_steps), rate)
+        self.drop()
+        for suspect in suspects:
+            suspect.choose_line(made, steps)
         return _sorted(suspects, rate, num_steps)
 
     def _found(self, walk: ReachableGraph, step: int, rate: float, num_steps: int) -> list[GrownObject]:

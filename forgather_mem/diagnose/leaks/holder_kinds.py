@@ -87,7 +87,7 @@ _KINDS = (
     HolderKind(name="exceptions", item=lambda item: isinstance(item, BaseException | TracebackType),
         cure="keep str(error), or traceback.clear_frames(error.__traceback__) before keeping it"),
     HolderKind(name="threads",
-        item=lambda item: isinstance(item, threading.Thread),
+        item=lambda item: isinstance(item, threading.Thread), made_by="Thread",
         cure="let the threads return, and join() them"),
     HolderKind(name="device", item=lambda item: is_tensor(item) and item.device.type != "cpu",
         cure="keep less, and off the GPU: reduce it first (argmax, mean), then .cpu()"),

@@ -184,6 +184,7 @@ class LeakWatch:
                 self._suspects = max(found, self._suspects, key=_told)
         finally:
             look.drop()
+        del look  # its numbers are given back
         self._leave_out(before)
         if not self._suspects:
             return
