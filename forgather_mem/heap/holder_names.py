@@ -31,7 +31,7 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
             if name is not None:
                 return slot_names(instance, name, item=below > 0) or _librarys(way, number - 1, label, instance)
         elif number == 1 and type(holder) is dict and not label.startswith("local "):
-            return _of_module(label, holder, held, item=below > 0)
+            return module_names(label, holder, held, item=below > 0)
         else:
             below += 1
     return _of_frame(label, item=below > 0) if label.startswith("local ") else []
@@ -59,7 +59,7 @@ def _librarys(way: list[object], number: int, label: str, instance: object) -> l
     if (above := _instance_of(way, number - 1)) is not None:
         name = _attribute(above, instance)
         return slot_names(above, name) if name is not None else []
-    return _of_module(label, way[0], instance, item=False) if number == 1 and type(way[0]) is dict else []
+    return module_names(label, way[0], instance, item=False) if number == 1 and type(way[0]) is dict else []
 
 
 def _class_of(instance: object) -> type:
@@ -73,6 +73,9 @@ def _instance_of(way: list[object], number: int) -> object | None:
         above = way[number - 1]
         if attributes_of(above) is holder or (isinstance(above, type) and holder.keys() == vars(above).keys()):
             return above
+        for module in way[max(0, number - 2) : number]:  # torch's keep their parts in a dictionary of their own
+            if (attributes_of(module) or {}).get("_modules") is holder:
+                return module
     if isinstance(holder, type):
         return holder
     return holder if has_attributes(holder) else None
@@ -80,10 +83,13 @@ def _instance_of(way: list[object], number: int) -> object | None:
 
 def _attribute(instance: object, held: object) -> str | None:
     names = dict(vars(instance)) if isinstance(instance, type) else attributes_of(instance) or {}
+    modules = names.get("_modules")
+    names = names | modules if isinstance(modules, dict) else names
     return next((name for name, value in list(names.items()) if value is held and isinstance(name, str)), None)
 
 
-def _of_module(module: str, namespace: dict[str, object], held: object, *, item: bool) -> list[Named]:
+def module_names(module: str, namespace: dict[str, object], held: object, *, item: bool) -> list[Named]:
+    """The names of a value that is a variable of this module, or of an item of it."""
     name = next((name for name, value in list(namespace.items()) if value is held), None)
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     tree = tree_of(file) if is_user_file(file) else None

@@ -56,8 +56,10 @@ def is_user_class(cls: type) -> bool:
 
 
 def line_name(file: str, line: int) -> str:
-    """A line in the usual notation, its file with the folders of its package: "pack/model.py:12"."""
-    return f"{short_file(file)}:{line}"
+    """A line in the usual notation, its file with the folders of its package; of a notebook "In[15], line 3"."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    cell = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
+    return f"{short_file(file)}:{line}" if cell is None else f"In[{cell}], line {line}"
 
 
 @functools.cache

@@ -242,7 +242,7 @@ class Enters(TrainerCallback):
 def test_what_is_emptied_after_the_last_step_has_leaked_until_then(tmp_path: Path) -> None:
     leak = leak_of(tmp_path, [Enters()])
     assert leak["verdict"] == "leak"
-    assert leak["suspects"][0]["held_by"] == "ExitStack._exit_callbacks"
+    assert leak["suspects"][0]["held_by"] == "Enters.stack._exit_callbacks"
 
 
 class Rounds(TrainerCallback):

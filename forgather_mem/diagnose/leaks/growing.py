@@ -27,7 +27,7 @@ class LeakThresholds:
         sure_steps: Before a leak was seen for so long, its verdict is not yet sure.
         enough_steps: After so many steps it is not too early to judge, but growth is too uneven.
         shrunk_frac: Of its length at the look: a holder that is shorter at the end does not only grow.
-        widest_gap_frac: Of the steps seen: readings are left out for no longer than this.
+        widest_gap_frac, widest_gap_s: Of the steps seen, and seconds: readings are left out for no longer than this.
     """
 
     judged_every: int = 4
@@ -39,6 +39,7 @@ class LeakThresholds:
     enough_steps: int = 200
     shrunk_frac: float = 0.9
     widest_gap_frac: float = 1 / 64
+    widest_gap_s: float = 0.5
 
     def explains(self, held: float, per_step: float) -> bool:
         """Whether holders that grow by `held` bytes a step explain growth by `per_step`."""

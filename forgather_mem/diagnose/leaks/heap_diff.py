@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import re
 from dataclasses import dataclass
 
+from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
@@ -14,7 +16,6 @@ from forgather_mem.diagnose.leaks.suspects import (
     made_suspects,
     suspect_of,
 )
-from forgather_mem.heap.allocation_window import AllocationWindow
 from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import has_graph, keeps_frames, runs_workers
 from forgather_mem.heap.reachable import ReachableGraph
@@ -71,7 +72,7 @@ class CloserLook:
         """A reading of the sizes between the two looks; from the first on, what each line keeps is compared."""
         if self._made_from == self.step:
             self._made_from = step
-            self._made.read(self._mark.younger() or ())
+            self._made.read(self._mark.younger() or gc.get_objects())
 
     def finish(self, step: int, rate: float, first_step: int = 0) -> list[Suspect]:
         """What has grown since, most likely cause first.
@@ -83,7 +84,7 @@ class CloserLook:
         """
         num_steps, steps = max(1, step - first_step), max(1, step - self._made_from)
         made = self._made
-        made.read(self._mark.younger() or ())
+        made.read(self._mark.younger() or gc.get_objects())
         made.close()  # traced, what follows takes ten times as long
         walk = ReachableGraph.walk(unnamed=self._far)
         try:
@@ -92,16 +93,15 @@ class CloserLook:
             little = sum(made.made.values()) < LOOK.held_frac * rate * steps
             self.saw_python = made.has_read and walk.complete and little
             suspects = [suspect_of(one, walk) for one in found]
-            for suspect in suspects:
-                suspect.choose_line(made, steps)
-            if told < LOOK.explained_frac * rate:
-                suspects += self._garbage(step, rate) or made_suspects(
-                    made.line_of(rate * steps, rate * num_steps), rate
-                )
         finally:
             walk.forget()
             forget_trees()
-            self.drop()
+        found.clear()  # nothing of ours holds what may be garbage
+        if told < LOOK.explained_frac * rate:
+            suspects += self._garbage(step, rate) or made_suspects(made.line_of(rate * steps, rate * num_steps), rate)
+        self.drop()
+        for suspect in suspects:
+            suspect.choose_line(made, steps)
         return _sorted(suspects, rate, num_steps)
 
     def _found(self, walk: ReachableGraph, step: int, rate: float, num_steps: int) -> list[GrownObject]:

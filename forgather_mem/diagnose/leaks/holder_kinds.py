@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import re
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ from types import FunctionType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
-from forgather_mem.heap.object_size import array_bytes, big_bytes, inside, is_tensor
+from forgather_mem.heap.object_size import array_bytes, big_bytes, deep_bytes, inside, is_tensor
 from forgather_mem.heap.owner_paths import LRU_CACHE
+from forgather_mem.system.installed import installed
 
 if TYPE_CHECKING:
     import torch
 
+tracemalloc = installed("tracemalloc")
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
 
 
@@ -84,7 +87,7 @@ _KINDS = (
     HolderKind(name="exceptions", item=lambda item: isinstance(item, BaseException | TracebackType),
         cure="keep str(error), or traceback.clear_frames(error.__traceback__) before keeping it"),
     HolderKind(name="threads",
-        item=lambda item: isinstance(item, threading.Thread),
+        item=lambda item: isinstance(item, threading.Thread), made_by="Thread",
         cure="let the threads return, and join() them"),
     HolderKind(name="device", item=lambda item: is_tensor(item) and item.device.type != "cpu",
         cure="keep less, and off the GPU: reduce it first (argmax, mean), then .cpu()"),
@@ -111,8 +114,7 @@ _KINDS = (
     HolderKind(name="native",
         cure="C or C++ code keeps it: heaptrack, or memray run --native, names the function"),
     HolderKind(name="workers",
-        cure="keep nothing in the workers, and store rows as one array or Arrow table; until then, start new "
-        "workers each epoch: persistent_workers=False"),
+        cure="keep nothing in the workers, and store rows as one array or Arrow table"),
     HolderKind(name="copied pages",
         cure="store the rows as one array, tensor or Arrow table: reading a Python object writes to its page. "
         "gc.freeze() before the loader is made saves the collector's part only"),
@@ -134,6 +136,44 @@ def kind_of(held: Held) -> HolderKind:
     return KINDS["dict" if issubclass(type(held.container), dict | set) else "list"]
 
 
+def cure_of(kind: HolderKind, held: Held) -> str:
+    """What to do about this holder: of what can be applied here."""
+    if kind.name == "lru_cache" and "." in held.container.__qualname__.rpartition("<locals>.")[2]:  # type: ignore[attr-defined]
+        return f"{kind.cure}: each key holds `self`, too; or keep a dict in the object"
+    if kind.name == "tensor" and isinstance(held.container, dict):
+        return KINDS["dict"].cure
+    if kind.name == "threads" and (num := sum(map(_waits_in_put, threading.enumerate()))):
+        return f"{num} threads wait in Queue.put: take what is left in the queue, or stop them and put(timeout=...)"
+    if held.path.startswith("Accelerator."):
+        return "accelerator.free_memory() lets go of what it has prepared"
+    return kind.cure
+
+
+def cure_of_cycle(cls: type) -> str:
+    """What to do about a cycle of objects of this class."""
+    if any(base.__module__.startswith("torch.autograd") for base in cls.__mro__):
+        return "ctx.save_for_backward(out) for what is given back: `ctx.out = out` is a cycle"
+    return KINDS["cycle"].cure
+
+
+def recorder() -> str | None:
+    """A recorder of torch's or Python's that is on, and how it is turned off."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.autograd._profiler_enabled():
+        return "autograd's profiler is on: give it a schedule, or leave its `with` block"
+    if torch is not None and torch.is_anomaly_enabled():
+        return "anomaly mode is on: torch.autograd.set_detect_anomaly(False)"
+    return "tracemalloc is on: tracemalloc.stop()" if tracemalloc.is_tracing() else None
+
+
+def _waits_in_put(thread: threading.Thread) -> bool:
+    """Whether a thread waits until a queue has room."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code is not queue.Queue.put.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
 def _is_array(thing: object) -> bool:
     return is_tensor(thing) or bool(array_bytes(thing))
 
@@ -150,8 +190,10 @@ def signature_of(one: GrownObject) -> str:
     if not one.samples:
         return ""
     sample = one.samples[0]
-    if isinstance(sample, tuple) and len(sample) == 2:  # an item of a dict
-        sample = sample[1]
+    if isinstance(sample, tuple) and len(sample) == 2:  # an item of a dict or a cache: the larger part of it
+        sample = max(reversed(sample), key=lambda part: deep_bytes(part, set(), set()))
+    if isinstance(sample, tuple) and len(sample) == 1:
+        sample = sample[0]
     if not is_tensor(sample):
         tensor = next((part for part in inside([sample]) if is_tensor(part)), None)
         if tensor is not None and not isinstance(sample, BaseException):

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
+from forgather_mem.diagnose.leaks.allocation_window import Line
 from forgather_mem.diagnose.leaks.holder_kinds import Held, HolderKind
-from forgather_mem.heap.allocation_window import Line
 from forgather_mem.heap.holder_names import files_that_run
 from forgather_mem.heap.object_size import inside, is_tensor
 from forgather_mem.heap.owner_paths import LRU_CACHE
@@ -57,9 +57,11 @@ class HolderBound(NamedTuple):
     most: int | None = None
 
 
-def bound_of_holder(held: Held) -> HolderBound | None:
+def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
     """Why it will stop growing, or may; None if there is no sign of that."""
     one, container, path, owner = held
+    if one.kind == "size" and names and not any(adding_lines(named, is_list=False) for named in names):
+        return HolderBound(f"{path} is replaced by a longer one at each step, as where batches get longer")
     if one.bound is not None:
         return HolderBound(f"{path} holds {one.bound:,} at most", one.bound)
     if isinstance(owner, queue.Queue) and owner.maxsize > 0 and path.endswith(".queue"):

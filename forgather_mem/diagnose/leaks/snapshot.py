@@ -148,6 +148,8 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     for position, node in enumerate(walk.nodes):
         then = before.lengths.get(_as_number(id(node), type(node)))  # an id may have been reused
         now = length_of(node) if then is not None else None
+        if then is not None and type(walk.nodes[walk.parent(position)]) is LRU_CACHE:
+            continue  # the cache itself is told
         if then is not None and now is not None and now > then:
             samples, each = _usual_items(node, now - then, steps, known, counted)
             each += 8 if type(node) in (list, deque) else 100
@@ -282,7 +284,7 @@ def newest(node: Any, count: int) -> list[object]:
         if bound_of(node) is not None:  # keys and results alternate, oldest first
             return held[: 2 * size][-2 * count :]
         caches = [thing for thing in held if type(thing) is dict and len(thing) == size]
-        return [result for cache in caches[:1] for result in itertools.islice(reversed(cache.values()), count)]
+        return [pair for cache in caches[:1] for pair in itertools.islice(reversed(cache.items()), count)]
     if issubclass(type(node), dict):
         keys = list(itertools.islice(reversed(node), count))
         # The values of a weak dictionary are references

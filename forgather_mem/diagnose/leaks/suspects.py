@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from forgather_mem.diagnose.leaks.holder_kinds import KINDS, Held, kind_of, signature_of
+from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow, Line
+from forgather_mem.diagnose.leaks.holder_kinds import (
+    KINDS,
+    Held,
+    cure_of,
+    cure_of_cycle,
+    kind_of,
+    recorder,
+    signature_of,
+)
 from forgather_mem.diagnose.leaks.holder_lines import (
     bound_of_holder,
     line_of_function,
     lines_of_holder,
 )
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
-from forgather_mem.heap.allocation_window import AllocationWindow, Line
-from forgather_mem.heap.holder_names import names_of, slot_names
+from forgather_mem.heap.holder_names import module_names, names_of, slot_names
 from forgather_mem.heap.object_size import deep_bytes, inside, is_tensor, runs_workers
-from forgather_mem.heap.owner_paths import LRU_CACHE, attributes_of, has_attributes
+from forgather_mem.heap.owner_paths import LRU_CACHE, attributes_of, has_attributes, write_path
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.source_lines import (
     is_user_class,
@@ -23,16 +32,14 @@ from forgather_mem.source.source_lines import (
     line_name,
     source_line,
 )
-from forgather_mem.system.native_heap import unused_heap_bytes
 from forgather_mem.telemetry.report import LeakSuspect
 from forgather_mem.telemetry.report_schema import keys_of
-from forgather_mem.units import MIB, format_bytes
 
 MAX_SUSPECTS = 5
-_TRIMMED_BYTES = 64 * MIB  # free in the C library's heap: less is not worth a trim
 # The parts of a holder's name that vary from run to run: keys, and a function's current line
 _INDICES, _LINES = re.compile(r"\[[^\]]*\]"), re.compile(r"(\([^():]*):\d+(?=\))")
 _MODULE_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\.")
+_PARTS = re.compile(r"\._(?:modules|parameters|buffers)$")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,20 +111,24 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     if kind.iterators:
         ends = (path.index(f"({name})") + len(name) + 2 for name in kind.iterators if f"({name})" in path)
         path = path[: min(ends)]
+    elif not one.name and kind.name != "hooks":
+        path = _users_path(walk.way(one.position)) or path
     names = names_of(walk, one.position)
-    if one.kind == "size":
+    if one.kind == "size" and walk.parent(one.position) < 0 and isinstance(container, dict) and one.samples:
+        names = module_names(walk.label(one.position), container, one.samples[0], item=False)
+    elif one.kind == "size":
         names = slot_names(owner if attributes_of(owner) is container else container, path.rpartition(".")[2]) or names
     held = Held(one, container, path, owner)
     lines = lines_of_holder(held, kind, names)
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
-    bound = bound_of_holder(held)
+    bound = bound_of_holder(held, names)
     suspect = Suspect(
         type=type(container).__name__ if type(container) is not LRU_CACHE else "lru_cache",
         bytes_per_step=one.bytes_per_step,
         count_per_step=one.count_per_step if one.kind in ("items", "chain") else 0.0,
         held_by=path,
         each=signature_of(one),
-        cure=KINDS["dict"].cure if kind.name == "tensor" and isinstance(container, dict) else None,
+        cure=cure_of(kind, held),
         count=one.count if one.kind == "items" else None,
         bytes=int(one.count * one.each_bytes) if one.kind == "items" else None,
         kind=kind.name,
@@ -157,6 +168,7 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
         held_by=f"{telling.__name__}, in a reference cycle",
         each=", ".join(cls.__name__ for cls in ordered[:3]),
         kind="cycle",
+        cure=cure_of_cycle(telling),
         where="tensors" if tensors else "python",
     )
     if found is not None:
@@ -175,16 +187,23 @@ def made_suspects(line: Line | None, bytes_per_step: float) -> list[Suspect]:
 
 def native_suspect(bytes_per_step: float) -> Suspect:
     """Memory that no Python object holds."""
-    cure, free_bytes = KINDS["native"].cure, unused_heap_bytes()
-    if free_bytes >= _TRIMMED_BYTES:
-        cure = f"{format_bytes(free_bytes)} beside it are free: malloc_trim gives them back (actions.TrimHost); {cure}"
     return Suspect(
         type="native memory",
         bytes_per_step=bytes_per_step,
-        cure=cure,
+        cure=recorder(),
         kind="native",
         where="native",
     )
+
+
+def _users_path(way: Sequence[object]) -> str | None:
+    """The path from an object of the user's class, where one of a library's lies between; None if none does."""
+    owners = [thing for thing in way[:-1] if isinstance(thing, type) or has_attributes(thing)][-2:]
+    users = [is_user_class(thing if isinstance(thing, type) else type(thing)) for thing in owners]
+    if users != [True, False]:
+        return None
+    first = next(at for at, thing in enumerate(way) if thing is owners[0])
+    return _PARTS.sub("", f"{type(owners[0]).__name__}{write_path(way[first:])}")
 
 
 def _slot(container: object, value: object) -> str:

@@ -47,19 +47,20 @@ class LeakWatch:
         self._saw_python = False  # and that it is not what grows
         self._loader: weakref.ref[object] | None = None
         self._run = run
-        self._read_at = run.step
+        self._read_at, self._read_s = run.step, self._began_s
 
     def is_urgent(self) -> bool:
         """Whether this reading is not to be left out: it is time for one, or something may grow."""
         if self._look is not None or self._live.suspects:
             return True
         step = self._run.step
-        return step - self._read_at >= LEAK.widest_gap_frac * (step - self._first_step)
+        late = time.perf_counter() - self._read_s >= LEAK.widest_gap_s
+        return late or step - self._read_at >= LEAK.widest_gap_frac * (step - self._first_step)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._loader is None and (loader := moment.objects.get("train_dataloader")) is not None:
             self._loader = weakref.ref(loader)
-        self._read_at = moment.step
+        self._read_at, self._read_s = moment.step, time.perf_counter()
         values = self._sizes.read(moment.step)
         if self._look is not None and "native" in values:
             values["native"] -= self._look.own_bytes()
@@ -183,6 +184,7 @@ class LeakWatch:
                 self._suspects = max(found, self._suspects, key=_told)
         finally:
             look.drop()
+        del look  # its numbers are given back
         self._leave_out(before)
         if not self._suspects:
             return
@@ -190,7 +192,7 @@ class LeakWatch:
         _emit(run, leak)
         if self._live.alarm is None:
             self._warn(run, run.step)
-        else:
+        elif self._suspects[0].allocated_at:
             _print(run, f"{_held(self._suspects[0])}.")
 
     def _trends(self) -> dict[str, Trend]:

@@ -37,6 +37,9 @@ def worker_suspects(loader: object, bytes_per_step: float) -> list[Suspect]:
             lines = adding_lines(named, is_list)
             if lines:
                 found.append(_suspect(f"{owner}.{named.name}", lines[0], bytes_per_step, attribute=named.attribute))
+    for one in found:
+        if getattr(loader, "persistent_workers", False):
+            one.cure = f"{one.cure}; until then, start new workers each epoch: persistent_workers=False"
     return list({(one.held_by, one.allocated_at): one for one in found}.values())[:_MOST]
 
 

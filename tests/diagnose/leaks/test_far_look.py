@@ -156,3 +156,14 @@ def test_nothing_is_traced_where_somebody_else_traces() -> None:
     look.drop()
     assert tracemalloc.is_tracing()
     tracemalloc.stop()
+
+
+def test_a_tensor_has_the_line_that_made_it_where_no_source_names_its_holder() -> None:
+    optimizer = torch.optim.SGD([torch.ones(1)])
+
+    def step() -> None:
+        optimizer.state[torch.ones(1)] = {"average": torch.zeros(10_000)}
+
+    (top, *_) = suspects_of(step)
+    assert (top.held_by, top.kind) == ("SGD.state", "optimizer state")
+    assert top.source_line == 'optimizer.state[torch.ones(1)] = {"average": torch.zeros(10_000)}'

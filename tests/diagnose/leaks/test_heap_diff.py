@@ -9,10 +9,8 @@ from PIL import Image
 
 from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 from forgather_mem.diagnose.leaks.snapshot import grown, look
-from forgather_mem.diagnose.leaks.suspects import native_suspect
 from forgather_mem.heap.object_size import array_bytes
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.system.native_heap import unused_heap_bytes
 from tests.heap.test_reachable import Holder, suspects_after
 
 pytestmark = pytest.mark.alone(forked=True)
@@ -27,17 +25,6 @@ def test_pictures_and_buffers_of_c_are_as_large_as_their_memory() -> None:
     assert (top.held_by, round(top.bytes_per_step, -4)) == ("Holder.kept", 240_000)
     (top, *_) = suspects_after(lambda step: holder.kept.append((ctypes.c_double * 5_000)()))
     assert (top.held_by, round(top.bytes_per_step, -4)) == ("Holder.kept", 40_000)
-
-
-def test_malloc_trim_is_advised_only_where_much_is_free() -> None:
-    blocks = [torch.ones(25_000) for _ in range(1_000)]  # of the heap, below the size that is mapped
-    ends = blocks[::10]
-    if unused_heap_bytes() < 64 * 2**20:
-        assert "malloc_trim" not in str(native_suspect(1e6).cure)
-    blocks.clear()
-    assert unused_heap_bytes() > 64 * 2**20
-    assert "are free: malloc_trim gives them back" in str(native_suspect(1e6).cure)
-    assert ends
 
 
 class Keeps:

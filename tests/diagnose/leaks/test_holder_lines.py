@@ -16,7 +16,7 @@ def test_a_queue_with_a_size_is_limited() -> None:
     holder: Any = Holder()
     holder.outbox = queue.Queue(maxsize=300)
     (top, *_) = suspects_after(lambda step: holder.outbox.put(bytes(5_000 + step)))
-    assert top.bounded == "Queue.queue holds 300 at most"
+    assert top.bounded == "Holder.outbox.queue holds 300 at most"
 
 
 class Clips:
@@ -54,4 +54,4 @@ def test_a_parameter_has_no_rows_that_limit_its_hooks() -> None:
     hooks = weight._backward_hooks
     assert len(handles) == len(hooks) == 100
     grown = GrownObject(kind="items", position=0, count=100, count_per_step=1.0, each_bytes=5e3, samples=[])
-    assert bound_of_holder(Held(grown, hooks, "Parameter._backward_hooks", weight)) is None
+    assert bound_of_holder(Held(grown, hooks, "Parameter._backward_hooks", weight), []) is None
