@@ -116,7 +116,7 @@ package: $(READY)  ## the wheel and the source archive in dist/
 soak: $(READY) trackers  ## long: faults at random moments, millions of samples; needs chromium and chromedriver
 	$(BIN)/python -m pytest -q -m soak
 	NEEDS_BROWSER=1 $(BIN)/python -m pytest -q tests/page/test_assets.py
-	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q tests/config tests/formats tests/page/test_data.py tests/reporting
+	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q tests/config tests/formats tests/page/test_data.py tests/planning/loop tests/reporting
 
 bench: $(READY)  ## side by side with the peers; prints ratios
 	for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -34,6 +34,9 @@ IMPORTED = (
     "hypothesis", "torch", "transformers.trainer", "transformers.models.llama.modeling_llama",
     *("forgather_mem.callbacks." + name for name in ("leak_detector", "memory_loggers", "oom_reporter")),
     *("forgather_mem.launch." + name for name in ("at_exit", "loops", "outcome", "parent", "watching")),
+    *("forgather_mem.launch." + name for name in ("own_loop", "planned_remedies", "planning")),
+    *("forgather_mem.planning." + name for name in ("answers", "generation", "loop.script", "refusal", "trainer")),
+    "forgather_mem.diagnose.alerts.planned",
     "forgather_mem.callbacks.run_begin", "forgather_mem.engine.run", "forgather_mem.loops.observed",
     "forgather_mem.config.rendering.stranger", "pdb", "readline", "tomllib", *_PLUGINS,  # and what pytest does
 )  # fmt: skip
@@ -131,16 +134,16 @@ class _Forks:
     def pytest_runtestloop(self, session: Any) -> bool | None:
         """Until nothing more is asked for; in a fork pytest goes on with what was asked of it."""
         while self._asked is not None:
+            wanted = set(self._asked["tests"])
             pid = os.fork()
             if not pid:
                 self.is_one = True
                 self._lines.close()
                 self._connection.close()
                 _become(self._asked["environment"], self._printed.fileno())
-                wanted = set(self._asked["tests"])
                 session.items[:] = [item for item in session.items if item.nodeid in wanted]
                 return None
-            self.tell(*_wait(pid))
+            self.tell(*_wait(pid, TIMEOUT_S + 30 * len(wanted)))
             self._asked = json.loads(self._lines.readline() or "null")
         os._exit(0)
 
@@ -173,9 +176,9 @@ def end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _wait(pid: int) -> tuple[int, float]:
+def _wait(pid: int, timeout_s: float) -> tuple[int, float]:
     """The exit code and the CPU seconds."""
-    deadline_s = time.monotonic() + TIMEOUT_S
+    deadline_s = time.monotonic() + timeout_s
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends a test too, although it has a group of its own
         while time.monotonic() < deadline_s:
             ended, status, used = os.wait4(pid, os.WNOHANG)

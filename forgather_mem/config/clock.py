@@ -64,11 +64,15 @@ class CpuClock:
         """What has been taken until now."""
         return self.spent_s + (time.thread_time() - self._started_s if self._depth else 0.0)
 
+    def is_over(self) -> bool:
+        """Whether more than the limit has been taken."""
+        return self.taken_s() > self.limit_s
+
     def look(self) -> None:
         """Stop when the time is up.
 
         Raises:
             OutOfTime: when it is; the message is one for people.
         """
-        if self._depth and self.taken_s() > self.limit_s:
+        if self._depth and self.is_over():
             raise OutOfTime(f"this template takes more than {self.limit_s:.2g} s of CPU time")

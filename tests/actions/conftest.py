@@ -1,29 +1,15 @@
-"""A real run for the actions to take part in, without a trainer."""
+"""A real run for the actions to take part in."""
 
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from forgather_mem.engine.run import Run
-from forgather_mem.telemetry.records import Moment, Sample
-
-
-@pytest.fixture
-def run(tmp_path: Any) -> Iterator[Run]:
-    run = Run.begin(SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0))
-    yield run
-    run.close()
+from tests.bare_run import call
+from tests.bare_run import run as run
 
 
 @pytest.fixture
 def act(run: Run) -> Callable[..., dict[str, float]]:
     """Calls an action as the engine does."""
-
-    def call(action: Any, event: str = "step_end", **objects: Any) -> dict[str, float]:
-        moment = Moment(event, 1, 0.5, None, None, None, objects, run)
-        sample = Sample(event=event, step=1, epoch=0.5, time_s=0.0, values={})
-        return dict(run.begun(action)(moment, sample))
-
-    return call
+    return lambda action, *event, **objects: call(run, run.begun(action), *event, **objects)

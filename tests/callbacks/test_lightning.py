@@ -38,12 +38,13 @@ with warnings.catch_warnings():
 
     from forgather_mem.callbacks.lightning import LightningCallbacks
 
-pytestmark = [
+AS_LIGHTNING_WARNS = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.rank_zero.LightningDeprecationWarning"),
 ]
+pytestmark = AS_LIGHTNING_WARNS
 
 
 class Line(lightning.LightningModule):

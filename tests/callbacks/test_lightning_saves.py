@@ -20,13 +20,9 @@ with warnings.catch_warnings():
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     from forgather_mem.callbacks.lightning import LightningCallbacks
+    from tests.callbacks.test_lightning import AS_LIGHTNING_WARNS
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.rank_zero.LightningDeprecationWarning"),
-]
+pytestmark = AS_LIGHTNING_WARNS
 
 
 class Layer(lightning.LightningModule):

@@ -22,6 +22,7 @@ from tests.reporting.report_fixtures import built, text_of
 from tests.simulated_device import TOTAL_MIB, simulated_device
 from tests.training import make_trainer, tiny_model
 
+pytestmark = pytest.mark.alone(forked=True)  # each failure looks through the heap, of which all tests have more
 TOO_MANY = 2**50  # numbers, of four bytes each
 PHASES = ("data", "forward", "backward", "optimizer", "evaluate", "save", "generate", "startup")
 
@@ -320,7 +321,6 @@ def test_a_loop_of_ones_own_is_told_of_too(phase: str) -> None:
         assert oom["batch"] == {"rows": 2, "length": 8}
 
 
-@pytest.mark.fresh
 def test_the_text_follows_the_traceback_of_a_script(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("""
 import sys

@@ -1,28 +1,15 @@
 """What the functions on a traceback were doing when memory ran out."""
 
-from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
-import pytest
 import torch
 
 from forgather_mem.heap.failed_call import feeds_training, is_closure, loss_rows
+from tests.heap.test_census import entries
 
 
 def full(*_: Any, **__: Any) -> Any:
     raise MemoryError
-
-
-def entries(work: Callable[[], object]) -> list[TracebackType]:
-    """Those of the traceback from `work` on."""
-    with pytest.raises((MemoryError, RuntimeError)) as caught:
-        work()
-    found, part = [], caught.tb.tb_next
-    while part is not None:
-        found.append(part)
-        part = part.tb_next
-    return found
 
 
 def test_a_closure_takes_nothing() -> None:

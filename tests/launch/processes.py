@@ -98,9 +98,8 @@ def _waits(pid: int, calls: Sequence[str]) -> bool:
     """Whether it waits, in one of these system calls if there are any, and has nothing to take."""
     folder = Path(f"/proc/{pid}")
     told = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines())
-    if told["State"][0] not in "ST" or int(told["SigPnd"], 16) | int(told["ShdPnd"], 16):
-        return False
-    return not calls or (folder / "syscall").read_text().split()[0] in calls
+    is_idle = told["State"][0] in "ST" and not int(told["SigPnd"], 16) | int(told["ShdPnd"], 16)
+    return is_idle and (not calls or (folder / "syscall").read_text().split()[0] in calls)
 
 
 def children(pid: int) -> list[int]:

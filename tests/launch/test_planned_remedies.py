@@ -78,6 +78,7 @@ def test_the_trainer_is_as_before(tmp_path: Path) -> None:
     assert trainer.args.per_device_train_batch_size == ROWS
 
 
+@pytest.mark.fresh
 def test_a_plan_that_does_not_show_the_failure_is_not_used(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, eval_strategy="no")
     trainer.eval_dataset = None

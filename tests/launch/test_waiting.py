@@ -102,9 +102,6 @@ class Terminal:
         self._read_until(b"^C")
         settle(self.pid)
 
-    def enter(self) -> None:
-        os.write(self.file, b"\n")
-
     def close(self) -> int:
         """The exit code."""
         os.close(self.file)
@@ -117,7 +114,7 @@ def test_ctrl_c_twice_is_twice(tmp_path: Path, words: list[str]) -> None:
     terminal = Terminal(tmp_path, words, COUNTS)
     terminal.interrupt()
     terminal.interrupt()
-    terminal.enter()
+    os.write(terminal.file, b"\n")
     deadline = time.monotonic() + 60
     while not (tmp_path / "counts.txt").exists():  # closing the terminal is a signal, too
         assert time.monotonic() < deadline

@@ -67,11 +67,9 @@ class Counted(TorchDispatchMode):
 
 
 def alive_tensors() -> list[torch.Tensor]:
-    """All that have memory on the host, also those that are frozen for the collector."""
-    is_frozen = gc.get_freeze_count() > 0
-    gc.unfreeze()
+    """All that have memory on the host, but for what was imported, which a plan does not see either."""
     gc.collect()
-    found = [
+    return [
         one
         for one in gc.get_objects()
         if issubclass(type(one), torch.Tensor)
@@ -79,9 +77,6 @@ def alive_tensors() -> list[torch.Tensor]:
         and one.device.type == "cpu"
         and one.layout == torch.strided
     ]
-    if is_frozen:
-        gc.freeze()
-    return found
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:

@@ -11,7 +11,7 @@ from transformers import Trainer
 import forgather_mem
 from forgather_mem.planning.result import PhasePlan, Plan
 from tests.planning.counted import real_peak_bytes
-from tests.training import VOCABULARY, Tokens, make_trainer
+from tests.training import VOCABULARY, Bigrams, Tokens, make_trainer
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
@@ -22,7 +22,7 @@ LOGITS_BYTES = ROWS * LENGTH * VOCABULARY * 4
 def evaluating(folder: Path, rows: int = ROWS, **arguments: Any) -> Trainer:
     """A trainer that evaluates after its second step, with metrics of all logits."""
     settings = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8}
-    trainer = make_trainer(folder, **{**settings, **arguments})
+    trainer = make_trainer(folder, model=Bigrams(), **{**settings, **arguments})
     trainer.eval_dataset = Tokens(rows, LENGTH)
     trainer.compute_metrics = lambda _: {"seen": 1.0}
     return trainer

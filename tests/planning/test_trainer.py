@@ -15,7 +15,7 @@ from forgather_mem.callbacks import SimpleGarbageCollector
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.result import Plan
 from tests.planning.counted import real_peak_bytes
-from tests.training import Tokens, fingerprint, make_trainer
+from tests.training import Bigrams, Tokens, fingerprint, make_trainer
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
@@ -92,7 +92,7 @@ class KeepsGradients(TrainerCallback):
 
 
 def test_what_a_callback_keeps_of_each_step_makes_it_a_lower_bound(tmp_path: Path) -> None:
-    plan = forgather_mem.plan(make_trainer(tmp_path, [KeepsGradients()]))
+    plan = forgather_mem.plan(make_trainer(tmp_path, [KeepsGradients()], model=Bigrams()))
     (note,) = plan.notes
     assert note.startswith("Not in the plan is what comes after 64 batches: each keeps ")
     assert str(plan).startswith("Peak at least ")

@@ -158,18 +158,20 @@ def test_containers_and_plain_values_are_released_too() -> None:
 # ---- with cleanup() ----
 
 
-def test_an_error_that_leaves_the_job_keeps_no_frames(capsys: pytest.CaptureFixture[str]) -> None:
-    def train() -> None:
-        model = Thing()
-        watched.append(weakref.ref(model))
-        raise RuntimeError("diverged")
+def train(watched: list[weakref.ref[Thing]]) -> None:
+    """It fails, with a thing in its frame."""
+    model = Thing()
+    watched.append(weakref.ref(model))
+    raise RuntimeError("diverged")
 
+
+def test_an_error_that_leaves_the_job_keeps_no_frames(capsys: pytest.CaptureFixture[str]) -> None:
     watched: list[weakref.ref[Thing]] = []
     errors = []
     for _ in range(2):
         try:
             with cleanup("trial"):
-                train()
+                train(watched)
         except RuntimeError as error:
             errors.append(error)  # what a search does
     assert [ref() for ref in watched] == [None, None]
@@ -179,15 +181,10 @@ def test_an_error_that_leaves_the_job_keeps_no_frames(capsys: pytest.CaptureFixt
 
 
 def test_an_error_caught_and_kept_inside_the_job_keeps_no_frames_either() -> None:
-    def train() -> None:
-        model = Thing()
-        watched.append(weakref.ref(model))
-        raise RuntimeError
-
     watched: list[weakref.ref[Thing]] = []
     with cleanup(report=False) as job:
         try:
-            train()
+            train(watched)
         except RuntimeError as error:
             KEPT["failed"] = error
         assert watched[0]() is not None
@@ -197,14 +194,9 @@ def test_an_error_caught_and_kept_inside_the_job_keeps_no_frames_either() -> Non
 
 
 def test_an_error_that_was_there_before_the_job_is_left_alone() -> None:
-    def fail() -> None:
-        model = Thing()
-        watched.append(weakref.ref(model))
-        raise RuntimeError
-
     watched: list[weakref.ref[Thing]] = []
     try:
-        fail()
+        train(watched)
     except RuntimeError as error:
         KEPT["earlier"] = error
     with cleanup(report=False):

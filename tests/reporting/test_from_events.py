@@ -1,5 +1,6 @@
 """Curves, from the log or from TensorBoard's files."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,26 +17,36 @@ from tests.reporting.report_fixtures import all_well, parsed, text_of
 from tests.sinks.plain_run import PlainRun
 
 
-def test_log_and_tensorboard_page_give_the_same_curves(tmp_path: Path) -> None:
-    run = PlainRun(tmp_path)
-    sinks = [JsonlSink(tmp_path / "memory.rank0.jsonl"), TensorBoardSink(logging_dir=tmp_path / "events")]
+def write_both(folder: Path, steps: Sequence[dict[str, float]]) -> None:
+    """The page of a run, and its log, which is not closed: its report is made from the records."""
+    run = PlainRun(folder)
+    sinks = [JsonlSink(folder / "memory.rank0.jsonl"), TensorBoardSink(logging_dir=folder / "events")]
     for sink in sinks:
         sink.begin(run)
-    for step in range(1, 30):
-        values = {
+        for step, values in enumerate(steps, 1):
+            sink.write(Sample("step_end", step, None, 100.0 + step, values, 2))
+    sinks[1].end(run)
+
+
+def assert_same_curves(folder: Path, names: Iterable[str]) -> None:
+    of_log, of_page = read_readings(folder), read_readings(folder / "events")
+    assert of_log.steps == of_page.steps
+    for name in names:
+        assert of_log.column(name) == pytest.approx(of_page.column(name), rel=1e-6)
+
+
+def test_log_and_tensorboard_page_give_the_same_curves(tmp_path: Path) -> None:
+    steps = [
+        {
             "host/rss_bytes": step * GIB / 8,
             "device/step_peak_bytes": step * GIB / 4,
             "phase/device/backward_peak_bytes": 2.0 * GIB,
             "gc/pause_s": step / 1000,
         }
-        for sink in sinks:
-            sink.write(Sample("step_end", step, None, 100.0 + step, values, 2))
-    for sink in sinks:
-        sink.end(run)
-    of_log, of_page = read_readings(tmp_path), read_readings(tmp_path / "events")
-    assert of_log.steps == of_page.steps
-    for name in values:
-        assert of_log.column(name) == pytest.approx(of_page.column(name), rel=1e-6)
+        for step in range(1, 30)
+    ]
+    write_both(tmp_path, steps)
+    assert_same_curves(tmp_path, steps[0])
 
 
 def test_a_tensorboard_folder_is_told_by_the_run_that_names_it_or_without_an_end(tmp_path: Path) -> None:
@@ -57,12 +68,8 @@ def test_a_tensorboard_folder_is_told_by_the_run_that_names_it_or_without_an_end
 
 
 def test_several_devices_of_a_process_are_told_apart_in_both(tmp_path: Path) -> None:
-    run = PlainRun(tmp_path)
-    sinks = [JsonlSink(tmp_path / "memory.rank0.jsonl"), TensorBoardSink(logging_dir=tmp_path / "events")]
-    for sink in sinks:
-        sink.begin(run)
-    for step in range(1, 10):
-        values = {
+    steps = [
+        {
             "device/allocated_bytes": 1.0 * GIB,
             "device/reserved_bytes": 2.0 * GIB,
             "device/reserved_frac": 0.25,
@@ -71,9 +78,9 @@ def test_several_devices_of_a_process_are_told_apart_in_both(tmp_path: Path) -> 
             "device0/reserved_bytes": 3.0 * GIB,
             "device0/reserved_frac": 0.75,
         }
-        for sink in sinks:
-            sink.write(Sample("step_end", step, None, 100.0 + step, values, 2))
-    sinks[1].end(run)  # the log is not closed: its report is made from the records
+        for step in range(1, 10)
+    ]
+    write_both(tmp_path, steps)
     of_log, of_page = read_run(tmp_path), to_dict(report_of_events(tmp_path / "events"))
     for report in (of_log, of_page):
         devices = [
@@ -85,7 +92,4 @@ def test_several_devices_of_a_process_are_told_apart_in_both(tmp_path: Path) -> 
             ("gpu2", 1.5 * GIB),
             ("gpu0", 9 * GIB / 4),
         }
-    of_log_read, of_page_read = read_readings(tmp_path), read_readings(tmp_path / "events")
-    for name in values:
-        if not name.endswith("_frac"):
-            assert of_log_read.column(name) == pytest.approx(of_page_read.column(name), rel=1e-6)
+    assert_same_curves(tmp_path, (name for name in steps[0] if not name.endswith("_frac")))

@@ -4,12 +4,15 @@ import queue
 import sys
 from typing import Any
 
+import pytest
 import torch
 
 from forgather_mem.diagnose.leaks.holder_kinds import Held
 from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from tests.heap.test_reachable import Holder, suspects_after
+
+pytestmark = pytest.mark.alone(forked=True)  # each looks through the heap, of which all tests have more
 
 
 def test_a_queue_with_a_size_is_limited() -> None:

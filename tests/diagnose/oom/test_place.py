@@ -15,6 +15,8 @@ from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.place import failure_at, trained_by
 from tests.diagnose.oom.failures import FOUND
 
+pytestmark = pytest.mark.alone(forked=True)  # each failure looks through the heap, of which all tests have more
+
 
 def full(*_: Any, **__: Any) -> Any:
     raise MemoryError

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import forgather_mem
 
-pytestmark = pytest.mark.plans
+pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
 
 class Net(nn.Module):

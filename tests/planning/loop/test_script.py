@@ -26,7 +26,7 @@ TEACHERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@hypothesis.settings(max_examples=8, deadline=None)
+@hypothesis.settings(max_examples=hypothesis.settings.default.max_examples // 8)  # more in `make soak`
 @hypothesis.given(
     teacher=strategies.sampled_from(sorted(TEACHERS)),
     optimizers=strategies.lists(strategies.sampled_from(sorted(OPTIMIZERS)), min_size=1, max_size=2),
