@@ -112,7 +112,7 @@ def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         problem = f"started again, it ended with {process.returncode} before its training"
-        late = {"problem": f"it took more than {most_s:g} s (--advice-s)"} if is_late else {}
+        late: dict[str, object] = {"problem": f"it took more than {most_s:g} s (--advice-s)"} if is_late else {}
         try:
             answer = dict(json.loads(Path(folder, run_session.ANSWER).read_text(encoding="utf-8")))
             return answer if answer.get("kinds") else {**answer, **late}
