@@ -81,11 +81,12 @@ class Sources:
             TemplateError: if the file can't or must not be read.
             StrangersTemplate: if it may not be rendered here.
         """
-        known, found = self._loaded.get(name), self.searcher.find(name)
+        known = self._loaded.get(name)
+        if known is not None and known[0].is_current():
+            return known[1]
+        found = self.searcher.find(name)
         if found is None:
             return None
-        if known is not None and known[0] == found:
-            return known[1]
         if not self._is_own(found.file):
             raise StrangersTemplate(found.name)
         head = self.from_text(self.searcher.read(found), found.name, found.file)

@@ -66,6 +66,13 @@ class Found:
     file: Path
     stamp: tuple[int, int, int]
 
+    def is_current(self) -> bool:
+        """Whether the file is unchanged, which is known sooner than which file a name means."""
+        try:
+            return _stamp(os.stat(self.file)) == self.stamp
+        except ours(OSError):
+            return False
+
 
 @functools.cache  # while the process runs, it stays where it is
 def library() -> Path:
