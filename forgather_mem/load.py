@@ -16,9 +16,8 @@ from forgather_mem.telemetry.switch import is_switched_off, why_off
 
 if TYPE_CHECKING:
     from forgather_mem.config.policy.policy import Policy
-    from forgather_mem.engine.summary import RunSummary
     from forgather_mem.loops.observed import ObservedLoop
-    from forgather_mem.telemetry.report import RunReport
+    from forgather_mem.page.report_dict import Report
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ class _OwnTemplate(str):
 
 
 WATCH = _OwnTemplate("callbacks/watch.yaml")
-_MEMORY, _BASE = "callbacks/memory.yaml", "callbacks/base_callbacks.yaml"
+_BASE = "callbacks/base_callbacks.yaml"
 _TARGET = "trainer_callbacks"
 
 
@@ -70,16 +69,14 @@ def load_callbacks(
     """
     given = searchpath or allow or allow_files or policy or context_vars or variables
     here = [] if isinstance(template, _OwnTemplate) else ["."]
-    if target == _TARGET and not given and not (here and any(map(os.path.exists, (os.fspath(template), _BASE)))):
-        known = _known_callbacks(os.fspath(template))
-        if known is not None:
-            return known
+    name = os.fspath(template)
+    if (target, name) == (_TARGET, WATCH) and not given and not (here and any(map(os.path.exists, (name, _BASE)))):
+        return _watching()
     import_template_languages()
     from forgather_mem.config.check import callbacks_of, unused
     from forgather_mem.config.environment import ConfigEnvironment
 
     folders = [searchpath] if isinstance(searchpath, str | os.PathLike) else list(searchpath)
-    name = os.fspath(template)
     if os.path.isabs(name):
         folders, name = [os.path.dirname(name), *folders], os.path.basename(name)
     env = ConfigEnvironment([*folders, *here], allow=allow, allow_files=allow_files, policy=policy)
@@ -98,20 +95,14 @@ def import_template_languages() -> None:
         installed(name)
 
 
-def _known_callbacks(template: str) -> list[Any] | None:
-    """What our own template describes, without the template half: this saves 2 MiB and 30 ms. None for any other.
+def _watching() -> list[Any]:
+    """What the default template describes, without the template half: this saves 2 MiB and 30 ms.
 
     A test compares what both make. A template of that name in the current folder goes before ours.
     """
-    if template == WATCH:
-        from forgather_mem.callbacks import LeakDetector, MemoryCallback, OOMReporter
+    from forgather_mem.callbacks import LeakDetector, MemoryCallback, OOMReporter
 
-        return [MemoryCallback(), LeakDetector(), OOMReporter()]
-    if template == _MEMORY:
-        from forgather_mem.callbacks import ClearCacheCallback, SimpleGarbageCollector, TBMemoryLogger
-
-        return [SimpleGarbageCollector(), ClearCacheCallback(), TBMemoryLogger()]
-    return None
+    return [MemoryCallback(), LeakDetector(), OOMReporter()]
 
 
 def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: Any) -> Attached:
@@ -185,7 +176,7 @@ def watch(
         template: As for `load_callbacks`.
         output_dir: Our files go into `forgather_mem/<time>` below it, TensorBoard's into `runs`. None: only where the
             template or the environment names a place.
-        quiet: Don't print the report, to stderr, at the end, nor that no step was heard. `forgather-mem run` prints it
+        quiet: Don't print the report, to stderr, at the end, nor that no step was seen. `forgather-mem run` prints it
             in any case.
         options: Keyword arguments and variables of `load_callbacks`.
 
@@ -250,7 +241,7 @@ class WatchedLoop:
     def step(self) -> None:
         """A step is over: for a loop without an optimizer of torch, or with a compiled one.
 
-        Where an optimizer is heard, its steps count, and this does nothing.
+        Where an optimizer is seen, its steps count, and this does nothing.
         """
         self._loop.end_step()
 
@@ -332,53 +323,10 @@ class Attached:
             link.leave(self.callbacks)
 
 
-class Report(dict[str, Any]):
-    """Schema 1 as a dict that prints as the text for people, and that a notebook shows as its page."""
-
-    @classmethod
-    def of(cls, summary: RunSummary) -> Report:
-        """The report of a finished run, or of a running one up to now."""
-        from forgather_mem.reporting.build import build_report
-        from forgather_mem.telemetry.report_schema import to_dict
-
-        return cls(to_dict(build_report(summary)))
-
-    @classmethod
-    def of_nothing(cls, why: str) -> Report:
-        """The report of a training that was not watched: all its numbers are 0, and its text says why."""
-        from forgather_mem.engine.summary import RunSummary
-
-        summary = RunSummary()
-        summary.switched_off = [why]
-        return cls.of(summary)
-
-    def __str__(self) -> str:
-        from forgather_mem.reporting.text import report_text
-
-        if self["run"]["end"] and self["run"]["folder"]:
-            # Whoever waits for the script need not print it again
-            run_session.note(run_session.PRINTED, self["run"]["folder"])
-        return report_text(self._parsed())
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))  # shown by IPython
-
-    def _repr_html_(self) -> str:
-        from forgather_mem.page.data import run_data
-        from forgather_mem.page.html import framed
-
-        folder = self["run"]["folder"]
-        return framed([run_data(self._parsed(), folder if folder and os.path.isdir(folder) else None)])
-
-    def _parsed(self) -> RunReport:
-        from forgather_mem.telemetry.report import RunReport
-        from forgather_mem.telemetry.report_schema import from_dict
-
-        return from_dict(RunReport, self)
-
-
 def _report_of(callbacks: Sequence[Any], why_not: str | None) -> Report | None:
     """The report of the training that one of these takes part in; None if there is none and no reason why."""
+    from forgather_mem.page.report_dict import Report
+
     for callback in callbacks:
         summary = getattr(callback, "summary", None)
         if summary is not None:

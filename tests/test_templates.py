@@ -7,8 +7,10 @@ import pytest
 
 import forgather_mem
 from forgather_mem import ConfigEnvironment, load_callbacks
+from forgather_mem.actions import Adaptive
 from forgather_mem.callbacks import ClearCacheCallback, MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
 from forgather_mem.telemetry.rule import Rule
+from forgather_mem.triggers import AtEvent
 
 LIBRARY = Path(forgather_mem.__file__).parent.parent / "templates"
 SHIPPED = sorted(str(file.relative_to(LIBRARY)) for file in LIBRARY.rglob("*.yaml"))
@@ -44,10 +46,14 @@ def test_the_base_template_is_an_empty_list() -> None:
     assert load_callbacks("callbacks/base_callbacks.yaml") == []
 
 
-def test_memory_collects_clears_and_logs_with_the_defaults_of_the_callbacks() -> None:
+def test_memory_collects_where_a_pause_does_no_harm_and_backs_off_clears_and_logs() -> None:
     collector, clearer, logger = load_callbacks("callbacks/memory.yaml")
     assert type(collector) is SimpleGarbageCollector
-    assert (collector.collect_freq_epoch, collector.collect_freq_step, collector.verbose) == (1, None, False)
+    assert (collector.collect_freq_epoch, collector.collect_freq_step, collector.verbose) == (None, None, False)
+    (rule,) = collector.rules
+    assert repr(rule.when) == repr(AtEvent("evaluate", "save", "train_end"))
+    assert isinstance(rule.do[0], Adaptive)
+    assert isinstance(clearer.rules[0].do[0], Adaptive)
     assert type(clearer) is ClearCacheCallback
     assert (clearer.empty_cache_at, clearer.empty_cache_freq, clearer.garbage_collection) == ("epoch", 1, False)
     assert type(logger) is TBMemoryLogger

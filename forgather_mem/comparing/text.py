@@ -80,6 +80,9 @@ def sentences(comparison: Comparison) -> list[str]:
     for grown in comparison.grown:
         if grown.causes:
             told.append(f"{grown.part}: {'; '.join(map(_cause, grown.causes[: _TEXT.causes]))}")
+    differ = [one for one in comparison.settings if one.comparable]
+    if differ and not any(grown.causes for grown in comparison.grown):
+        told.append(f"settings that differ: {'; '.join(map(_cause, differ[: _TEXT.causes]))}")
     told += [f"new leak: {_leak(leak)}" for leak in comparison.new_leaks]
     told += [f"leak gone: {_leak(leak)}" for leak in comparison.gone_leaks]
     before, after = comparison.before, comparison.after
@@ -128,7 +131,7 @@ def _headline(comparison: Comparison) -> str:
         early = [one for one in comparison.differences if one.name == STARTUP and one.is_sure]
         return (
             f"No difference can be told: {name} {more} {where}, "
-            f"and {format_bytes(peak.high - peak.bytes)} more or less is what equal runs differ by."
+            f"which is within the noise of equal runs ({format_bytes(peak.high - peak.bytes)})."
             + "".join(f" Before the first step {it} {_more(one.bytes)}." for one in early)
         )
     if not grown:

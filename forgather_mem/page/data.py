@@ -14,7 +14,7 @@ from forgather_mem.errors import shown
 from forgather_mem.formats.jsonl import log_files
 from forgather_mem.page.readings import BETWEEN, MAX_RANKS_READ, Column, Readings, read_readings
 from forgather_mem.page.stacks import OOM, Stack, stacks
-from forgather_mem.page.tables import headline, tables
+from forgather_mem.page.tables import BADGES, headline, tables
 from forgather_mem.reporting.table import format_place, format_time
 from forgather_mem.reporting.text import report_text, script_name
 from forgather_mem.telemetry.report import NOT_JUDGED, OomReport, RunReport
@@ -85,6 +85,7 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
         "script": script_name(report),
         "ended": report.run.end,
         "kind": kind,
+        "badge": BADGES[kind],
         "verdict": verdict,
         "more": more,
         "text": report_text(report, every_suspect=True),

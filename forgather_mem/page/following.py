@@ -16,8 +16,11 @@ from forgather_mem.errors import ForgatherMemError, escape_controls, shown
 from forgather_mem.formats.jsonl import LogReader, LogReplaced, LogTail, log_files
 from forgather_mem.page.data import Json, page_data, run_data, shown_rank
 from forgather_mem.page.readings import Readings
+from forgather_mem.page.tables import in_short
+from forgather_mem.reporting.build import FILE_NAME
 from forgather_mem.reporting.run_dir import find_runs, run_report
 from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report_schema import read_report
 
 _FILES = ("report.", "memory.rank", "ring.rank", "events.")
 
@@ -59,18 +62,22 @@ class FollowedRuns:
         self._folder = Path(os.path.expanduser(folder))
         self._lock = threading.Lock()
         self._numbers: dict[Path, int] = {}
+        self._told: dict[Path, str] = {}
         self._followed: WeakValueDictionary[int, FollowedRun] = WeakValueDictionary()  # while somebody looks
         self._places = find_runs(self._folder)[: _PACE.most_runs]
         self._listed_s = time.monotonic()
 
     def listed(self) -> list[Json]:
-        """Number and name of each run, the newest first."""
+        """Number and name of each run, the newest first, and of those that have ended script, verdict and peak."""
         with self._lock:
             if time.monotonic() > self._listed_s + _PACE.listed_s:
                 with contextlib.suppress(ForgatherMemError, OSError):
                     self._places = find_runs(self._folder)[: _PACE.most_runs]
                 self._listed_s = time.monotonic()
-            return [{"id": self._number(place), "name": self._name(place)} for place in self._places]
+            return [
+                {"id": self._number(place), "name": self._name(place), "about": self._about(place)}
+                for place in self._places
+            ]
 
     def run(self, number: int) -> FollowedRun | None:
         """The run with this number; None for a number that was not given to any."""
@@ -82,6 +89,11 @@ class FollowedRuns:
 
     def _number(self, place: Path) -> int:
         return self._numbers.setdefault(place, len(self._numbers))
+
+    def _about(self, place: Path) -> str:
+        if place not in self._told and (report := read_report(place / FILE_NAME)[0]) is not None:
+            self._told[place] = escape_controls(in_short(report))  # a report is written when it is over
+        return self._told.get(place, "")
 
     def _name(self, place: Path) -> str:
         name = os.path.relpath(place, self._folder)

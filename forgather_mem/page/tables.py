@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from forgather_mem.reporting.problems import killed_lines, leak_lines, no_leak_sentence, oom_lines
-from forgather_mem.reporting.table import Table, format_place, ledger_table, parts_table, peaks_sentence
+from forgather_mem.reporting.table import Table, format_place, ledger_table, parts_table, peaks_sentence, places
+from forgather_mem.reporting.text import script_name
 from forgather_mem.telemetry.report import LeakReport, LeakSuspect, Planned, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
 _MAX_ROWS = 40
+BADGES = {
+    "leak": "LEAK", "oom": "OUT OF MEMORY", "killed": "ENDED", "well": "NO LEAK", "unknown": "NOT JUDGED",
+    "grows": "GROWS",
+}  # fmt: skip
 _WIDE = 10_000  # no line is folded
 
 
@@ -50,6 +55,12 @@ def headline(report: RunReport) -> tuple[str, str, str]:
             why = f"{why.rstrip('.')}{named}. {since[0].upper()}{since[1:]}"
         return "grows", f"{why.rstrip('.')}.", f"{more} {peaks}".strip()
     return "well" if leak.verdict == "no leak" else "unknown", peaks or told, told if peaks else ""
+
+
+def in_short(report: RunReport) -> str:
+    """Script, verdict and peak, for a list of runs."""
+    peaks = (f"{row.label.removesuffix(' used')} {format_bytes(row.peak_bytes)}" for row in places(report) if row.at)
+    return ", ".join([script_name(report), BADGES[headline(report)[0]].lower(), *peaks])
 
 
 def _since(leak: LeakReport) -> str:

@@ -10,7 +10,7 @@ from forgather_mem.telemetry.report import CleanupCall, Collector, LedgerRow, Ru
 from forgather_mem.units import MIB, format_bytes, format_duration, format_share
 
 _ACTIONS = {"collect": "collection", "clear": "clear", "trim": "trim"}
-_KEYS = {"collect": "gc", "clear": "clear_cache"}  # of callbacks/memory.yaml
+_WITHOUT = {"collect": "`gc: null`", "clear": "`clear_cache: null`"}  # in a child of callbacks/memory.yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,5 @@ def _given_back(row: LedgerRow, wall_s: float) -> str:
         told[-1] += f" ({format_bytes(retaken_bytes)} of it allocated again at once)"
     calls = f"{row.calls:,} {_ACTIONS[row.what]}s" if row.calls != 1 else _ACTIONS[row.what]
     if useless and row.calls >= _COSTS.enough_calls:
-        key = _KEYS.get(row.what)
-        without = f"`{key}: null`" if key else "leaving them out"
-        told[-1] += f": {without} saves {format_duration(cost_s)}"
+        told[-1] += f": {_WITHOUT.get(row.what, 'leaving them out')} saves {format_duration(cost_s)}"
     return f"our {calls} {', '.join(told[:-1])} and {told[-1]}."

@@ -20,7 +20,7 @@ def hints_of(peaks: Sequence[Peak], *, counts_passes: bool = False) -> Iterator[
     """
     if counts_passes:
         yield (
-            "No optimizer of torch was heard: each backward pass counts as a step. If a step has several, add "
+            "No optimizer of torch was seen: each backward pass counts as a step. If a step has several, add "
             "`watching = forgather_mem.watch()` before the loop and `watching.step()` at the end of each step."
         )
     highest = {peak.where: peak for peak in reversed(peaks)}
@@ -32,10 +32,10 @@ def hints_of(peaks: Sequence[Peak], *, counts_passes: bool = False) -> Iterator[
 
 
 def hints_without_steps() -> Iterator[str]:
-    """For this process, which took no step that we have heard of: how it would tell of steps, if it takes any."""
+    """For this process, in which no step was seen: how it would tell of steps, if it takes any."""
     # torch's own count in each thread: asking at the end costs a training nothing
     if getattr(sys.modules.get("torch.autograd"), "_get_sequence_nr", int)() >= _MANY_RECORDED:
         yield (
-            "No optimizer of torch was heard to step. If this script trains, add `watching = forgather_mem.watch()` "
+            "No optimizer of torch was seen to step. If this script trains, add `watching = forgather_mem.watch()` "
             "before its loop and `watching.step()` at the end of each step."
         )

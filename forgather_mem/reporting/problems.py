@@ -111,11 +111,9 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
         place += f", rank {oom.rank}"
     cause = ": a leak" if (oom.why_now or "").startswith("a leak") else ""
     lines = [f"OUT OF MEMORY   {place}, {at}{in_layer}{cause}"[:width]]
-    wanted = []
-    if oom.requested_bytes is not None:
-        wanted.append(f"Wanted {_exactly(oom.requested_bytes)}")
     limit_bytes = _limit_bytes(report, oom)
     of = f" of {format_bytes(limit_bytes)}{_whose(oom)}" if limit_bytes else ""
+    wanted = [f"wanted {_exactly(oom.requested_bytes)}"] if oom.requested_bytes is not None else []
     if oom.free_bytes is not None:
         wanted.append(f"free {format_bytes(oom.free_bytes)}{of}")
     elif wanted and of:

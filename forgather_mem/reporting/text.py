@@ -6,6 +6,7 @@ It is made from the report alone, so that a report read from a file gives the sa
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,18 +37,14 @@ from forgather_mem.units import GIB, format_duration
 MAX_LINES = 25
 _MAX_SWITCHED_OFF = 3
 _INDENT = 10
-_LABELS = (
-    "MEMORY", "STARTUP", "PARTS", "CLEAN-UP", "OWN COST", "OFF", "RANKS", "LEAK", "OUT OF MEMORY",
-    "WOULD HAVE FIT", "MAY HELP", "KILLED BY THE KERNEL", "MOST LIKELY KILLED", "KILLED", "ENDED",
-)  # fmt: skip
+# Of a section, or of what went wrong: words in capitals at the beginning of a line
+_LABEL = re.compile(r"^[A-Z]{2,}(?:[ -][A-Z]{2,})*", re.M)
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 T = TypeVar("T")
 
 
-def report_text(
-    report: RunReport, width: int = 80, color: bool = False, *, every_suspect: bool = False, with_table: bool = False
-) -> str:
+def report_text(report: RunReport, width: int = 80, color: bool = False, *, every_suspect: bool = False) -> str:
     """The report for a terminal: at most 25 lines of `width` columns; only a long path makes a line longer.
 
     Problems come first. A finished run without leaks gets the short form; others get a table of the memory at the
@@ -58,15 +55,14 @@ def report_text(
         width: Number of columns.
         color: Highlight the section names with terminal codes.
         every_suspect: Show all suspects of a leak in full, however many lines that takes.
-        with_table: Show the table also of a run in which all went well.
     """
     report = with_texts(report, escape_controls)  # so that no name begins a line of its own
     most = MAX_LINES - 2
     if every_suspect and report.leak.verdict == "leak":
         most += len(leak_lines(report, width, every_suspect=True)) - len(leak_lines(report, width))
-    body = _body(report, width, most, every_suspect, with_table)[:most]
+    body = _body(report, width, most, every_suspect)[:most]
     text = shown("\n".join([_head(report, width), *body, "=" * width]))
-    return "\n".join(map(_bold, text.split("\n"))) if color else text
+    return _LABEL.sub(rf"{_BOLD}\g<0>{_PLAIN}", text) if color else text
 
 
 def with_texts(value: T, change: Callable[[str], str]) -> T:
@@ -108,7 +104,7 @@ def path_from_here(path: str) -> str:
     return relative if is_there and not relative.startswith("..") else os.path.abspath(path)
 
 
-def _body(report: RunReport, width: int, most: int, every_suspect: bool, with_table: bool) -> list[str]:
+def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list[str]:
     if _is_of_nothing(report):
         return [line for why in report.switched_off for line in textwrap.wrap(f"{why}.", width)]
     if report.oom is not None:
@@ -120,7 +116,7 @@ def _body(report: RunReport, width: int, most: int, every_suspect: bool, with_ta
         if was_out_of_memory(report.killed):
             return _with_end(report, lines, most)
         return _with_end(report, [*lines, *table_lines(report)], most)
-    if _all_well(report) and not with_table:
+    if _all_well(report):
         return _short(report, width)
     return _long(report, width, most, every_suspect, before)
 
@@ -144,13 +140,14 @@ def _short(report: RunReport, width: int) -> list[str]:
     said = [peaks_sentence(report), no_leak_sentence(report)]
     said += [f"Startup {sentence}." for sentence in startup_sentences(report)]
     said += [f"Own cost {own_sentence(report)}.", *report.hints]
-    lines = [*_foretold(report, width), *textwrap.wrap(" ".join(said).strip(), width), *_taken_back(report, width)]
+    lines = _foretold(report, width) + textwrap.wrap(" ".join(said).strip(), width)
+    lines += _each("Taken back: ", report.leak.taken_back, width)
     lines += _section("RANKS", _ranks(report), width)
     lines += _section("PLAN", planned_sentences(report), width)
     lines += _section("CLEAN-UP", cleanup_sentences(report, brief=True), width)
     commands = _commands(report)
     together = " | ".join(commands)
-    return [*lines, together] if len(commands) > 1 and len(together) <= width else [*lines, *_pointers(report)]
+    return [*lines, together] if len(commands) > 1 and len(together) <= width else [*lines, *commands]
 
 
 def _error(report: RunReport, width: int) -> list[str]:
@@ -162,14 +159,13 @@ def _error(report: RunReport, width: int) -> list[str]:
     return textwrap.wrap(f"{at}{run.error}", width, subsequent_indent="  ", max_lines=3, placeholder=" ...")
 
 
-def _taken_back(report: RunReport, width: int) -> list[str]:
-    """What was said while the training ran and is no longer so."""
-    return [line for said in report.leak.taken_back for line in textwrap.wrap(f"Taken back: {said}.", width)]
+def _each(before: str, told: Iterable[str], width: int) -> list[str]:
+    """Of what was told while it ran: what came early, whatever came of it, or is no longer so."""
+    return [line for said in told for line in textwrap.wrap(f"{before}{said}.", width)]
 
 
 def _foretold(report: RunReport, width: int) -> list[str]:
-    """What was told early, whatever came of it."""
-    return [line for said in report.foretold for line in textwrap.wrap(f"Foretold at {said}.", width)]
+    return _each("Foretold at ", report.foretold, width)
 
 
 def _long(report: RunReport, width: int, most: int, every_suspect: bool, before: Sequence[str]) -> list[str]:
@@ -187,7 +183,7 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool, before:
             lines.append("No training step was seen; these numbers are for the whole process.")
         if not leaks:
             lines += textwrap.wrap(f"{peaks_sentence(report)} {no_leak_sentence(report)}".strip(), width)
-        lines += _taken_back(report, width)
+        lines += _each("Taken back: ", report.leak.taken_back, width)
         lines += [line for hint in report.hints for line in textwrap.wrap(hint, width)]
         lines += table_lines(report)
         lines += _section("STARTUP", startup_sentences(report), width)
@@ -279,6 +275,7 @@ def _extremes(label: str, peaks: Extremes) -> str:
 
 
 def _commands(report: RunReport) -> list[str]:
+    """Commands for more information; each can be pasted unchanged."""
     run = report.run
     commands = []
     if run.folder:
@@ -288,16 +285,6 @@ def _commands(report: RunReport) -> list[str]:
     return commands
 
 
-def _pointers(report: RunReport) -> list[str]:
-    """Commands for more information; each can be pasted unchanged."""
-    notes = {"forgather-mem": "--html FILE, --json, --markdown", "tensorboard": "the tab Memory, tags mem_*"}
-    lines = []
-    for command in _commands(report):
-        note = notes[command.split()[0]]
-        lines.append(f"{command:<44} {note}" if len(command) < 44 else command)
-    return lines
-
-
 def _with_end(report: RunReport, lines: Sequence[str], most: int) -> list[str]:
     """As many of these lines as leave room for the commands below them."""
     end = _end(report)
@@ -305,8 +292,8 @@ def _with_end(report: RunReport, lines: Sequence[str], most: int) -> list[str]:
 
 
 def _end(report: RunReport) -> list[str]:
-    pointers = _pointers(report)
-    return ["", *pointers] if pointers else []
+    commands = _commands(report)
+    return ["", *commands] if commands else []
 
 
 def _section(label: str, texts: Iterable[str], width: int, lines_a_text: int = 2) -> list[str]:
@@ -316,8 +303,3 @@ def _section(label: str, texts: Iterable[str], width: int, lines_a_text: int = 2
         wrapped = textwrap.wrap(text, width - _INDENT, max_lines=lines_a_text, placeholder=" ...") or [""]
         lines += [f"{'' if lines else label:<{_INDENT}}{wrapped[0]}", *(" " * _INDENT + line for line in wrapped[1:])]
     return lines
-
-
-def _bold(line: str) -> str:
-    label = next((label for label in _LABELS if line.startswith(label)), None)
-    return f"{_BOLD}{label}{_PLAIN}{line[len(label) :]}" if label else line

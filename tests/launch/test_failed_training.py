@@ -33,7 +33,7 @@ def report_of(oom: OomReport | None = None, **facts: Any) -> RunReport:
 
 
 def out_of_memory(**facts: Any) -> OomReport:
-    in_use = {"parameters": 100 * MIB, "activations": 500 * MIB, "mapped only": 60 * MIB, "other": 240 * MIB}
+    in_use = {"parameters": 100 * MIB, "activations": 500 * MIB, "reserved address space": 60 * MIB, "other": 240 * MIB}
     known = {"where": "host", "step": 3, "phase": "forward", "rank": 0, "requested_bytes": 80 * MIB,
              "free_bytes": 50 * MIB, "in_use": in_use, "batch": {"rows": 8, "length": 512}}  # fmt: skip
     return OomReport(**{**known, **facts})

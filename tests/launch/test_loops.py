@@ -170,7 +170,7 @@ def test_a_loop_that_tells_of_no_pass_is_told_what_to_add(tmp_path: Path) -> Non
     text = text.replace("parameter in model.parameters()", "parameter, gradient in zip(model.parameters(), gradients)")
     result, report = as_alone(tmp_path, text.replace("parameter.grad", "gradient") + "watching = None\nmain(150)\n")
     assert (report["steps"], len(report["hints"])) == (0, 1)
-    assert "No optimizer of torch was heard to step" in " ".join(result.report.split())
+    assert "No optimizer of torch was seen to step" in " ".join(result.report.split())
 
 
 @pytest.mark.fresh

@@ -124,6 +124,24 @@ def test_each_report_has_data_with_and_without_readings(make: object) -> None:
         assert json.loads(json.dumps(data, allow_nan=False))["text"].startswith("== forgather-mem ==")
 
 
+def test_out_of_memory_in_step_1_shows_what_was_in_use_and_what_was_wanted() -> None:
+    report = report_of("train.py", 0, 3.0, "oom")
+    in_use = {"activations": 700 * MIB, "Python and libraries": 200 * MIB, "reserved address space": 100 * MIB}
+    report["oom"] = {
+        "where": "host", "step": 1, "phase": "forward", "rank": 0, "requested_bytes": 500 * MIB,
+        "limit_bytes": 1100 * MIB, "limit": "container", "in_use": in_use, "error_type": "RuntimeError", "message": "",
+    }  # fmt: skip
+    data = page_data(parsed(report), Readings())
+    (stack,) = data["stacks"]
+    held = {label: numbers(part["values"])[-1] for part in stack["parts"] if (label := part["label"])}
+    assert held == {
+        "activations": 700 * MIB, "Python and libraries": 200 * MIB, "reserved address space": 100 * MIB,
+        "wanted, not there": 500 * MIB,
+    }  # fmt: skip
+    assert stack["limit"]["bytes"] == 1100 * MIB
+    assert numbers(data["steps"], unit=1) == [1, 1]
+
+
 def test_a_merged_report_of_very_many_ranks_has_short_tables() -> None:
     reports = []
     for rank in range(100):

@@ -13,11 +13,12 @@ from forgather_mem.formats.jsonl import finding_line, header_line, rotate, sampl
 from forgather_mem.page import following
 from forgather_mem.page.data import run_data
 from forgather_mem.page.following import FollowedRun, FollowedRuns
+from forgather_mem.reporting.build import write_report
 from forgather_mem.reporting.run_dir import run_report
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.units import MIB
 from tests.reporting.logs import log_of
-from tests.reporting.report_fixtures import leaking, out_of_memory, written
+from tests.reporting.report_fixtures import leaking, out_of_memory, parsed, written
 
 
 @pytest.fixture(autouse=True)
@@ -145,9 +146,14 @@ def test_runs_keep_their_numbers_when_others_come(tmp_path: Path, monkeypatch: p
     for age, name in enumerate(("new", "old\x1b[31m")):
         os.utime(log_of(tmp_path / name), (2e9 - age, 2e9 - age))
     runs = FollowedRuns(tmp_path)
-    assert runs.listed() == [{"id": 0, "name": "new"}, {"id": 1, "name": "old\\x1b[31m"}]
+    assert runs.listed() == [{"id": 0, "name": "new", "about": ""}, {"id": 1, "name": "old\\x1b[31m", "about": ""}]
     os.utime(log_of(tmp_path / "newest"), (3e9, 3e9))
-    assert runs.listed()[:2] == [{"id": 2, "name": "newest"}, {"id": 0, "name": "new"}]
+    write_report(parsed(leaking()), tmp_path / "new")
+    newest = {"id": 2, "name": "newest", "about": ""}
+    assert runs.listed()[:2] == [
+        newest,
+        {"id": 0, "name": "new", "about": "train.py, leak, GPU 0 41.3 GiB, host 8.8 GiB"},
+    ]
     run = runs.run(0)
     assert run is not None
     assert shown(run)["name"] == "new"
@@ -157,4 +163,4 @@ def test_runs_keep_their_numbers_when_others_come(tmp_path: Path, monkeypatch: p
 
 def test_a_run_by_itself_is_called_by_its_folder(tmp_path: Path) -> None:
     log_of(tmp_path / "20261120-120000")
-    assert FollowedRuns(tmp_path / "20261120-120000").listed() == [{"id": 0, "name": "20261120-120000"}]
+    assert FollowedRuns(tmp_path / "20261120-120000").listed() == [{"id": 0, "name": "20261120-120000", "about": ""}]

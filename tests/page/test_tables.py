@@ -49,11 +49,6 @@ def test_a_run_that_did_not_finish_says_how_it_ended(end: str | None, said: str)
     assert headline(parsed(report_of("train.py", 12, 3.0, end)))[1].startswith(said)
 
 
-def test_a_short_run_was_too_short_to_judge() -> None:
-    report = parsed(report_of("train.py", 12, 3.0, "finished", leak={"judged": True}))
-    assert headline(report)[1] == "No verdict on leaks before about 100 steps."
-
-
 def test_the_holder_has_its_code_line_and_its_cure() -> None:
     found = {title: (header, rows) for title, header, rows in tables(parsed(leaking()))}
     header, (row,) = found["Who holds what grows"]

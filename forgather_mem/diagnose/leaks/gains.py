@@ -133,14 +133,14 @@ def beyond_sentence(gain: Gain, leak_per_step: float) -> str | None:
 
     >>> gain = Gain(name="process", bytes=75 * MIB, steps=100, kept_bytes=25 * MIB)
     >>> beyond_sentence(gain, MIB / 2)
-    'The process grows 768.0 KiB a step, 256.0 KiB of it free memory between what is kept'
+    'The process grows 768.0 KiB a step, 256.0 KiB of it fragmentation'
     """
     beyond = gain.per_step - leak_per_step
     if beyond < _LIMITS.beyond_frac * leak_per_step or beyond < MOST_PER_STEP:
         return None
     text = f"The process grows {format_bytes(gain.per_step)} a step"
     if (free := min(beyond, gain.kept_bytes / gain.steps)) >= 0.1 * beyond:
-        text += f", {format_bytes(free)} of it free memory between what is kept"
+        text += f", {format_bytes(free)} of it fragmentation"
     if beyond - free >= MOST_PER_STEP and beyond - free >= 0.1 * beyond:
         text += f", {format_bytes(beyond - free)} of it in no size that is judged"
     return text

@@ -94,7 +94,7 @@ def _on_host(
         gone = name or _UNFINISHED.get(failure.phase, "temporary")
         in_use[gone] = in_use.get(gone, 0) + freed_bytes
     if whole:
-        in_use["mapped only"] = max(0, used_bytes - max(anonymous_bytes, sum(parts.values())))
+        in_use["reserved address space"] = max(0, used_bytes - max(anonymous_bytes, sum(parts.values())))
     else:
         in_use["data workers"] = workers_bytes
         failure.others_bytes = max(0, room.used_bytes - anonymous_bytes - workers_bytes)

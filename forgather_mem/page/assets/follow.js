@@ -38,7 +38,7 @@ class Follower {
     const list = await (await fetch('runs')).text(), {live, runs} = JSON.parse(list), chosen = this.select.value;
     if (list === this.list) return;
     Object.assign(this, {list, live});
-    this.select.replaceChildren(...runs.map(({id, name}) => element('option', {value: id}, name)));
+    this.select.replaceChildren(...runs.map(({id, name, about}) => element('option', {value: id}, about ? `${name}: ${about}` : name)));
     this.select.hidden = runs.length < 2;
     if (runs.some(({id}) => String(id) === chosen)) this.select.value = chosen;
     else if (runs.length) this.open();

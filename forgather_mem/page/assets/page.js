@@ -3,7 +3,6 @@
 'use strict';
 (() => {
 const KIB = 1024, UNITS = [['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 2 ** 10], ['B', 1]];
-const BADGES = {leak: 'LEAK', oom: 'OUT OF MEMORY', killed: 'ENDED', well: 'NO LEAK', unknown: 'NOT JUDGED', grows: 'GROWS'};
 const MARKS = {leak: ['\u25b6', 'growth begins'], alert: ['!', 'alerts'], oom: ['\u2715', 'out of memory'],
   killed: ['\u2715', 'last sign of life'], evaluation: ['\u25bc', 'evaluations'], checkpoint: ['\u25a0', 'checkpoints'],
   collect: ['\u25cf', 'our collections'], cache: ['\u25c6', 'cache clears'], trim: ['\u25cb', 'trims']};
@@ -175,7 +174,7 @@ class Page {
   }
 
   headline(run) {
-    return [make('h1', {class: run.kind}, make('span', {class: 'badge'}, BADGES[run.kind]), run.verdict),
+    return [make('h1', {class: run.kind}, make('span', {class: 'badge'}, run.badge), run.verdict),
       make('p', {class: 'more'}, run.more)];
   }
 

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback
 
 from forgather_mem import Every, Rule
 from forgather_mem.callbacks import MemoryCallback, OOMReporter
-from forgather_mem.load import Report
+from forgather_mem.page.report_dict import Report
 from forgather_mem.probes import PhaseProbe
 from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.sinks import Capture

@@ -13,7 +13,7 @@ from forgather_mem.callbacks import OOMReporter
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.heap.failed_call import CallbackFailure
-from forgather_mem.load import Report
+from forgather_mem.page.report_dict import Report
 from forgather_mem.system.procfs import KernelFile, kib_fields
 from forgather_mem.units import MIB
 from tests.diagnose.oom.failures import failure_of

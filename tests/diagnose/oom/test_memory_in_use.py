@@ -37,7 +37,7 @@ def test_on_the_host_the_parts_add_up_to_what_the_process_has() -> None:
     then = memory_then(HOST, "forward", model, optimizer, before_bytes=50 * MIB)
     anonymous = status_bytes("RssAnon")
     assert then.in_use["parameters"] == 4 * (10**6 + 1000)
-    own = sum(size for part, size in then.in_use.items() if part != "mapped only")
+    own = sum(size for part, size in then.in_use.items() if part != "reserved address space")
     assert own == pytest.approx(anonymous, abs=4 * MIB)
     assert then.in_use["Python and libraries"] >= 50 * MIB - then.in_use["parameters"]
     assert then.limit_bytes is not None
@@ -55,7 +55,7 @@ def test_what_the_census_has_found_is_named_and_the_rest_is_not_taken_for_it() -
     ]
     then = memory_then(HOST, "forward", None, None, census, before_bytes=before + 30 * MIB)
     assert (then.in_use["`data`"], then.in_use["activations"], then.in_use["small objects"]) == (30 * MIB, 7 * MIB, 9)
-    known = sum(size for part, size in then.in_use.items() if part not in ("mapped only", "other"))
+    known = sum(size for part, size in then.in_use.items() if part not in ("reserved address space", "other"))
     assert known >= 0.9 * status_bytes("RssAnon")
     assert len(data) > 0
 

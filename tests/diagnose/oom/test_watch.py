@@ -9,7 +9,7 @@ import pytest
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from forgather_mem.callbacks import LeakDetector, OOMReporter
-from forgather_mem.load import Report
+from forgather_mem.page.report_dict import Report
 from forgather_mem.system.procfs import KernelFile, kib_fields
 from forgather_mem.units import MIB
 from tests.training import Bigrams, Tokens
