@@ -254,17 +254,18 @@ def largest_of(
         rows = [measured[row].sizes for row in batches[number]] if measured else []
         return [[row.get(name, 0) for row in rows] for name in rows[0]] if rows else [[1] * len(batches[number])]
 
-    def bytes_of(number: int) -> tuple[int, bool, int, PlannedShape]:
+    def bytes_of(number: int) -> tuple[int, bool, PlannedShape]:
         batch = collate([dataset[row] for row in batches[number]])
-        return sum(tensor.nbytes for tensor in tensors_among(batch)), _is_padded(batch), -number, shape_of(batch)
+        return sum(tensor.nbytes for tensor in tensors_among(batch)), _is_padded(batch), shape_of(batch)
 
     later = among or range(each, len(batches)) or range(len(batches))
     padded = heapq.nlargest(_COLLATED, later, key=lambda number: sum(len(of) * max(of) for of in sizes(number)))
     joined = heapq.nlargest(_COLLATED, later, key=lambda number: sum(map(sum, sizes(number))))
     with _disable_current_modes(), torch.random.fork_rng(devices=[]):
         try:
-            size, _, number, shape = max(map(bytes_of, dict.fromkeys([*padded, *joined])))
-            return Coming(batches, each, -number, size, shape)
+            found = {number: bytes_of(number) for number in dict.fromkeys([*padded, *joined])}
+            number = max(found, key=lambda number: found[number][:2])
+            return Coming(batches, each, number, found[number][0], found[number][2])
         except Exception:  # noqa: BLE001  # the collator's own, which the training meets as well
             return None
 

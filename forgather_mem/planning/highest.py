@@ -51,6 +51,7 @@ def _highest(first: Told, made: Callable[[StandIns], Plan], not_done: Lines, mos
     best = first
     tried: set[str] = set()
     depends: dict[str, int] = {}
+    masks_matter = True
     for number in range(1, most_plans):
         todo = [line for line in best.answers.lines() if line not in tried]
         if not todo:
@@ -62,8 +63,9 @@ def _highest(first: Told, made: Callable[[StandIns], Plan], not_done: Lines, mos
         told = in_a_child(partial(_told, made, StandIns(best.answers.otherwise ^ other)), not_done=not_done)
         if best.plan and told.plan:
             if told.plan.phases == best.plan.phases and number == 1:
-                best.answers.masks.clear()
+                masks_matter = False
                 break
+            masks_matter &= other != {MASKS} or told.plan.peak_bytes != best.plan.peak_bytes
             if told.plan.peak_bytes != best.plan.peak_bytes and len(other) == 1:
                 depends[next(iter(other))] = min(told.plan.peak_bytes, best.plan.peak_bytes)
         if len(other) == 1:
@@ -74,7 +76,7 @@ def _highest(first: Told, made: Callable[[StandIns], Plan], not_done: Lines, mos
             best = told
     if best.plan is None:
         raise PlanError("\n".join([first.problem, *notes_of(not_done, first.problem)]))
-    if MASKS in tried and MASKS not in depends:
+    if not masks_matter:
         best.answers.masks.clear()
     return best.plan.with_notes([*best.answers.notes(), *_dependence(depends, best)])
 

@@ -97,7 +97,8 @@ class StandIns:
     def lines(self) -> dict[str, list[str]]:
         """What can be answered otherwise, each with the lines that have asked for it."""
         kinds = {NUMBERS: self.numbers, CHOICES: self.choices, MASKS: self.masks}
-        return {**{line: [line] for line in self.conditions}, **{kind: [*of] for kind, of in kinds.items() if of}}
+        # The condition asked for last is the last: a plan may have failed for it
+        return {**{kind: [*of] for kind, of in kinds.items() if of}, **{line: [line] for line in self.conditions}}
 
     def notes(self) -> list[str]:
         """What was answered."""

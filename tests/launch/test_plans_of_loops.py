@@ -167,9 +167,43 @@ for row, label in data():
         return loss
     optimizer.step(closure)
 """
+TWICE = """
+def train(last, batch_size):
+    model = net(last=last)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for row, label in data(256, batch_size):
+        F.cross_entropy(model(row), label).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+train(10, 16)
+train(2000, 64)
+"""
+FINDER = """
+model = net(last=500)
+def train(optimizer, size, steps):
+    for _ in range(steps):
+        F.cross_entropy(model(torch.randn(size, 64)), torch.randint(10, (size,))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+train(torch.optim.SGD(model.parameters(), lr=0.1), 8, 4)
+train(torch.optim.AdamW(model.parameters()), 128, 5)
+"""
+PADDED = """
+def collate(rows):
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True)
+rows = [torch.ones(length, 64) for length in (9, 3, 5, 8, 20, 4, 7, 30, 6, 8, 33, 5, 31, 30, 2, 1)]
+model = net(hidden=512)
+optimizer = torch.optim.AdamW(model.parameters())
+for number, row in enumerate(torch.utils.data.DataLoader(rows, 2, collate_fn=collate)):
+    model(row).mean().backward()
+    if number % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
 LOOPS = {
     "accelerate": ACCELERATE, "accumulates": ACCUMULATES, "by hand": BY_HAND, "checkpoints": CHECKPOINTS,
     "closure": CLOSURE, "evaluates first": EVALUATES_FIRST, "evaluates later": EVALUATES_LATER, "fabric": FABRIC,
+    "finder": FINDER, "padded": PADDED, "twice": TWICE,
     "gan": GAN, "in backward": IN_BACKWARD, "lightning": LIGHTNING, "penalty": PENALTY,
 }  # fmt: skip
 
@@ -200,6 +234,7 @@ def test_a_plan_is_what_the_tensors_take(tmp_path: Path, name: str) -> None:
     real, plan = real_peak_bytes(tmp_path, LOOPS[name]), plan_of(tmp_path, LOOPS[name])
     assert plan["peak_bytes"] == pytest.approx(real, abs=SLACK_BYTES)
     assert (plan["phase"] == "evaluate") == name.startswith("evaluates")
+    assert (plan["bound"], plan["lengths_differ"]) == ("exact", name == "padded")
 
 
 @pytest.mark.fresh
@@ -311,7 +346,7 @@ def works_in(pid: str) -> Path | None:
             "goes on",
         ),
         (
-            "while True:\n    try:\n        if model(torch.ones(2, 64)).argmax(1).bincount().sum() < 0: break\n"
+            "while True:\n    try:\n        if model(torch.ones(2, 64)).long().flatten().bincount().sum() < 0: break\n"
             "    except Exception: continue\n    optimizer.step()",
             1,
             "the script has ended before a whole step could be planned",

@@ -115,7 +115,7 @@ def test_no_evaluation_is_planned_where_there_will_be_none(tmp_path: Path) -> No
 
 def test_an_evaluation_that_needs_values_is_named_and_the_training_planned(tmp_path: Path) -> None:
     def chosen(logits: torch.Tensor, _: object) -> torch.Tensor:
-        return logits.argmax(-1).flatten().bincount()
+        return logits.long().flatten().bincount()
 
     trainer = evaluating(tmp_path)
     trainer.preprocess_logits_for_metrics = chosen
@@ -123,4 +123,4 @@ def test_an_evaluation_that_needs_values_is_named_and_the_training_planned(tmp_p
     assert plan.phase in ("backward", "forward")  # the latter in old transformers
     (note,) = plan.notes
     assert note.startswith("The evaluation is not planned: ")
-    assert "return logits.argmax(-1).flatten().bincount()" in note
+    assert "return logits.long().flatten().bincount()" in note

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
 
 def counts_how_often(loss: torch.Tensor) -> None:
-    loss.argmax(-1).bincount()
+    loss.flatten().long().bincount()
 
 
 def is_wrong(loss: torch.Tensor) -> None:
@@ -24,7 +24,10 @@ def is_wrong(loss: torch.Tensor) -> None:
 @pytest.mark.parametrize(
     ("then", "told"),
     [
-        (counts_how_often, r"test_refusal.py:\d+ \(loss.argmax\(-1\).bincount\(\)\): the size of what aten.bincount"),
+        (
+            counts_how_often,
+            r"test_refusal.py:\d+ \(loss.flatten\(\).long\(\).bincount\(\)\): the size of what aten.bincount",
+        ),
         (is_wrong, r"\(loss.view\(7, 7\)\): RuntimeError: shape '\[7, 7\]' is invalid"),
     ],
 )

@@ -38,9 +38,26 @@ def is_checked(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 
 def chooses(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    first, *others = model.children()
+    features = first(batch)
+    chosen = features.max(-1).values > -1e9
+    return cross_entropy(nn.Sequential(*others)(features[chosen]), LABELS[chosen])
+
+
+def chooses_little(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     logits = model(batch)
     chosen = logits.max(-1).values > -1e9
     return cross_entropy(logits[chosen], LABELS[chosen])
+
+
+def routes(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    """As a mixture of experts does: each row goes to two of five, and each of these has its rows."""
+    logits = model(batch)
+    experts = logits[:, :5].topk(2, -1).indices
+    losses = [
+        cross_entropy(logits[rows], LABELS[rows]) for rows in (torch.where(experts == one)[0] for one in range(5))
+    ]
+    return torch.stack(losses).nanmean()
 
 
 def goes_again(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -54,6 +71,8 @@ def goes_again(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         (logs, "A value was taken as 1 (tests/planning/test_stand_ins.py:"),
         (is_checked, ""),
         (chooses, "All is planned of what a mask chooses (tests/planning/test_stand_ins.py:"),
+        (chooses_little, ""),
+        (routes, ""),
         (goes_again, "The peak depends on a value (tests/planning/test_stand_ins.py:"),
     ],
 )
@@ -74,6 +93,7 @@ def test_a_training_that_asks_for_values_is_planned_at_its_highest(how: Loss, to
     assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.001)
     assert "".join(plan.notes).startswith(told)
     assert len(plan.notes) == bool(told)
+    assert plan.bound == ("at most" if how in (chooses, goes_again) else "exact")
 
 
 def test_arrays_hold_the_memory_of_their_tensors() -> None:

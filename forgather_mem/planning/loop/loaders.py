@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from torch.utils.data import _DatasetKind
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
@@ -46,7 +46,7 @@ class Loaders:
     def __init__(self, loop: Loop, iterators: Iterable[Any]) -> None:
         self._loop = loop
         self._met = WeakKeyDictionary[Any, Rounds | None]()  # iterators; of an evaluation its rounds
-        self._waiting = WeakSet[Any]()  # of those whose largest batch is still to come
+        self._waiting = set[int]()  # iterators, by id, whose largest batch is still to come
         self._rows: dict[int, list[Row]] = {}  # by data set
         self._planned_bytes: dict[tuple[int, int], int] = {}  # of the largest batch, by data set and size
         for one in iterators:
@@ -67,10 +67,8 @@ class Loaders:
             if rounds is not None and not rounds.go_on():
                 loop.notes += rounds.notes()
                 raise StopIteration
-            is_known = iterator not in self._waiting
-            if (
-                rounds is None and is_known and loop.passes and loop.is_through()
-            ):  # what follows an epoch is planned, too
+            is_enough = loop.passes and id(iterator) not in self._waiting and loop.is_through()
+            if rounds is None and is_enough:  # what follows an epoch is planned, too
                 raise StopIteration
             try:
                 return follow(iterator)
@@ -116,12 +114,15 @@ class Loaders:
         measured = self._rows[key[0]]
         differ = len({row.length for row in measured}) > 1 or not hasattr(iterator._index_sampler, "batch_size")
 
+        name, taken = id(iterator), iterator._num_yielded  # the iterator has these functions, which are not to keep it
+        self._waiting.discard(name)
+
         @functools.cache
         def largest(*among: int) -> Coming | None:
             return largest_of(known, measured, 1, fetcher, among) if differ and among else None
 
         def of_training() -> Iterator[Numbers]:
-            taken, number = iterator._num_yielded, 0
+            number = 0
             while number < len(known) and loop.rounds.step == 1:
                 yield known[number]
                 number += 1
@@ -131,14 +132,14 @@ class Loaders:
             found = [one for one in (largest(*numbers) for numbers in among) if one is not None]
             loop.notes += [] if self._planned_bytes.get(key) else [one.note() for one in found[:1]]
             self._planned_bytes[key] = max([self._planned_bytes.get(key, 0), *(one.bytes for one in found)])
-            self._waiting.add(iterator)
+            self._waiting.add(name)
             for at in sorted({one.largest for one in found}):
                 begin, end = at - (at - number) % loop.each, at + loop.each - (taken + at) % loop.each
                 yield from known[max(begin, number) : at]
                 loop.again()
                 yield from known[max(at, number) : end]
                 number = max(end, number)
-            self._waiting.discard(iterator)
+            self._waiting.discard(name)
             yield from known[number:]
 
         def of_evaluation() -> Iterator[Numbers]:

@@ -30,9 +30,10 @@ _NUMBERS = {"on_log": "logs", "on_evaluate": "metrics"}
 
 def tell_phases(
     log: StorageLog,
-    models: Sequence[torch.nn.Module],
+    models: Iterable[torch.nn.Module],
     then: Callable[[torch.optim.Optimizer], None],
     notes: list[str],
+    hear_calls: bool = True,
 ) -> None:
     """The call of a model begins "forward", `backward()` "backward"; then it is "optimizer" until the next call.
 
@@ -41,6 +42,7 @@ def tell_phases(
         models: That are trained.
         then: Called with each optimizer that has stepped.
         notes: Told if torch can't be followed.
+        hear_calls: Whether calls of the models are told of.
     """
 
     def forward(_: object, args: Sequence[object], keywords: Mapping[str, object]) -> None:
@@ -65,7 +67,7 @@ def tell_phases(
             log.saw(tensor, "optimizer")
         then(optimizer)
 
-    for model in models:
+    for model in models if hear_calls else ():
         model.register_forward_pre_hook(forward, with_kwargs=True)
     around_passes(partial(_pass, log, saw_gradients), notes)
     register_optimizer_step_pre_hook(stepping)

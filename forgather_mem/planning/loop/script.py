@@ -153,7 +153,7 @@ class Loop:
     ) -> None:
         self._stage, self.wanted, self._answers = stage, wanted.shape, answers
         self.log, self.notes = stage.log, stage.notes
-        self._models, self._stepping = nn.ModuleList(models), WeakSet[nn.Module]()
+        self._models, self._stepping = WeakSet[nn.Module](models), WeakSet[nn.Module]()
         self._trained = _of_optimizers(optimizers)
         self.rounds = Rounds(self.log, optimizers)
         self.shapes: list[PlannedShape] = []
@@ -183,7 +183,7 @@ class Loop:
                 self.log.saw(parameter, "parameters")
         for leaf, gradient in gradients:  # the step goes on with them
             leaf.grad = self._stage.mode.unknown(gradient)
-        self._models.extend(models)
+        self._models.update(models)
         self.rounds = Rounds(self.log, optimizers)
         let_no_queue_wait(alive.all_of(Queue), self.notes)
         self.is_certain, self.skipped = is_late, int(is_late or self.wanted != PlannedShape())
@@ -192,7 +192,7 @@ class Loop:
     def begin(self, tell: Tell) -> None:
         """Compute nothing from now on, until the script ends or it is enough: then tell the parent."""
         self._tell = tell
-        tell_phases(self.log, [self._models], self._stepped, self.notes)
+        tell_phases(self.log, self._models, self._stepped, self.notes, hear_calls=False)
         register_optimizer_step_pre_hook(self._steps)
         around_passes(self._pass, self.notes)
         replace("torch.utils:swap_tensors", lambda _: swap, self.notes)  # `Module.to`: it refuses weights in use
@@ -300,7 +300,7 @@ class Loop:
         parameters = list(module.parameters())
         if any(type(one) is nn.Parameter for one in parameters):  # made since
             Emptied(self._stage.mode, self.log).model(module)
-            self._models.append(module)
+            self._models.add(module)
         if parameters and self.log.phase != "backward":  # else it is called again by checkpointing
             self._calls += 1
             self._begin("forward" if torch.is_grad_enabled() else "evaluate", parameters)
