@@ -112,13 +112,13 @@ def _observed_loop() -> ObservedLoop:
     from forgather_mem.loops.state import default_arguments
 
     arguments = default_arguments()
-    arguments.output_dir = _folder()
+    arguments.output_dir = output_folder()
     loop = ObservedLoop(arguments, callbacks_of_run, gives_way=True)
     LOOPS.add(loop)
     return loop
 
 
-def _folder() -> str:
+def output_folder() -> str:
     """The folder below which `forgather_mem/<time>` lies: where the run has its own."""
     session = run_session.folder()
     if session is None:

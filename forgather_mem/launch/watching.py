@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_callback import MemoryCallback
 from forgather_mem.callbacks.trainer.link import Link
+from forgather_mem.launch.loops import output_folder
 from forgather_mem.load import WATCH, attach, import_template_languages, load_callbacks
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry import run_session
@@ -57,10 +58,11 @@ def add_to(trainer: Any) -> None:
 
 
 def add_to_loop(loop: TrainingLoop) -> None:
-    """Watch a `TrainingLoop` of the script's own, unless it is watched already."""
-    if not any(type(known) is MemoryCallback for known in loop.callback_handler.callbacks):
-        for callback in callbacks_of_run():
-            loop.add_callback(callback)
+    """Watch a `TrainingLoop` of the script's own; one that is watched gets only what the report is made from."""
+    is_watched = any(type(known) is MemoryCallback for known in loop.callback_handler.callbacks)
+    loop.args.output_dir = getattr(loop.args, "output_dir", None) or output_folder()
+    for callback in callbacks_of_run()[: 1 if is_watched else None]:
+        loop.add_callback(callback)
 
 
 def template_and_options() -> tuple[str, dict[str, Any]]:
