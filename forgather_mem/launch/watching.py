@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_callback import MemoryCallback
 from forgather_mem.callbacks.trainer.link import Link
-from forgather_mem.launch.loops import output_folder
 from forgather_mem.load import WATCH, attach, import_template_languages, load_callbacks
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry import run_session
@@ -82,3 +81,12 @@ def callbacks_of_run() -> list[TrainerCallback]:
     """The callbacks of `forgather-mem run` for a training without a Trainer."""
     template, options = template_and_options()
     return [RuleCallback([], [JsonlSink(), BlackBoxSink()]), *load_callbacks(template, **options)]
+
+
+def output_folder() -> str:
+    """The folder below which `forgather_mem/<time>` lies: where the run has its own."""
+    session = run_session.folder()
+    if session is None:
+        return "."
+    place = os.path.dirname(session)
+    return os.path.dirname(place) if os.path.basename(place) == "forgather_mem" else session
