@@ -107,24 +107,15 @@ def _is_told_of() -> bool:
 
 
 def _observed_loop() -> ObservedLoop:
-    from forgather_mem.launch.watching import callbacks_of_run
+    from forgather_mem.launch.watching import callbacks_of_run, output_folder
     from forgather_mem.loops.observed import LOOPS, ObservedLoop
     from forgather_mem.loops.state import default_arguments
 
     arguments = default_arguments()
-    arguments.output_dir = _folder()
+    arguments.output_dir = output_folder()
     loop = ObservedLoop(arguments, callbacks_of_run, gives_way=True)
     LOOPS.add(loop)
     return loop
-
-
-def _folder() -> str:
-    """The folder below which `forgather_mem/<time>` lies: where the run has its own."""
-    session = run_session.folder()
-    if session is None:
-        return "."
-    place = os.path.dirname(session)
-    return os.path.dirname(place) if os.path.basename(place) == "forgather_mem" else session
 
 
 class BackwardPasses:

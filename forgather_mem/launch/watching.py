@@ -57,10 +57,11 @@ def add_to(trainer: Any) -> None:
 
 
 def add_to_loop(loop: TrainingLoop) -> None:
-    """Watch a `TrainingLoop` of the script's own, unless it is watched already."""
-    if not any(type(known) is MemoryCallback for known in loop.callback_handler.callbacks):
-        for callback in callbacks_of_run():
-            loop.add_callback(callback)
+    """Watch a `TrainingLoop` of the script's own; one that is watched gets only what the report is made from."""
+    is_watched = any(type(known) is MemoryCallback for known in loop.callback_handler.callbacks)
+    loop.args.output_dir = getattr(loop.args, "output_dir", None) or output_folder()
+    for callback in callbacks_of_run()[: 1 if is_watched else None]:
+        loop.add_callback(callback)
 
 
 def template_and_options() -> tuple[str, dict[str, Any]]:
@@ -80,3 +81,12 @@ def callbacks_of_run() -> list[TrainerCallback]:
     """The callbacks of `forgather-mem run` for a training without a Trainer."""
     template, options = template_and_options()
     return [RuleCallback([], [JsonlSink(), BlackBoxSink()]), *load_callbacks(template, **options)]
+
+
+def output_folder() -> str:
+    """The folder below which `forgather_mem/<time>` lies: where the run has its own."""
+    session = run_session.folder()
+    if session is None:
+        return "."
+    place = os.path.dirname(session)
+    return os.path.dirname(place) if os.path.basename(place) == "forgather_mem" else session

@@ -218,3 +218,41 @@ def test_a_script_that_calls_watch_is_watched_once_and_its_report_printed_once(t
     result = taken_apart(run_forked([*RUN, "script.py"], tmp_path))
     assert (result.report.count(REPORT), result.plain.code) == (1, 0)
     assert len(list(tmp_path.glob("forgather_mem/*/report.json"))) == 2
+
+
+OWN = """
+import torch
+from forgather_mem import TrainingLoop
+from forgather_mem import callbacks
+
+model, kept = torch.nn.Linear(8, 8), []
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loop = TrainingLoop(model, optimizer, callbacks=[callbacks.CALLBACK])
+with loop.train():
+    for _ in range(STEPS):
+        with loop.step():
+            kept.append(torch.zeros(20_000))
+            model(torch.randn(64, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize(
+    ("callback", "steps", "told"),
+    [
+        ("LeakDetector()", 160, "LEAK   tensors on the host grow 78"),
+        ("SimpleGarbageCollector(1)", 30, " 30 steps, "),
+        ("ProgressCallback()", 30, " 30 steps, "),
+        ("ClearCacheCallback()", 30, " 30 steps, "),
+        ("MemoryCallback()", 30, " 30 steps, "),
+    ],
+)
+def test_a_loop_with_a_callback_of_its_own_is_in_the_report(
+    tmp_path: Path, callback: str, steps: int, told: str
+) -> None:
+    (tmp_path / "own.py").write_text(OWN.replace("CALLBACK", callback).replace("STEPS", str(steps)))
+    report = watched_forked(["own.py"], tmp_path).report
+    assert told in report
+    assert "No training step was seen" not in report
