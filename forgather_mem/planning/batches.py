@@ -401,7 +401,7 @@ def _measured(dataset: Dataset) -> Iterator[Row]:
         }
         if not lists or time.monotonic() > until_s:
             return
-        sizes = {str(name): len(one) for name, one in lists.items()}
+        sizes = {str(name): len(cast(Sized, one)) for name, one in lists.items()}
         name = _TOKENS if _TOKENS in sizes else max(sizes, key=sizes.__getitem__)
         yield Row(sizes, sizes[name], "tokens" if name == _TOKENS else f"in {name!r}")
 

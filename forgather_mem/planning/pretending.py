@@ -137,10 +137,10 @@ class Pretending(TorchDispatchMode):
             if func in _GREATEST:
                 return _GREATEST[func](self._answers.count_of, *self._blank(told), **self._blank(keywords))
             if func is PACKS and not isinstance(args[1], FakeTensor):
-                return packed(*args)
+                return packed(*cast("tuple[torch.Tensor, torch.Tensor, bool]", args))
             result = self._by_meta_kernel(func, self._blank(told), self._blank(keywords))
         if func in _CHOOSING:
-            return self._choose(args[0], _argument(func, args, keywords, "dim"), result)
+            return self._choose(cast(torch.Tensor, args[0]), _argument(func, args, keywords, "dim"), result)
         if func is OF_ONEDNN and not self._on_device:
             result = (*result[:-1], self.unknown_bytes(workspace_bytes(args)))
         written = _written(func, args, keywords) if func._schema.is_mutable else ()
@@ -177,7 +177,7 @@ class Pretending(TorchDispatchMode):
             is_kept = dim is not None and numbers.dim() == of.dim() > 0
             shape = numbers.shape if is_kept else (*numbers.shape, 1)
             most = of.numel() if dim is None or not of.dim() else of.size(dim)
-            numbers = self._answers.chosen(shape, dim if is_kept else -1, most).view(numbers.shape)
+            numbers = self._answers.chosen(shape, dim if is_kept and dim is not None else -1, most).view(numbers.shape)
         return (*values, numbers) if values else numbers
 
     def _with_numbers(self, args: Sequence[Any]) -> Sequence[object]:
@@ -244,7 +244,7 @@ def tensors_among(value: object) -> Iterator[torch.Tensor]:
         yield from tensors_among(list(value.values()))
 
 
-def _argument(func: torch._ops.OpOverload, args: Sequence[Any], keywords: Mapping[str, Any], name: str) -> Any:
+def _argument(func: torch._ops.OpOverload, args: Sequence[Any], keywords: Mapping[str, object], name: str) -> Any:
     """What it is given by this name, or its default; -1 where it has no such argument."""
     for place, one in enumerate(func._schema.arguments):
         if one.name == name:

@@ -21,7 +21,7 @@ from forgather_mem.units import MIB
 Tensors = tuple[torch.Tensor, ...]
 OF_ONEDNN = torch.ops.aten.mkldnn_rnn_layer.default
 PACKS = torch.ops.aten._pack_padded_sequence.default
-_MOST_TOKENS, _MOST_PACKED = 64, 32  # what one takes for itself is then too much by less than 2 %
+_MOST_TOKENS = 64  # what one takes for itself is then too much by less than 2 %
 
 
 def workspace_bytes(args: Sequence[object]) -> int:
@@ -70,7 +70,7 @@ def _packed_in_fewer(
     *rest: object,
 ) -> tuple[torch.Tensor, ...]:
     """Rows of many lengths: as many in fewer steps."""
-    steps, batch = min(of_steps.numel(), _MOST_PACKED), int(of_steps[0])
+    steps, batch = min(of_steps.numel(), _MOST_TOKENS // 2), int(of_steps[0])
     each, more = divmod(rows.size(0), steps)
     fewer = torch.tensor([each + 1] * more + [each] * (steps - more))
     numbers = torch.arange(int(fewer[0])) % batch

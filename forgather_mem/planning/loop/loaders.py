@@ -97,7 +97,7 @@ class Loaders:
 
     def _order(self, iterator: Any, key: tuple[int, int], rows: int) -> int:
         """Give it its batches; the bytes of the largest where they differ and a step has been planned."""
-        loop, fetcher, dataset = self._loop, iterator._dataset_fetcher, iterator._dataset
+        loop, fetcher = self._loop, iterator._dataset_fetcher
         fetcher.batch_sampler, until_s = iterator._index_sampler, time.monotonic() + MEASURE_S
         wanted = loop.wanted if loop.trains else loop.wanted._replace(rows=None)
         told = (loop.shapes, loop.notes) if loop.trains else ([], [])
@@ -108,9 +108,14 @@ class Loaders:
             iterator._sampler_iter = itertools.chain(known, iterator._sampler_iter)
             batches_of_longest_rows(fetcher, rows, "length", wanted, *told)
             return 0
-        fetcher.collate_fn = collating(fetcher.collate_fn, dataset, None, wanted, told[0].append)
+        fetcher.collate_fn = collating(fetcher.collate_fn, iterator._dataset, None, wanted, told[0].append)
         if key[0] not in self._rows:
-            self._rows[key[0]] = looked_at(dataset, "length")
+            self._rows[key[0]] = looked_at(iterator._dataset, "length")
+        return self._largest_early(iterator, key, known)
+
+    def _largest_early(self, iterator: Any, key: tuple[int, int], known: Sequence[Numbers]) -> int:
+        """The same, of these batches."""
+        loop, fetcher = self._loop, iterator._dataset_fetcher
         measured = self._rows[key[0]]
         differ = len({row.length for row in measured}) > 1 or not hasattr(iterator._index_sampler, "batch_size")
 

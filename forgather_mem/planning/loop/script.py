@@ -49,7 +49,6 @@ from forgather_mem.system.tracing import is_traced
 
 NOT_HERE = "no training begins here"
 _MOST_CALLS = 1000  # and epochs, without a backward pass
-_MORE_OPERATIONS = 10_000  # a second or two, for what comes when it is enough
 
 
 class Script:
@@ -222,7 +221,7 @@ class Loop:
             is_enough = not self.rounds.go_on()
             self._is_enough = is_enough if self.rounds.optimizers else self.passes - self.skipped >= STEPS
             if self._is_enough and not was_enough:
-                self._most_operations = self._answers.operations + max(self._answers.operations, _MORE_OPERATIONS)
+                self._most_operations = self._answers.operations + max(self._answers.operations, 10 * _MOST_CALLS)
         return self._is_enough
 
     def again(self) -> None:
