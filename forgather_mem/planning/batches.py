@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader
 
-from forgather_mem.planning.notes import Note
+from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.pretending import tensors_among
 
 MEASURE_S = 1.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child, notes_of
-from forgather_mem.planning.notes import Note
+from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.pretending import warm_up
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan

@@ -20,7 +20,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
 from forgather_mem.heap.owners import find_owners
-from forgather_mem.planning.notes import Note
+from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.pretending import Pretending, tensors_among
 from forgather_mem.planning.private_state import swap
 from forgather_mem.planning.ranks import empty_shards, like_shard

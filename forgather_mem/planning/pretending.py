@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.recurrent import OF_ONEDNN, PACKS, packed, workspace_bytes
+from forgather_mem.planning.recurrent import OF_ONEDNN, PACKS, packed_rows, workspace_bytes
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
 
@@ -137,7 +137,7 @@ class Pretending(TorchDispatchMode):
             if func in _GREATEST:
                 return _GREATEST[func](self._answers.count_of, *self._blank(told), **self._blank(keywords))
             if func is PACKS and not isinstance(args[1], FakeTensor):
-                return packed(*cast("tuple[torch.Tensor, torch.Tensor, bool]", args))
+                return packed_rows(*cast("tuple[torch.Tensor, torch.Tensor, bool]", args))
             result = self._by_meta_kernel(func, self._blank(told), self._blank(keywords))
         if func in _CHOOSING:
             return self._choose(cast(torch.Tensor, args[0]), _argument(func, args, keywords, "dim"), result)

@@ -49,7 +49,7 @@ def _workspace_bytes(given: tuple[tuple[tuple[int, ...], torch.dtype], ...], res
     return of(count) + (of(count) - of(count // 2)) * (tokens - count) // (count // 2)
 
 
-def packed(rows: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def packed_rows(rows: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """What `PACKS` makes of rows without values, whose lengths are known; called in fake mode."""
     with _disable_current_modes():
         narrow, of_steps = PACKS(torch.empty((*rows.shape[:2], 1)), lengths, batch_first)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 
 from forgather_mem.planning.batches import PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
+from forgather_mem.planning.loop.notes import Bound, bound_of_notes, lengths_differ
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
-from forgather_mem.planning.notes import Bound, bound_of, lengths_differ
 from forgather_mem.planning.storage_log import StorageLog, StorageRequest, Trace
 from forgather_mem.planning.text import evaluation_text, plan_text
 from forgather_mem.telemetry.beside import Beside
@@ -76,7 +76,7 @@ class Plan:
     @property
     def bound(self) -> Bound:
         """Whether the peak is exact; "at least" where something is not planned, "at most" where less may be enough."""
-        return bound_of(self.notes)
+        return bound_of_notes(self.notes)
 
     @property
     def lengths_differ(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from forgather_mem.planning.notes import Note
+from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.private_state import let_tensors_answer
 from forgather_mem.planning.refusal import OURS
 from forgather_mem.source.source_lines import line_name

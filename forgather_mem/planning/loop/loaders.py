@@ -10,7 +10,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch.utils.data import _DatasetKind
@@ -29,9 +29,6 @@ from forgather_mem.planning.batches import (
 from forgather_mem.planning.loop.rounds import Rounds
 from forgather_mem.planning.private_state import replace
 
-if TYPE_CHECKING:
-    from forgather_mem.planning.loop.script import Loop
-
 Numbers = Sequence[int]
 
 
@@ -43,7 +40,7 @@ class Loaders:
         iterators: Those that are under way. A child can't use their workers.
     """
 
-    def __init__(self, loop: Loop, iterators: Iterable[Any]) -> None:
+    def __init__(self, loop: Any, iterators: Iterable[Any]) -> None:
         self._loop = loop
         self._met = WeakKeyDictionary[Any, Rounds | None]()  # iterators; of an evaluation its rounds
         self._waiting = set[int]()  # iterators, by id, whose largest batch is still to come

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from torch.optim import Optimizer
 
-from forgather_mem.planning.notes import Note
+from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import format_bytes

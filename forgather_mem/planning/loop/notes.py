@@ -26,10 +26,10 @@ class Note(str):
         return note
 
 
-def bound_of(notes: Iterable[str]) -> Bound:
+def bound_of_notes(notes: Iterable[str]) -> Bound:
     """What the peak is for all of these: where something is not planned, it is at least that.
 
-    >>> bound_of(["A sentence.", Note("All of it is planned.", "at most")])
+    >>> bound_of_notes(["A sentence.", Note("All of it is planned.", "at most")])
     'at most'
     """
     found = {note.bound for note in notes if isinstance(note, Note)}

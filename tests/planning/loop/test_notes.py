@@ -1,0 +1,17 @@
+"""What the sentences of a plan mean for its peak."""
+
+import pickle
+
+from forgather_mem.planning.loop.notes import Note, bound_of_notes, lengths_differ
+
+
+def test_what_is_not_planned_counts_more_and_a_process_tells_it_to_another() -> None:
+    notes = [Note("All of it.", "at most"), Note("Longest.", lengths_differ=True), Note("Not all.", "at least")]
+    told = pickle.loads(pickle.dumps(notes))
+    assert (bound_of_notes(told[:2]), bound_of_notes(told), bound_of_notes(["Else."])) == (
+        "at most",
+        "at least",
+        "exact",
+    )
+    assert lengths_differ(told)
+    assert not lengths_differ(told[::2])
