@@ -69,6 +69,15 @@ def format_share(fraction: float) -> str:
     return f"{fraction * 100:.1f} %"
 
 
+def format_count(count: float) -> str:
+    """A number of things on average, to three digits.
+
+    >>> format_count(0.25), format_count(1.0), format_count(8040.2)
+    ('0.25', '1', '8,040')
+    """
+    return f"{count:,.0f}" if count >= 1000 else f"{count:.3g}"
+
+
 def format_ordinal(number: int) -> str:
     """The place in a row.
 

@@ -122,8 +122,9 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     lines = lines_of_holder(held, kind, names)
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
     bound = bound_of_holder(held, names)
+    grows = one.samples[0] if one.kind == "size" and one.samples else container
     suspect = Suspect(
-        type=type(container).__name__ if type(container) is not LRU_CACHE else "lru_cache",
+        type="lru_cache" if type(container) is LRU_CACHE else type(grows).__name__,
         bytes_per_step=one.bytes_per_step,
         count_per_step=one.count_per_step if one.kind in ("items", "chain") else 0.0,
         held_by=path,
