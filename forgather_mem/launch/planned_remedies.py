@@ -160,7 +160,9 @@ class _Planner:
             except PlanError:
                 if loop is None or not sizes:
                     raise
-        self.most_bytes = self._room_bytes - _LIMITS.kept_free_frac * failed.limit_bytes
+        # What a kill has had was not measured: of such a plan nothing says that it is nearer than is tolerated
+        kept_frac = _LIMITS.kept_free_frac if failed.taken_bytes is not None else _LIMITS.alike_frac
+        self.most_bytes = self._room_bytes - kept_frac * failed.limit_bytes
         if self._sizes:  # the longest rows of the data, if these take more than the batch that failed
             sizes, self._sizes = self._sizes, {}
             longest = self._plan({})

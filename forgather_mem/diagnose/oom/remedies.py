@@ -256,7 +256,8 @@ def _evaluation_keeps(case: Case) -> Iterator[Change]:
 def _fewer_predictions(case: Case) -> Iterator[Change]:
     if _keeps_predictions(case) and not case.settings.filters_logits:
         yield _doing(
-            "preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1)",
+            "preprocess_logits_for_metrics=lambda logits, labels: "
+            "(logits[0] if isinstance(logits, tuple) else logits).argmax(-1)",
             "compute_metrics is given token ids",
             preprocess_logits_for_metrics="argmax",
         )
