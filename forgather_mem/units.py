@@ -69,10 +69,10 @@ def format_share(fraction: float) -> str:
     return f"{fraction * 100:.1f} %"
 
 
-def format_count(count: float) -> str:
+def format_average(count: float) -> str:
     """A number of things on average, to three digits.
 
-    >>> format_count(0.25), format_count(1.0), format_count(8040.2)
+    >>> format_average(0.25), format_average(1.0), format_average(8040.2)
     ('0.25', '1', '8,040')
     """
     return f"{count:,.0f}" if count >= 1000 else f"{count:.3g}"

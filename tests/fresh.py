@@ -33,8 +33,7 @@ _ADDRESS = "FORGATHER_MEM_TEST_ORIGIN"  # the origin's socket, to xdist's worker
 IMPORTED = (
     "hypothesis", "torch", "transformers.trainer", "transformers.models.llama.modeling_llama",
     *("forgather_mem.callbacks." + name for name in ("leak_detector", "memory_loggers", "oom_reporter")),
-    *("forgather_mem.launch." + name for name in ("at_exit", "loops", "outcome", "parent", "watching")),
-    *("forgather_mem.launch." + name for name in ("own_loop", "planned_remedies", "planning")),
+    *("forgather_mem.launch." + name for name in ("at_exit", "loops", "outcome", "parent", "planning", "watching")),
     *("forgather_mem.planning." + name for name in ("answers", "generation", "loop.script", "refusal", "trainer")),
     "forgather_mem.diagnose.alerts.planned",
     "forgather_mem.callbacks.run_begin", "forgather_mem.engine.run", "forgather_mem.loops.observed",

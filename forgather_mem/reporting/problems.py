@@ -17,7 +17,7 @@ from forgather_mem.telemetry.report import (
     OomReport,
     RunReport,
 )  # fmt: skip
-from forgather_mem.units import GIB, KIB, MIB, format_bytes, format_count, format_duration
+from forgather_mem.units import GIB, KIB, MIB, format_average, format_bytes, format_duration
 
 _GROWS = {
     "python": "Python's objects",
@@ -271,7 +271,7 @@ def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
     library = " (library code, not yours)" if suspect.whose == "library" else ""
     held = [suspect.type]
     if suspect.count_per_step:
-        held.append(f"+{format_count(suspect.count_per_step)} item{'s' * (suspect.count_per_step != 1)} a step")
+        held.append(f"+{format_average(suspect.count_per_step)} item{'s' * (suspect.count_per_step != 1)} a step")
     if suspect.count:
         held.append(f"{suspect.count:,} items")
     if suspect.bytes:

@@ -61,6 +61,7 @@ def stopped(done: list[int]) -> float:
 
 
 @needs_glibc
+@pytest.mark.fresh  # a process that grows by a tenth has it come back
 @pytest.mark.parametrize("every", [1, 2, 5])
 def test_trims_of_what_the_next_step_takes_again_stop(fragments: Fragments, every: int) -> None:
     fragments.leave_holes(16)

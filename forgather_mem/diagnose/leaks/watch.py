@@ -15,7 +15,7 @@ from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
 from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
-from forgather_mem.units import format_bytes, format_count, format_duration
+from forgather_mem.units import format_average, format_bytes, format_duration
 
 if TYPE_CHECKING:
     # What looks for a holder is loaded when something grows: most trainings never need it, and it takes a MiB.
@@ -256,7 +256,7 @@ def _sentence(leak: LeakReport) -> str:
 def _held(top: Suspect) -> str:
     """Who holds it, in words."""
     made = f", made at {top.allocated_at}" if top.allocated_at else ""
-    many = f", +{format_count(top.count_per_step)} a step" if top.count_per_step else ""
+    many = f", +{format_average(top.count_per_step)} a step" if top.count_per_step else ""
     return f"held by {top.held_by}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else "")
 
 

@@ -15,7 +15,7 @@ from forgather_mem.units import MIB
 from tests.training import Bigrams, Tokens
 
 EXPLAINS = {f"forgather_mem.{name}" for name in ("diagnose.oom.explanation", "diagnose.oom.place", "heap.failed_call")}
-LOOKS = {f"forgather_mem.{name}" for name in ("diagnose.leaks.heap_diff", "heap.owners", "heap.reachable")}
+LOOKS = {f"forgather_mem.{name}" for name in ("diagnose.leaks.heap_diff", "heap.reachable")}
 
 
 class KeepsAll(TrainerCallback):
