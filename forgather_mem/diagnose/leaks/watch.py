@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class LeakWatch:
     """The work of `LeakDetector`, in one training."""
 
+    reading = ("leaks",)  # of two in a training the first tells
+
     def __init__(self, run: RunInfo, look_closer: bool = True) -> None:
         self._look_closer = look_closer
         self._look: CloserLook | None = None
@@ -133,7 +135,7 @@ class LeakWatch:
         named = held >= LEAK.explained[0] * whole_of(growing).per_step and self._suspects[0].allocated_at is not None
         most = 3 if self._live.alarm else 2
         # Whether it is this process that holds it, or the loaders whose workers are ever more
-        can_be_held = set(growing) != {"workers"} or (self._sizes is not None and self._sizes.has_more_workers)
+        can_be_held = set(growing) != {"workers"} or self._sizes.has_more_workers
         if self._look_closer and not named and self._looks < most and can_be_held:
             self._looks += 1
             self._look_closely(moment.step)
