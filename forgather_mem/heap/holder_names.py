@@ -37,13 +37,6 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
     return _of_frame(label, item=below > 0) if label.startswith("local ") else []
 
 
-def files_that_run() -> list[str]:
-    """The user's files of which a function runs now, and the script."""
-    files = dict.fromkeys(frame.f_code.co_filename for frame in running_frames())
-    files[getattr(sys.modules.get("__main__"), "__file__", None) or ""] = None
-    return [file for file in files if is_user_file(file)]
-
-
 def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named]:
     """The names of a value that is an attribute of this instance, or of an item of it."""
     users = [base for base in _class_of(instance).__mro__ if is_user_class(base)]
