@@ -145,7 +145,8 @@ class _Census:
         self._failed, self._passes, self._model, self._optimizer = failed, passes, model, optimizer
         self._on_host = on_host
         self._own = _storages(model)
-        self._known: set[object] = {*self._own, *self._states([optimizer])}
+        gradients = [parameter.grad for parameter in model_parameters(model)]
+        self._known: set[object] = {*self._own, *_storages([gradients, getattr(optimizer, "state", None)])}
         self._parts: Counter[tuple[Kind, str]] = Counter()
         self._of_pass: defaultdict[tuple[Kind, str], set[int]] = defaultdict(set)
         self._groups: defaultdict[int, Counter[object]] = defaultdict(Counter)  # by position, the bytes of each piece
@@ -223,11 +224,6 @@ class _Census:
         )
 
     # ---- the training itself ----
-
-    def _states(self, optimizers: Sequence[object]) -> Iterator[object]:
-        yield from _storages([parameter.grad for parameter in model_parameters(self._model)])
-        for one in optimizers:
-            yield from _storages(getattr(one, "state", None))
 
     def _batch(self) -> list[object]:
         """What the outermost module was called with, and what libraries hand to the user's functions."""

@@ -34,7 +34,8 @@ def lines_of_holder(held: Held, kind: HolderKind, names: Sequence[Named]) -> lis
     if kind.made_by:
         function = line_of_function(one.samples)
         own = [] if function is None else [function]
-        return calling_lines(kind.made_by, dict.fromkeys([*(file for file, _ in own), *user_files()])) or own
+        beside = calling_lines(kind.made_by, [file for file, _ in own])
+        return beside or calling_lines(kind.made_by, user_files()) or own
     is_list = issubclass(type(container), list | deque)
     assigned = kind.name in ("chain", "graph") or one.kind == "size"
     every = (adding_lines(named, is_list, assigned=assigned) for named in names)

@@ -31,7 +31,7 @@ class ReadingPace:
         asked_every: Calls between two readings whatever they cost, and
         stretched_after: calls after which that is once more rarely.
         spent_frac: Of the time.
-        workers_every, children_every, found_every: Calls between readings of workers, other children, and new children.
+        workers_every, found_every: Calls between readings of workers, and between looks for new children.
     """
 
     first: int = 60
@@ -39,7 +39,6 @@ class ReadingPace:
     stretched_after: int = 60
     spent_frac: float = 0.005
     workers_every: int = 2
-    children_every: int = 2
     found_every: int = 32
 
 
@@ -78,12 +77,12 @@ class LeakSizes:
         self._shared_bytes: dict[int, int] = {}  # with each worker: more workers are growth, what they share is none
         self.copied = CopiedPages()
         self._others: tuple[str, ...] = ()
-        self._found_at = 0
+        self._found_at = -_PACE.found_every
         self.others_changed = False
         self.workers_changed = False
         self.has_more_workers = False  # than at first, beside those
         self._budget = TimeBudget(0.0, budget_frac=_PACE.spent_frac)
-        self._ours: dict[str, float] = {}
+        self._ours = (0.0, 0.0)  # native and Python's bytes
 
     def read(self, step: int) -> dict[str, float]:
         """The sizes that are due at this call, after `step` steps."""
@@ -97,13 +96,12 @@ class LeakSizes:
             began_s = time.perf_counter()
             with missing(OSError):  # no /proc
                 values = self._account()
+            self._read_other_children(calls)
             self._budget.ran(time.perf_counter() - began_s)
         if not calls % _PACE.workers_every:
             values.update(self._of_workers())
             if self._workers:
                 self.copied.read(step)
-        if not calls % (longer * _PACE.children_every):
-            self._read_other_children(calls, longer * _PACE.found_every)
         if current_allocator() is not None:
             on_device, reserved = _device()
             values.update(on_device)
@@ -111,8 +109,8 @@ class LeakSizes:
         return values
 
     def leave_out(self, native: float, objects: float) -> None:
-        """Exclude this much of what is counted from now on: it is our own, not the training's."""
-        self._ours = {"native": native, "objects": objects}
+        """Exclude this much more of what is counted from now on: it is our own, not the training's."""
+        self._ours = self._ours[0] + native, self._ours[1] + objects
 
     def close(self) -> None:
         """Close what is open."""
@@ -122,11 +120,11 @@ class LeakSizes:
         """What this process has allocated itself."""
         addresses, resident, of_files = (int(pages) * PAGE_BYTES for pages in self._statm.read(128).split()[:3])
         anonymous, shmem = resident - of_files, shmem_bytes(read_once("/proc/self/status"))
-        values = {"objects": objects_bytes() - self._ours.get("objects", 0.0)}
+        values = {"objects": objects_bytes() - self._ours[1]}
         whole = (addresses, anonymous + shmem)
         if self._mallinfo is not None:
             found = self._mallinfo()
-            values["native"] = float(found.uordblks + found.hblkhd) - self._ours.get("native", 0.0)
+            values["native"] = float(found.uordblks + found.hblkhd) - self._ours[0]
             self.totals["kept"] = float(found.fordblks)
             addresses -= found.arena + found.hblkhd
             anonymous -= found.arena + found.hblkhd
@@ -162,9 +160,9 @@ class LeakSizes:
             total += max(0, anonymous - self._shared_bytes[pid])
         return {"workers": float(total)} if pids else {}
 
-    def _read_other_children(self, calls: int, every: int) -> None:
-        """Read the anonymous memory of the children that are no data workers; look for new ones every so many calls."""
-        if calls >= self._found_at + every or not calls:
+    def _read_other_children(self, calls: int) -> None:
+        """Read the anonymous memory of the children that are no data workers, and now and then look for new ones."""
+        if calls >= self._found_at + _PACE.found_every:
             # Asking each thread for its children takes 0.3 ms, asking whether there is any 1 us
             others = tuple(pid for pid in child_pids() if int(pid) not in self._workers) if _has_children() else ()
             self.others_changed, self._others, self._found_at = others != self._others, others, calls
@@ -173,7 +171,7 @@ class LeakSizes:
             try:
                 total += anonymous_bytes(Path("/proc") / pid)
             except ours(OSError):  # it has just exited: the others are found anew
-                self._found_at = -every
+                self._found_at = -_PACE.found_every
                 return
         if self._others:
             self.totals["children"] = float(total)

@@ -42,7 +42,6 @@ class LeakWatch:
         self._first_step = run.step
         self._began_s = time.perf_counter()
         self._at_look: dict[str, float] = {}
-        self._ours = (0.0, 0.0)  # native and Python's bytes that looking has taken
         self._suspects: list[Suspect] = []
         self._counted = False
         self._looks = 0
@@ -231,8 +230,7 @@ class LeakWatch:
     def _leave_out(self, before: tuple[float, float]) -> None:
         """Exclude from the sizes what has been taken since, or given back: it is ours."""
         now = self._counted_bytes(self._look)
-        self._ours = self._ours[0] + now[0] - before[0], self._ours[1] + now[1] - before[1]
-        self._sizes.leave_out(*self._ours)
+        self._sizes.leave_out(now[0] - before[0], now[1] - before[1])
 
     def _known_loader(self) -> object:
         return self._loader() if self._loader is not None else None

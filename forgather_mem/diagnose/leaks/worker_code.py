@@ -45,14 +45,19 @@ def worker_suspects(loader: object, bytes_per_step: float) -> list[Suspect]:
 
 def copied_suspect(loader: object, copied: Copied) -> Suspect:
     """The data set's container with the most Python objects, whose pages the workers copy."""
-    found = [one for part in _parts(loader) for one in _containers(part)]
-    count, owner, name, part = max(found, key=lambda one: one[0], default=(0, "", "", None))
+    found = [
+        (len(value), part, name)
+        for part in _parts(loader)
+        for name, value in list((attributes_of(part) or {}).items())
+        if isinstance(value, list | dict | tuple) and len(value) >= _FEWEST_OBJECTS
+    ]
+    count, part, name = max(found, key=lambda one: one[0], default=(0, None, ""))
     named = [] if part is None else slot_names(part, name)
     lines = [line for one in named for line in adding_lines(one, is_list=True, assigned=True)]
     suspect = Suspect(
         type=type((attributes_of(part) or {}).get(name)).__name__ if part is not None else "object",
         bytes_per_step=copied.per_step,
-        held_by=f"{owner}.{name}" if part is not None else None,
+        held_by=f"{type(part).__name__}.{name}" if part is not None else None,
         count=count or None,
         kind="copied pages",
         where="workers",
@@ -118,10 +123,3 @@ def _variables(module: str, file: str, within: str) -> Iterator[tuple[str, Named
     }
     for name in sorted(names):
         yield module, Named(name=name, attribute=False, item=False, regions=tuple(regions), of_module=True), False
-
-
-def _containers(part: object) -> Iterator[tuple[int, str, str, object]]:
-    """Number of objects, owner, name and part for each of its long lists and dictionaries."""
-    for name, value in list((attributes_of(part) or {}).items()):
-        if isinstance(value, list | dict | tuple) and len(value) >= _FEWEST_OBJECTS:
-            yield len(value), type(part).__name__, name, part

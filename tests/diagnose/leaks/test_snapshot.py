@@ -35,7 +35,7 @@ def test_the_newest_items_are_those_that_were_added_last() -> None:
         cached(number)
         cached_for_ever(number)
     assert cached(3) in newest(cached, 1)
-    assert newest(cached_for_ever, 2) == [bytes(3), bytes(2)]
+    assert newest(cached_for_ever, 2) == [(3, bytes(3)), (2, bytes(2))]
 
 
 def test_a_length_of_somebodys_own_that_fails_is_none() -> None:
