@@ -284,7 +284,9 @@ class _Census:
         seen: set[Node] = set()
         most = 0
         ages = {
-            position: self._pass_of(node.grad_fn) for position, node in enumerate(self.walk.nodes) if _has_graph(node)
+            position: self._pass_of(node.grad_fn)
+            for position, node in enumerate(self.walk.nodes)
+            if is_tensor(node) and node.grad_fn is not None
         }
         for position in sorted(ages, key=lambda position: (ages[position] < len(self._passes), ages[position])):
             tensor, owner = self.walk.nodes[position], self._owner(position)
@@ -436,10 +438,6 @@ def _modules_of(module: Any) -> list[object]:
         return list(module.modules())
     except ours(AttributeError):
         return []
-
-
-def _has_graph(thing: object) -> bool:
-    return is_tensor(thing) and thing.grad_fn is not None
 
 
 def _has_bytes(thing: object) -> bool:

@@ -102,11 +102,9 @@ class LeakSizes:
             values.update(self._of_workers())
             if self._workers:
                 self.copied.read(step)
-        if current_allocator() is not None:
-            on_device, reserved = _device()
-            values.update(on_device)
-            self.totals |= {} if reserved is None else {"reserved": reserved}
-        return values
+        on_device, reserved = _device()
+        self.totals |= {} if reserved is None else {"reserved": reserved}
+        return values | on_device
 
     def leave_out(self, native: float, objects: float) -> None:
         """Exclude this much more of what is counted from now on: it is our own, not the training's."""

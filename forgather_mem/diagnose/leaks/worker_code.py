@@ -6,13 +6,14 @@ import ast
 import inspect
 from collections.abc import Iterator
 
+from forgather_mem.diagnose.leaks.allocation_window import Line
 from forgather_mem.diagnose.leaks.copied_pages import Copied
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.heap.holder_names import slot_names
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import adding_lines
-from forgather_mem.source.source_lines import is_user_class, is_user_file, line_name, source_line
+from forgather_mem.source.source_lines import is_user_class, is_user_file
 from forgather_mem.source.syntax import Named, local_names, module_regions, tree_of
 
 _FEWEST_OBJECTS = 1_000  # of a data set's container: below, few pages are copied
@@ -31,16 +32,23 @@ def loader_of(known: object) -> object:
 
 def worker_suspects(loader: object, bytes_per_step: float) -> list[Suspect]:
     """Lines of the dataset and the collator that add to an attribute or to a module's variable."""
-    found = []
+    found: dict[tuple[str, Line], Suspect] = {}
     for part in _parts(loader):
         for owner, named, is_list in _held_by_code(part):
-            lines = adding_lines(named, is_list)
-            if lines:
-                found.append(_suspect(f"{owner}.{named.name}", lines[0], bytes_per_step, attribute=named.attribute))
-    for one in found:
-        if getattr(loader, "persistent_workers", False):
-            one.cure = f"{one.cure}; until then, start new workers each epoch: persistent_workers=False"
-    return list({(one.held_by, one.allocated_at): one for one in found}.values())[:_MOST]
+            for line in adding_lines(named, is_list)[:1]:
+                held_by = f"{owner}.{named.name}"
+                one = found[held_by, line] = Suspect(
+                    type="attribute" if named.attribute else "variable",
+                    bytes_per_step=bytes_per_step,
+                    held_by=held_by,
+                    each="in each data worker",
+                    kind="workers",
+                    where="workers",
+                )
+                one.set_line(line)
+                if getattr(loader, "persistent_workers", False):
+                    one.cure = f"{one.cure}; until then, start new workers each epoch: persistent_workers=False"
+    return list(found.values())[:_MOST]
 
 
 def copied_suspect(loader: object, copied: Copied) -> Suspect:
@@ -66,19 +74,6 @@ def copied_suspect(loader: object, copied: Copied) -> Suspect:
     if lines:
         suspect.set_line(lines[0])
     return suspect
-
-
-def _suspect(held_by: str, line: tuple[str, int], bytes_per_step: float, *, attribute: bool) -> Suspect:
-    return Suspect(
-        type="attribute" if attribute else "variable",
-        bytes_per_step=bytes_per_step,
-        held_by=held_by,
-        allocated_at=line_name(*line),
-        source_line=source_line(*line),
-        each="in each data worker",
-        kind="workers",
-        where="workers",
-    )
 
 
 def _parts(loader: object) -> list[object]:
