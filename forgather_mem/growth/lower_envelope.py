@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 Point = tuple[int, float]
@@ -22,8 +22,10 @@ FEWEST_RISES = 4
 
 
 def edges_of(part: Sequence[Point], count: int) -> list[Point]:
-    """The lowest size in each of `count` stretches of steps."""
-    return [min(block, key=size_at) for block in _blocks(part, count)]
+    """The lowest size in each of `count` stretches of steps, empty ones left out."""
+    first, width = part[0][0], (part[-1][0] - part[0][0] + 1) / count
+    blocks = itertools.groupby(part, key=lambda point: int((point[0] - first) / width))
+    return [min(block, key=size_at) for _, block in blocks]
 
 
 def rate_of(edges: Sequence[Point]) -> Rate:
@@ -63,23 +65,6 @@ def has_stairs(part: Sequence[Point], grown: float, fewest: int = FEWEST_RISES) 
     at_end = part[-1][0] - rises[-1][0]
     regular = max(sizes) <= 3 * statistics.median(sizes) and max(gaps) <= 1.8 * usual
     return regular and at_end <= 1.1 * max(gaps)  # the next rise is not overdue yet
-
-
-def _blocks(part: Sequence[Point], count: int) -> Iterator[Sequence[Point]]:
-    """The points in `count` stretches of steps, empty ones left out."""
-    first, last = part[0][0], part[-1][0]
-    width = (last - first + 1) / count
-    block: list[Point] = []
-    number = 0
-    for point in part:
-        here = int((point[0] - first) / width)
-        if here != number and block:
-            yield block
-            block = []
-        number = here
-        block.append(point)
-    if block:
-        yield block
 
 
 def size_at(point: Point) -> float:

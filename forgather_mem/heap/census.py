@@ -145,7 +145,8 @@ class _Census:
         self._failed, self._passes, self._model, self._optimizer = failed, passes, model, optimizer
         self._on_host = on_host
         self._own = _storages(model)
-        self._known: set[object] = {*self._own, *self._states([optimizer])}
+        gradients = [parameter.grad for parameter in model_parameters(model)]
+        self._known: set[object] = {*self._own, *_storages([gradients, getattr(optimizer, "state", None)])}
         self._parts: Counter[tuple[Kind, str]] = Counter()
         self._of_pass: defaultdict[tuple[Kind, str], set[int]] = defaultdict(set)
         self._groups: defaultdict[int, Counter[object]] = defaultdict(Counter)  # by position, the bytes of each piece
@@ -224,11 +225,6 @@ class _Census:
 
     # ---- the training itself ----
 
-    def _states(self, optimizers: Sequence[object]) -> Iterator[object]:
-        yield from _storages([parameter.grad for parameter in model_parameters(self._model)])
-        for one in optimizers:
-            yield from _storages(getattr(one, "state", None))
-
     def _batch(self) -> list[object]:
         """What the outermost module was called with, and what libraries hand to the user's functions."""
         found: list[object] = []
@@ -288,7 +284,9 @@ class _Census:
         seen: set[Node] = set()
         most = 0
         ages = {
-            position: self._pass_of(node.grad_fn) for position, node in enumerate(self.walk.nodes) if _has_graph(node)
+            position: self._pass_of(node.grad_fn)
+            for position, node in enumerate(self.walk.nodes)
+            if is_tensor(node) and node.grad_fn is not None
         }
         for position in sorted(ages, key=lambda position: (ages[position] < len(self._passes), ages[position])):
             tensor, owner = self.walk.nodes[position], self._owner(position)
@@ -440,10 +438,6 @@ def _modules_of(module: Any) -> list[object]:
         return list(module.modules())
     except ours(AttributeError):
         return []
-
-
-def _has_graph(thing: object) -> bool:
-    return is_tensor(thing) and thing.grad_fn is not None
 
 
 def _has_bytes(thing: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from types import CodeType, FunctionType
 
-from forgather_mem.heap.owner_paths import attributes_of, cell_contents, frame_name, has_attributes
+from forgather_mem.heap.owner_paths import attributes_of, frame_name, has_attributes, variable_of
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.frame_variables import running_frames
 from forgather_mem.source.source_lines import is_user_class, is_user_file
@@ -37,16 +37,11 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
     return _of_frame(label, item=below > 0) if label.startswith("local ") else []
 
 
-def files_that_run() -> list[str]:
-    """The user's files of which a function runs now, and the script."""
-    files = dict.fromkeys(frame.f_code.co_filename for frame in running_frames())
-    files[getattr(sys.modules.get("__main__"), "__file__", None) or ""] = None
-    return [file for file in files if is_user_file(file)]
-
-
 def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named]:
     """The names of a value that is an attribute of this instance, or of an item of it."""
-    users = [base for base in _class_of(instance).__mro__ if is_user_class(base)]
+    users = [
+        base for base in (instance if isinstance(instance, type) else type(instance)).__mro__ if is_user_class(base)
+    ]
     regions = tuple(class_regions(users))
     return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
 
@@ -60,10 +55,6 @@ def _librarys(way: list[object], number: int, label: str, instance: object) -> l
         name = _attribute(above, instance)
         return slot_names(above, name) if name is not None else []
     return module_names(label, way[0], instance, item=False) if number == 1 and type(way[0]) is dict else []
-
-
-def _class_of(instance: object) -> type:
-    return instance if isinstance(instance, type) else type(instance)
 
 
 def _instance_of(way: list[object], number: int) -> object | None:
@@ -101,8 +92,7 @@ def module_names(module: str, namespace: dict[str, object], held: object, *, ite
 
 def _of_function(function: FunctionType, held: object, *, item: bool) -> list[Named]:
     """A variable of the enclosing function."""
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    name = next((name for name, cell in cells if cell_contents(cell) is held), None)
+    name = variable_of(function, held)
     return [] if name is None else _of_code(function.__code__, name, item=item)
 
 

@@ -158,12 +158,8 @@ class Sorts(dict[type, int]):
 
     def own_bytes(self, node: object) -> int:
         """Size of the tensors, arrays and strings that it holds directly."""
-        total = 0
-        for held in gc.get_referents(node):
-            sort = self[type(held)]
-            if sort > CONTAINER:
-                total += _bytes_of(held, sort)
-        return total
+        held = gc.get_referents(node)
+        return sum(_bytes_of(one, sort) for one in held if (sort := self[type(one)]) > CONTAINER)
 
 
 def largest_held(node: object) -> list[object]:

@@ -94,7 +94,7 @@ def holder_path(nodes: Sequence[object]) -> str | None:
     """The path from the last of these objects that people know: an instance, a class, a function with variables."""
     for number in range(len(nodes) - 2, -1, -1):
         holder = nodes[number]
-        if type(holder) is FunctionType and (name := _variable_of(holder, nodes[number + 1])):
+        if type(holder) is FunctionType and (name := variable_of(holder, nodes[number + 1])):
             return f"variable {name!r} of {holder.__qualname__}{write_path(nodes[number + 1 :])}"
         if isinstance(holder, type):
             name = write_path(nodes[number:])
@@ -104,7 +104,7 @@ def holder_path(nodes: Sequence[object]) -> str | None:
     return None
 
 
-def _variable_of(function: FunctionType, held: object) -> str | None:
+def variable_of(function: FunctionType, held: object) -> str | None:
     """The name of `held` inside a function, if it is a variable of the enclosing function."""
     names = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
     return next((name for name, cell in names if cell_contents(cell) is held), None)
@@ -139,7 +139,8 @@ def _step(before: object, holder: object, held: object, *, names: bool) -> str:
     if kind in (TracebackType, CellType, ContextVar):
         return ""
     if kind is FunctionType:
-        return _function_step(holder, held)  # type: ignore[arg-type]
+        defaults = held is holder.__kwdefaults__  # type: ignore[attr-defined]
+        return f", default arguments of {_function(holder.__code__)} " * defaults  # type: ignore[attr-defined]
     if kind is LRU_CACHE:
         return f", cache of {holder.__qualname__}"  # type: ignore[attr-defined]
     if kind in FRAMES:
@@ -171,12 +172,6 @@ def _index_step(before: object, holder: Iterable[object], held: object) -> str:
             return f"[{index}]"
     attributes = attributes_of(holder) or {}
     return next((f".{name}" for name, value in attributes.items() if value is held), "")
-
-
-def _function_step(holder: FunctionType, held: object) -> str:
-    if held is holder.__kwdefaults__:
-        return f", default arguments of {_function(holder.__code__)} "
-    return ""
 
 
 def _local_step(frame: FrameType, held: object) -> str:

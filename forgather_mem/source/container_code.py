@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from forgather_mem.source.syntax import Named, Region, local_names, tree_of
@@ -15,41 +15,33 @@ _ADDS = frozenset(("append", "appendleft", "extend", "extendleft", "add", "inser
 _PUSHES = frozenset(("heappush", "insort", "insort_left", "insort_right"))
 _JOINS = frozenset(("cat", "stack", "concatenate", "append", "vstack", "hstack"))
 _ITEMS = frozenset(("get", "setdefault"))
-# The rank of an assignment that shows no growth: how a chain or a sum is made
-_ASSIGNS = 6
 
 
 @dataclass(slots=True)
 class _Code:
-    """One region, with the names that it gives to the container (`direct`) and to items of it."""
+    """One region, with the names that it gives to what has the name, and how many items deep inside it each is."""
 
     named: Named
     region: Region
     is_list: bool
-    direct: set[str] = field(default_factory=set)
-    items: set[str] = field(default_factory=set)
+    aliases: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for _ in range(2):  # an alias of an alias
             for node in ast.walk(self.region.node):
                 if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                    self._bind(node.targets[0].id, node.value)
+                    self._bind([node.targets[0].id], self.depth(node.value))
                 elif isinstance(node, ast.For | ast.comprehension):
                     self._loop(node.target, node.iter)
 
-    def _bind(self, name: str, value: ast.expr) -> None:
-        depth = self.depth(value)
-        if depth == 0:
-            self.direct.add(name)
-        elif depth:
-            self.items.add(name)
+    def _bind(self, names: Sequence[str], depth: int | None) -> None:
+        if depth is not None:
+            self.aliases.update(dict.fromkeys(names, depth))
 
     def _loop(self, target: ast.expr, iterated: ast.expr) -> None:
-        method = _method(iterated)
-        over = iterated.func.value if method in ("values", "items") else iterated  # type: ignore[attr-defined]
-        if self.depth(over) is not None:
-            names = [part.id for part in ast.walk(target) if isinstance(part, ast.Name)]
-            self.items.update(names[-1:])
+        over = iterated.func.value if _method(iterated) in ("values", "items") else iterated  # type: ignore[attr-defined]
+        if (depth := self.depth(over)) is not None:
+            self._bind([part.id for part in ast.walk(target) if isinstance(part, ast.Name)][-1:], depth + 1)
 
     def depth(self, node: ast.AST) -> int | None:
         """How many items deep inside what has the name this is; None if it is something else."""
@@ -62,10 +54,8 @@ class _Code:
             else:
                 break
         if isinstance(node, ast.Name):
-            if node.id in self.items:
-                return deep + 1
-            if node.id in self.direct:
-                return deep
+            if node.id in self.aliases:
+                return self.aliases[node.id] + deep
             return deep if not self.named.attribute and self._is_variable(node.id) else None
         return deep if isinstance(node, ast.Attribute) and self._is_attribute(node) else None
 
@@ -90,41 +80,43 @@ class _Code:
         by_class = isinstance(receiver, ast.Name) and receiver.id in (self.region.class_name, "cls", "self")
         return is_self or by_class or _called(receiver) == "type" or getattr(receiver, "attr", "") == "__class__"
 
-    def additions(self, assigned: bool = False) -> Iterator[tuple[int, ast.AST]]:
-        """Rank (the clearest first) and place of what adds to the container, or, `assigned`, of any assignment."""
+    def additions(self, assigned: bool) -> Iterator[tuple[bool, ast.AST]]:
+        """The places of what adds to the container and, `assigned`, of other assignments, with whether it is one."""
         for node in ast.walk(self.region.node):
-            rank = self._adds(node)
-            if rank is not None and rank < (_ASSIGNS + 1 if assigned else _ASSIGNS):
-                yield rank, node
+            targets = _targets(node)
+            if self._adds(node) or any(self._grows(target, node) for target in targets):
+                yield False, node
+            elif assigned and any(map(self.is_subject, targets)):
+                yield True, node
 
-    def _adds(self, node: ast.AST) -> int | None:
-        if isinstance(node, ast.Attribute) and node.attr in _ADDS:  # called here, or given away: map(x.append, rows)
-            return 0 if self.is_subject(node.value) else None
+    def _adds(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Attribute):  # called here, or given away: map(x.append, rows)
+            return node.attr in _ADDS and self.is_subject(node.value)
         if isinstance(node, ast.Call):
-            return 2 if _called(node) in _PUSHES and node.args and self.is_subject(node.args[0]) else None
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.BitOr):
-            return 3 if self.is_subject(node.target) else None
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            ranks = (self._assigns(target, node.value) for target in targets)
-            return next((rank for rank in ranks if rank is not None), None)
-        return None
+            return _called(node) in _PUSHES and any(map(self.is_subject, node.args[:1]))
+        return (
+            isinstance(node, ast.AugAssign)
+            and isinstance(node.op, ast.Add | ast.BitOr)
+            and self.is_subject(node.target)
+        )
 
-    def _assigns(self, target: ast.expr, value: ast.expr) -> int | None:
+    def _grows(self, target: ast.expr, assignment: ast.AST) -> bool:
+        """Whether the target is the container, made of what was in it or joined of pieces; or what is in it."""
         if isinstance(target, ast.Subscript) and self.is_subject(target.value):
-            return 1 if not self.is_list or isinstance(target.slice, ast.Slice) else None
-        if not self.is_subject(target):
-            return None
-        if self._is_in(value):
-            return 4
-        return 5 if any(_called(part) in _JOINS for part in ast.walk(value)) else _ASSIGNS
+            return not self.is_list or isinstance(target.slice, ast.Slice)
+        parts = ast.walk(assignment.value)  # type: ignore[attr-defined]
+        return self.is_subject(target) and any(self.is_subject(part) or _called(part) in _JOINS for part in parts)
 
-    def _is_in(self, node: ast.AST) -> bool:
-        return any(self.is_subject(part) for part in ast.walk(node) if isinstance(part, ast.expr))
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    """What is assigned to here."""
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, ast.AnnAssign) and node.value is not None else []
 
 
 def adding_lines(named: Named, is_list: bool, *, assigned: bool = False) -> list[tuple[str, int]]:
-    """The lines that add to the container, likeliest first: of the holder's own code, or else of its module.
+    """The lines that add to the container: of the holder's own code, or else of its module.
 
     Args:
         named: The container.
@@ -133,9 +125,9 @@ def adding_lines(named: Named, is_list: bool, *, assigned: bool = False) -> list
     """
     for _, group in itertools.groupby(named.regions, key=lambda region: region.own):
         found = [
-            (rank, node.lineno, region.file)  # type: ignore[attr-defined]
+            (only_assigned, node.lineno, region.file)  # type: ignore[attr-defined]
             for region in group
-            for rank, node in _Code(named, region, is_list).additions(assigned)
+            for only_assigned, node in _Code(named, region, is_list).additions(assigned)
         ]
         if found:
             return list(dict.fromkeys((file, line) for _, line, file in sorted(found)))

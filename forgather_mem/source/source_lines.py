@@ -102,13 +102,6 @@ def source_line(file: str, line: int) -> str:
     return redacted(linecache.getline(file, line).strip())
 
 
-def files_of_class(cls: type) -> list[str]:
-    """The files of a class and its bases that are the user's."""
-    modules = [sys.modules.get(str(base.__dict__.get("__module__"))) for base in cls.__mro__]
-    files = [getattr(module, "__file__", None) for module in modules]
-    return list(dict.fromkeys(file for file in files if file and is_user_file(file)))
-
-
 @functools.lru_cache(maxsize=1)
 def user_modules(num_modules: int) -> tuple[str, ...]:
     """The names of the user's modules, cached as long as the total number of modules is unchanged."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forgather_mem.growth.trend import GROWTH
+from forgather_mem.growth.trend import GROWTH, Series
 from forgather_mem.probes.workers import Children
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.units import MIB, format_bytes
@@ -16,13 +16,11 @@ class CopyLimits:
 
     Attributes:
         early: So many readings come soon, in `early_frac` of the time.
-        most_points: Of the curve; then every other one is left out.
         fewest_points: Of fewer nothing is said.
         least_bytes: In the later half: what is imported and called for the first time copies pages, too.
     """
 
     early: int = 10
-    most_points: int = 64
     fewest_points: int = 5
     least_bytes: int = 8 * MIB
 
@@ -75,7 +73,7 @@ class CopiedPages:
         self._readings = 0
         self._children = Children()
         self._workers: tuple[str, ...] = ()
-        self._points: list[tuple[int, int]] = []
+        self._series = Series()
         self._shared_bytes = 0
         self.each_bytes = 0
         self._ended: Copied | None = None
@@ -91,7 +89,7 @@ class CopiedPages:
 
     def read_last(self, step: int) -> None:
         """Read once more at the end, whatever it costs: on a busy machine the budget has left out the later part."""
-        if self._points and self._points[-1][0] < step:
+        if self._series.points and self._series.points[-1][0] < step:
             self._read(step)
 
     def found(self) -> Copied | None:
@@ -103,17 +101,15 @@ class CopiedPages:
         worker, pids = self._children.one_worker()
         if pids != self._workers:  # a new pass: new workers have copied nothing yet
             self._ended = self._judged() or self._ended
-            self._workers, self._points = pids, []
+            self._workers, self._series = pids, Series()
         if worker is not None:
-            self._points.append((step, len(pids) * worker.copied_bytes))
+            self._series.add(step, len(pids) * worker.copied_bytes)
             self._shared_bytes = len(pids) * worker.shared_bytes
             self.each_bytes = worker.copied_bytes
-            if len(self._points) > _LIMITS.most_points:
-                del self._points[1:-1:2]
         return {}
 
     def _judged(self) -> Copied | None:
-        points = self._points
+        points = self._series.points
         if len(points) < _LIMITS.fewest_points:
             return None
         step, half = points[-1][0], points[len(points) // 2]
@@ -122,7 +118,7 @@ class CopiedPages:
             return None
         return Copied(
             per_step=grown / (step - half[0]),
-            bytes=points[-1][1],
+            bytes=int(points[-1][1]),
             most_bytes=self._shared_bytes,
             num_workers=len(self._workers),
             since_step=points[0][0],

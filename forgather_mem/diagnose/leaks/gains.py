@@ -15,20 +15,13 @@ from forgather_mem.units import MIB, format_bytes
 
 # The highest bound at which "no leak" is still said: arenas and maps grow by a MiB at a time.
 MOST_PER_STEP = 4 * GROWTH.floor_bytes
-# Each total, with the sizes that may explain what it gains
-TOTALS: Mapping[str, tuple[str, ...]] = {
-    "process": ("native", "mapped", "shared", "pinned"),
-    "children": (),
-    "workers": ("workers",),
-    "/dev/shm": ("shared",),
-    "reserved": ("device",),
-}
-_WORDS = {
-    "process": "of this process in no size that is judged",
-    "children": "in child processes that are not data workers",
-    "workers": "in the data workers",
-    "/dev/shm": "in /dev/shm, which other processes may use, too",
-    "reserved": "held by the device's allocator beside the tensors",
+# Each total: the sizes that may explain what it gains, and where that is
+TOTALS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "process": (("native", "mapped", "shared", "pinned"), "of this process in no size that is judged"),
+    "children": ((), "in child processes that are not data workers"),
+    "workers": (("workers",), "in the data workers"),
+    "/dev/shm": (("shared",), "in /dev/shm, which other processes may use, too"),
+    "reserved": (("device",), "held by the device's allocator beside the tensors"),
 }
 
 
@@ -84,21 +77,16 @@ def unexplained(totals: Mapping[str, Series], sizes: Mapping[str, Series], trend
         sizes, trends: The readings of the judged sizes, and the judgements.
     """
     gains = []
-    for name, parts in TOTALS.items():
+    for name, (parts, _) in TOTALS.items():
         points = (totals[name] if name in totals else sizes.get(name, Series())).points
         if not points:
             continue
         since = (points[0][0] + points[-1][0]) // 2
-        whole = _gained(points, since)
-        if whole is None:
-            continue
-        grown, steps = whole
+        grown, steps = _gained(points, since)
         judged = [part for part in parts if part in trends and trends[part].kind == "no leak"]
-        grown -= sum(max(0.0, _grown(sizes[part], since)) for part in judged)
-        if name == "reserved" and grown <= _LIMITS.segment_bytes:
-            continue
-        if grown > 0:
-            kept = _grown(totals["kept"], since) if name == "process" and "kept" in totals else 0.0
+        grown -= sum(max(0.0, _gained(sizes[part].points, since)[0]) for part in judged)
+        if grown > (_LIMITS.segment_bytes if name == "reserved" else 0):
+            kept = _gained(totals["kept"].points, since)[0] if name == "process" and "kept" in totals else 0.0
             gains.append(Gain(name=name, bytes=grown, steps=steps, kept_bytes=min(grown, max(0.0, kept))))
     return gains
 
@@ -111,7 +99,7 @@ def sentence_of(gains: Sequence[Gain]) -> str:
     """
     parts = []
     for gain in sorted(gains, key=lambda gain: -gain.bytes):
-        part = f"{format_bytes(gain.bytes)} {_WORDS[gain.name]}"
+        part = f"{format_bytes(gain.bytes)} {TOTALS[gain.name][1]}"
         if gain.kept_bytes > 0.1 * gain.bytes:
             part += f" ({format_bytes(gain.kept_bytes)} of it free, kept by the C library: fragmentation)"
         parts.append(part)
@@ -146,16 +134,10 @@ def beyond_sentence(gain: Gain, leak_per_step: float) -> str | None:
     return text
 
 
-def _grown(series: Series, since: int) -> float:
-    found = _gained(series.points, since)
-    return 0.0 if found is None else found[0]
-
-
-def _gained(points: Sequence[Point], since: int) -> tuple[float, int] | None:
-    """By how much the lower envelope has risen from this step on, over how many steps; None with too few readings."""
+def _gained(points: Sequence[Point], since: int) -> tuple[float, int]:
+    """By how much the lower envelope has risen from this step on, over how many steps; 0 with too few readings."""
     part = [point for point in points if point[0] >= since]
     if len(part) < _LIMITS.fewest_points:
-        return None
+        return 0.0, 0
     edges = edges_of(part, 4)
-    steps = edges[-1][0] - edges[0][0]
-    return (edges[-1][1] - edges[0][1], steps) if steps > 0 else None
+    return edges[-1][1] - edges[0][1], edges[-1][0] - edges[0][0]

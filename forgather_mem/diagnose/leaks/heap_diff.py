@@ -89,7 +89,9 @@ class CloserLook:
         walk = ReachableGraph.walk(unnamed=self._far)
         try:
             found = self._found(walk, step, rate, num_steps)
-            told = sum(math.inf if _is_of_unknown_size(one) else one.bytes_per_step for one in found)
+            # What C++ or the frames of an error hold can't be told
+            open_ = any(one.kind == "graph" or keeps_frames(one.samples) for one in found)
+            told = math.inf if open_ else sum(one.bytes_per_step for one in found)
             little = sum(made.made.values()) < LOOK.held_frac * rate * steps
             self.saw_python = made.has_read and walk.complete and little
             suspects = [suspect_of(one, walk) for one in found]
@@ -131,7 +133,7 @@ class CloserLook:
         if young is None:
             return []
         found = cycle_suspects(garbage_among(young), max(1, step - self.step))
-        return [one for one in found if _matters(one, rate)]
+        return [one for one in found if one.bytes_per_step >= LOOK.least_frac * rate]
 
 
 def _sorted(suspects: list[Suspect], rate: float, num_steps: int) -> list[Suspect]:
@@ -146,27 +148,13 @@ def _sorted(suspects: list[Suspect], rate: float, num_steps: int) -> list[Suspec
     return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
 
 
-def _is_of_unknown_size(one: GrownObject) -> bool:
-    """Whether C++ or the frames of an error hold a part of it that can't be told."""
-    return one.kind == "graph" or keeps_frames(one.samples)
-
-
-def _matters(one: Suspect | GrownObject, rate: float) -> bool:
+def _matters(one: GrownObject, rate: float) -> bool:
     """Whether it is large enough to be the leak, or a part of it."""
-    if one.kind == "graph":
-        return True
-    if one.bytes_per_step >= LOOK.least_frac * rate:
+    if one.kind == "graph" or one.bytes_per_step >= LOOK.least_frac * rate:
         return True
     # The size of some pieces is known to C++ only
-    return (
-        isinstance(one, GrownObject)
-        and one.kind == "items"
-        and (
-            keeps_frames(one.samples)
-            or runs_workers(one.samples)
-            or (one.count_per_step >= 0.5 and has_graph(one.samples))
-        )
-    )
+    holds_graphs = one.count_per_step >= 0.5 and has_graph(one.samples)
+    return one.kind == "items" and (holds_graphs or keeps_frames(one.samples) or runs_workers(one.samples))
 
 
 def _give_rest_to_graph(suspects: list[Suspect], rate: float) -> None:

@@ -11,15 +11,10 @@ from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.allocation_window import Line
 from forgather_mem.diagnose.leaks.holder_kinds import Held, HolderKind
-from forgather_mem.heap.holder_names import files_that_run
 from forgather_mem.heap.object_size import inside, is_tensor
 from forgather_mem.heap.owner_paths import LRU_CACHE
 from forgather_mem.source.container_code import adding_lines, calling_lines
-from forgather_mem.source.source_lines import (
-    files_of_class,
-    line_of_code,
-    user_files,
-)
+from forgather_mem.source.source_lines import line_of_code, user_files
 from forgather_mem.source.syntax import Named
 
 
@@ -31,19 +26,16 @@ def lines_of_holder(held: Held, kind: HolderKind, names: Sequence[Named]) -> lis
         kind: The kind of leak.
         names: What the user's code calls the container.
     """
-    one, container, _, owner = held
+    one, container, _, _ = held
     if type(container) is LRU_CACHE:
         code = getattr(container.__wrapped__, "__code__", None)
         found = None if code is None else line_of_code(code)
         return [] if found is None else [found]
-    if kind.made_by:  # by the file of the function that is kept, then near the holder, else the only one there is
+    if kind.made_by:
         function = line_of_function(one.samples)
         own = [] if function is None else [function]
-        cls = owner if isinstance(owner, type) else type(owner)
-        near = dict.fromkeys([*(file for file, _ in own), *files_of_class(cls), *files_that_run()])
-        calls = calling_lines(kind.made_by, near)
-        everywhere = calls or calling_lines(kind.made_by, user_files())
-        return calls[:1] or everywhere[: len(everywhere) == 1] or own
+        beside = calling_lines(kind.made_by, [file for file, _ in own])
+        return beside or calling_lines(kind.made_by, user_files()) or own
     is_list = issubclass(type(container), list | deque)
     assigned = kind.name in ("chain", "graph") or one.kind == "size"
     every = (adding_lines(named, is_list, assigned=assigned) for named in names)

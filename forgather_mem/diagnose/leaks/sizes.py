@@ -21,29 +21,25 @@ from forgather_mem.system.time_budget import TimeBudget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingPace:
-    """How often expensive sizes are read: they wait until the resident size, which takes 2 us, has grown.
+    """How often expensive sizes are read.
 
-    The C library's statistics take 20 us, and 200 us with cold caches; counting Python's objects takes as long. While
-    nothing grows they are read every few calls, and less often the longer a run lasts.
+    The C library's statistics take 20 us, and 200 us with cold caches; shared memory and counting Python's objects take
+    as long. They are read together, at each of the first calls and then as often as a fraction of the time allows.
 
     Attributes:
-        asked_every, counted_every: Calls between two readings of the C library, and of Python's objects.
-        workers_every, children_every, found_every: Calls between readings of workers, other children, and new children.
-        stretched_after: Calls after which all but the workers is read once more rarely.
-        judged_by: Calls until which what grows is read at each call.
-        grows_bytes: Per step: less is no growth. Below any reported leak, above what logs and histories take.
-        spent_frac: Of the time: above it they are read a third as often.
+        first: So many calls read them.
+        asked_every: Calls between two readings whatever they cost, and
+        stretched_after: calls after which that is once more rarely.
+        spent_frac: Of the time.
+        workers_every, found_every: Calls between readings of workers, and between looks for new children.
     """
 
+    first: int = 60
     asked_every: int = 4
-    counted_every: int = 32
-    workers_every: int = 2
-    children_every: int = 2
-    found_every: int = 32
     stretched_after: int = 60
-    judged_by: int = 60
-    grows_bytes: float = 2500.0
     spent_frac: float = 0.005
+    workers_every: int = 2
+    found_every: int = 32
 
 
 _PACE = ReadingPace()
@@ -74,91 +70,63 @@ class LeakSizes:
     def __init__(self) -> None:
         self._statm = KernelFile("/proc/self/statm")
         self._mallinfo = mallinfo2()
-        self._calls = self._step = 0
+        self._calls = 0
         self._first: tuple[int, ...] | None = None
-        self._shmem_bytes = 0
         self.totals: dict[str, float] = {}
         self._workers: tuple[int, ...] = ()
         self._shared_bytes: dict[int, int] = {}  # with each worker: more workers are growth, what they share is none
         self.copied = CopiedPages()
         self._others: tuple[str, ...] = ()
-        self._found_at = 0
+        self._found_at = -_PACE.found_every
         self.others_changed = False
         self.workers_changed = False
         self.has_more_workers = False  # than at first, beside those
         self._budget = TimeBudget(0.0, budget_frac=_PACE.spent_frac)
-        self._asked = _Last()
-        self._shared = _Last()
-        self._counted = _Last()
-        self._ours: dict[str, float] = {}
+        self._ours = (0.0, 0.0)  # native and Python's bytes
 
     def read(self, step: int) -> dict[str, float]:
         """The sizes that are due at this call, after `step` steps."""
-        growth, self._step = _PACE.grows_bytes * max(1, step - self._step), step
         calls = self._calls
         self._calls = calls + 1
         values: dict[str, float] = {}
         self.totals, self.workers_changed, self.others_changed = {}, False, False
         longer = 1 + calls // _PACE.stretched_after
-        try:
-            fields = self._statm.read(128).split()
-        except ours(OSError):  # no /proc
-            fields = []
-        if fields:
-            addresses, anonymous = int(fields[0]) * PAGE_BYTES, (int(fields[1]) - int(fields[2])) * PAGE_BYTES
+        asks = calls < _PACE.first or not calls % (longer * _PACE.asked_every) or self._budget.due()
+        if asks:
             began_s = time.perf_counter()
-            dear = calls > _PACE.judged_by and not self._budget.due()
-            often = 3 if dear else 1
-            shared = int(fields[2]) * PAGE_BYTES  # of files, too
-            risen = self._shared.due(calls, longer * _PACE.asked_every, shared, growth, often) and self._more_shared(
-                calls, shared, growth
-            )
-            asks = self._asked.due(calls, longer * _PACE.asked_every, anonymous, growth, often) or risen
-            counts = self._counted.due(calls, longer * _PACE.counted_every, anonymous, growth, 2 * often)
-            if asks:
-                values = self._account(addresses, anonymous)
-                self._asked.took(calls, anonymous, growth, values.get("native", 0.0))
-            if counts:
-                values["objects"] = objects_bytes() - self._ours.get("objects", 0.0)
-                self._counted.took(calls, anonymous, growth, values["objects"])
-            if asks or counts:
-                self._budget.ran(time.perf_counter() - began_s)
+            with missing(OSError):  # no /proc
+                values = self._account()
+            self._read_other_children(calls)
+            self._budget.ran(time.perf_counter() - began_s)
         if not calls % _PACE.workers_every:
             values.update(self._of_workers())
             if self._workers:
                 self.copied.read(step)
-        if not calls % (longer * _PACE.children_every):
-            self._read_other_children(calls, longer * _PACE.found_every)
-        if current_allocator() is not None:
-            on_device, reserved = _device()
-            values.update(on_device)
-            self.totals |= {} if reserved is None else {"reserved": reserved}
-        return values
+        on_device, reserved = _device()
+        self.totals |= {} if reserved is None else {"reserved": reserved}
+        return values | on_device
 
     def leave_out(self, native: float, objects: float) -> None:
-        """Exclude this much of what is counted from now on: it is our own, not the training's."""
-        self._ours = {"native": native, "objects": objects}
+        """Exclude this much more of what is counted from now on: it is our own, not the training's."""
+        self._ours = self._ours[0] + native, self._ours[1] + objects
 
     def close(self) -> None:
         """Close what is open."""
         self._statm.close()
 
-    def _more_shared(self, calls: int, shared: int, growth: float) -> bool:
-        """Read how much shared memory this process maps; whether it has grown."""
-        before, self._shmem_bytes = self._shmem_bytes, shmem_bytes(read_once("/proc/self/status"))
-        self._shared.took(calls, shared, growth, self._shmem_bytes)
-        return self._shmem_bytes > before
-
-    def _account(self, addresses: int, anonymous: int) -> dict[str, float]:
-        native = {}
-        whole = (addresses, anonymous + self._shmem_bytes)
+    def _account(self) -> dict[str, float]:
+        """What this process has allocated itself."""
+        addresses, resident, of_files = (int(pages) * PAGE_BYTES for pages in self._statm.read(128).split()[:3])
+        anonymous, shmem = resident - of_files, shmem_bytes(read_once("/proc/self/status"))
+        values = {"objects": objects_bytes() - self._ours[1]}
+        whole = (addresses, anonymous + shmem)
         if self._mallinfo is not None:
             found = self._mallinfo()
-            native["native"] = float(found.uordblks + found.hblkhd) - self._ours.get("native", 0.0)
+            values["native"] = float(found.uordblks + found.hblkhd) - self._ours[0]
             self.totals["kept"] = float(found.fordblks)
             addresses -= found.arena + found.hblkhd
             anonymous -= found.arena + found.hblkhd
-        now = (addresses, anonymous, self._shmem_bytes, *whole)
+        now = (addresses, anonymous, shmem, *whole)
         if self._first is None:
             self._first = now
         # Pages touched for the first time but requested long before are not a leak
@@ -167,7 +135,7 @@ class LeakSizes:
         with missing(OSError):  # a system without /dev/shm
             disk = os.statvfs("/dev/shm")
             self.totals["/dev/shm"] = float((disk.f_blocks - disk.f_bfree) * disk.f_frsize)
-        return {**native, "mapped": float(min(requested, touched)), "shared": float(min(requested, shared))}
+        return {**values, "mapped": float(min(requested, touched)), "shared": float(min(requested, shared))}
 
     def _of_workers(self) -> dict[str, float]:
         children = sorted(child.pid for child in list(getattr(processes, "_children", ())) if child.pid)
@@ -190,9 +158,9 @@ class LeakSizes:
             total += max(0, anonymous - self._shared_bytes[pid])
         return {"workers": float(total)} if pids else {}
 
-    def _read_other_children(self, calls: int, every: int) -> None:
-        """Read the anonymous memory of the children that are no data workers; look for new ones every so many calls."""
-        if calls >= self._found_at + every or not calls:
+    def _read_other_children(self, calls: int) -> None:
+        """Read the anonymous memory of the children that are no data workers, and now and then look for new ones."""
+        if calls >= self._found_at + _PACE.found_every:
             # Asking each thread for its children takes 0.3 ms, asking whether there is any 1 us
             others = tuple(pid for pid in child_pids() if int(pid) not in self._workers) if _has_children() else ()
             self.others_changed, self._others, self._found_at = others != self._others, others, calls
@@ -201,31 +169,10 @@ class LeakSizes:
             try:
                 total += anonymous_bytes(Path("/proc") / pid)
             except ours(OSError):  # it has just exited: the others are found anew
-                self._found_at = -every
+                self._found_at = -_PACE.found_every
                 return
         if self._others:
             self.totals["children"] = float(total)
-
-
-class _Last:
-    """When an expensive reading was last taken, and whether it grew then."""
-
-    def __init__(self) -> None:
-        self._call = -1
-        self._resident = self._value = 0.0  # the highest so far: moving up and down is not growth
-        self._grows = True
-
-    def due(self, call: int, every: int, resident: float, growth: float, often: int) -> bool:
-        """Whether to read: every `every` calls, or every `often` calls while it grows."""
-        passed = call - self._call
-        if passed < often:
-            return False
-        return passed >= every or self._grows or resident - self._resident > growth * passed
-
-    def took(self, call: int, resident: float, growth: float, value: float) -> None:
-        self._grows = value - self._value > growth * (call - self._call)
-        self._call = call
-        self._resident, self._value = max(self._resident, resident), max(self._value, value)
 
 
 def _has_children() -> bool:

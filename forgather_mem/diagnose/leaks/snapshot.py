@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import statistics
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -26,8 +26,6 @@ from forgather_mem.heap.object_size import (
 from forgather_mem.heap.owner_paths import LRU_CACHE
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.probes.tensors import storages_of
-
-_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +236,7 @@ def usual_bytes(sizes: list[float]) -> float:
 def length_of(node: Any) -> int | None:
     """The number of items in a container; None for anything else."""
     kind = type(node)
-    if kind in _CONTAINERS or issubclass(kind, dict | list | set | deque):
+    if issubclass(kind, dict | list | set | deque):
         try:
             return len(node)
         except ours(Exception):  # somebody's own __len__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -150,14 +151,10 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     """Garbage by class; the user's classes are the most informative."""
     if not garbage:
         return []
-    num_bytes = 0.0
     counted: set[tuple[object, int]] = set()
     places = {id(thing) for thing in garbage}
-    for thing in garbage:
-        num_bytes += deep_bytes(thing, places - {id(thing)}, counted)
-    classes: dict[type, int] = {}
-    for thing in garbage:
-        classes[type(thing)] = classes.get(type(thing), 0) + 1
+    num_bytes = sum(deep_bytes(thing, places - {id(thing)}, counted) for thing in garbage)
+    classes = Counter(map(type, garbage))
     ordered = sorted(classes, key=lambda cls: (not is_user_class(cls), cls.__module__ == "builtins", -classes[cls]))
     telling = ordered[0]
     found = line_of_function(garbage)

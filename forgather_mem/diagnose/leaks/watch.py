@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class LeakWatch:
     """The work of `LeakDetector`, in one training."""
 
+    reading = ("leaks",)  # of two in a training the first tells
+
     def __init__(self, run: RunInfo, look_closer: bool = True) -> None:
         self._look_closer = look_closer
         self._look: CloserLook | None = None
@@ -40,7 +42,6 @@ class LeakWatch:
         self._first_step = run.step
         self._began_s = time.perf_counter()
         self._at_look: dict[str, float] = {}
-        self._ours = (0.0, 0.0)  # native and Python's bytes that looking has taken
         self._suspects: list[Suspect] = []
         self._counted = False
         self._looks = 0
@@ -133,7 +134,7 @@ class LeakWatch:
         named = held >= LEAK.explained[0] * whole_of(growing).per_step and self._suspects[0].allocated_at is not None
         most = 3 if self._live.alarm else 2
         # Whether it is this process that holds it, or the loaders whose workers are ever more
-        can_be_held = set(growing) != {"workers"} or (self._sizes is not None and self._sizes.has_more_workers)
+        can_be_held = set(growing) != {"workers"} or self._sizes.has_more_workers
         if self._look_closer and not named and self._looks < most and can_be_held:
             self._looks += 1
             self._look_closely(moment.step)
@@ -229,8 +230,7 @@ class LeakWatch:
     def _leave_out(self, before: tuple[float, float]) -> None:
         """Exclude from the sizes what has been taken since, or given back: it is ours."""
         now = self._counted_bytes(self._look)
-        self._ours = self._ours[0] + now[0] - before[0], self._ours[1] + now[1] - before[1]
-        self._sizes.leave_out(*self._ours)
+        self._sizes.leave_out(now[0] - before[0], now[1] - before[1])
 
     def _known_loader(self) -> object:
         return self._loader() if self._loader is not None else None

@@ -6,13 +6,14 @@ import ast
 import inspect
 from collections.abc import Iterator
 
+from forgather_mem.diagnose.leaks.allocation_window import Line
 from forgather_mem.diagnose.leaks.copied_pages import Copied
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.heap.holder_names import slot_names
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import adding_lines
-from forgather_mem.source.source_lines import is_user_class, is_user_file, line_name, source_line
+from forgather_mem.source.source_lines import is_user_class, is_user_file
 from forgather_mem.source.syntax import Named, local_names, module_regions, tree_of
 
 _FEWEST_OBJECTS = 1_000  # of a data set's container: below, few pages are copied
@@ -31,28 +32,40 @@ def loader_of(known: object) -> object:
 
 def worker_suspects(loader: object, bytes_per_step: float) -> list[Suspect]:
     """Lines of the dataset and the collator that add to an attribute or to a module's variable."""
-    found = []
+    found: dict[tuple[str, Line], Suspect] = {}
     for part in _parts(loader):
         for owner, named, is_list in _held_by_code(part):
-            lines = adding_lines(named, is_list)
-            if lines:
-                found.append(_suspect(f"{owner}.{named.name}", lines[0], bytes_per_step, attribute=named.attribute))
-    for one in found:
-        if getattr(loader, "persistent_workers", False):
-            one.cure = f"{one.cure}; until then, start new workers each epoch: persistent_workers=False"
-    return list({(one.held_by, one.allocated_at): one for one in found}.values())[:_MOST]
+            for line in adding_lines(named, is_list)[:1]:
+                held_by = f"{owner}.{named.name}"
+                one = found[held_by, line] = Suspect(
+                    type="attribute" if named.attribute else "variable",
+                    bytes_per_step=bytes_per_step,
+                    held_by=held_by,
+                    each="in each data worker",
+                    kind="workers",
+                    where="workers",
+                )
+                one.set_line(line)
+                if getattr(loader, "persistent_workers", False):
+                    one.cure = f"{one.cure}; until then, start new workers each epoch: persistent_workers=False"
+    return list(found.values())[:_MOST]
 
 
 def copied_suspect(loader: object, copied: Copied) -> Suspect:
     """The data set's container with the most Python objects, whose pages the workers copy."""
-    found = [one for part in _parts(loader) for one in _containers(part)]
-    count, owner, name, part = max(found, key=lambda one: one[0], default=(0, "", "", None))
+    found = [
+        (len(value), part, name)
+        for part in _parts(loader)
+        for name, value in list((attributes_of(part) or {}).items())
+        if isinstance(value, list | dict | tuple) and len(value) >= _FEWEST_OBJECTS
+    ]
+    count, part, name = max(found, key=lambda one: one[0], default=(0, None, ""))
     named = [] if part is None else slot_names(part, name)
     lines = [line for one in named for line in adding_lines(one, is_list=True, assigned=True)]
     suspect = Suspect(
         type=type((attributes_of(part) or {}).get(name)).__name__ if part is not None else "object",
         bytes_per_step=copied.per_step,
-        held_by=f"{owner}.{name}" if part is not None else None,
+        held_by=f"{type(part).__name__}.{name}" if part is not None else None,
         count=count or None,
         kind="copied pages",
         where="workers",
@@ -61,19 +74,6 @@ def copied_suspect(loader: object, copied: Copied) -> Suspect:
     if lines:
         suspect.set_line(lines[0])
     return suspect
-
-
-def _suspect(held_by: str, line: tuple[str, int], bytes_per_step: float, *, attribute: bool) -> Suspect:
-    return Suspect(
-        type="attribute" if attribute else "variable",
-        bytes_per_step=bytes_per_step,
-        held_by=held_by,
-        allocated_at=line_name(*line),
-        source_line=source_line(*line),
-        each="in each data worker",
-        kind="workers",
-        where="workers",
-    )
 
 
 def _parts(loader: object) -> list[object]:
@@ -118,10 +118,3 @@ def _variables(module: str, file: str, within: str) -> Iterator[tuple[str, Named
     }
     for name in sorted(names):
         yield module, Named(name=name, attribute=False, item=False, regions=tuple(regions), of_module=True), False
-
-
-def _containers(part: object) -> Iterator[tuple[int, str, str, object]]:
-    """Number of objects, owner, name and part for each of its long lists and dictionaries."""
-    for name, value in list((attributes_of(part) or {}).items()):
-        if isinstance(value, list | dict | tuple) and len(value) >= _FEWEST_OBJECTS:
-            yield len(value), type(part).__name__, name, part

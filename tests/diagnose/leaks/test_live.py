@@ -4,6 +4,8 @@ import random
 
 import pytest
 
+from forgather_mem import TrainingLoop
+from forgather_mem.callbacks import LeakDetector
 from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, is_held
 from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.growth.trend import Series, Trend
@@ -87,3 +89,15 @@ def test_a_holder_counts_if_it_explains_the_growth_and_is_never_emptied(
 def test_a_leak_in_noise_that_hides_it_at_first_is_not_taken_back() -> None:
     for seed in range(4):
         assert told(leak(8 * KIB, 2 * MIB)(random.Random(seed), 6000)).taken_back is None
+
+
+@pytest.mark.alone(forked=True)
+def test_of_two_detectors_in_a_training_one_prints(capfd: pytest.CaptureFixture[str]) -> None:
+    """`forgather-mem run` brings its own beside the script's."""
+    kept = []
+    loop = TrainingLoop(callbacks=[LeakDetector(), LeakDetector(every_steps=8)])
+    with loop.train():
+        for _ in range(400):
+            with loop.step():
+                kept.append(bytes(40_000))
+    assert capfd.readouterr().err.count("host memory grows") == 1
