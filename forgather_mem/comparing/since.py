@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from forgather_mem.formats.jsonl import log_files, some_samples
@@ -20,30 +19,6 @@ _PEAKS = {"host": "host/rss_peak_bytes", "device": "device/step_peak_bytes"}
 
 Points = Sequence[tuple[int, float]]
 Curves = Mapping[str, Points]
-
-
-@dataclass(frozen=True, slots=True)
-class JumpLimits:
-    """What a jump is. Judged by hand, on the changes of benchmarks/compare.py.
-
-    Attributes:
-        most_records: Of a longer log so many are read, evenly spaced.
-        early_frac: Of the steps: who parts in these has been apart from the beginning.
-        little_frac: Of the difference: what is there before a jump.
-        most_frac: The same after it.
-        short_frac: Of the steps, between these two; what takes longer, and more than two readings, grows.
-        least_readings: Of fewer nothing is said.
-    """
-
-    most_records: int = 2_000
-    early_frac: float = 0.1
-    little_frac: float = 0.25
-    most_frac: float = 0.75
-    short_frac: float = 0.1
-    least_readings: int = 8
-
-
-_JUMP = JumpLimits()
 
 
 def curves_of(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -79,12 +54,13 @@ def step_apart(before: Curves, after: Curves, part: str, place: str, size: float
     if not apart or size == 0 or apart[-1][1] / size < 0.5:
         return None
     steps, shares = [step for step, _ in apart], [more / apart[-1][1] for _, more in apart]
-    little, half, most = (_start_of_end(shares, share) for share in (_JUMP.little_frac, 0.5, _JUMP.most_frac))
-    whole = steps[-1] - steps[0]
-    is_jump = len(apart) >= _JUMP.least_readings and (
-        most == little or steps[most] - steps[max(0, little - 1)] <= _JUMP.short_frac * whole
-    )
-    return steps[half] if is_jump and steps[half] - steps[0] > _JUMP.early_frac * whole else None
+    # What a jump is was judged by hand, on the changes of benchmarks/compare.py. Of few readings nothing is said; what
+    # takes longer than this from a little to most of it, and more than two readings, grows; and who parts in the first
+    # steps has been apart from the beginning.
+    little, half, most = (_start_of_end(shares, share) for share in (0.25, 0.5, 0.75))
+    few_steps = 0.1 * (steps[-1] - steps[0])
+    is_short = most == little or steps[most] - steps[max(0, little - 1)] <= few_steps
+    return steps[half] if len(apart) >= 8 and is_short and steps[half] - steps[0] > few_steps else None
 
 
 def _start_of_end(shares: Sequence[float], least: float) -> int:
@@ -112,7 +88,7 @@ def _records(folder: Path, names: set[str]) -> Iterator[tuple[int, Mapping[str, 
     logs = log_files(folder)
     if logs:
         for path in logs[min(logs)]:
-            yield from ((sample.step, sample.values) for sample in some_samples(path, _JUMP.most_records))
+            yield from ((sample.step, sample.values) for sample in some_samples(path, 2_000))  # evenly spaced
         return
     for name, curve in event_series(folder).items():
         points = zip(curve.steps.tolist(), curve.values.tolist(), strict=True)

@@ -40,15 +40,11 @@ class TextLimits:
     Attributes:
         settings: In the table; `--json` has all.
         causes: Of a part.
-        parts: In a sentence.
-        digits: Of a number that gets separators; a longer one is a name.
         least_bytes: A smaller size is none.
     """
 
     settings: int = 12
     causes: int = 3
-    parts: int = 3
-    digits: int = 15
     least_bytes: int = 2**20
 
 
@@ -77,12 +73,10 @@ def comparison_markdown(comparison: Comparison) -> str:
 def sentences(comparison: Comparison) -> list[str]:
     """What is known of the difference, the verdict first."""
     told = [_headline(comparison)]
-    for grown in comparison.grown:
-        if grown.causes:
-            told.append(f"{grown.part}: {'; '.join(map(_cause, grown.causes[: _TEXT.causes]))}")
+    told += [f"{grown.part}: {_causes(grown.causes)}" for grown in comparison.grown if grown.causes]
     differ = [one for one in comparison.settings if one.comparable]
     if differ and not any(grown.causes for grown in comparison.grown):
-        told.append(f"settings that differ: {'; '.join(map(_cause, differ[: _TEXT.causes]))}")
+        told.append(f"settings that differ: {_causes(differ)}")
     told += [f"new leak: {_leak(leak)}" for leak in comparison.new_leaks]
     told += [f"leak gone: {_leak(leak)}" for leak in comparison.gone_leaks]
     before, after = comparison.before, comparison.after
@@ -123,7 +117,8 @@ def _headline(comparison: Comparison) -> str:
     if unread:
         has_none = f"{unread[0].name} {_has(unread[0])} no reading of memory"
         return f"{has_none} ({comparison.place}), so there is nothing to compare."
-    parts, more = _parts(grown), f"{takes} {_more(peak.bytes)}" if peak.bytes else f"{takes} as much"
+    parts = ", ".join(f"{_word(one)} {_signed(one.bytes)}{_phase(one)}" for one in grown[:3])
+    more = f"{takes} {_more(peak.bytes)}" if peak.bytes else f"{takes} as much"
     if comparison.planned and not peak.bytes:
         said = f"{name}: {parts}; {it}" if grown else f"No difference: {name} {takes}"
         return f"{said} as much {where}, to the byte."
@@ -158,14 +153,6 @@ def unfinished(report: RunReport) -> str:
     return "" if run.end == "finished" else f"{words.get(run.end, 'ended with an exception')} {steps}"
 
 
-def _parts(grown: Sequence[Grown]) -> str:
-    return ", ".join(map(_part, grown[: _TEXT.parts]))
-
-
-def _part(grown: Grown) -> str:
-    return f"{_word(grown)} {_signed(grown.bytes)}{_phase(grown)}"
-
-
 def _word(grown: Grown) -> str:
     return _WORDS.get(grown.part, grown.part) + (f" ({grown.holder})" if grown.holder else "")
 
@@ -177,10 +164,9 @@ def _phase(grown: Grown) -> str:
     return f" in {grown.phase}{since}"
 
 
-def _cause(setting: Changed) -> str:
-    name = setting.name.removeprefix("arguments.")
-    before, after = _values(setting)
-    return f"{name} {after} instead of {before}"
+def _causes(settings: Sequence[Changed]) -> str:
+    named = ((one.name.removeprefix("arguments."), *_values(one)) for one in settings[: _TEXT.causes])
+    return "; ".join(f"{name} {after} instead of {before}" for name, before, after in named)
 
 
 def _values(setting: Changed, without: str = _NOT_SET) -> tuple[str, str]:
@@ -189,7 +175,8 @@ def _values(setting: Changed, without: str = _NOT_SET) -> tuple[str, str]:
 
 
 def _number(value: str) -> str:
-    return f"{int(value):,}" if value.isdecimal() and len(value) <= _TEXT.digits and value[0] != "0" else value
+    is_name = not value.isdecimal() or len(value) > 15 or value[0] == "0"
+    return value if is_name else f"{int(value):,}"
 
 
 def _has(side: Side) -> str:
@@ -252,11 +239,7 @@ def _columns(rows: Table) -> Iterator[str]:
         least[widest] -= 1
     for row in rows:
         cells = [_cut(cell, width) for cell, width in zip(row, least, strict=True)]
-        padded = [
-            cells[0].ljust(least[0]),
-            *(cell.rjust(width) for cell, width in zip(cells[1:], least[1:], strict=True)),
-        ]
-        yield "  ".join(padded).rstrip()
+        yield "  ".join([cells[0].ljust(least[0]), *map(str.rjust, cells[1:], least[1:])]).rstrip()
 
 
 def _cut(text: str, width: int) -> str:
