@@ -18,7 +18,7 @@ from forgather_mem.comparing.side import (
     Side,
     differences,
 )  # fmt: skip
-from forgather_mem.comparing.since import curves_of, has_own_curve, step_apart
+from forgather_mem.comparing.since import CURVES, curves_of, step_apart
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.telemetry.report import LeakReport
 
@@ -137,7 +137,7 @@ def comparison_of(before: Side, after: Side) -> Comparison:
         grown = [
             replace(one, since_step=step_apart(olds, news, one.part, place, one.bytes))
             # Activations are counted in the first steps only
-            if one.part != "activations" and (found[0].is_sure or has_own_curve(one.part))
+            if one.part != "activations" and (found[0].is_sure or one.part in CURVES)
             else one
             for one in grown
         ]

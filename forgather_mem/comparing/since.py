@@ -11,7 +11,7 @@ from forgather_mem.formats.jsonl import log_files, some_samples
 from forgather_mem.reporting.from_events import event_series
 
 # The curve that shows a part; of all others the peak so far, which rises with them
-_CURVES = {
+CURVES = {
     **{part: f"tensors/{part}_bytes" for part in ("parameters", "gradients", "optimizer")},
     "data workers": "workers/pss_bytes",
 }
@@ -23,7 +23,7 @@ Curves = Mapping[str, Points]
 
 def curves_of(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """The highest value so far by step, of each curve that shows a part; nothing of what can't be read."""
-    names = {*_CURVES.values(), *_PEAKS.values()}
+    names = {*CURVES.values(), *_PEAKS.values()}
     found: dict[str, list[tuple[int, float]]] = {}
     with contextlib.suppress(OSError):
         for step, values in _records(folder, names):
@@ -49,7 +49,7 @@ def step_apart(before: Curves, after: Curves, part: str, place: str, size: float
     >>> step_apart({"host/rss_peak_bytes": old}, {"host/rss_peak_bytes": new}, "activations", "host", 4.0)
     61
     """
-    name = _CURVES.get(part) or _PEAKS[place]
+    name = CURVES.get(part) or _PEAKS[place]
     apart = list(_differences(before.get(name, ()), after.get(name, ())))
     if not apart or size == 0 or apart[-1][1] / size < 0.5:
         return None
@@ -66,11 +66,6 @@ def step_apart(before: Curves, after: Curves, part: str, place: str, size: float
 def _start_of_end(shares: Sequence[float], least: float) -> int:
     """The place from which on all have at least so much."""
     return len(shares) - sum(1 for _ in itertools.takewhile(lambda share: share >= least, reversed(shares)))
-
-
-def has_own_curve(part: str) -> bool:
-    """Whether a part is seen in a curve of its own, not in the peak alone."""
-    return part in _CURVES
 
 
 def _differences(before: Points, after: Points) -> Iterator[tuple[int, float]]:

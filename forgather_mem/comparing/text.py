@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from forgather_mem.comparing.causes import Changed
 from forgather_mem.comparing.comparison import Comparison, Grown, is_nearly
@@ -14,7 +13,7 @@ from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.markdown import markdown_text
 from forgather_mem.reporting.text import with_texts
 from forgather_mem.telemetry.report import LeakReport, RunReport
-from forgather_mem.units import format_bytes
+from forgather_mem.units import MIB, format_bytes
 
 WIDTH = 80
 _NOT_SET = "not set"
@@ -31,24 +30,6 @@ _WORDS = {
 }
 
 Table = list[tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class TextLimits:
-    """How much of a comparison is told.
-
-    Attributes:
-        settings: In the table; `--json` has all.
-        causes: Of a part.
-        least_bytes: A smaller size is none.
-    """
-
-    settings: int = 12
-    causes: int = 3
-    least_bytes: int = 2**20
-
-
-_TEXT = TextLimits()
 
 
 def comparison_text(comparison: Comparison) -> str:
@@ -135,7 +116,7 @@ def _headline(comparison: Comparison) -> str:
     rest = "" if is_all else f"; can't tell what the rest is: {_PLAN_BOTH}"
     if not peak.is_sure:
         told = f"whether the peak ({comparison.place}) differs can't be told"
-        return f"{name}: {parts}; {told if abs(peak.bytes) >= _TEXT.least_bytes else f'{it} as much {where}'}."
+        return f"{name}: {parts}; {told if abs(peak.bytes) >= MIB else f'{it} as much {where}'}."
     if comparison.place == "host":  # resident memory may differ by more than what is counted, for reasons nobody knows
         return f"{name}: {parts}. Of resident memory {it} {_more(peak.bytes)} {where}{rest}."
     if is_nearly(grown[0].bytes, peak.bytes):
@@ -165,7 +146,7 @@ def _phase(grown: Grown) -> str:
 
 
 def _causes(settings: Sequence[Changed]) -> str:
-    named = ((one.name.removeprefix("arguments."), *_values(one)) for one in settings[: _TEXT.causes])
+    named = ((one.name.removeprefix("arguments."), *_values(one)) for one in settings[:3])
     return "; ".join(f"{name} {after} instead of {before}" for name, before, after in named)
 
 
@@ -175,7 +156,7 @@ def _values(setting: Changed, without: str = _NOT_SET) -> tuple[str, str]:
 
 
 def _number(value: str) -> str:
-    is_name = not value.isdecimal() or len(value) > 15 or value[0] == "0"
+    is_name = not value.isdecimal() or len(value) > 15 or value[0] == "0"  # a longer one is an id
     return value if is_name else f"{int(value):,}"
 
 
@@ -193,9 +174,7 @@ def _leak(leak: LeakReport) -> str:
 def _tables(comparison: Comparison) -> Iterator[Table]:
     names = (comparison.before.name, comparison.after.name)
     shown = [
-        one
-        for one in comparison.differences
-        if max(one.before, one.after) >= _TEXT.least_bytes or (one.counted and one.is_sure)
+        one for one in comparison.differences if max(one.before, one.after) >= MIB or (one.counted and one.is_sure)
     ]
     rows = list(map(_size_row, shown))
     if comparison.planned:
@@ -204,10 +183,10 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
     if rows:
         yield [("memory", *names, "difference"), *rows]
     for title, changes in (("setting", comparison.settings), ("version", comparison.versions)):
-        first = sorted(changes, key=lambda one: not one.comparable)[: _TEXT.settings]
+        first = sorted(changes, key=lambda one: not one.comparable)[:12]  # `--json` has all
         rows = [(one.name, *_values(one, "none" if title == "version" else _NOT_SET), "") for one in first]
-        if len(changes) > _TEXT.settings:
-            rows.append((f"{len(changes) - _TEXT.settings} more: --json", "", "", ""))
+        if len(changes) > len(first):
+            rows.append((f"{len(changes) - len(first)} more: --json", "", "", ""))
         if rows:
             yield [(title, *names, ""), *rows]
 
@@ -225,7 +204,7 @@ def _by_phase(planned: Sequence[Difference]) -> Iterator[Table]:
 
 
 def _size_row(one: Difference) -> tuple[str, ...]:
-    said = _signed(one.bytes) if one.is_sure else "can't tell" if abs(one.bytes) >= _TEXT.least_bytes else "="
+    said = _signed(one.bytes) if one.is_sure else "can't tell" if abs(one.bytes) >= MIB else "="
     name = "planned peak" if one.name == PLANNED else one.name
     return name, format_bytes(one.before), format_bytes(one.after), said
 
