@@ -17,7 +17,7 @@ from forgather_mem.files import read_regular, write_chosen_file
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_part import ReportPart
 from forgather_mem.telemetry.report_schema import checked, to_dict
-from forgather_mem.units import format_bytes, format_share
+from forgather_mem.units import MIB, format_bytes, format_share
 
 # Less is no growth: on the host, of what the C library's allocator counts, and of what is counted tensor by tensor
 _LEAST_RESIDENT, _LEAST_ALLOCATED = 2**25, 2**20
@@ -25,8 +25,6 @@ _LEAST = {
     **dict.fromkeys(("planned peak", "parameters", "gradients", "optimizer"), 0),
     **dict.fromkeys(("activations", HELD), _LEAST_ALLOCATED),
 }
-_MOST_BYTES = 2**24
-_MOST_CAUSES = 3
 
 
 class NoBaseline(ForgatherMemError):
@@ -70,7 +68,7 @@ class Baseline:
             NoBaseline: if there is none.
         """
         try:
-            told = json.loads(read_regular(path, _MOST_BYTES, follow=True))
+            told = json.loads(read_regular(path, 16 * MIB, follow=True))
             trainings = checked(tuple[TrainingSizes, ...], told["trainings"])
             allowed = told["allowed_growth"]
             counted, resident = float(allowed["counted"]), float(allowed["resident"])
@@ -108,7 +106,7 @@ class Baseline:
             found += [f"the peak of {told}" for told in _over(before.resident, after.resident, self.resident_frac)]
             yield from (f"{sentence.replace(':', which + ':', 1)}" for sentence in found)
             causes = leading(changed(before.settings, after.settings)) if found else []
-            for cause in causes[:_MOST_CAUSES]:
+            for cause in causes[:3]:
                 yield f"since then {cause.name} is {cause.after or 'not set'} instead of {cause.before or 'not set'}"
 
     def missing(self, now: Baseline) -> Iterator[str]:

@@ -18,7 +18,7 @@ from forgather_mem.comparing.side import (
     Side,
     differences,
 )  # fmt: skip
-from forgather_mem.comparing.since import curves_of, has_own_curve, step_apart
+from forgather_mem.comparing.since import CURVES, curves_of, step_apart
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.telemetry.report import LeakReport
 
@@ -137,7 +137,7 @@ def comparison_of(before: Side, after: Side) -> Comparison:
         grown = [
             replace(one, since_step=step_apart(olds, news, one.part, place, one.bytes))
             # Activations are counted in the first steps only
-            if one.part != "activations" and (found[0].is_sure or has_own_curve(one.part))
+            if one.part != "activations" and (found[0].is_sure or one.part in CURVES)
             else one
             for one in grown
         ]
@@ -235,10 +235,9 @@ def _leaked(side: Side) -> float:
 
 def _have_one_leak(before: Side, after: Side) -> bool:
     """Whether both sides have a leak, and it is the same one."""
-    keys = []
-    for leak in filter(None, (before.leak, after.leak)):
-        keys.append(next((one.signature or one.held_by for one in leak.suspects), leak.where))
-    return len(keys) == 2 and keys[0] == keys[1]
+    leaks = [leak for leak in (before.leak, after.leak) if leak is not None]
+    keys = {next((one.signature or one.held_by for one in leak.suspects), leak.where) for leak in leaks}
+    return len(leaks) == 2 and len(keys) == 1
 
 
 def planned_differences(before: Side, after: Side) -> list[Difference]:
@@ -266,19 +265,13 @@ def planned_growth(found: Sequence[Difference]) -> Iterator[tuple[Difference, st
     peak, *rows = found
     at_peak = [row for row in rows if row.phase == peak.phase and row.name != PLANNED]
     most = {row.name: row for row in sorted(rows, key=_size)}
-    told = {row.name for row in at_peak if _size(row) >= _TOLD * max(map(_size, at_peak)) > 0}
-    for row in sorted(at_peak, key=_size, reverse=True):
-        if row.name in told:
-            yield row, "" if _is_in_all(row, rows) else row.phase
-    least = _TOLD * max(map(_size, rows))
-    for row in sorted(most.values(), key=_size, reverse=True):
-        if row.name not in (*told, PLANNED) and row.is_sure and _size(row) >= least:
-            yield row, "" if _is_in_all(row, rows) else row.phase
-
-
-def _is_in_all(one: Difference, rows: Sequence[Difference]) -> bool:
+    first = [row for row in at_peak if _size(row) >= _TOLD * max(map(_size, at_peak)) > 0]
+    told, least = {PLANNED, *(row.name for row in first)}, _TOLD * max(map(_size, rows))
+    others = [row for row in most.values() if row.name not in told and row.is_sure and _size(row) >= least]
     phases = {row.phase for row in rows}
-    return phases == {row.phase for row in rows if row.name == one.name and row.bytes == one.bytes}
+    for one in (*sorted(first, key=_size, reverse=True), *sorted(others, key=_size, reverse=True)):
+        its = {row.phase for row in rows if row.name == one.name and row.bytes == one.bytes}
+        yield one, "" if its == phases else one.phase
 
 
 def _exact(name: str, before: int, after: int, phase: str) -> Difference:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from forgather_mem.formats.jsonl import log_files, some_samples
 from forgather_mem.reporting.from_events import event_series
 
 # The curve that shows a part; of all others the peak so far, which rises with them
-_CURVES = {
+CURVES = {
     **{part: f"tensors/{part}_bytes" for part in ("parameters", "gradients", "optimizer")},
     "data workers": "workers/pss_bytes",
 }
@@ -22,33 +21,9 @@ Points = Sequence[tuple[int, float]]
 Curves = Mapping[str, Points]
 
 
-@dataclass(frozen=True, slots=True)
-class JumpLimits:
-    """What a jump is. Judged by hand, on the changes of benchmarks/compare.py.
-
-    Attributes:
-        most_records: Of a longer log so many are read, evenly spaced.
-        early_frac: Of the steps: who parts in these has been apart from the beginning.
-        little_frac: Of the difference: what is there before a jump.
-        most_frac: The same after it.
-        short_frac: Of the steps, between these two; what takes longer, and more than two readings, grows.
-        least_readings: Of fewer nothing is said.
-    """
-
-    most_records: int = 2_000
-    early_frac: float = 0.1
-    little_frac: float = 0.25
-    most_frac: float = 0.75
-    short_frac: float = 0.1
-    least_readings: int = 8
-
-
-_JUMP = JumpLimits()
-
-
 def curves_of(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """The highest value so far by step, of each curve that shows a part; nothing of what can't be read."""
-    names = {*_CURVES.values(), *_PEAKS.values()}
+    names = {*CURVES.values(), *_PEAKS.values()}
     found: dict[str, list[tuple[int, float]]] = {}
     with contextlib.suppress(OSError):
         for step, values in _records(folder, names):
@@ -74,27 +49,23 @@ def step_apart(before: Curves, after: Curves, part: str, place: str, size: float
     >>> step_apart({"host/rss_peak_bytes": old}, {"host/rss_peak_bytes": new}, "activations", "host", 4.0)
     61
     """
-    name = _CURVES.get(part) or _PEAKS[place]
+    name = CURVES.get(part) or _PEAKS[place]
     apart = list(_differences(before.get(name, ()), after.get(name, ())))
     if not apart or size == 0 or apart[-1][1] / size < 0.5:
         return None
     steps, shares = [step for step, _ in apart], [more / apart[-1][1] for _, more in apart]
-    little, half, most = (_start_of_end(shares, share) for share in (_JUMP.little_frac, 0.5, _JUMP.most_frac))
-    whole = steps[-1] - steps[0]
-    is_jump = len(apart) >= _JUMP.least_readings and (
-        most == little or steps[most] - steps[max(0, little - 1)] <= _JUMP.short_frac * whole
-    )
-    return steps[half] if is_jump and steps[half] - steps[0] > _JUMP.early_frac * whole else None
+    # What a jump is was judged by hand, on the changes of benchmarks/compare.py. Of few readings nothing is said; what
+    # takes longer than this from a little to most of it, and more than two readings, grows; and who parts in the first
+    # steps has been apart from the beginning.
+    little, half, most = (_start_of_end(shares, share) for share in (0.25, 0.5, 0.75))
+    few_steps = 0.1 * (steps[-1] - steps[0])
+    is_short = most == little or steps[most] - steps[max(0, little - 1)] <= few_steps
+    return steps[half] if len(apart) >= 8 and is_short and steps[half] - steps[0] > few_steps else None
 
 
 def _start_of_end(shares: Sequence[float], least: float) -> int:
     """The place from which on all have at least so much."""
     return len(shares) - sum(1 for _ in itertools.takewhile(lambda share: share >= least, reversed(shares)))
-
-
-def has_own_curve(part: str) -> bool:
-    """Whether a part is seen in a curve of its own, not in the peak alone."""
-    return part in _CURVES
 
 
 def _differences(before: Points, after: Points) -> Iterator[tuple[int, float]]:
@@ -112,7 +83,7 @@ def _records(folder: Path, names: set[str]) -> Iterator[tuple[int, Mapping[str, 
     logs = log_files(folder)
     if logs:
         for path in logs[min(logs)]:
-            yield from ((sample.step, sample.values) for sample in some_samples(path, _JUMP.most_records))
+            yield from ((sample.step, sample.values) for sample in some_samples(path, 2_000))  # evenly spaced
         return
     for name, curve in event_series(folder).items():
         points = zip(curve.steps.tolist(), curve.values.tolist(), strict=True)

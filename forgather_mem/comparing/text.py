@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from forgather_mem.comparing.causes import Changed
 from forgather_mem.comparing.comparison import Comparison, Grown, is_nearly
@@ -14,7 +13,7 @@ from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.markdown import markdown_text
 from forgather_mem.reporting.text import with_texts
 from forgather_mem.telemetry.report import LeakReport, RunReport
-from forgather_mem.units import format_bytes
+from forgather_mem.units import MIB, format_bytes
 
 WIDTH = 80
 _NOT_SET = "not set"
@@ -31,28 +30,6 @@ _WORDS = {
 }
 
 Table = list[tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class TextLimits:
-    """How much of a comparison is told.
-
-    Attributes:
-        settings: In the table; `--json` has all.
-        causes: Of a part.
-        parts: In a sentence.
-        digits: Of a number that gets separators; a longer one is a name.
-        least_bytes: A smaller size is none.
-    """
-
-    settings: int = 12
-    causes: int = 3
-    parts: int = 3
-    digits: int = 15
-    least_bytes: int = 2**20
-
-
-_TEXT = TextLimits()
 
 
 def comparison_text(comparison: Comparison) -> str:
@@ -77,12 +54,10 @@ def comparison_markdown(comparison: Comparison) -> str:
 def sentences(comparison: Comparison) -> list[str]:
     """What is known of the difference, the verdict first."""
     told = [_headline(comparison)]
-    for grown in comparison.grown:
-        if grown.causes:
-            told.append(f"{grown.part}: {'; '.join(map(_cause, grown.causes[: _TEXT.causes]))}")
+    told += [f"{grown.part}: {_causes(grown.causes)}" for grown in comparison.grown if grown.causes]
     differ = [one for one in comparison.settings if one.comparable]
     if differ and not any(grown.causes for grown in comparison.grown):
-        told.append(f"settings that differ: {'; '.join(map(_cause, differ[: _TEXT.causes]))}")
+        told.append(f"settings that differ: {_causes(differ)}")
     told += [f"new leak: {_leak(leak)}" for leak in comparison.new_leaks]
     told += [f"leak gone: {_leak(leak)}" for leak in comparison.gone_leaks]
     before, after = comparison.before, comparison.after
@@ -123,7 +98,8 @@ def _headline(comparison: Comparison) -> str:
     if unread:
         has_none = f"{unread[0].name} {_has(unread[0])} no reading of memory"
         return f"{has_none} ({comparison.place}), so there is nothing to compare."
-    parts, more = _parts(grown), f"{takes} {_more(peak.bytes)}" if peak.bytes else f"{takes} as much"
+    parts = ", ".join(f"{_word(one)} {_signed(one.bytes)}{_phase(one)}" for one in grown[:3])
+    more = f"{takes} {_more(peak.bytes)}" if peak.bytes else f"{takes} as much"
     if comparison.planned and not peak.bytes:
         said = f"{name}: {parts}; {it}" if grown else f"No difference: {name} {takes}"
         return f"{said} as much {where}, to the byte."
@@ -140,7 +116,7 @@ def _headline(comparison: Comparison) -> str:
     rest = "" if is_all else f"; can't tell what the rest is: {_PLAN_BOTH}"
     if not peak.is_sure:
         told = f"whether the peak ({comparison.place}) differs can't be told"
-        return f"{name}: {parts}; {told if abs(peak.bytes) >= _TEXT.least_bytes else f'{it} as much {where}'}."
+        return f"{name}: {parts}; {told if abs(peak.bytes) >= MIB else f'{it} as much {where}'}."
     if comparison.place == "host":  # resident memory may differ by more than what is counted, for reasons nobody knows
         return f"{name}: {parts}. Of resident memory {it} {_more(peak.bytes)} {where}{rest}."
     if is_nearly(grown[0].bytes, peak.bytes):
@@ -158,14 +134,6 @@ def unfinished(report: RunReport) -> str:
     return "" if run.end == "finished" else f"{words.get(run.end, 'ended with an exception')} {steps}"
 
 
-def _parts(grown: Sequence[Grown]) -> str:
-    return ", ".join(map(_part, grown[: _TEXT.parts]))
-
-
-def _part(grown: Grown) -> str:
-    return f"{_word(grown)} {_signed(grown.bytes)}{_phase(grown)}"
-
-
 def _word(grown: Grown) -> str:
     return _WORDS.get(grown.part, grown.part) + (f" ({grown.holder})" if grown.holder else "")
 
@@ -177,10 +145,9 @@ def _phase(grown: Grown) -> str:
     return f" in {grown.phase}{since}"
 
 
-def _cause(setting: Changed) -> str:
-    name = setting.name.removeprefix("arguments.")
-    before, after = _values(setting)
-    return f"{name} {after} instead of {before}"
+def _causes(settings: Sequence[Changed]) -> str:
+    named = ((one.name.removeprefix("arguments."), *_values(one)) for one in settings[:3])
+    return "; ".join(f"{name} {after} instead of {before}" for name, before, after in named)
 
 
 def _values(setting: Changed, without: str = _NOT_SET) -> tuple[str, str]:
@@ -189,7 +156,8 @@ def _values(setting: Changed, without: str = _NOT_SET) -> tuple[str, str]:
 
 
 def _number(value: str) -> str:
-    return f"{int(value):,}" if value.isdecimal() and len(value) <= _TEXT.digits and value[0] != "0" else value
+    is_name = not value.isdecimal() or len(value) > 15 or value[0] == "0"  # a longer one is an id
+    return value if is_name else f"{int(value):,}"
 
 
 def _has(side: Side) -> str:
@@ -206,9 +174,7 @@ def _leak(leak: LeakReport) -> str:
 def _tables(comparison: Comparison) -> Iterator[Table]:
     names = (comparison.before.name, comparison.after.name)
     shown = [
-        one
-        for one in comparison.differences
-        if max(one.before, one.after) >= _TEXT.least_bytes or (one.counted and one.is_sure)
+        one for one in comparison.differences if max(one.before, one.after) >= MIB or (one.counted and one.is_sure)
     ]
     rows = list(map(_size_row, shown))
     if comparison.planned:
@@ -217,10 +183,10 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
     if rows:
         yield [("memory", *names, "difference"), *rows]
     for title, changes in (("setting", comparison.settings), ("version", comparison.versions)):
-        first = sorted(changes, key=lambda one: not one.comparable)[: _TEXT.settings]
+        first = sorted(changes, key=lambda one: not one.comparable)[:12]  # `--json` has all
         rows = [(one.name, *_values(one, "none" if title == "version" else _NOT_SET), "") for one in first]
-        if len(changes) > _TEXT.settings:
-            rows.append((f"{len(changes) - _TEXT.settings} more: --json", "", "", ""))
+        if len(changes) > len(first):
+            rows.append((f"{len(changes) - len(first)} more: --json", "", "", ""))
         if rows:
             yield [(title, *names, ""), *rows]
 
@@ -238,7 +204,7 @@ def _by_phase(planned: Sequence[Difference]) -> Iterator[Table]:
 
 
 def _size_row(one: Difference) -> tuple[str, ...]:
-    said = _signed(one.bytes) if one.is_sure else "can't tell" if abs(one.bytes) >= _TEXT.least_bytes else "="
+    said = _signed(one.bytes) if one.is_sure else "can't tell" if abs(one.bytes) >= MIB else "="
     name = "planned peak" if one.name == PLANNED else one.name
     return name, format_bytes(one.before), format_bytes(one.after), said
 
@@ -252,11 +218,7 @@ def _columns(rows: Table) -> Iterator[str]:
         least[widest] -= 1
     for row in rows:
         cells = [_cut(cell, width) for cell, width in zip(row, least, strict=True)]
-        padded = [
-            cells[0].ljust(least[0]),
-            *(cell.rjust(width) for cell, width in zip(cells[1:], least[1:], strict=True)),
-        ]
-        yield "  ".join(padded).rstrip()
+        yield "  ".join([cells[0].ljust(least[0]), *map(str.rjust, cells[1:], least[1:])]).rstrip()
 
 
 def _cut(text: str, width: int) -> str:

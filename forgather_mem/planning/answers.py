@@ -111,14 +111,11 @@ def card_plan(
         return asked._replace(shape=asked.shape._replace(**size))
 
     def most(first: int, last: int, at: Callable[[int], Wanted], own: Plan | None = None) -> _Search[Most | None]:
-        if not (first and last):
+        found = (yield from largest_plan(at, fits, first, last, own)) if first and last else None
+        if found is None:
             return None
-        found = yield from largest_plan(at, fits, first, last, own)
-        return (
-            None
-            if found is None
-            else Most(found[0], use_of(found[1]), found[0] == last not in _UNBOUNDED, steps(found[0]))
-        )
+        size, plan = found
+        return Most(size, use_of(plan), size == last not in _UNBOUNDED, steps(size))
 
     def steps(rows: int) -> int:
         return 0 if is_enough else -(-in_a_step // rows)

@@ -27,23 +27,13 @@ _PLACES = (_TOKENS, "inputs_embeds", "input_values", "input_features", "pixel_va
 
 Batch = TypeVar("Batch")
 Trainer: TypeAlias = Any  # of transformers, which is not imported here
+Loader: TypeAlias = DataLoader[object]  # or accelerate's, with torch's inside
 
 
 class Dataset(Protocol):
     """One that gives rows by number; one of the datasets package has columns, too."""
 
     def __getitem__(self, place: int, /) -> object: ...
-
-
-class Loader(Protocol):
-    """A data loader: torch's, or accelerate's with torch's inside."""
-
-    @property
-    def dataset(self) -> Dataset: ...
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[object]: ...
 
 
 class PlannedShape(NamedTuple):
@@ -408,12 +398,9 @@ def _measured(dataset: Dataset) -> Iterator[Row]:
 
 def _longest_of_others(rows: Sequence[Row]) -> list[int]:
     """The rows in which another list is longest, as the labels of a translation, that are padded by themselves."""
-    longest: dict[str, tuple[int, int]] = {}
-    for number, row in enumerate(rows):
-        for name, length in row.sizes.items():
-            if length != row.length and length > longest.get(name, (0, 0))[0]:
-                longest[name] = length, number
-    return [number for _, number in longest.values()]
+    others = [{name: size for name, size in row.sizes.items() if size not in (0, row.length)} for row in rows]
+    names = dict.fromkeys(name for sizes in others for name in sizes)
+    return [max(range(len(rows)), key=lambda number: others[number].get(name, 0)) for name in names]
 
 
 def _is_padded(batch: object) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.private_state import replace
+from forgather_mem.planning.private_state import wrap
 
 _MODELS = "transformers.generation.utils:GenerationMixin"
 _STEPS = 4  # the prompt, and three more: of the last the cache is as large as it gets, and what the one before it left
@@ -62,35 +62,26 @@ def generate_first_and_last_tokens(notes: list[str]) -> None:
     """Let all models of transformers do so, and note how many tokens that stands for."""
     now: list[_Generation] = []  # a model may generate inside of another's
 
-    def generating(generate: Callable[..., object]) -> object:
-        def generated(model: object, *args: object, **keywords: object) -> object:
-            now.append(_Generation())
-            try:
-                return generate(model, *args, **keywords)
-            except _Ended:
-                return torch.full((now[-1].rows, now[-1].length), now[-1].token)
-            finally:
-                now.pop()
+    def generated(generate: Callable[..., object], *args: object, **keywords: object) -> object:
+        now.append(_Generation())
+        try:
+            return generate(*args, **keywords)
+        except _Ended:
+            return torch.full((now[-1].rows, now[-1].length), now[-1].token)
+        finally:
+            now.pop()
 
-        return generated
+    def prepared(prepare: Callable[..., object], *args: object, **keywords: Any) -> object:
+        configuration = prepare(*args, **keywords)
+        now[-1].begin(configuration, keywords["input_ids_length"], keywords["inputs_tensor"].size(0))
+        note = f"Generation is planned to its greatest length, {now[-1].tokens:,} tokens."
+        notes.extend([note] if note not in notes and now[-1].tokens > 0 else [])  # else generate() refuses
+        return configuration
 
-    def preparing(prepare: Callable[..., object]) -> object:
-        def prepared(model: object, *args: object, **keywords: Any) -> object:
-            configuration = prepare(model, *args, **keywords)
-            now[-1].begin(configuration, keywords["input_ids_length"], keywords["inputs_tensor"].size(0))
-            note = f"Generation is planned to its greatest length, {now[-1].tokens:,} tokens."
-            notes.extend([note] if note not in notes and now[-1].tokens > 0 else [])  # else generate() refuses
-            return configuration
-
-        return prepared
-
-    def updating(update: Callable[..., Any]) -> object:
-        def updated(model: object, *args: object, **keywords: object) -> object:
-            result = update(model, *args, **keywords)
-            now[-1].leave_out(result)
-            return result
-
-        return updated
+    def updated(update: Callable[..., Any], *args: object, **keywords: object) -> object:
+        result = update(*args, **keywords)
+        now[-1].leave_out(result)
+        return result
 
     def goes_on(*_: object, **__: object) -> bool:
         if now[-1].steps >= now[-1].tokens:
@@ -98,21 +89,17 @@ def generate_first_and_last_tokens(notes: list[str]) -> None:
         now[-1].steps += 1
         return True
 
-    def never(_: object) -> object:
-        criteria = sys.modules["transformers.generation.utils"].StoppingCriteriaList
-        return lambda *_, **__: criteria()
+    def never(*_: object, **__: object) -> object:
+        return sys.modules["transformers.generation.utils"].StoppingCriteriaList()
 
-    for name, make in {
-        "generate": generating,
-        "_prepare_generated_length": preparing,
-        "_update_model_kwargs_for_generation": updating,
-        "_has_unfinished_sequences": lambda _: goes_on,
-        "_get_stopping_criteria": never,
-    }.items():
-        replace(f"{_MODELS}.{name}", make, notes)
+    wrap(f"{_MODELS}.generate", generated, notes)
+    wrap(f"{_MODELS}._prepare_generated_length", prepared, notes)
+    wrap(f"{_MODELS}._update_model_kwargs_for_generation", updated, notes)
+    wrap(f"{_MODELS}._has_unfinished_sequences", goes_on, notes)
+    wrap(f"{_MODELS}._get_stopping_criteria", never, notes)
     beams = "_beam_search_has_unfinished_sequences"
     if hasattr(getattr(sys.modules.get("transformers.generation.utils"), "GenerationMixin", None), beams):
-        replace(f"{_MODELS}.{beams}", lambda _: lambda *_, **__: True, notes)  # older ones ask for a value
+        wrap(f"{_MODELS}.{beams}", lambda *_, **__: True, notes)  # older ones ask for a value
 
 
 def _is_lengthened(cache: object, more: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child, notes_of
@@ -14,9 +14,6 @@ from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.stand_ins import MASKS, NUMBERS, StandIns, listed_lines
 from forgather_mem.units import format_bytes
-
-if TYPE_CHECKING:
-    from forgather_mem.planning.isolation.acts import Lines
 
 
 class Told(NamedTuple):
@@ -36,7 +33,7 @@ def begun_highest_plan(made: Callable[[StandIns], Plan]) -> Callable[[], Plan]:
     What it returns waits for it, and must be called: it raises `PlanError` where no answers make a plan.
     """
     warm_up()
-    not_done: Lines = {}
+    not_done: dict[str, None] = {}
     wait = begun_in_a_child(partial(_told, made, StandIns()), not_done=not_done)
 
     def found() -> Plan:
@@ -46,20 +43,17 @@ def begun_highest_plan(made: Callable[[StandIns], Plan]) -> Callable[[], Plan]:
     return found
 
 
-def _highest(first: Told, made: Callable[[StandIns], Plan], not_done: Lines, most_plans: int = 10) -> Plan:
+def _highest(first: Told, made: Callable[[StandIns], Plan], not_done: dict[str, None]) -> Plan:
     """Where other numbers and no condition leave all peaks as they are it is the first one; else each is tried."""
     best = first
     tried: set[str] = set()
     depends: dict[str, int] = {}
     masks_matter = True
-    for number in range(1, most_plans):
+    for number in range(1, 10):
         todo = [line for line in best.answers.lines() if line not in tried]
         if not todo:
             break
-        if best.plan is None:
-            other = {todo[-1]}
-        else:
-            other = set(todo) if number == 1 else {todo[0]}
+        other = {todo[-1]} if best.plan is None else set(todo) if number == 1 else {todo[0]}
         told = in_a_child(partial(_told, made, StandIns(best.answers.otherwise ^ other)), not_done=not_done)
         if best.plan and told.plan:
             if told.plan.phases == best.plan.phases and number == 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from queue import Queue
 from typing import Any, TypeVar
 
@@ -110,7 +110,8 @@ class Emptied:
             for parameter in list(optimizer.state):
                 new = self._new.get(id(parameter))
                 if new is not None:
-                    optimizer.state[new] = self._state_of(optimizer.state.pop(parameter))
+                    state = optimizer.state.pop(parameter)
+                    optimizer.state[new] = {key: self._state_of(value) for key, value in state.items()}
 
     def others(self, alive: AliveThings, log: StorageLog, replaced: object = None) -> list[str]:
         """Take the parameters of all other models that are alive, and note what else is; on a device what is there.
@@ -142,8 +143,9 @@ class Emptied:
         self._modules(modules, OTHER_MODELS)
         tensors = []
         for tensor in held:
-            is_own = id(tensor) in passed_over or id(tensor) in own or tensor.is_meta or _has_no_storage(tensor)
-            if not is_own and not log.knows(tensor):
+            has_storage = tensor.layout == torch.strided and not hasattr(type(tensor), "__tensor_flatten__")
+            is_other = has_storage and not tensor.is_meta and id(tensor) not in passed_over
+            if is_other and id(tensor) not in own and not log.knows(tensor):
                 where = log if self._mode.host is None or tensor.device.type != "cpu" else self._mode.host
                 where.saw(tensor, OTHER_TENSORS)
                 tensors.append((tensor, tensor.untyped_storage().nbytes() if where is log else 0))
@@ -166,14 +168,12 @@ class Emptied:
                         module._buffers[key] = new = buffer if buffer.device.type == "cpu" else self._like(buffer)
                         self._log.saw(new, part)
 
-    def _state_of(self, state: Mapping[str, object]) -> dict[str, object]:
-        emptied = {
-            key: like_shard(value, self._mode.unknown) if isinstance(value, torch.Tensor) and value.dim() else value
-            for key, value in state.items()
-        }
-        for value in tensors_among(emptied):
-            self._log.saw(value, "optimizer")
-        return emptied
+    def _state_of(self, value: object) -> object:
+        if isinstance(value, torch.Tensor) and value.dim():
+            value = like_shard(value, self._mode.unknown)
+        for tensor in tensors_among(value):
+            self._log.saw(tensor, "optimizer")
+        return value
 
     def _parameter(self, old: torch.Tensor, part: str) -> torch.Tensor:
         if isinstance(old, FakeTensor):  # by another model that has it
@@ -203,10 +203,6 @@ def roots(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """Those that are no part of another."""
     parts = {id(one) for module in modules for one in module._modules.values()}
     return [module for module in modules if id(module) not in parts]
-
-
-def _has_no_storage(tensor: torch.Tensor) -> bool:
-    return tensor.layout != torch.strided or hasattr(type(tensor), "__tensor_flatten__")
 
 
 def _check_kind(name: str, parameter: torch.Tensor) -> None:

@@ -293,10 +293,8 @@ def _is_view(func: torch._ops.OpOverload) -> bool:
 
 def _written(func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> list[torch.Tensor]:
     """The tensors that it writes into."""
-    found: Iterable[object] = [
-        args[place] if place < len(args) else keywords.get(name) for place, name in _written_places(func)
-    ]
-    return list(tensors_among(list(found)))
+    found = [args[place] if place < len(args) else keywords.get(name) for place, name in _written_places(func)]
+    return list(tensors_among(found))
 
 
 @functools.cache

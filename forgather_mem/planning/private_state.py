@@ -48,6 +48,19 @@ def replace(name: str, make: Callable[[Any], object], notes: list[str]) -> None:
         notes.append(f"{library} {version} is not as it was tried ({TRIED_WITH}), so that this may be wrong: {error}.")
 
 
+def wrap(name: str, around: Callable[..., object], notes: list[str]) -> None:
+    """Let this be called in its place, with what is there before the arguments; else as `replace`."""
+
+    def wrapping(there: Callable[..., object]) -> object:
+        @functools.wraps(there)
+        def wrapped(*args: object, **keywords: object) -> object:
+            return around(there, *args, **keywords)
+
+        return wrapped
+
+    replace(name, wrapping, notes)
+
+
 def around_passes(around: Callable[..., object], notes: list[str]) -> None:
     """Let torch's engine be called by this, with its method and the arguments, whichever function begins a pass."""
 
@@ -93,45 +106,40 @@ def step_as_on_a_device(notes: list[str]) -> None:
 def leave_uncompiled(notes: list[str], is_wanted: bool = False) -> None:
     """Let all run as if `torch.compile` were off; a note says so where it is on, or is wanted."""
 
-    def told() -> None:
+    def chosen(choose: Callable[[object], object], callback: object) -> object:
+        if not callable(callback):
+            return choose(callback)
         notes.extend([] if COMPILED in notes else [COMPILED])
+        return None
 
-    def chosen(choose: Callable[[object], object]) -> object:
-        return lambda callback: told() if callable(callback) else choose(callback)
-
-    if is_wanted:
-        told()
-    replace("torch._dynamo.eval_frame:_callback_from_stance", chosen, notes)
+    notes += [COMPILED] if is_wanted else []
+    wrap("torch._dynamo.eval_frame:_callback_from_stance", chosen, notes)
 
 
 def leave_weights_unread(notes: list[str]) -> None:
     """Let parameters take no memory, and `from_pretrained` of transformers read the configuration alone."""
     nn = sys.modules["torch.nn"]
 
-    def registering(register: Callable[..., None]) -> object:
-        def registered(module: object, name: str, parameter: torch.nn.Parameter | None) -> None:
-            if parameter is not None and parameter.device.type != "meta":  # one that is tied stays the same
-                parameter = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
-            register(module, name, parameter)
+    def registered(
+        register: Callable[..., None], module: object, name: str, parameter: torch.nn.Parameter | None
+    ) -> None:
+        if parameter is not None and parameter.device.type != "meta":  # one that is tied stays the same
+            parameter = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+        register(module, name, parameter)
 
-        return registered
-
-    def moving(move: Callable[..., object]) -> object:
-        def moved(module: torch.nn.Module, *args: Any, **keywords: Any) -> object:
-            if all(parameter.device.type != "meta" for parameter in module.parameters()):
-                return move(module, *args, **keywords)
-            dtype = sys.modules["torch"]._C._nn._parse_to(*args, **keywords)[1]
-            return module if dtype is None else move(module, dtype)
-
-        return moved
+    def moved(move: Callable[..., object], module: torch.nn.Module, *args: Any, **keywords: Any) -> object:
+        if all(parameter.device.type != "meta" for parameter in module.parameters()):
+            return move(module, *args, **keywords)
+        dtype = sys.modules["torch"]._C._nn._parse_to(*args, **keywords)[1]
+        return module if dtype is None else move(module, dtype)
 
     def from_pretrained(cls: Any, name: str, /, *_: object, config: object = None, **keywords: object) -> object:
         config = cls.config_class.from_pretrained(name) if config is None else config
         chosen = {key: keywords[key] for key in _CONFIGURES if keywords.get(key) not in (None, "auto")}
         return cls._from_config(config, **chosen)
 
-    replace("torch.nn:Module.register_parameter", registering, notes)
-    replace("torch.nn:Module.to", moving, notes)
+    wrap("torch.nn:Module.register_parameter", registered, notes)
+    wrap("torch.nn:Module.to", moved, notes)
     replace(
         "transformers.modeling_utils:PreTrainedModel.from_pretrained", lambda _: classmethod(from_pretrained), notes
     )
@@ -150,16 +158,13 @@ def let_no_queue_wait(queues: Iterable[Queue[object]], notes: list[str]) -> None
     """
     known = WeakSet(queues)
 
-    def putting(put: Callable[..., None]) -> object:
-        def replacing(queue: Queue[object], *args: object, **keywords: object) -> None:
-            while queue in known and 0 < queue.maxsize <= queue.qsize():
-                queue.get_nowait()
-            put(queue, *args, **keywords)
+    def replacing(put: Callable[..., None], queue: Queue[object], *args: object, **keywords: object) -> None:
+        while queue in known and 0 < queue.maxsize <= queue.qsize():
+            queue.get_nowait()
+        put(queue, *args, **keywords)
 
-        return replacing
-
-    replace("queue:Queue.put", putting, notes)
-    replace("queue:Queue.join", lambda join: lambda queue: None if queue in known else join(queue), notes)
+    wrap("queue:Queue.put", replacing, notes)
+    wrap("queue:Queue.join", lambda join, queue: None if queue in known else join(queue), notes)
 
 
 def swap(one: torch.Tensor, other: torch.Tensor) -> None:

@@ -6,10 +6,8 @@ process that plans and then ends.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -20,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Trainer
 from forgather_mem.planning.pretending import Pretending
-from forgather_mem.planning.private_state import let_tensors_answer, replace
+from forgather_mem.planning.private_state import let_tensors_answer, replace, wrap
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import MIB
 
@@ -64,15 +62,11 @@ def answer_gradients(log: StorageLog, notes: list[str]) -> None:
         answer.set_result(bucket.buffer())
         return answer
 
-    def making(make: Callable[..., None]) -> object:
-        @functools.wraps(make)
-        def made(model: DistributedDataParallel, *args: object, **keywords: object) -> None:
-            make(model, *args, **keywords)
-            model.register_comm_hook(None, answer)
+    def made(make: Callable[..., None], model: DistributedDataParallel, *args: object, **keywords: object) -> None:
+        make(model, *args, **keywords)
+        model.register_comm_hook(None, answer)
 
-        return made
-
-    replace("torch.nn.parallel:DistributedDataParallel.__init__", making, notes)
+    wrap("torch.nn.parallel:DistributedDataParallel.__init__", made, notes)
 
 
 def train_with_ranks(trainer: Trainer, ranks: int, mode: Pretending, on_device: bool, notes: list[str]) -> None:
@@ -126,10 +120,10 @@ def _shard_by_accelerate(trainer: Trainer, mode: Pretending, on_device: bool, no
     let_tensors_answer({"data_ptr": lambda tensor: tensor.untyped_storage()._cdata}, notes)
     own = init_device_mesh("cpu", (distributed.get_world_size(),))  # else the mesh is of what torch was built for
 
-    def sharding(shard: Callable[..., object]) -> object:
-        return lambda module, mesh=None, **how: shard(module, mesh=mesh or own, **how)
+    def sharded(shard: Callable[..., object], module: nn.Module, mesh: object = None, **how: object) -> object:
+        return shard(module, mesh=mesh or own, **how)
 
-    replace("torch.distributed.fsdp:fully_shard", sharding, notes)
+    wrap("torch.distributed.fsdp:fully_shard", sharded, notes)
     if on_device:  # the whole model is on the host, and its shards are told when the training begins
         prepare = trainer.accelerator._prepare_fsdp2
 
@@ -151,7 +145,14 @@ def empty_shards(model: nn.Module, unknown: Tensors) -> Iterator[tuple[nn.Parame
         state = getattr(module, "_get_fsdp_state", lambda: None)()
         for group in getattr(state, "_fsdp_param_groups", ()):
             for sharded in group.fsdp_params:
-                yield sharded.sharded_param, _empty(sharded, unknown)
+                old = sharded.sharded_param
+                local, memory = old._local_tensor, unknown(sharded._sharded_param_data)
+                # It may be longer than its part of the parameter, so that all are of one size
+                own = memory.as_strided(local.size(), local.stride(), local.storage_offset())
+                spread = DTensor(own, old._spec, requires_grad=False)
+                sharded._sharded_param_data = memory
+                sharded.sharded_param = nn.Parameter(spread, requires_grad=old.requires_grad)
+                yield old, sharded.sharded_param
 
 
 def like_shard(tensor: torch.Tensor, unknown: Tensors) -> torch.Tensor:
@@ -164,22 +165,8 @@ def like_shard(tensor: torch.Tensor, unknown: Tensors) -> torch.Tensor:
 def follow_resizing(log: StorageLog, notes: list[str]) -> None:
     """Tell the log, for good, of storages that grow or shrink: so are units gathered, and given up."""
 
-    def resizing(resize: Callable[..., None]) -> object:
-        def resized(storage: torch.UntypedStorage, size: int) -> None:
-            resize(storage, size)
-            log.resized(storage)
+    def resized(resize: Callable[..., None], storage: torch.UntypedStorage, size: int) -> None:
+        resize(storage, size)
+        log.resized(storage)
 
-        return resized
-
-    replace("torch:UntypedStorage.resize_", resizing, notes)
-
-
-def _empty(sharded: Any, unknown: Tensors) -> nn.Parameter:
-    """Of a parameter of FSDP2; a shard may be longer than its part of the parameter, so that all are of one size."""
-    old = sharded.sharded_param
-    local = old._local_tensor
-    sharded._sharded_param_data = unknown(sharded._sharded_param_data)
-    new = sharded._sharded_param_data.as_strided(local.size(), local.stride(), local.storage_offset())
-    spread = DTensor(new, old._spec, requires_grad=False)
-    sharded.sharded_param = nn.Parameter(spread, requires_grad=old.requires_grad)
-    return sharded.sharded_param  # type: ignore[no-any-return]
+    wrap("torch:UntypedStorage.resize_", resized, notes)

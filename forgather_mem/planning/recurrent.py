@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from forgather_mem.planning.private_state import replace
+from forgather_mem.planning.private_state import wrap
 from forgather_mem.units import MIB
 
 Tensors = tuple[torch.Tensor, ...]
@@ -59,16 +59,12 @@ def packed_rows(rows: torch.Tensor, lengths: torch.Tensor, batch_first: bool) ->
 def take_fewer_tokens(notes: list[str]) -> None:
     """From now on, in this process, layers that loop over tokens have more rows instead: they take as much memory."""
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
-        replace(f"torch:_VF.{name}", _in_pieces, notes)
+        wrap(f"torch:_VF.{name}", _in_pieces, notes)
 
 
 def _packed_in_fewer(
-    layer: Callable[..., tuple[torch.Tensor, ...]],
-    rows: torch.Tensor,
-    of_steps: torch.Tensor,
-    state: Any,
-    *rest: object,
-) -> tuple[torch.Tensor, ...]:
+    layer: Callable[..., Tensors], rows: torch.Tensor, of_steps: torch.Tensor, state: Any, *rest: object
+) -> Tensors:
     """Rows of many lengths: as many in fewer steps."""
     steps, batch = min(of_steps.numel(), _MOST_TOKENS // 2), int(of_steps[0])
     each, more = divmod(rows.size(0), steps)
@@ -79,18 +75,15 @@ def _packed_in_fewer(
     return result, *(one.index_select(1, torch.arange(batch) % one.size(1)) for one in last)
 
 
-def _in_pieces(layer: Callable[..., Tensors]) -> Callable[..., object]:
-    def in_pieces(rows: torch.Tensor, state: Any, *rest: object) -> Tensors:
-        if not isinstance(rest[0], list):
-            return _packed_in_fewer(layer, rows, state, *rest)
-        if not isinstance(state, torch.Tensor):  # an LSTM is one operation
-            return layer(rows, state, *rest)
-        at = int(cast(bool, rest[-1]))  # where rows have their tokens: 1 if the batch is first
-        near = -(-rows.size(at) // _MOST_TOKENS)
-        pieces = next((number for number in range(near, 2 * near) if rows.size(at) % number == 0), 1)
-        cut = list(rows.shape)
-        cut[at], cut[1 - at] = cut[at] // pieces, cut[1 - at] * pieces
-        result, last = layer(rows.reshape(cut), state.repeat(1, pieces, 1), *rest)
-        return result.reshape(*rows.shape[:2], -1), last[:, : rows.size(1 - at)]
-
-    return in_pieces
+def _in_pieces(layer: Callable[..., Tensors], rows: torch.Tensor, state: Any, *rest: object) -> Tensors:
+    if not isinstance(rest[0], list):
+        return _packed_in_fewer(layer, rows, state, *rest)
+    if not isinstance(state, torch.Tensor):  # an LSTM is one operation
+        return layer(rows, state, *rest)
+    at = int(cast(bool, rest[-1]))  # where rows have their tokens: 1 if the batch is first
+    near = -(-rows.size(at) // _MOST_TOKENS)
+    pieces = next((number for number in range(near, 2 * near) if rows.size(at) % number == 0), 1)
+    cut = list(rows.shape)
+    cut[at], cut[1 - at] = cut[at] // pieces, cut[1 - at] * pieces
+    result, last = layer(rows.reshape(cut), state.repeat(1, pieces, 1), *rest)
+    return result.reshape(*rows.shape[:2], -1), last[:, : rows.size(1 - at)]

@@ -10,8 +10,9 @@ from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.loop.notes import Bound, bound_of_notes, lengths_differ
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.storage_log import StorageLog, StorageRequest, Trace
-from forgather_mem.planning.text import evaluation_text, plan_text
+from forgather_mem.planning.text import bars, evaluation_text
 from forgather_mem.telemetry.beside import Beside
+from forgather_mem.units import format_bytes
 
 PARTS = (
     *("parameters", "gradients", "optimizer", "activations", "batch", OTHER_MODELS, OTHER_TENSORS),
@@ -98,10 +99,11 @@ class Plan:
 
     def text(self) -> str:
         """The plan for people."""
-        gathered = evaluation_text(self.peak_bytes, self.parts.get("results", 0), self.host_bytes)
-        notes = (*self.notes, *gathered)
         bound = "" if self.bound == "exact" else f"{self.bound} "
-        return plan_text(self.peak_bytes, self.phase, self.step, self.parts, self.shape(), notes, bound)
+        batch = f", batch {self.shape()}" if self.shape() else ""
+        first = f"Peak {bound}{format_bytes(self.peak_bytes)} of tensors, {self.phase}, step {self.step}{batch}."
+        gathered = evaluation_text(self.peak_bytes, self.parts.get("results", 0), self.host_bytes)
+        return "\n".join([first, *bars(self.parts, self.peak_bytes), *self.notes, *gathered])
 
     def shape(self) -> str:
         """The batch in words: "8 x 512, 2 batches a step"; empty if it is not known."""
@@ -113,8 +115,8 @@ class Plan:
         """The same as plain values, for JSON."""
         plain = asdict(replace(self, trace=Trace()))
         del plain["trace"]
-        bound = {"bound": self.bound, "lengths_differ": self.lengths_differ}
-        return {**plain, **bound, "phases": [asdict(row) for row in self.phases], "notes": list(self.notes)}
+        lists = {name: list(plain[name]) for name in ("phases", "notes")}
+        return {**plain, "bound": self.bound, "lengths_differ": self.lengths_differ, **lists}
 
     def __str__(self) -> str:
         return self.text()
@@ -139,9 +141,7 @@ def plan_of_log(
         peak_bytes=highest.bytes,
         phase=highest.phase,
         step=highest.step,
-        rows=shape.rows,
-        length=shape.length,
-        joined=shape.joined,
+        **shape._asdict(),
         accumulation=accumulation,
         reserved_bytes=reserved_by_allocator(log.events, log.sizes) or 0,
         host_bytes=max((row.bytes for row in _phase_peaks(host)), default=0) if host is not None else 0,

@@ -43,8 +43,7 @@ class StandIns:
 
     def __init__(self, otherwise: Iterable[str] = ()) -> None:
         self.otherwise = frozenset(otherwise)
-        self.conditions, self.numbers, self.masks = Counter[str](), Counter[str](), Counter[str]()
-        self.choices = Counter[str]()
+        self.conditions, self.numbers, self.choices, self.masks = (Counter[str]() for _ in range(4))
         self.operations = 0
 
     def value(self, dtype: torch.dtype) -> float:

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from forgather_mem.planning.card import CardUse
 from forgather_mem.units import format_bytes
 
-_BAR = 40
 
-
-def plan_text(
-    peak_bytes: int, phase: str, step: int, parts: Mapping[str, int], shape: str, notes: Iterable[str], bound: str = ""
-) -> str:
-    """The peak, when it is, a bar for each part, and notes."""
-    batch = f", batch {shape}" if shape else ""
-    lines = [f"Peak {bound}{format_bytes(peak_bytes)} of tensors, {phase}, step {step}{batch}."]
+def bars(parts: Mapping[str, int], peak_bytes: int) -> Iterator[str]:
+    """A bar for each part of the peak."""
     width = max(12, *map(len, parts)) if parts else 12
     for name, size in sorted(parts.items(), key=lambda row: -row[1]):
-        bar = "#" * round(_BAR * size / max(1, peak_bytes))
-        lines.append(f"  {name:<{width}} {format_bytes(size):>11}  {bar}".rstrip())
-    return "\n".join([*lines, *notes])
+        bar = "#" * round(40 * size / max(1, peak_bytes))
+        yield f"  {name:<{width}} {format_bytes(size):>11}  {bar}".rstrip()
 
 
 def evaluation_text(peak_bytes: int, results_bytes: int, host_bytes: int) -> list[str]:

@@ -15,17 +15,18 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
+from torch.utils.data import DataLoader
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted, batches_of_longest_rows, largest
+from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted, batches_of_longest_rows, largest
 from forgather_mem.planning.changes import apply_changes, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
-from forgather_mem.planning.loop.phases import EnoughSteps, Steps, other_callbacks, tell_phases
+from forgather_mem.planning.loop.phases import EnoughSteps, Steps, tell_phases
 from forgather_mem.planning.loop.rounds import MOST_BATCHES, Rounds
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings
-from forgather_mem.planning.pretending import Pretending, tensors_among
-from forgather_mem.planning.private_state import replace
+from forgather_mem.planning.pretending import tensors_among
+from forgather_mem.planning.private_state import wrap
 from forgather_mem.planning.ranks import shards_model, train_with_ranks
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan
@@ -73,54 +74,42 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
             is_word = value is False and isinstance(getattr(trainer.args, name), str)  # of transformers 5
             object.__setattr__(trainer.args, name, "no" if is_word else value)
     trainer.model_init = None  # it has made the model
-    shapes = _plan_batches(trainer, wanted.shape, num_steps, num_epochs, notes)
+    shapes = _plan_batches(trainer, stage, num_steps, num_epochs)
     # A model that will be sharded is on the host: its shards alone are on a device
     is_whole = not (wanted.on_device and shards_model(trainer))
     optimizers = [] if trainer.optimizer is None else [trainer.optimizer]
     stage.empty([trainer.model], optimizers, alive or AliveThings(), log if is_whole else StorageLog())
-    evaluation = Evaluation(trainer, stage.mode, wanted.shape.length, notes)
+    evaluation = Evaluation(trainer, stage)
 
     def at_end(*given: object, **keywords: object) -> None:
         if trainer.args.logging_strategy != "no":
             steps.on_log(*given, **keywords)
-        _evaluate(evaluation, trainer, log, notes)
+        if trainer.eval_dataset is not None or trainer.args.eval_strategy != "no":
+            evaluation.run()
         if trainer.args.save_strategy != "no":
             steps.on_save(*given, **keywords)
 
     generate_first_and_last_tokens(notes)
     rounds = Rounds(log)
-    steps = Steps(log, trainer.model, other_callbacks(trainer.callback_handler.callbacks), rounds, at_end)
+    steps = Steps(stage, trainer, rounds, at_end)
     trainer.callback_handler.callbacks = [steps]
-    tell_phases(log, [trainer.model], rounds.stepped, notes)
+    tell_phases(stage, [trainer.model], rounds.stepped, hear_calls=True)
     with suppress(EnoughSteps), stage.mode:
         trainer.train()
-    notes += [*steps.failed, *rounds.notes()]
+    notes += rounds.notes()
     if not shapes and wanted.shape != PlannedShape():
         raise PlanError("batches of another size can't be planned: the data loader is not torch's")
     return stage.plan([trainer.model], largest(shapes), trainer.args.gradient_accumulation_steps)
 
 
-def _evaluate(evaluation: Evaluation, trainer: Trainer, log: StorageLog, notes: list[str]) -> None:
-    if trainer.eval_dataset is None and trainer.args.eval_strategy == "no":
-        return
-    try:
-        evaluation.run()
-    except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same
-        log.forget()
-        notes.append(f"The evaluation is not planned: {problem_of(error)}")
-
-
-def _plan_batches(
-    trainer: Trainer, wanted: PlannedShape, num_steps: int, num_epochs: int, notes: list[str]
-) -> list[PlannedShape]:
+def _plan_batches(trainer: Trainer, stage: Stage, num_steps: int, num_epochs: int) -> list[PlannedShape]:
     """Let the trainer's data loader make the plan's batches; the shapes of those that it has made.
 
     Args:
         trainer: The trainer.
-        wanted: Another shape of batches.
+        stage: Its notes are told which batches they are.
         num_steps: Of the training, if that is given; below 1 it has epochs.
         num_epochs: In place of steps.
-        notes: Told which batches they are.
     """
     shapes: list[PlannedShape] = []
     load, arguments = trainer.get_train_dataloader, trainer.args
@@ -133,7 +122,7 @@ def _plan_batches(
         elif isinstance(loader.dataset, Sized):
             most = num_epochs * len(loader)
         rows, column = arguments.train_batch_size, arguments.length_column_name
-        batches_of_longest_rows(loader, rows, column, wanted, shapes, notes, each, most)
+        batches_of_longest_rows(loader, rows, column, stage.wanted.shape, shapes, stage.notes, each, most)
         return loader
 
     trainer.get_train_dataloader = planned
@@ -145,38 +134,37 @@ class Evaluation:
 
     Args:
         trainer: In its training.
-        mode: Under which it runs.
-        length: Of the rows, in place of their own.
-        notes: Of the plan.
+        stage: Where it runs.
     """
 
-    def __init__(self, trainer: Trainer, mode: Pretending, length: int | None, notes: list[str]) -> None:
-        self._trainer, self.mode, self._host, self._notes = trainer, mode, mode.host, notes
-        self._load, self._wanted = trainer.get_eval_dataloader, PlannedShape(None, length)
+    def __init__(self, trainer: Trainer, stage: Stage) -> None:
+        self._trainer, self._mode, self._host, self._notes = trainer, stage.mode, stage.mode.host, stage.notes
+        self._load, self._wanted = trainer.get_eval_dataloader, PlannedShape(None, stage.wanted.shape.length)
         self._every: int | None = trainer.args.eval_accumulation_steps
         self._arrays: list[object] = []
         # How many times as much as one batch leaves is there in place of the batches that are left out
         self._on_device, self._moved_before = Fraction(1), Fraction(1)
 
     def run(self) -> None:
-        """Evaluate, in the phase "evaluate"."""
+        """Evaluate, in the phase "evaluate"; where that fails it is noted, and not planned."""
         trainer = self._trainer
-        self.mode.log.begin("evaluate")
+        self._mode.log.begin("evaluate")
         trainer.get_eval_dataloader = self._few_batches
         if trainer.compute_metrics is not None:
             trainer.compute_metrics = lambda *_, **__: {}  # it asks for values, and is given arrays
-        patches: dict[str, Callable[[Any], object]] = {
-            "nested_numpify": lambda _: self._without_values,
-            "EvalLoopContainer.add": self._adding,
-            "EvalLoopContainer.to_cpu_and_numpy": self._moving,
-            "EvalLoopContainer.get_arrays": lambda _: lambda one: self._gathered(one),
-        }
-        for name, make in patches.items():
-            replace(f"transformers.trainer_pt_utils:{name}", make, self._notes)
-        trainer.evaluate()
-        self._arrays.clear()
+        tools = "transformers.trainer_pt_utils:"
+        wrap(f"{tools}nested_numpify", self._without_values, self._notes)
+        wrap(f"{tools}EvalLoopContainer.add", self._added, self._notes)
+        wrap(f"{tools}EvalLoopContainer.to_cpu_and_numpy", self._moved, self._notes)
+        wrap(f"{tools}EvalLoopContainer.get_arrays", self._gathered, self._notes)
+        try:
+            trainer.evaluate()
+            self._arrays.clear()
+        except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same
+            self._mode.log.forget()
+            self._notes.append(f"The evaluation is not planned: {problem_of(error)}")
 
-    def _few_batches(self, *of: object) -> Loader:
+    def _few_batches(self, *of: object) -> _First:
         """The trainer's loader, of the longest rows, which ends after a few batches."""
         loader, arguments = self._load(*of), self._trainer.args
         size, column = arguments.eval_batch_size, arguments.length_column_name
@@ -197,35 +185,29 @@ class Evaluation:
         object.__setattr__(arguments, "eval_accumulation_steps", few if self._every else None)
         return _First(loader, min(count, batches))
 
-    def _adding(self, add: Callable[[Any, object], None]) -> Callable[[Any, object], None]:
-        def added(container: Any, tensors: object) -> None:
-            is_first = container.tensors is None
-            if not is_first or container.do_nested_concat:
-                tensors = _times(self._on_device, tensors) if is_first else tensors
-            elif self._on_device > 1:  # a list has this one as well
-                add(container, _times(self._on_device - 1, tensors))
-            add(container, tensors)
-            self._name(container.tensors)
+    def _added(self, add: Callable[[Any, object], None], container: Any, tensors: object) -> None:
+        is_first = container.tensors is None
+        if not is_first or container.do_nested_concat:
+            tensors = _times(self._on_device, tensors) if is_first else tensors
+        elif self._on_device > 1:  # a list has this one as well
+            add(container, _times(self._on_device - 1, tensors))
+        add(container, tensors)
+        self._name(container.tensors)
 
-        return added
+    def _moved(self, move: Callable[[Any], None], container: Any) -> None:
+        is_first = container.arrays is None
+        with self._mode.logging_to(self._host):
+            move(container)
+            if is_first:
+                container.arrays = _times(self._moved_before, container.arrays)
+            self._name(container.arrays)
 
-    def _moving(self, move: Callable[[Any], None]) -> Callable[[Any], None]:
-        def moved(container: Any) -> None:
-            is_first = container.arrays is None
-            with self.mode.logging_to(self._host):
-                move(container)
-                if is_first:
-                    container.arrays = _times(self._moved_before, container.arrays)
-                self._name(container.arrays)
-
-        return moved
-
-    def _gathered(self, container: Any) -> None:
+    def _gathered(self, _: object, container: Any) -> None:
         """Nothing to compute metrics of; what there is stays until the evaluation has ended."""
         container.to_cpu_and_numpy()
         self._arrays.append(container.arrays)
 
-    def _without_values(self, value: object) -> object:
+    def _without_values(self, _: object, value: object) -> object:
         """In place of numpy's arrays, which have values."""
 
         def on_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -236,13 +218,13 @@ class Evaluation:
 
     def _name(self, value: object) -> None:
         for tensor in tensors_among(value):
-            self.mode.log.saw(tensor, "results")
+            self._mode.log.saw(tensor, "results")
 
 
 class _First:
     """The first batches of a loader."""
 
-    def __init__(self, loader: Loader, count: int) -> None:
+    def __init__(self, loader: DataLoader[object], count: int) -> None:
         self.dataset, self._loader, self._count = loader.dataset, loader, count
 
     def __len__(self) -> int:

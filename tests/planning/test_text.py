@@ -3,7 +3,8 @@
 from typing import Any
 
 from forgather_mem.planning.card import CardUse
-from forgather_mem.planning.text import CardPlan, Most, card_text, plan_text
+from forgather_mem.planning.result import PhasePlan, Plan
+from forgather_mem.planning.text import CardPlan, Most, card_text
 
 GIB = 2**30
 
@@ -13,8 +14,10 @@ def use(low: float, high: float) -> CardUse:
 
 
 def test_the_peak_comes_first_then_a_bar_for_each_part() -> None:
-    text = plan_text(4 * GIB, "backward", 2, {"parameters": GIB, "activations": 3 * GIB}, "8 x 512", ["A note."])
-    assert text.splitlines() == [
+    row = PhasePlan(step=2, phase="backward", bytes=4 * GIB, parts={"parameters": GIB, "activations": 3 * GIB})
+    peak: dict[str, Any] = {"peak_bytes": row.bytes, "reserved_bytes": 0, "step": row.step, "phase": row.phase}
+    plan = Plan(**peak, rows=8, length=512, phases=(row,), notes=("A note.",))
+    assert plan.text().splitlines() == [
         "Peak 4.0 GiB of tensors, backward, step 2, batch 8 x 512.",
         "  activations      3.0 GiB  ##############################",
         "  parameters       1.0 GiB  ##########",

@@ -82,7 +82,19 @@ def begun_in_a_child(
     """The same, begun: several children run side by side."""
     # Of a plan's own folder: its process changes no other
     scratch = tempfile.mkdtemp(dir=os.environ.get(PLAN))
-    return BegunChild(*_forked(function, scratch), scratch, most_s, not_done)
+    (reader, writer), lines = os.pipe(), dict[str, None]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forks where there are threads
+        try:
+            FIRST_IN_CHILD.append(partial(_take_away, threading.get_ident(), writer, scratch, lines))
+            child = os.fork()
+            if not child:
+                os.close(reader)
+                _answer(function, partial(_tell, writer, lines))
+        finally:
+            FIRST_IN_CHILD.clear()
+    os.close(writer)
+    return BegunChild(child, reader, scratch, most_s, not_done)
 
 
 class BegunChild(Generic[Result]):
@@ -153,24 +165,6 @@ def without_handlers(end: Callable[[int, object], object] | signal.Handlers = si
             signal.setitimer(timer, *values)
 
     return again
-
-
-def _forked(function: Callable[[], object], scratch: str) -> tuple[int, int]:
-    """The child, and where its answer can be read."""
-    reader, writer = os.pipe()
-    not_done: Lines = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forks where there are threads
-        try:
-            FIRST_IN_CHILD.append(partial(_take_away, threading.get_ident(), writer, scratch, not_done))
-            child = os.fork()
-            if not child:
-                os.close(reader)
-                _answer(function, partial(_tell, writer, not_done))
-        finally:
-            FIRST_IN_CHILD.clear()
-    os.close(writer)
-    return child, reader
 
 
 def _answer_of(child: int, reader: int, most_s: float) -> bytes:

@@ -27,7 +27,7 @@ from forgather_mem.planning.batches import (
     looked_at,
 )  # fmt: skip
 from forgather_mem.planning.loop.rounds import Rounds
-from forgather_mem.planning.private_state import replace
+from forgather_mem.planning.private_state import wrap
 
 Numbers = Sequence[int]
 
@@ -48,34 +48,30 @@ class Loaders:
         self._planned_bytes: dict[tuple[int, int], int] = {}  # of the largest batch, by data set and size
         for one in iterators:
             one.__class__, one._pin_memory = _SingleProcessDataLoaderIter, False
-            kind, is_batched = one._dataset_kind, one._auto_collation
             one._dataset_fetcher = _DatasetKind.create_fetcher(
-                kind, one._dataset, is_batched, one._collate_fn, one._drop_last
+                one._dataset_kind, one._dataset, one._auto_collation, one._collate_fn, one._drop_last
             )
-        replace("torch.utils.data.dataloader:_BaseDataLoaderIter.__next__", self._following, loop.notes)
+        wrap("torch.utils.data.dataloader:_BaseDataLoaderIter.__next__", self._followed, loop.notes)
 
-    def _following(self, follow: Callable[[Any], object]) -> object:
-        def follows(iterator: Any) -> object:
-            loop = self._loop
-            if iterator not in self._met:
-                self._met[iterator] = None if loop.trains else Rounds(loop.log)
-                self._meet(iterator)
-            rounds = self._met[iterator]
-            if rounds is not None and not rounds.go_on():
-                loop.notes += rounds.notes()
-                raise StopIteration
-            is_enough = loop.passes and id(iterator) not in self._waiting and loop.is_through()
-            if rounds is None and is_enough:  # what follows an epoch is planned, too
-                raise StopIteration
-            try:
-                return follow(iterator)
-            except StopIteration:
-                if rounds is not None or not loop.skipped:
-                    raise
-                iterator._sampler_iter = iter(iterator._index_sampler)  # the round that is skipped is no part of it
-                return follow(iterator)
-
-        return follows
+    def _followed(self, follow: Callable[[Any], object], iterator: Any) -> object:
+        loop = self._loop
+        if iterator not in self._met:
+            self._met[iterator] = None if loop.trains else Rounds(loop.log)
+            self._meet(iterator)
+        rounds = self._met[iterator]
+        if rounds is not None and not rounds.go_on():
+            loop.notes += rounds.notes()
+            raise StopIteration
+        is_enough = loop.passes and id(iterator) not in self._waiting and loop.is_through()
+        if rounds is None and is_enough:  # what follows an epoch is planned, too
+            raise StopIteration
+        try:
+            return follow(iterator)
+        except StopIteration:
+            if rounds is not None or not loop.skipped:
+                raise
+            iterator._sampler_iter = iter(iterator._index_sampler)  # the round that is skipped is no part of it
+            return follow(iterator)
 
     def _meet(self, iterator: Any) -> None:
         """Let it make the batches of a plan; another round is planned where it brings what was not there before."""

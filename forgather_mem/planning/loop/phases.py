@@ -11,39 +11,36 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from forgather_mem.planning.batches import Trainer
+from forgather_mem.planning.loop.rounds import Rounds
+from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.private_state import around_passes
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.source.source_lines import is_our_class
 
-if TYPE_CHECKING:
-    from forgather_mem.planning.loop.rounds import Rounds
-
 _NUMBERS = {"on_log": "logs", "on_evaluate": "metrics"}
 
 
 def tell_phases(
-    log: StorageLog,
-    models: Iterable[torch.nn.Module],
-    then: Callable[[torch.optim.Optimizer], None],
-    notes: list[str],
-    hear_calls: bool = True,
+    stage: Stage, models: Iterable[torch.nn.Module], then: Callable[[torch.optim.Optimizer], None], hear_calls: bool
 ) -> None:
     """The call of a model begins "forward", `backward()` "backward"; then it is "optimizer" until the next call.
 
     Args:
-        log: Told of them, and of gradients and the state of optimizers.
+        stage: Its log is told of them, and of gradients and the state of optimizers.
         models: That are trained.
         then: Called with each optimizer that has stepped.
-        notes: Told if torch can't be followed.
         hear_calls: Whether calls of the models are told of.
     """
+
+    log = stage.log
 
     def forward(_: object, args: Sequence[object], keywords: Mapping[str, object]) -> None:
         if log.phase not in ("backward", "evaluate"):  # a whole model may be checkpointed
@@ -69,7 +66,7 @@ def tell_phases(
 
     for model in models if hear_calls else ():
         model.register_forward_pre_hook(forward, with_kwargs=True)
-    around_passes(partial(_pass, log, saw_gradients), notes)
+    around_passes(partial(_pass, log, saw_gradients), stage.notes)
     register_optimizer_step_pre_hook(stepping)
     register_optimizer_step_post_hook(stepped)
 
@@ -95,27 +92,16 @@ class Steps:
     """In place of the trainer's callbacks.
 
     Args:
-        log: Told of the steps.
-        model: That is trained.
-        callbacks: That are planned.
+        stage: Its log is told of the steps, its notes of callbacks that are left out from where they failed.
+        trainer: Whose callbacks are planned, and whose model is trained.
         rounds: Asked whether another step is needed.
         at_end: Called after the last step.
-
-    Attributes:
-        failed: Notes on callbacks that are left out from where they failed.
     """
 
-    def __init__(
-        self,
-        log: StorageLog,
-        model: torch.nn.Module,
-        callbacks: Sequence[object],
-        rounds: Rounds,
-        at_end: Callable[..., None],
-    ) -> None:
-        self._log, self._model, self._callbacks = log, model, list(callbacks)
+    def __init__(self, stage: Stage, trainer: Trainer, rounds: Rounds, at_end: Callable[..., None]) -> None:
+        self._log, self._notes, self._model = stage.log, stage.notes, trainer.model
+        self._callbacks = other_callbacks(trainer.callback_handler.callbacks)
         self._rounds, self._at_end = rounds, at_end
-        self.failed: list[str] = []
         self._was_last_of_epoch = self._is_after_end = False
 
     def on_train_begin(self, *given: object, **keywords: object) -> None:
@@ -160,7 +146,7 @@ class Steps:
                 call(arguments, *map(copy.copy, of_training), **keywords)
             except Exception as error:  # noqa: BLE001  # the callback's own
                 self._callbacks.remove(callback)
-                self.failed.append(f"{type(callback).__name__} is not in the plan: {problem_of(error)}")
+                self._notes.append(f"{type(callback).__name__} is not in the plan: {problem_of(error)}")
             finally:
                 self._log.making = None
 

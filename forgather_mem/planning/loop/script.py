@@ -41,6 +41,7 @@ from forgather_mem.planning.private_state import (
     let_tensors_answer,
     replace,
     swap,
+    wrap,
 )  # fmt: skip
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan
@@ -70,7 +71,7 @@ class Script:
         """
         if wanted.ranks > 1:
             raise PlanError("--ranks is for a Trainer: of another loop plan the model of one rank, in Python")
-        loop = Loop(Stage(wanted, answers), wanted, answers)
+        loop = Loop(Stage(wanted, answers))
         loop.find(alive or AliveThings(), self.is_late)
 
         def begin(tell: Tell) -> None:
@@ -100,7 +101,7 @@ def plan_function(
     for tensor in tensors_among(batch):
         stage.log.saw(tensor, "batch")
     stage.empty(models, optimizers, AliveThings(), replaced=given)
-    loop = Loop(stage, wanted, answers, models, optimizers)
+    loop = Loop(stage, models, optimizers)
     loop.shapes.append(shape_of(batch))
 
     def begin(tell: Tell) -> None:
@@ -126,8 +127,6 @@ class Loop:
 
     Args:
         stage: Where it runs.
-        wanted: What is planned.
-        answers: Asked for values.
         models: That are trained.
         optimizers: Of them.
 
@@ -142,15 +141,8 @@ class Loop:
         is_certain: Whether a training is here in any case.
     """
 
-    def __init__(
-        self,
-        stage: Stage,
-        wanted: Wanted,
-        answers: StandIns,
-        models: Iterable[nn.Module] = (),
-        optimizers: Iterable[Optimizer] = (),
-    ) -> None:
-        self._stage, self.wanted, self._answers = stage, wanted.shape, answers
+    def __init__(self, stage: Stage, models: Iterable[nn.Module] = (), optimizers: Iterable[Optimizer] = ()) -> None:
+        self._stage, self.wanted, self._answers = stage, stage.wanted.shape, stage.answers
         self.log, self.notes = stage.log, stage.notes
         self._models, self._stepping = WeakSet[nn.Module](models), WeakSet[nn.Module]()
         self._trained = _of_optimizers(optimizers)
@@ -191,15 +183,15 @@ class Loop:
     def begin(self, tell: Tell) -> None:
         """Compute nothing from now on, until the script ends or it is enough: then tell the parent."""
         self._tell = tell
-        tell_phases(self.log, self._models, self._stepped, self.notes, hear_calls=False)
+        tell_phases(self._stage, self._models, self._stepped, hear_calls=False)
         register_optimizer_step_pre_hook(self._steps)
         around_passes(self._pass, self.notes)
         replace("torch.utils:swap_tensors", lambda _: swap, self.notes)  # `Module.to`: it refuses weights in use
         let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self.notes)  # what is saved is lost
-        replace("safetensors.torch:serialize_file", lambda _: lambda *_, **__: None, self.notes)
-        replace("torch.nn:Module.__call__", self._calling, self.notes)
-        replace("torch.optim:Optimizer.__init__", self._making, self.notes)
-        replace("transformers.trainer:Trainer.train", lambda _: lambda *_, **__: self.end("this loop"), self.notes)
+        wrap("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
+        wrap("torch.nn:Module.__call__", self._called, self.notes)
+        wrap("torch.optim:Optimizer.__init__", self._made, self.notes)
+        wrap("transformers.trainer:Trainer.train", lambda *_, **__: self.end("this loop"), self.notes)
         self.log.begin("data", self.step)
         self._stage.mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -266,34 +258,27 @@ class Loop:
         if self.step != self.log.step or not self._calls:
             self.log.begin("data" if self._calls else "forward", self.step)
 
-    def _making(self, make: Callable[..., None]) -> Callable[..., None]:
+    def _made(self, make: Callable[..., None], optimizer: Optimizer, *args: object, **keywords: object) -> None:
         """An optimizer that is made when it is enough belongs to another training."""
-
-        def made(optimizer: Optimizer, *args: object, **keywords: object) -> None:
-            make(optimizer, *args, **keywords)
-            if self.is_through():
-                self.rounds, self._is_enough, self._passes_before = Rounds(self.log), False, self.passes
-            self.rounds.add(optimizer)
-            self._trained |= _of_optimizers([optimizer])
-
-        return made
+        make(optimizer, *args, **keywords)
+        if self.is_through():
+            self.rounds, self._is_enough, self._passes_before = Rounds(self.log), False, self.passes
+        self.rounds.add(optimizer)
+        self._trained |= _of_optimizers([optimizer])
 
     @property
     def trains(self) -> bool:
         """Whether it is no evaluation."""
         return torch.is_grad_enabled() and (not self._stepping or any(one.training for one in self._stepping))
 
-    def _calling(self, call: Callable[..., object]) -> object:
-        def called(module: nn.Module, *args: object, **keywords: object) -> object:
-            self._depth += 1
-            try:
-                if self._depth == 1 and not is_traced():
-                    self._call(module, args, keywords)
-                return call(module, *args, **keywords)
-            finally:
-                self._depth -= 1
-
-        return called
+    def _called(self, call: Callable[..., object], module: nn.Module, *args: object, **keywords: object) -> object:
+        self._depth += 1
+        try:
+            if self._depth == 1 and not is_traced():
+                self._call(module, args, keywords)
+            return call(module, *args, **keywords)
+        finally:
+            self._depth -= 1
 
     def _call(self, module: nn.Module, args: tuple[object, ...], keywords: Mapping[str, object]) -> None:
         parameters = list(module.parameters())

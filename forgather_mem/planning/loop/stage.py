@@ -28,13 +28,14 @@ class Stage:
         is_compiled: Whether the training is, as far as it is known.
 
     Attributes:
+        wanted, answers: The same.
         log: The storages.
         mode: Under which the training runs.
         notes: Of the plan.
     """
 
     def __init__(self, wanted: Wanted, answers: StandIns, is_compiled: bool = False) -> None:
-        self.log, self.notes, self._on_device = StorageLog(), list[str](), wanted.on_device
+        self.wanted, self.answers, self.log, self.notes = wanted, answers, StorageLog(), list[str]()
         self.mode = Pretending(self.log, wanted.on_device, answers)
         need_no_values(self.notes)
         take_fewer_tokens(self.notes)
@@ -74,5 +75,5 @@ class Stage:
 
     def plan(self, models: Iterable[nn.Module], shape: PlannedShape, accumulation: int = 1) -> Plan:
         """What all of it comes to."""
-        notes = [*(note for model in models for note in notes_on(model, self._on_device)), *self.notes]
+        notes = [*(note for model in models for note in notes_on(model, self.wanted.on_device)), *self.notes]
         return plan_of_log(self.log, shape, accumulation, notes, self.mode.host)
