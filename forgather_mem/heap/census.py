@@ -11,7 +11,7 @@ import gc
 import re
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -294,7 +294,8 @@ class _Census:
             of_step = is_running or (owner == position and tensor.numel() > 1)
             operations = list(operations_of(tensor.grad_fn, seen))
             if is_running:
-                self._uses.update(_leaves_below(operations, trained))
+                leaves = (getattr(one, "variable", None) for step in operations for one, _ in step.next_functions)
+                self._uses.update(id(leaf) for leaf in leaves if id(leaf) in trained)
                 if len(operations) > most:
                     most, self._joins = len(operations), self._name(owner)
             for operation in operations:
@@ -413,13 +414,6 @@ class _Census:
         )
         holders = gc.get_referrers(item) if gc.is_tracked(item) else []
         return any(one is not thing and one is not self.walk.nodes and type(one) in _CONTAINERS for one in holders)
-
-
-def _leaves_below(operations: Iterable[Node], trained: set[int]) -> Iterator[int]:
-    """The ids of trained parameters, each as often as one of these operations uses it."""
-    for operation in operations:
-        leaves = (getattr(below, "variable", None) for below, _ in operation.next_functions)
-        yield from (id(leaf) for leaf in leaves if id(leaf) in trained)
 
 
 def model_parameters(model: Any) -> list[torch.nn.Parameter]:

@@ -43,9 +43,7 @@ class UsedMemory:
         return max((one.consumed_bytes for one in self._spans()), default=0)
 
     def _spans(self) -> list[Span]:
-        if self.span is None:
-            return []
-        return [self.span.host] if self.span.device is None else [self.span.device]
+        return [self.span.device or self.span.host] if self.span is not None else []
 
 
 class NoGrowth(Protocol):

@@ -80,13 +80,9 @@ def _is_keyed_by_row(container: object, rows: int) -> bool:
 
 def _rows(owner: Any) -> int | None:
     """The number of rows of a dataset; a parameter and its hooks are none."""
-    if is_tensor(owner):
-        return None
-    if not hasattr(type(owner), "__getitem__") or not hasattr(type(owner), "__len__"):
-        return None
-    if hasattr(type(owner), "keys") or isinstance(owner, list):
-        return None  # it has as many as were added
+    has_rows = hasattr(type(owner), "__getitem__") and not is_tensor(owner)
+    only_added = hasattr(type(owner), "keys") or isinstance(owner, list)  # it has as many as were added
     try:
-        return len(owner)
+        return len(owner) if has_rows and not only_added else None
     except (TypeError, NotImplementedError, AttributeError):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ class LeakWatch:
         self._counted = False
         self._looks = 0
         self._saw_python = False  # and that it is not what grows
-        self._loader: weakref.ref[object] | None = None
+        self._loader: Callable[[], object] = lambda: None
         self._run = run
         self._read_at, self._read_s = run.step, self._began_s
 
@@ -59,7 +59,7 @@ class LeakWatch:
         return late or step - self._read_at >= LEAK.widest_gap_frac * (step - self._first_step)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if self._loader is None and (loader := moment.objects.get("train_dataloader")) is not None:
+        if self._loader() is None and (loader := moment.objects.get("train_dataloader")) is not None:
             self._loader = weakref.ref(loader)
         self._read_at, self._read_s = moment.step, time.perf_counter()
         values = self._sizes.read(moment.step)
@@ -90,7 +90,7 @@ class LeakWatch:
             from forgather_mem.diagnose.leaks.verdict import with_copied
             from forgather_mem.diagnose.leaks.worker_code import copied_suspect, loader_of
 
-            leak = with_copied(leak, copied_suspect(loader_of(self._known_loader()), copied), copied.since_step)
+            leak = with_copied(leak, copied_suspect(loader_of(self._loader()), copied), copied.since_step)
         alarm = self._live.alarm
         if alarm is not None and (said := taken_back(alarm, leak, self._trends(), self._series)):
             self._live.taken_back.append(said)
@@ -212,7 +212,7 @@ class LeakWatch:
         if workers is not None and workers.kind == "leak":
             from forgather_mem.diagnose.leaks.worker_code import loader_of, worker_suspects
 
-            loader = loader_of(self._known_loader())
+            loader = loader_of(self._loader())
             found = worker_suspects(loader, workers.per_step)
             if found:  # at the end of a script its loader may be gone
                 self._suspects = [*(one for one in self._suspects if one.kind != "workers"), *found]
@@ -231,9 +231,6 @@ class LeakWatch:
         """Exclude from the sizes what has been taken since, or given back: it is ours."""
         now = self._counted_bytes(self._look)
         self._sizes.leave_out(now[0] - before[0], now[1] - before[1])
-
-    def _known_loader(self) -> object:
-        return self._loader() if self._loader is not None else None
 
 
 def _emit(run: RunInfo, leak: LeakReport) -> None:
