@@ -37,8 +37,6 @@ _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     HELD: (*_ABOUT_GARBAGE, "other_models", "actions.", "calls.", "callback.", *_ABOUT_WORKERS),
     "cached": ("actions.clear", "calls.", "environment.PYTORCH", "arguments.torch_empty_cache_steps"),
 })  # fmt: skip
-# What else may change any part
-_ANY = ("environment.", "threads")
 _OFF = (None, "False", "no", "0", "0.0")
 # Who has none of a kind has no such thing, as a plain loop has no arguments; of others None is their default
 _KINDS = (
@@ -131,7 +129,7 @@ def causes_of(part: str, settings: Sequence[Changed]) -> list[Changed]:
     """Those that decide about a part, most likely first."""
     settings = [one for one in settings if one.comparable]
     found: list[Changed] = []
-    for wanted in (*_CAUSES.get(part, ()), *_ANY):
+    for wanted in (*_CAUSES.get(part, ()), "environment.", "threads"):  # these may change any part
         found += [one for one in settings if one.name.startswith(wanted) and one not in found]
     return leading(found)
 

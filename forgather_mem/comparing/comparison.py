@@ -22,7 +22,6 @@ from forgather_mem.comparing.since import CURVES, curves_of, step_apart
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.telemetry.report import LeakReport
 
-_IN_NO_PLAN = (HELD, LEAK, OTHERS, WORKERS)
 # A part is told from this fraction of what differs most
 _TOLD = 0.02
 
@@ -208,7 +207,7 @@ def _with_plan(planned: Sequence[Difference], measured: Sequence[Grown], setting
         Grown(part=one.name, phase=phase, bytes=one.bytes, causes=causes_of(one.name, settings))
         for one, phase in planned_growth(planned)
     ]
-    beside = [one for one in measured if one.part in _IN_NO_PLAN]
+    beside = [one for one in measured if one.part in (HELD, LEAK, OTHERS, WORKERS)]
     larger = [one for one in beside if abs(one.bytes) > abs(planned[0].bytes) and one.part != WORKERS]
     return [*larger, *parts, *(one for one in beside if one not in larger)]
 

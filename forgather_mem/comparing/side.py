@@ -22,6 +22,7 @@ _ON_DEVICE = 0.01, 2**21  # the allocator's own numbers
 # Resident memory: what the C library keeps, and threads and imports that come and go, differ from run to run
 _RESIDENT = 0.04, 2**24
 _STARTUP = 0.02, 2**23  # before the first step nothing has been freed
+# Student's t for 99 % on both sides by degrees of freedom, at least; rounded up
 _STUDENT = ((20, 2.85), (10, 3.17), (8, 3.36), (6, 3.71), (5, 4.04), (4, 4.61), (3, 5.85), (2, 9.93))
 _EXACT_PARTS = ("parameters", "gradients", "optimizer")
 MODEL_PARTS = (*_EXACT_PARTS, "activations")
@@ -182,7 +183,8 @@ def _difference(name: str, before: Sequence[int], after: Sequence[int], place: s
     if len(before) > 1 and len(after) > 1:
         spread = math.sqrt(statistics.variance(before) / len(before) + statistics.variance(after) / len(after))
         # A few runs tell little of their own spread
-        unsure = max(_quantile(len(before) + len(after) - 2) * spread, unsure / 4)
+        student = next(value for freedom, value in _STUDENT if freedom <= len(before) + len(after) - 2)
+        unsure = max(student * spread, unsure / 4)
     is_counted = name in (*MODEL_PARTS, HELD, OTHERS)
     return Difference(name, old, new, new - old - unsure, new - old + unsure, counted=is_counted)
 
@@ -194,8 +196,3 @@ def _tolerance(name: str, place: str) -> tuple[float, int]:
         return _ON_DEVICE
     counted_or_early = {"activations": _ALLOCATED, HELD: _ALLOCATED, STARTUP: _STARTUP, WORKERS: _STARTUP}
     return counted_or_early.get(name, _RESIDENT)
-
-
-def _quantile(freedom: int) -> float:
-    """Student's t for 99 % on both sides; rounded up."""
-    return next(value for most, value in _STUDENT if most <= freedom)

@@ -158,8 +158,7 @@ def resized(batch: Batch, rows: int | None, length: int | None) -> Batch:
                     value = value.index_select(place, torch.arange(new) % old)
             return value
         if isinstance(value, Mapping):
-            changed = {key: change(one) for key, one in value.items()}
-            return changed if type(value) is dict else type(value)(changed)  # type: ignore[call-arg]
+            return type(value)({key: change(one) for key, one in value.items()})  # type: ignore[call-arg]
         if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
             return type(value)(change(one) for one in value)
         return value
@@ -203,10 +202,9 @@ def _longest_of(measured: Sequence[Row], rows: int, dataset: object) -> Longest 
     lengths = [row.length for row in measured]
     if not lengths or min(lengths) == max(lengths):
         return None
-    also = _longest_of_others(measured)
     ordered = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     length, unit = lengths[ordered[0]], measured[ordered[0]].unit
-    also = [number for number in also if number not in ordered[:rows]][: rows - 1]
+    also = [number for number in _longest_of_others(measured) if number not in ordered[:rows]][: rows - 1]
     of = len(cast(Sized, dataset))
     return Longest([*ordered[: rows - len(also)], *also], length, len(lengths), of, unit, ordered[-1])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import torch
 
@@ -14,8 +13,6 @@ from forgather_mem.planning.loop.script import Script, plan_function
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.result import PLANS, Plan
 from forgather_mem.planning.trainer import plan_of_trainer
-
-_Given = TypeVar("_Given")
 
 
 def plan(
@@ -75,10 +72,9 @@ def plan(
     elif arguments:
         raise TypeError(f"plan(step, ..., {next(iter(arguments))}=...): only a Trainer has arguments to change")
     else:
-        optimizers = [] if optimizer is None else _listed(optimizer)
-        begun = begun_highest_plan(
-            functools.partial(plan_function, training, _listed(model), optimizers, batch, wanted)
-        )
+        models = model if isinstance(model, Sequence) else [model]
+        optimizers = optimizer if isinstance(optimizer, Sequence) else [] if optimizer is None else [optimizer]
+        begun = begun_highest_plan(functools.partial(plan_function, training, models, optimizers, batch, wanted))
     found = begun()
     if not callable(training) and wanted.shape == PlannedShape() and not arguments and ranks == 1:
         PLANS[training] = found
@@ -101,7 +97,3 @@ def begun_plan(training: Trainer | Script, wanted: Wanted, alive: AliveThings | 
 
 def _is_trainer(training: object) -> bool:
     return callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader")
-
-
-def _listed(given: _Given | Sequence[_Given]) -> Sequence[_Given]:
-    return given if isinstance(given, Sequence) else [given]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from forgather_mem.planning.batches import PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
-from forgather_mem.planning.loop.notes import Bound, bound_of_notes, lengths_differ
+from forgather_mem.planning.loop.notes import Bound, Note, bound_of_notes
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.storage_log import StorageLog, StorageRequest, Trace
 from forgather_mem.planning.text import bars, evaluation_text
@@ -82,7 +82,7 @@ class Plan:
     @property
     def lengths_differ(self) -> bool:
         """Whether other batches take less than those that were planned."""
-        return lengths_differ(self.notes)
+        return any(isinstance(note, Note) and note.lengths_differ for note in self.notes)
 
     @property
     def parts(self) -> dict[str, int]:

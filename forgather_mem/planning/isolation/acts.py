@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Lines = dict[str, None]  # each once
-
+Lines = dict[str, None]  # each once
 ON_NOTHING = "a plan acts on nothing"
 _MAKES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_EXCL
 _ACTS = ("open", "os.", "pty.", "socket.", "subprocess.", "syslog.")  # the other events change nothing outside

@@ -23,17 +23,14 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.isolation.acts import ON_NOTHING, act_on_nothing
+from forgather_mem.planning.isolation.acts import ON_NOTHING, Lines, act_on_nothing
 from forgather_mem.planning.isolation.own_memory import have_own_memory
 from forgather_mem.system.forks import FIRST_IN_CHILD
 from forgather_mem.system.installed import installed
 from forgather_mem.telemetry.run_session import PLAN, SWITCH
-
-if TYPE_CHECKING:
-    from forgather_mem.planning.isolation.acts import Lines
 
 Result = TypeVar("Result")
 _resource = installed("resource")
@@ -82,7 +79,7 @@ def begun_in_a_child(
     """The same, begun: several children run side by side."""
     # Of a plan's own folder: its process changes no other
     scratch = tempfile.mkdtemp(dir=os.environ.get(PLAN))
-    (reader, writer), lines = os.pipe(), dict[str, None]()
+    (reader, writer), lines = os.pipe(), Lines()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forks where there are threads
         try:

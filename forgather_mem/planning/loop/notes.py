@@ -34,8 +34,3 @@ def bound_of_notes(notes: Iterable[str]) -> Bound:
     """
     found = {note.bound for note in notes if isinstance(note, Note)}
     return cast(Bound, next((one for one in ("at least", "at most") if one in found), "exact"))
-
-
-def lengths_differ(notes: Iterable[str]) -> bool:
-    """Whether other batches take less than those that were planned."""
-    return any(isinstance(note, Note) and note.lengths_differ for note in notes)
