@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,17 +70,8 @@ def plan_script(
     """
     sizes = _sizes(settings)
     words = command_of(command).argv
-    request = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        try:
-            code = subprocess.run(words, env=environment_of_plan(folder), stdout=sys.stderr, check=False).returncode
-        except BaseException:  # an interrupt: of the script's processes none goes on
-            end_processes(folder)
-            raise
-        answer = _answer(Path(folder) / run_session.ANSWER)
-        if answer is not None:
-            end_processes(folder)  # also what the script's own threads have started when its plan was told
+    request: dict[str, object] = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
+    code, answer = answer_of_script(words, request, stdout=sys.stderr)
     nothing = f"the command ended with {code} and has trained nothing that was noticed"
     problem, notes = (nothing, []) if answer is None else (answer.get("problem"), answer.pop("notes"))
     if as_json and problem is not None:
@@ -118,7 +110,33 @@ def _sizes(settings: list[str]) -> list[tuple[int | None, int | None]]:
     return list(itertools.product(*asked.values()))  # type: ignore[arg-type]
 
 
-def environment_of_plan(folder: str) -> dict[str, str]:
+def answer_of_script(
+    words: list[str], request: dict[str, object], most_s: float | None = None, **how: Any
+) -> tuple[int, dict[str, Any] | None]:
+    """Start a script that is planned as requested; its exit code, and the answer, if there is one. None of it goes on.
+
+    Args:
+        words: Its command line.
+        request: What is asked.
+        most_s: After so long it is ended.
+        how: For `subprocess.Popen`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
+        process = subprocess.Popen(words, env=_environment(folder), **how)
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(most_s)
+        finally:  # after an interrupt, and of what the script's own threads have started when its plan was told
+            end_processes(folder)
+            process.wait()
+        try:
+            return process.returncode, dict(json.loads(Path(folder, run_session.ANSWER).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return process.returncode, None
+
+
+def _environment(folder: str) -> dict[str, str]:
     """The variables of a process whose script is planned, as the request in this folder says."""
     environment = {name: value for name, value in os.environ.items() if name != run_session.FOLDER}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_SITE, environment.get("PYTHONPATH"))))
@@ -126,10 +144,3 @@ def environment_of_plan(folder: str) -> dict[str, str]:
     environment |= {**_QUIET, **dict.fromkeys(_FOLDERS, folder), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     # No script shall find a device: none is needed, and its memory may be in use
     return {**environment, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "none"}
-
-
-def _answer(file: Path) -> dict[str, Any] | None:
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return None

@@ -100,7 +100,11 @@ class Ledger:
         self.following = False
         self._rows: dict[str, LedgerRow] = {}
         self._open: dict[str, _Booking] = {}
-        self._levels: dict[str, Level] = {"collect": _host_bytes, "clear": reserved_bytes, "trim": _TrimmedLevel()}
+        self._levels: dict[str, Level] = {
+            "collect": lambda: own_memory().anonymous_bytes,
+            "clear": reserved_bytes,
+            "trim": _TrimmedLevel(),
+        }
         self._outcomes: dict[str, Outcome] = {}
         self._quiet_s: deque[float] = deque(maxlen=FOLLOW.quiet_steps)  # steps without one of our actions before them
         self._begun: tuple[int, float] | None = None
@@ -197,10 +201,6 @@ class Ledger:
             freed_bytes=booking.freed_bytes,
             retaken_bytes=booking.retaken_bytes,
         )
-
-
-def _host_bytes() -> float | None:
-    return own_memory().anonymous_bytes
 
 
 class _TrimmedLevel:

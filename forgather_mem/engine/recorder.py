@@ -117,7 +117,7 @@ class Recorder:
 
     def forget(self) -> None:
         """This is a forked child: all of it is the parent's."""
-        self.record.drop()
+        self.record.freeze()
         self.members.clear()
         self.works.clear()
 
@@ -236,10 +236,6 @@ class OpenRecord:
         sample, values = self.sample, self.values
         self.sample, self.values = None, {}
         return sample if values else None
-
-    def drop(self) -> None:
-        """Forget the open record."""
-        self.sample, self.values = None, {}
 
 
 class WorkSet:

@@ -12,15 +12,16 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from forgather_mem.probes.live_objects import live_unless_frozen
 from forgather_mem.probes.tensors import StorageKey, storages_in, tensors_in
 from forgather_mem.telemetry.records import Finding
 
 if TYPE_CHECKING:
-    from forgather_mem.engine.phases import PhaseStack
-    from forgather_mem.engine.summary import RunFacts
+    import torch
+
+    from forgather_mem.engine.run import Run
 
 PASSES_TO_SEE = 8  # of which one has a graph, or none will have
 # Trainer's arguments; advice after an out-of-memory error reads the same.
@@ -52,24 +53,7 @@ _MOST_NODES = 20_000  # of a graph
 _ATTENTION = "Attention"  # in the names of all kernels of scaled dot products
 
 
-class SupportsNumel(Protocol):
-    """A parameter."""
-
-    def numel(self) -> int: ...
-
-
-class HasSettings(Protocol):
-    """What is asked of a run."""
-
-    facts: RunFacts
-    phases: PhaseStack
-    settings_are_read: bool
-    step: int
-
-    def emit(self, finding: Finding) -> None: ...
-
-
-def see_forwards(run: HasSettings, left: int = PASSES_TO_SEE) -> None:
+def see_forwards(run: Run, left: int = PASSES_TO_SEE) -> None:
     """Look at what the next forward passes return, until one has a graph."""
 
     def see(outputs: object) -> None:
@@ -84,7 +68,7 @@ def see_forwards(run: HasSettings, left: int = PASSES_TO_SEE) -> None:
     run.phases.on_output = see
 
 
-def read_settings(run: HasSettings, args: object, objects: Mapping[str, object]) -> None:
+def read_settings(run: Run, args: object, objects: Mapping[str, object]) -> None:
     """Read and tell what is known at the end of a run's first step; who has begun the run may have told some."""
     model, optimizer, loader = map(objects.get, ("model", "optimizer", "train_dataloader"))
     settings = settings_of_training(args, model, optimizer) | settings_of_loaders([loader])
@@ -94,7 +78,7 @@ def read_settings(run: HasSettings, args: object, objects: Mapping[str, object])
     _tell(run, run.facts.settings | settings)
 
 
-def _tell(run: HasSettings, settings: dict[str, str]) -> None:
+def _tell(run: Run, settings: dict[str, str]) -> None:
     run.emit(Finding(kind="settings", step=run.step, text="settings", data=settings))
 
 
@@ -222,7 +206,7 @@ def _of_model(model: object) -> Iterator[tuple[str, object]]:
     yield "gradient_checkpointing", any(vars(one).get("gradient_checkpointing") for one in modules) or None
 
 
-def _numbers(parameter: SupportsNumel) -> int:
+def _numbers(parameter: torch.Tensor) -> int:
     return int(getattr(parameter, "ds_numel", 0) or parameter.numel())  # DeepSpeed leaves a placeholder
 
 

@@ -80,7 +80,8 @@ class SinkSet:
     def collect_problems(self, summary: RunSummary) -> None:
         """Put into the summary what could not be written."""
         for sink in self._sinks:
-            self._fence.call(f"{type(sink).__name__}.problems", summary.collect_sink_problems, sink)
+            problem = self._fence.call_part(sink, "problems")
+            summary.switched_off += [str(problem)] if problem else []
 
     def event_folder(self) -> str | None:
         """Where TensorBoard finds what was written."""

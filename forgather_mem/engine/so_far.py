@@ -6,6 +6,7 @@ machine has.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,15 +17,10 @@ from forgather_mem.telemetry.metrics import every_metric, name_on_current
 from forgather_mem.telemetry.records import FORETOLD, Finding
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_part import ADDED, ReportPart
-from forgather_mem.telemetry.report_schema import checked, to_dict
+from forgather_mem.telemetry.report_schema import checked, keys_of, to_dict
 
 _KNOWN = frozenset(row.name for row in every_metric())
 _MAX_NAMES = 1000
-# Attributes of a summary that are plain values as they are
-_PLAIN = (
-    "first_step", "last_step", "device", "started_with", "least_anon_bytes", "rises", "latest_s", "self_s",
-    "steady_self_s", "steady_s", "steady_steps", "num_costs", "leak_step",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +65,10 @@ class _SoFar(ReportPart):
     findings: tuple[_Told, ...]
     settings: Mapping[str, str]
     told: RunReport = field(default_factory=RunReport, metadata=ADDED)
+
+
+# Attributes of a summary that are plain values as they are
+_PLAIN = tuple(itertools.takewhile(lambda name: name != "latest", keys_of(_SoFar)))
 
 
 def is_known(name: str) -> bool:

@@ -15,7 +15,7 @@ from forgather_mem.engine.growth import Growth
 from forgather_mem.source.source_lines import failed_line
 from forgather_mem.telemetry.bounds import bounded_text
 from forgather_mem.telemetry.metrics import name_on_current
-from forgather_mem.telemetry.records import RISEN, Finding, Sample, Sink
+from forgather_mem.telemetry.records import RISEN, Finding, Sample
 from forgather_mem.telemetry.redaction import redacted
 from forgather_mem.telemetry.report_part import RunHeader
 
@@ -217,12 +217,6 @@ class RunSummary:
         self.growth.add(sample)
         self.latest_s = sample.time_s
 
-    def collect_sink_problems(self, sink: Sink) -> None:
-        """What this sink could not write."""
-        problem = getattr(sink, "problems", lambda: None)()
-        if problem:
-            self.switched_off.append(str(problem))
-
     def add_step_cost(self, own_s: float, all_s: float, steps: int) -> None:
         """Add the steps of one record: our own time in them, their duration, and how many they are."""
         self.num_costs += 1
@@ -258,18 +252,16 @@ class RunSummary:
         from forgather_mem.telemetry.report import Change, CleanupCall, LeakReport, OomReport
         from forgather_mem.telemetry.report_schema import checked
 
-        told = self.told
-        if kind == "cleanup_calls" and (calls := checked(tuple[CleanupCall, ...], data.get("calls"))) is not None:
-            self.told = replace(told, cleanup_calls=calls)
-        elif kind == "advice" and (advice := checked(tuple[Change, ...], data.get("advice"))) is not None:
-            self.told = replace(told, advice=advice)
-        elif kind == "leak" and (leak := checked(LeakReport, data)) is not None:
-            self.told = replace(told, leak=leak)
-        elif kind == "oom" and (oom := checked(OomReport, data)) is not None:
-            self.told = replace(told, oom=oom)
-        else:
-            return False
-        return True
+        kinds: dict[str, tuple[type[object], object]] = {
+            "cleanup_calls": (tuple[CleanupCall, ...], data.get("calls")),
+            "advice": (tuple[Change, ...], data.get("advice")),
+            "leak": (LeakReport, data),
+            "oom": (OomReport, data),
+        }
+        part = checked(*kinds[kind])
+        if part is not None:
+            self.told = replace(self.told, **{kind: part})  # type: ignore[arg-type]  # it is of this kind
+        return part is not None
 
     def highest(self, name: str) -> float | None:
         """The highest value of a gauge so far; None if it was never read."""
@@ -280,7 +272,7 @@ class RunSummary:
     def phases(self) -> dict[tuple[str, str], GaugeRange]:
         """The peaks of phases by ("host" | "device", phase)."""
         return {
-            (where, _phase_of(name, head)): span
+            (where, name.removeprefix(head).removesuffix("_peak_bytes")): span
             for name, span in self.spans.items()
             for head, where in _PHASE_HEADS
             if name.startswith(head)
@@ -290,7 +282,3 @@ class RunSummary:
 def is_spanned(name: str) -> bool:
     """Whether first, last and highest value of this name are kept."""
     return name_on_current(name) in REPORTED or name.startswith("phase/")
-
-
-def _phase_of(name: str, head: str) -> str:
-    return name[len(head) : -len("_peak_bytes")]

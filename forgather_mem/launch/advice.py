@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import tempfile
 import time
-from contextlib import suppress
 from dataclasses import asdict, replace
-from pathlib import Path
+from subprocess import DEVNULL
 
 from forgather_mem.cli.command import Command
-from forgather_mem.cli.plan import environment_of_plan
+from forgather_mem.cli.plan import answer_of_script
 from forgather_mem.errors import say
 from forgather_mem.launch.failed_training import FailedTraining, KillInPlan, explained_kill, failed_training
 from forgather_mem.reporting.problems import was_killed_for_memory
 from forgather_mem.reporting.table import format_time
-from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.report import Change, KilledReport, RunReport
 from forgather_mem.telemetry.report_schema import checked
 from forgather_mem.units import format_bytes
@@ -90,31 +83,12 @@ def _not_planned(report: RunReport, why: str) -> RunReport:
 
 
 def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str, object]:
-    """Of the script as `forgather-mem plan` starts it, in a session of its own; all of it is ended."""
-    with tempfile.TemporaryDirectory() as folder:
-        request = {"failed": asdict(failed), "meta": False}
-        Path(folder, run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        process = subprocess.Popen(
-            command.argv,
-            env=environment_of_plan(folder),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        is_late = False
-        try:
-            process.wait(most_s)
-        except subprocess.TimeoutExpired:
-            is_late = True
-        finally:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        problem = f"started again, it ended with {process.returncode} before its training"
-        late: dict[str, object] = {"problem": f"it took more than {most_s:g} s (--advice-s)"} if is_late else {}
-        try:
-            answer = dict(json.loads(Path(folder, run_session.ANSWER).read_text(encoding="utf-8")))
-            return answer if answer.get("kinds") else {**answer, **late}
-        except (OSError, ValueError):
-            return late or {"problem": problem}
+    """Of the script as `forgather-mem plan` starts it, in a session of its own."""
+    began_s = time.monotonic()
+    request, nowhere = {"failed": asdict(failed), "meta": False}, dict.fromkeys(("stdin", "stdout", "stderr"), DEVNULL)
+    code, answer = answer_of_script(command.argv, request, most_s, start_new_session=True, **nowhere)
+    is_late = time.monotonic() - began_s >= most_s
+    if answer is not None and (answer.get("kinds") or not is_late):
+        return answer
+    early = f"started again, it ended with {code} before its training"
+    return {**(answer or {}), "problem": f"it took more than {most_s:g} s (--advice-s)" if is_late else early}

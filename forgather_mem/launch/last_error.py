@@ -59,7 +59,8 @@ def _tell(folder: str, error: BaseException, reserve_bytes: int) -> None:
 
     rank = run_session.rank_and_size()[0]
     path = os.path.join(folder, run_session.LAST_ERROR.format(rank=rank))
-    if _told_by(path) == os.getpid():
+    told_before = _load(path)
+    if isinstance(told_before, dict) and told_before.get("pid") == os.getpid():
         return  # the training's own reporter knows more
     found = recognise(error)
     if found is None:
@@ -84,11 +85,6 @@ def _explained(
     failure = failure_outside(error, found, rank, reserve_bytes)
     drop_frames(error)  # the frames are no longer needed, and writing needs some of their memory
     return explained(failure)
-
-
-def _told_by(path: str) -> object:
-    told = _load(path)
-    return told.get("pid") if isinstance(told, dict) else None
 
 
 def add_last_error(report: RunReport, folder: str) -> RunReport:

@@ -71,17 +71,13 @@ class _FirstStep:
         if self.passes is not None:
             self.passes.end()
             self.passes = None
-        if self._loop is None:
-            self._observe()
-        if self._loop is not None:
-            self._loop.before(optimizer)
+        if (loop := self._observed()) is not None:
+            loop.before(optimizer)
 
     def steps_over(self, num_steps: int) -> None:
         """So many steps are over in a loop without an optimizer."""
-        if self._loop is None:
-            self._observe()
-        if self._loop is not None:
-            self._loop.backward_ended(num_steps)
+        if (loop := self._observed()) is not None:
+            loop.backward_ended(num_steps)
 
     def after(self, optimizer: Any, *_: object) -> None:
         if self._loop is not None:
@@ -90,13 +86,14 @@ class _FirstStep:
                 self._failed = self._loop.has_failed
                 self._loop = None
 
-    def _observe(self) -> None:
-        if self._failed or run_session.is_off():  # in a plan's child
-            return
+    def _observed(self) -> ObservedLoop | None:
+        if self._loop is not None or self._failed or run_session.is_off():  # in a plan's child
+            return self._loop
         with self._lock:  # another thread may take its first step now
             if self._loop is None and not _is_told_of():
                 self._loop = FailureGuard().call("run", _observed_loop)
                 self._failed = self._loop is None
+        return self._loop
 
 
 def _is_told_of() -> bool:

@@ -49,7 +49,8 @@ def meetings() -> dict[str, Callable[[], object]]:
         found[_MODELS] = functools.partial(leave_weights_unread, acts.missing)
     if "failed" in request:
         found |= {_LOADERS: _note_loaders, "resource": _leave_limits}
-        _end_in_time(request["failed"]["until_s"])  # type: ignore[index]
+        # Whoever waits for the plan may be gone by then, and it is not to fail again; in 2 s more it may still answer
+        signal.alarm(max(1, int(request["failed"]["until_s"] - time.time()) + 2))  # type: ignore[index]
     return {name: functools.partial(_done_or_ended, meet, acts) for name, meet in found.items()}
 
 
@@ -142,11 +143,6 @@ class _Acts:
 def _request() -> dict[str, object]:
     with open(os.path.join(os.environ[run_session.PLAN], run_session.REQUEST), encoding="utf-8") as file:
         return dict(json.load(file))
-
-
-def _end_in_time(until_s: float) -> None:
-    """Of a training that has failed: whoever waits for the plan may be gone by then, and it is not to fail again."""
-    signal.alarm(max(1, int(until_s - time.time()) + 2))  # in which it may still answer
 
 
 def _leave_limits() -> None:

@@ -140,21 +140,15 @@ def end_like(ended: Ended) -> int:
     return 128 + ended.signal  # a signal that ended the child and is ignored here
 
 
-def execute(argv: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Become this program. What Python has changed for itself is restored first.
+def execute_or_tell(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Become this program; on failure, print why and return the exit code that shells use for it.
 
-    Raises:
-        OSError: if it can't be executed.
+    What Python has changed for itself is restored first.
     """
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    os.execve(argv[0], list(argv), dict(environment))
-
-
-def execute_or_tell(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Become this program; on failure, print why and return the exit code that shells use for it."""
     try:
-        execute(argv, environment)
+        os.execve(argv[0], list(argv), dict(environment))
     except OSError as error:
         os.write(2, os.fsencode(shown(f"forgather-mem: can't run {argv[0]}: {error.strerror}\n")))
     return _FOUND_BUT_NOT_RUN

@@ -16,7 +16,7 @@ from forgather_mem.page.readings import BETWEEN, MAX_RANKS_READ, Column, Reading
 from forgather_mem.page.stacks import OOM, Stack, stacks
 from forgather_mem.page.tables import BADGES, headline, tables
 from forgather_mem.reporting.table import format_place, format_time
-from forgather_mem.reporting.text import report_text, script_name
+from forgather_mem.reporting.text import report_text, script_name, with_texts
 from forgather_mem.telemetry.report import NOT_JUDGED, OomReport, RunReport
 from forgather_mem.units import KIB, format_bytes, format_duration
 
@@ -99,9 +99,7 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
         "marks": list(_marks(ours, readings)),
         "tables": [{"title": title, "header": header, "rows": lines} for title, header, lines in tables(report)],
     }
-    shown = _escaped(data)
-    assert isinstance(shown, dict)
-    return shown
+    return with_texts(data, shown)  # so that no text turns another around
 
 
 def _add_failure(readings: Readings, report: RunReport, oom: OomReport) -> None:
@@ -113,17 +111,6 @@ def _add_failure(readings: Readings, report: RunReport, oom: OomReport) -> None:
     name = "host/rss_bytes" if oom.where == "host" else "device/allocated_bytes"
     for second in (0.0, 1.0):
         readings.add_row(OOM, oom.step, second, [(name, float(sum(oom.in_use.values())))])
-
-
-def _escaped(value: object) -> object:
-    """All texts so that they turn no other text around; numbers, of which there are many, are left alone."""
-    if isinstance(value, str):
-        return shown(value)
-    if isinstance(value, dict):
-        return {key: _escaped(part) for key, part in value.items()}
-    if isinstance(value, list | tuple) and any(isinstance(part, str | dict | list | tuple) for part in value[:1]):
-        return [_escaped(part) for part in value]
-    return value
 
 
 def _ages_s(readings: Readings) -> Column:
@@ -228,14 +215,11 @@ def _marks(report: RunReport, readings: Readings) -> Iterator[Json]:
 
 def _due(readings: Readings, what: str) -> range:
     """The steps at which a Trainer evaluates or saves by its settings: where nothing was read there is no record."""
-    every = readings.settings.get(f"arguments.{what}_steps", "")
-    if (
-        readings.settings.get(f"arguments.{what}_strategy", "") != "steps"
-        or not every.isdecimal()
-        or not int(every[:9])
-    ):
+    every, has_period = (readings.settings.get(f"arguments.{what}_{how}", "") for how in ("steps", "strategy"))
+    period = int(every[:9]) if has_period == "steps" and every.isdecimal() else 0
+    if not period:
         return range(0)
-    begun, period = readings.steps[0] if len(readings.steps) else 0, int(every[:9])
+    begun = readings.steps[0] if len(readings.steps) else 0
     return range(-(-begun // period) * period, max(readings.steps, default=-1) + 1, period)
 
 

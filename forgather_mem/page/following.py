@@ -155,12 +155,9 @@ class FollowedRun:
         for files in list(log_files(self._place).values())[: _PACE.most_ranks]:
             with contextlib.suppress(OSError):  # the report says of a file that it can't be read
                 try:
-                    if files[-1] in self._processes:
-                        self._processes[files[-1]].read()
-                        continue
-                except LogReplaced:
-                    del self._processes[files[-1]]
-                self._processes[files[-1]] = _Process(files)
+                    self._processes[files[-1]].read()
+                except (KeyError, LogReplaced):
+                    self._processes[files[-1]] = _Process(files)
 
     def _page(self, report: RunReport) -> Json:
         ranks = {

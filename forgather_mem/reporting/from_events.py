@@ -26,11 +26,6 @@ _CURVES_ALONE = (
 )
 
 
-def has_memory_tags(folder: str | Path) -> bool:
-    """Whether a folder's event files contain our curves."""
-    return bool(event_series(folder))
-
-
 def event_series(folder: str | Path) -> dict[str, ScalarSeries]:
     """Our curves on a TensorBoard page, under sample names and in their units."""
     return series_of_tags(_scalars(folder))

@@ -58,11 +58,8 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
     """What grows, how fast, who holds it, and what to do; the first suspect in full, the others on request."""
     leak = report.leak
     where = what_grows(report)
-    low, high, unit = _in_one_unit(leak.bytes_per_step, leak.bytes_per_step_low, leak.bytes_per_step_high)
     grow = "grows" if leak.where in ("native", "host", "shared", "device", None) else "grow"
-    first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step)} a step ({low} to {high})"
-    if not unit:
-        first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step)} a step"
+    first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step)} a step{_bounds(leak)}"
     first += f", since step {leak.since_step:,}"
     if leak.full_at_step is not None:
         first += f", full near step {leak.full_at_step:,}"
@@ -160,7 +157,7 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
         lines += _indented(sizes + ".", width)
     lines += _indented(f"Why now: {killed.why_now}", width, hanging=9) if killed.why_now else []
     lines += _in_use_lines(killed.in_use, width)
-    lines += _indented(_growth(killed), width) if _growth(killed) else []
+    lines += _indented(_growth(killed), width)
     leak = report.leak
     if leak.verdict == "leak" and leak.suspects:
         is_cause = was_out_of_memory(killed) or killed.signal in (None, signals.SIGKILL)  # another signal was sent
@@ -352,11 +349,10 @@ def _indented(text: str, width: int, hanging: int = 0) -> Sequence[str]:
     )
 
 
-def _in_one_unit(size: float, low: float, high: float) -> tuple[str, str, str]:
-    """The bounds in the unit of the size, and the unit; no unit if the bounds are unknown."""
-    unit = format_bytes(size).split()[1]
-    known = unit if low or high else ""
-    return f"{low / _UNITS[unit]:,.1f}", f"{high / _UNITS[unit]:,.1f}", known
+def _bounds(leak: LeakReport) -> str:
+    """In the unit of the size, if they are known."""
+    unit, low, high = format_bytes(leak.bytes_per_step).split()[1], leak.bytes_per_step_low, leak.bytes_per_step_high
+    return f" ({low / _UNITS[unit]:,.1f} to {high / _UNITS[unit]:,.1f})" if low or high else ""
 
 
 def _roughly(size: int) -> str:

@@ -197,11 +197,11 @@ def find_runs(folder: str | Path) -> list[Path]:
     if runs:
         return [Path(place) for _, place in sorted(runs, reverse=True)]
     if events:
-        from forgather_mem.reporting.from_events import has_memory_tags
+        from forgather_mem.reporting.from_events import event_series
 
         for _, place in sorted(events, reverse=True)[: _SEARCH.looked_at]:
             with missing(OSError):
-                if has_memory_tags(place):
+                if event_series(place):
                     return [_run_beside(place) or Path(place)]
         raise NoRun(f"the event files below {str(folder)!r} have no tags mem_*: no memory was logged there")
     raise NoRun(

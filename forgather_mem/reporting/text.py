@@ -66,7 +66,10 @@ def report_text(report: RunReport, width: int = 80, color: bool = False, *, ever
 
 
 def with_texts(value: T, change: Callable[[str], str]) -> T:
-    """The report, or a part of it, with each name and text in it replaced by what `change` makes of it."""
+    """A report, a part of it or plain data, with each name and text in it replaced by what `change` makes of it.
+
+    Of a list of numbers, which may be long, only the first is looked at.
+    """
     made: object = value
     if isinstance(value, str):
         made = change(value)
@@ -74,8 +77,8 @@ def with_texts(value: T, change: Callable[[str], str]) -> T:
         made = replace(value, **{one.name: with_texts(getattr(value, one.name), change) for one in fields(value)})
     elif isinstance(value, Mapping):
         made = {with_texts(key, change): with_texts(part, change) for key, part in value.items()}
-    elif isinstance(value, list | tuple):
-        made = tuple(with_texts(part, change) for part in value)
+    elif isinstance(value, list | tuple) and not isinstance(next(iter(value), None), int | float | None):
+        made = type(value)(with_texts(part, change) for part in value)
     return made  # type: ignore[return-value]  # a part of the same type
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from forgather_mem.system.forks import FORKS
@@ -52,16 +52,6 @@ class OpenTelemetrySink:
         ImportError: if OpenTelemetry is not installed.
     """
 
-    _forks: int
-    _provider: MeterProvider | None
-    _meter: Meter | None
-    _thread: threading.Thread | None
-    _over: threading.Event
-    _attributes: dict[str, int]
-    _values: dict[str, float]
-    _sums: dict[str, float]  # of what is added in each step
-    _known: dict[str, bool]  # of names that have an instrument, whether they are added up
-
     def __init__(self, *, every_s: float = 15.0, readers: Sequence[MetricReader] | None = None) -> None:
         check_seconds("OpenTelemetrySink", every_s=every_s)
         _needed("opentelemetry.sdk.metrics")
@@ -70,6 +60,17 @@ class OpenTelemetrySink:
         self.every_s = every_s
         self.readers = readers
         self._forget()
+
+    def _forget(self) -> None:
+        self._forks = FORKS.number
+        self._provider: MeterProvider | None = None
+        self._meter: Meter | None = None
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+        self._attributes: dict[str, int] = {}
+        self._values: dict[str, float] = {}
+        self._sums: dict[str, float] = {}  # of what is added in each step
+        self._known: dict[str, bool] = {}  # of names that have an instrument, whether they are added up
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -122,31 +123,22 @@ class OpenTelemetrySink:
         self.__dict__.update(kept)
         self._forget()
 
-    def _forget(self) -> None:
-        self._forks = FORKS.number
-        self._provider = self._meter = self._thread = None
-        self._over = threading.Event()
-        self._attributes, self._values, self._sums, self._known = {}, {}, {}, {}
-
     def _instrument(self, name: str, meter: Meter) -> bool:
+        from opentelemetry.metrics import Observation
+
         metric = metric_of(name)
         end = next((end for end in _UNITS if name.endswith(end)), "")
         base = _NO_NAME.sub("_", name.removesuffix(end).replace("/", "."))
         is_flow = metric.kind == FLOW
         create = meter.create_observable_counter if is_flow else meter.create_observable_gauge
         meaning = "Optimizer steps done." if name == "step" else metric.meaning
-        read = self._reader_of(name, self._sums if is_flow else self._values)
-        create(f"forgather_mem.{base}"[:_MAX_NAME], callbacks=[read], unit=_UNITS.get(end, "1"), description=meaning)
-        return is_flow
-
-    def _reader_of(self, name: str, values: dict[str, float]) -> Callable[[CallbackOptions], list[Observation]]:
-        from opentelemetry.metrics import Observation
+        values = self._sums if is_flow else self._values
 
         def read(options: CallbackOptions) -> list[Observation]:
-            value = values.get(name)
-            return [] if value is None else [Observation(value, self._attributes)]
+            return [Observation(values[name], self._attributes)] if name in values else []
 
-        return read
+        create(f"forgather_mem.{base}"[:_MAX_NAME], callbacks=[read], unit=_UNITS.get(end, "1"), description=meaning)
+        return is_flow
 
 
 def _provider(run: RunInfo, readers: Sequence[MetricReader] | None) -> MeterProvider:

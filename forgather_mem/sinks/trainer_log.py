@@ -113,7 +113,8 @@ class TrainerLogSink:
         self._device_seen = device_seen
         groups = [*(["peak"] if self.keys is None else []), *self.also]
         keys = {key: names for group in groups for key, names in _GROUPS[group][device_seen].items()}
-        self._windows = _windows({**keys, **(self.keys or {})})
+        keys |= self.keys or {}
+        self._windows = {key: [_Window(metric_of(name)) for name in names] for key, names in keys.items()}
 
 
 class _Window:
@@ -186,7 +187,3 @@ def _checked(key: str, names: str | Sequence[str]) -> tuple[str, ...]:
     if len(units) != 1:
         raise ValueError(f"TrainerLogSink(keys={{{key!r}: {names!r}}}): name samples of one unit, not {units}")
     return chosen
-
-
-def _windows(keys: Mapping[str, Sequence[str]]) -> dict[str, list[_Window]]:
-    return {key: [_Window(metric_of(name)) for name in names] for key, names in keys.items()}

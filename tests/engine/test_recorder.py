@@ -28,7 +28,7 @@ def test_a_record_is_of_its_moment_and_one_inside_a_step_is_the_steps() -> None:
         view = record.begin(moment(event, 7))
         assert view is record.sample
         assert (view.event, view.step, view.epoch, view.device) == (expected, 7, 0.5, 3)
-        record.drop()
+        record.freeze()
         assert record.sample is None
 
 
@@ -71,7 +71,7 @@ def test_a_frozen_record_does_not_change_and_an_empty_one_is_none() -> None:
     assert (record.sample, record.values) == (None, {})
     record.begin(moment("step_end", 8))
     record.add({"mine": 2.0})
-    record.drop()
+    record.freeze()
     assert sample is not None
     assert dict(sample.values) == {"mine": 1.0}
 

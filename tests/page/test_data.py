@@ -151,7 +151,7 @@ def test_a_merged_report_of_very_many_ranks_has_short_tables() -> None:
     data = page_data(parsed(merged(reports)), Readings())
     tables = {table["title"]: table["rows"] for table in data["tables"]}  # type: ignore[attr-defined]
     assert len(tables["Ranks"]) == 41
-    assert tables["Ranks"][-1] == ["and 60 more: see report --json"]
+    assert tables["Ranks"][-1] == ("and 60 more: see report --json",)
 
 
 def test_startup_comes_first_on_the_axis_of_time(tmp_path: Path) -> None:

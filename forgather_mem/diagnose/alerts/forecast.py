@@ -92,9 +92,7 @@ class Filling:
         while points and points[0][0] < step - self._span_steps:
             points.popleft()
         calm = min(self._last)
-        if not points:
-            self._top = self._bottom = calm
-        if calm > self._top:
+        if not points or calm > self._top:
             self._top = self._bottom = calm
         elif calm < self._bottom:  # how far it has fallen from its top
             self._bottom = calm

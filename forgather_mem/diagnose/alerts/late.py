@@ -70,7 +70,7 @@ def num_batches_of(moment: Moment) -> int | None:
     """How many batches this evaluation has; None if nobody knows."""
     given = moment.objects.get("num_batches")
     if given is not None:
-        return _number(given)
+        return given if isinstance(given, int) else None  # Lightning: infinite for what has no length
     loader = moment.objects.get("eval_dataloader")
     if loader is None:
         return _of_running_loader(moment.objects.get("batches_begun"))
@@ -95,7 +95,3 @@ def _of_running_loader(batches_begun: object) -> int | None:
         return min((len(one) for one in found), default=None)
     except TypeError:
         return None
-
-
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) else None  # Lightning: infinite for what has no length

@@ -77,7 +77,6 @@ class AlertWatch:
         self._call = call
         self._save, self._stop = save, stop
         self._walls: list[Wall] = []
-        run.at_close(self._close)
         self._devices: set[int] = set()  # those besides the current one
         self._find = TimeBudget(_FIND_DEVICES_EVERY_S)
         self._calls = 0
@@ -111,10 +110,6 @@ class AlertWatch:
                 logger.warning(
                     "MemoryAlert: %r was never measured in this training, so it could not raise an alert", limit.name
                 )
-
-    def _close(self) -> None:
-        while self._walls:
-            self._walls.pop().close()
 
     def _find_devices(self) -> dict[str, float]:
         """Watch each device of this process by itself: the first to be full ends the training."""
@@ -158,7 +153,7 @@ class AlertWatch:
         if wanted or self._asked:
             self._asked = 0
             self._want(step)
-        elif self._rank == 0 and self._world_size > 1 and self._others_want():
+        elif self._rank == 0 and self._world_size > 1 and get(self._wish()) is not None:
             self._want(step)
         held = self._agreement.at(step)
         if held != self._done:
@@ -174,9 +169,6 @@ class AlertWatch:
             self._agreement.propose(str(int(self._done) + 1), from_step=step + ahead)
         else:
             put(self._wish(), "1")
-
-    def _others_want(self) -> bool:
-        return get(self._wish()) is not None
 
     def _wish(self) -> str:
         return f"{self._key}/wish/{self._done}"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+
+if TYPE_CHECKING:
+    import torch
 
 _COLOURS = (1, 3, 4)  # in a picture that stands alone, (colours, height, width)
 
@@ -24,15 +27,6 @@ class BatchForms:
 
 
 _FORMS = BatchForms()
-
-
-class TensorLike(Protocol):
-    """A tensor, as far as its shape goes."""
-
-    @property
-    def shape(self) -> Sequence[int]: ...
-
-    def is_floating_point(self) -> bool: ...
 
 
 class Batch(NamedTuple):
@@ -91,15 +85,13 @@ def batch_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Bat
         return None
     rows = found[0][1].shape[0]
     alike = [(name, tensor) for name, tensor in found if tensor.shape[0] == rows]
-    tokens = {name: tensor.shape[1] for name, tensor in alike if _has_tokens(tensor)}
+    tokens = {
+        name: tensor.shape[1] for name, tensor in alike if len(tensor.shape) == 2 and not tensor.is_floating_point()
+    }
     if not tokens or (set(tokens) == {"labels"} and len(alike) > 1):
         return Batch(rows, None, max((tuple(tensor.shape[1:]) for _, tensor in alike), key=math.prod))
     states = (tensor.shape for _, tensor in found if tensor.is_floating_point())
     return _with_states(rows, max(tokens.values()), states)
-
-
-def _has_tokens(tensor: TensorLike) -> bool:
-    return len(tensor.shape) == 2 and not tensor.is_floating_point()
 
 
 def _with_states(first: int, second: int, states: Iterable[Sequence[int]]) -> Batch:
@@ -140,7 +132,7 @@ def _sizes_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> st
     return " ".join(f"{name}={'x'.join(map(str, tensor.shape))}" for name, tensor in found[: _FORMS.most_named])
 
 
-def _is_tensor(value: object) -> TypeGuard[TensorLike]:
+def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
     return hasattr(value, "is_floating_point") and hasattr(value, "shape")
 
 
@@ -152,7 +144,7 @@ def _shapes(values: Iterable[object]) -> Iterator[object]:
             yield getattr(one, "shape", None) if not isinstance(one, Mapping | list | tuple) else object()
 
 
-def _tensors(items: Iterable[tuple[object, object]], depth: int) -> Iterator[tuple[object, TensorLike]]:
+def _tensors(items: Iterable[tuple[object, object]], depth: int) -> Iterator[tuple[object, torch.Tensor]]:
     """The tensors among these values and inside their containers, each with its name or number."""
     for name, value in items:
         if _is_tensor(value):
@@ -161,7 +153,7 @@ def _tensors(items: Iterable[tuple[object, object]], depth: int) -> Iterator[tup
             yield from _tensors(value.items() if isinstance(value, Mapping) else enumerate(value), depth + 1)
 
 
-def _lists(values: Iterable[object], depth: int) -> Iterator[Sequence[TensorLike]]:
+def _lists(values: Iterable[object], depth: int) -> Iterator[Sequence[torch.Tensor]]:
     """The lists among these values, and in their containers, whose tensors are a sample each."""
     for value in values:
         if isinstance(value, list) and value and all(map(_is_tensor, value)):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.errors import missing
 from forgather_mem.system.allocator import gauge_now
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.own_limits import own_limits
-from forgather_mem.system.procfs import PAGE_BYTES, KernelFile
+from forgather_mem.system.procfs import PAGE_BYTES, read_once
 
-Measure = Literal["address space", "data", "anonymous"]
 # Fields of /proc/self/statm with each measure.
-_FIELDS: dict[Measure, tuple[int, int | None]] = {"address space": (0, None), "data": (5, None), "anonymous": (1, 2)}
+_FIELDS: dict[str, tuple[int, int | None]] = {"address space": (0, None), "data": (5, None), "anonymous": (1, 2)}
 
 
 class HostMeasure:
@@ -26,19 +23,13 @@ class HostMeasure:
     def __init__(self) -> None:
         rooms = host_rooms()
         tightest = rooms[0].limit if rooms else ""
-        self.name: Measure = (
-            "address space" if "RLIMIT_AS" in tightest else "data" if "RLIMIT_DATA" in tightest else "anonymous"
-        )
-        self._statm = KernelFile("/proc/self/statm")
+        self.name = next(filter(tightest.startswith, _FIELDS), "anonymous")
 
     def read(self) -> int:
-        """Bytes in use now; takes 2 us."""
+        """Bytes in use now; takes 10 us."""
         field, less = _FIELDS[self.name]
-        sizes = self._statm.read(128).split()
+        sizes = read_once("/proc/self/statm").split()
         return (int(sizes[field]) - (int(sizes[less]) if less is not None else 0)) * PAGE_BYTES
-
-    def close(self) -> None:
-        self._statm.close()
 
 
 class BatchUses:
@@ -90,10 +81,6 @@ class BatchUses:
         """Bytes left below this process's own limit at the peak so far; None if either is unknown."""
         limit_bytes = min((limit.limit_bytes for limit in own_limits() if self._host.name in limit.name), default=None)
         return None if limit_bytes is None or self._on_device or not self.peak_bytes else limit_bytes - self.peak_bytes
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        self._host.close()
 
     def _read(self) -> int | None:
         """Bytes in use of the scarce memory: the device's, if there is one."""

@@ -211,11 +211,8 @@ def in_own_loop(change: Change, place: str = "") -> Change:
 def _is_leak(failure: Failure, leak: LeakReport) -> bool:
     if leak.verdict != "leak" or (leak.where == "device") != (failure.where == "device"):
         return False
-    return _leaked_bytes(failure, leak) > _WORTH.leak_frac * (failure.used_bytes or sum(failure.in_use.values()))
-
-
-def _leaked_bytes(failure: Failure, leak: LeakReport) -> int:
-    return int(leak.bytes_per_step * max(0, failure.step - leak.since_step))
+    leaked_bytes = leak.bytes_per_step * max(0, failure.step - leak.since_step)
+    return leaked_bytes > _WORTH.leak_frac * (failure.used_bytes or sum(failure.in_use.values()))
 
 
 def _of_leak(leak: LeakReport) -> str:

@@ -78,7 +78,6 @@ def _on_host(
         return
     room, measure = rooms[0], HostMeasure()
     used_bytes = measure.read()
-    measure.close()
     anonymous_bytes = own_memory().anonymous_bytes
     whole = measure.name != "anonymous"  # the limit counts this process alone
     if not whole:

@@ -82,15 +82,11 @@ class Case:
             return self.phase
         if failure.callback is None:
             return "/dev/shm"
-        if self.phase == "generate" and failure.callback.is_users:
+        if not failure.callback.is_users:
+            return "library"
+        if self.phase == "generate":
             return "generating"
-        return (
-            "library"
-            if not failure.callback.is_users
-            else "callback"
-            if failure.callback.copied_bytes is None
-            else "copy"
-        )
+        return "callback" if failure.callback.copied_bytes is None else "copy"
 
 
 class Remedy(NamedTuple):
@@ -130,12 +126,12 @@ def plannable(case: Case) -> Iterator[list[Change]]:
             yield from [found] * bool(found) if remedy.is_ladder else [[change] for change in found]
 
 
-def may_help(case: Case, *, planned: bool = True) -> list[Change]:
-    """What may help, by what it changes about the training; without what can be planned if that is not wanted."""
+def may_help(case: Case) -> list[Change]:
+    """What may help, by what it changes about the training."""
     found: dict[str, Change] = {}
     has_cause = any(remedy.is_cause and remedy.offers(case) for remedy in REMEDIES)
     for remedy in sorted(REMEDIES, key=lambda remedy: remedy.alters):
-        if (planned or not remedy.is_planned) and not (has_cause and remedy.is_ladder):
+        if not (has_cause and remedy.is_ladder):
             offered = remedy.offers(case)
             # Nobody knows how far down it has to go: the second rung
             for change in offered[:2][-1:] if remedy.is_ladder else offered:

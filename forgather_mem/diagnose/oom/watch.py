@@ -167,8 +167,8 @@ class OutOfMemoryWatch:
         phase = failure.phase
         failure.in_training, failure.rank = True, run.rank
         failure.is_first = phase not in uses.ended
-        if phase == "evaluate" and self._counts_predictions():
-            failure.predictions = self._predictions
+        if phase == "evaluate" and (self._predictions or run.trainer() is not None):
+            failure.predictions = self._predictions  # which a custom loop may not report
         step = max(run.step, self._trainers_step())
         in_step = phase in STEP_PHASES if run.in_step is None else run.in_step and told not in OPAQUE_PHASES
         failure.step, failure.steps_done = step + (in_step and step == run.step), step - self._first_step
@@ -186,10 +186,6 @@ class OutOfMemoryWatch:
             reserve_bytes=reserve_bytes,
         )
         return failure
-
-    def _counts_predictions(self) -> bool:
-        """A custom loop may not report its prediction steps."""
-        return self._predictions > 0 or self._run.trainer() is not None
 
     def _trainers_step(self) -> int:
         """A callback called before ours, or the trainer itself, may have failed after a step that has not been reported
@@ -210,7 +206,6 @@ class OutOfMemoryWatch:
             run.reach(self._first_step + failure.steps_done)
             oom, advice = explained(failure, run.told.leak, self._settings)
             self._tell_failure(oom, sentence(failure), advice)
-        uses.close()
 
     def _tell_failure(self, oom: OomReport, text: str, advice: Sequence[Change]) -> None:
         from forgather_mem.telemetry.report_schema import to_dict
@@ -220,13 +215,8 @@ class OutOfMemoryWatch:
         written = None if run.told.oom is None else run.told.oom.snapshot
         oom = replace(oom, snapshot=self._snapshot_path or written)
         run.emit(Finding(kind="oom", step=oom.step, text=text, data=to_dict(oom)))
-        run.emit(_advice(oom.step, advice))
-
-
-def _advice(step: int, changes: Sequence[Change]) -> Finding:
-    from forgather_mem.telemetry.report_schema import to_dict
-
-    return Finding(kind="advice", step=step, text="", data={"advice": [to_dict(change) for change in changes]})
+        told = {"advice": [to_dict(change) for change in advice]}
+        run.emit(Finding(kind="advice", step=oom.step, text="", data=told))
 
 
 def _operation_number() -> int:

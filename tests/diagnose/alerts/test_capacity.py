@@ -24,7 +24,6 @@ def test_on_a_device_it_is_full_when_the_peak_of_a_step_meets_the_wall(monkeypat
             found = wall.look(step)
             if found is not None:
                 told.append((step, *found))
-        wall.close()
     assert len(told) == 1, "one rise is told once"
     step, forecast, room = told[0]
     full_at = (TOTAL_MIB - 2048 - 1024) / 40
@@ -57,7 +56,6 @@ def test_once_the_cache_has_filled_the_card_it_is_not_full_yet(
                 told.append((step, *found))
             if resets:
                 torch.cuda.reset_peak_memory_stats(0)
-        ahead.close()
     assert {step: number for step, number in full.items() if number != pytest.approx(at, abs=1)} == {}
     assert [forecast.at_step for _, forecast, _ in told] == [pytest.approx(at, abs=1.5)]
     step, forecast, room = told[0]

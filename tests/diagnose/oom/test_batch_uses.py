@@ -24,7 +24,6 @@ def test_the_largest_batch_is_one_of_the_steps_that_are_over() -> None:
     uses.step_ended()
     assert uses.largest == Batch(4, 1000)
     assert uses.ended == {"data", "forward", "backward"}
-    uses.close()
 
 
 def test_the_end_of_a_step_has_to_be_told_while_it_is_read_and_after_a_larger_batch() -> None:
@@ -37,7 +36,6 @@ def test_the_end_of_a_step_has_to_be_told_while_it_is_read_and_after_a_larger_ba
     assert not uses.is_urgent
     uses.see(Batch(4, 8))
     assert uses.is_urgent
-    uses.close()
 
 
 def test_what_a_step_takes_is_read_at_the_ends_of_its_phases_while_it_is_read() -> None:
@@ -51,4 +49,3 @@ def test_what_a_step_takes_is_read_at_the_ends_of_its_phases_while_it_is_read() 
     assert uses.left_at_peak_bytes() is None, "no limit is this process's own"
     uses.step_ended()
     assert uses.peak_bytes - uses.between_bytes >= 60 * MIB
-    uses.close()
