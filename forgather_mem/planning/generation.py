@@ -89,16 +89,14 @@ def generate_first_and_last_tokens(notes: list[str]) -> None:
         now[-1].steps += 1
         return True
 
-    def never(*_: object, **__: object) -> object:
-        return sys.modules["transformers.generation.utils"].StoppingCriteriaList()
-
+    of = "transformers.generation.utils"
     wrap(f"{_MODELS}.generate", generated, notes)
     wrap(f"{_MODELS}._prepare_generated_length", prepared, notes)
     wrap(f"{_MODELS}._update_model_kwargs_for_generation", updated, notes)
     wrap(f"{_MODELS}._has_unfinished_sequences", goes_on, notes)
-    wrap(f"{_MODELS}._get_stopping_criteria", never, notes)
+    wrap(f"{_MODELS}._get_stopping_criteria", lambda *_, **__: sys.modules[of].StoppingCriteriaList(), notes)
     beams = "_beam_search_has_unfinished_sequences"
-    if hasattr(getattr(sys.modules.get("transformers.generation.utils"), "GenerationMixin", None), beams):
+    if hasattr(getattr(sys.modules.get(of), "GenerationMixin", None), beams):
         wrap(f"{_MODELS}.{beams}", lambda *_, **__: True, notes)  # older ones ask for a value
 
 

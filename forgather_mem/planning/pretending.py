@@ -198,7 +198,8 @@ class Pretending(TorchDispatchMode):
         return tree_map_only(torch.Tensor, lambda one: one if isinstance(one, FakeTensor) else self.unknown(one), value)
 
     def _compute(self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
-        if func._schema.is_mutable or not any(_may_be_large(of) for of in func._schema.returns):
+        makes_tensors = any("Tensor" in str(one.type) and one.alias_info is None for one in func._schema.returns)
+        if func._schema.is_mutable or not makes_tensors:
             return func(*args, **keywords)
         try:
             with self._fake:
@@ -278,10 +279,6 @@ _GREATEST: dict[torch._ops.OpOverload, Callable[..., object]] = {
     torch.ops.aten._unique2.default: _each_once,
     torch.ops.aten._ctc_loss.Tensor: _alignments,
 }
-
-
-def _may_be_large(returned: torch.Argument) -> bool:
-    return "Tensor" in str(returned.type) and returned.alias_info is None
 
 
 @functools.cache

@@ -19,10 +19,10 @@ def bars(parts: Mapping[str, int], peak_bytes: int) -> Iterator[str]:
         yield f"  {name:<{width}} {format_bytes(size):>11}  {bar}".rstrip()
 
 
-def evaluation_text(peak_bytes: int, results_bytes: int, host_bytes: int) -> list[str]:
+def evaluation_text(peak_bytes: int, results_bytes: int, host_bytes: int) -> Iterator[str]:
     """What an evaluation gathers, where that is a good part of the peak.
 
-    >>> evaluation_text(1000 * 2**20, 0, 700 * 2**20)
+    >>> list(evaluation_text(1000 * 2**20, 0, 700 * 2**20))
     ['On the host there are 700.0 MiB.']
 
     Args:
@@ -30,16 +30,12 @@ def evaluation_text(peak_bytes: int, results_bytes: int, host_bytes: int) -> lis
         results_bytes: Part of it.
         host_bytes: What is beside it, on the host.
     """
-    lines = []
     if results_bytes > peak_bytes / 2:
-        lines = [
-            f"The evaluation gathers {format_bytes(results_bytes)} of results until its end:",
-            "preprocess_logits_for_metrics can make them smaller, eval_accumulation_steps",
-            "moves them off a device. What compute_metrics takes comes on top.",
-        ]
+        yield f"The evaluation gathers {format_bytes(results_bytes)} of results until its end:"
+        yield "preprocess_logits_for_metrics can make them smaller, eval_accumulation_steps"
+        yield "moves them off a device. What compute_metrics takes comes on top."
     if host_bytes > peak_bytes / 2:
-        lines.append(f"On the host there are {format_bytes(host_bytes)}.")
-    return lines
+        yield f"On the host there are {format_bytes(host_bytes)}."
 
 
 class Most(NamedTuple):

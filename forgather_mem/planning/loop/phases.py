@@ -81,13 +81,6 @@ class EnoughSteps(BaseException):
     """Ends the loop: no handler of exceptions in it is meant."""
 
 
-def other_callbacks(callbacks: Iterable[object]) -> list[object]:
-    """Those that are neither transformers' nor ours, which keep no tensors."""
-    return [
-        one for one in callbacks if not is_our_class(type(one)) and type(one).__module__.split(".")[0] != "transformers"
-    ]
-
-
 class Steps:
     """In place of the trainer's callbacks.
 
@@ -100,7 +93,11 @@ class Steps:
 
     def __init__(self, stage: Stage, trainer: Trainer, rounds: Rounds, at_end: Callable[..., None]) -> None:
         self._log, self._notes, self._model = stage.log, stage.notes, trainer.model
-        self._callbacks = other_callbacks(trainer.callback_handler.callbacks)
+        self._callbacks = [  # ours and transformers' keep no tensors
+            one
+            for one in trainer.callback_handler.callbacks
+            if not is_our_class(type(one)) and type(one).__module__.split(".")[0] != "transformers"
+        ]
         self._rounds, self._at_end = rounds, at_end
         self._was_last_of_epoch = self._is_after_end = False
 
