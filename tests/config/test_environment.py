@@ -80,13 +80,6 @@ def test_construct_always_gives_new_objects_and_indexing_shares_one_construction
     assert config["a"] is not config.construct("a")
 
 
-def test_a_partial_target_is_called_with_further_arguments():
-    config = ConfigEnvironment().load_from_string("delta: !partial:datetime:timedelta [1]\nroot: !partial:int ['11']")
-    assert config["delta"](hours=2) == datetime.timedelta(days=1, hours=2)
-    assert config.construct("root")(2) == 3
-    assert ConfigEnvironment().load_from_string("!partial:int ['11']").construct()(2) == 3
-
-
 def test_a_config_is_a_collection_of_its_targets():
     config = ConfigEnvironment().load_from_string("a: 1\nb: 2\n")
     assert (list(config), len(config), "a" in config, "c" in config, 3 in config) == (["a", "b"], 2, True, False, False)
@@ -118,12 +111,6 @@ def test_context_vars_are_live_objects_and_the_text_is_always_there():
     assert config.construct("text", context_vars={"pp_config": "mine"}) == "mine"
     with pytest.raises(TemplateError, match="the variable 'model' has no value"):
         config.construct("m")
-
-
-def test_a_second_construction_sees_its_own_context_vars():
-    config = ConfigEnvironment().load_from_string("m: !singleton:dict {x: !var x}")
-    assert config.construct("m", context_vars={"x": 1}) == {"x": 1}
-    assert config.construct("m", context_vars={"x": 2}) == {"x": 2}
 
 
 def test_preprocess_gives_the_text_and_the_templates_that_are_used():

@@ -324,13 +324,6 @@ def test_a_partial_can_be_pickled_and_copied_with_its_singletons(parts):
     assert copy.copy(made["p"])().args[0] is made["other"]
 
 
-def test_lists_tuples_dicts_and_dlists():
-    text = "a: !list [1]\nb: !tuple [1, 2]\nc: !dict {1: x}\nd: !dlist {a: 1, b: ~, c: 3}\n"
-    text += "e: !tuple\nf: !list\ng: !dict\nh: !dlist"
-    expected = {"a": [1], "b": (1, 2), "c": {1: "x"}, "d": [1, 3], "e": (), "f": [], "g": {}, "h": []}
-    assert build(text) == expected
-
-
 def test_a_dlist_overrides_in_place_and_erases():
     assert build("x: !dlist {foo: 1, bar: 2, baz: 3, bax: 4, bar: ~, foo: 3}") == {"x": [3, 3, 4]}
     assert build("x: !dlist {null: ~}") == {"x": []}
@@ -338,11 +331,6 @@ def test_a_dlist_overrides_in_place_and_erases():
 
 def test_a_variable_that_is_null_stays_in_a_dlist():
     assert build("x: !dlist {a: !var v}", v=None) == {"x": [None]}
-
-
-def test_arguments_by_position_and_by_name(parts):
-    made = build("x: !singleton:parts_of_test:Part {arg1: 1, a: [2], arg0: {b: 0}}")["x"]
-    assert (made.args, made.kwargs) == (({"b": 0}, 1), {"a": [2]})
 
 
 def test_a_scalar_argument_is_one_argument(parts):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forgather_mem.config.graph.composer import Composer
 from forgather_mem.errors import TemplateError
-from tests.config.graph.graphs import MERGES, TOKEN, build_the_same, graph, plain, refused, root
+from tests.config.graph.graphs import MERGES, build_the_same, graph, plain, refused, root
 from tests.programs import no_collections
 
 # Documents
@@ -26,12 +26,6 @@ def test_a_root_may_be_anything_and_has_targets_only_as_a_plain_mapping():
     assert plain(root("[1]")) == [1]
     assert graph("!dict {a: 1}").targets == ()
     assert graph("{a: 1, 2: b, .c: 3}").targets == ("a",)
-
-
-def test_two_documents_are_refused():
-    error = refused("a: 1\n---\nb: 2\n")
-    assert "second one starts" in error.message
-    assert error.line == 2
 
 
 # Errors
@@ -76,13 +70,6 @@ DATA = st.recursive(
 def test_plain_data_dumped_by_pyyaml_parses_to_itself(data):
     text = yaml.safe_dump({"x": data}, default_style='"')
     assert plain(graph(text).target("x")) == data
-
-
-PIECES = (
-    "a", "b: ", "- ", "\n", "\n  ", "&x ", "*x", "<<: ", "{", "}", "[", "]", ", ", "'", '"', "|\n", ">\n", "# c\n",
-    "1", "1e9", "~", "? ", "---\n", "...\n", "%TAG", "\t", "\x00", "\ufeff", "!", "@", "args: ", "kwargs: ", "arg0: ",
-    "!singleton:f ", "!list ", "!dlist ", "!var ", "!partial:g@n ", "!!int ", "!tuple", TOKEN,
-)  # fmt: skip
 
 
 def test_a_load_leaves_nothing_large_for_the_garbage_collector():

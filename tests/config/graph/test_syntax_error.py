@@ -9,8 +9,6 @@ from tests.config.graph.graphs import refused
     ("text", "line", "column", "said"),
     [
         ("a: [1\nb: 2", 2, 2, "not valid YAML"),
-        ("a: 'open", 1, 4, "not valid YAML"),
-        ("a:\n\t- 1", 2, 1, "not valid YAML"),
         ("a: 1\nb: c: d", 2, 5, "not valid YAML"),
         ("a: \x07", 1, 4, "U+0007"),
         ("a: 1\nb: \ud800", 2, 4, "U+D800"),
@@ -24,10 +22,6 @@ def test_what_is_no_yaml_is_an_error_with_line_and_column(text, line, column, sa
     assert said in error.message
     assert (error.line, error.column) == (line, column)
     assert isinstance(error.__cause__, Exception) or "date" in said
-
-
-def test_a_tab_is_answered_with_spaces():
-    assert refused("a:\n\t- 1").hint == "indent with spaces; YAML allows no tab here"
 
 
 @pytest.mark.parametrize(
