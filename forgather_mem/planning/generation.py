@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.private_state import wrap
+from forgather_mem.planning.private_state import surround
 
 _MODELS = "transformers.generation.utils:GenerationMixin"
 _STEPS = 4  # the prompt, and three more: of the last the cache is as large as it gets, and what the one before it left
@@ -90,14 +90,14 @@ def generate_first_and_last_tokens(notes: list[str]) -> None:
         return True
 
     of = "transformers.generation.utils"
-    wrap(f"{_MODELS}.generate", generated, notes)
-    wrap(f"{_MODELS}._prepare_generated_length", prepared, notes)
-    wrap(f"{_MODELS}._update_model_kwargs_for_generation", updated, notes)
-    wrap(f"{_MODELS}._has_unfinished_sequences", goes_on, notes)
-    wrap(f"{_MODELS}._get_stopping_criteria", lambda *_, **__: sys.modules[of].StoppingCriteriaList(), notes)
+    surround(f"{_MODELS}.generate", generated, notes)
+    surround(f"{_MODELS}._prepare_generated_length", prepared, notes)
+    surround(f"{_MODELS}._update_model_kwargs_for_generation", updated, notes)
+    surround(f"{_MODELS}._has_unfinished_sequences", goes_on, notes)
+    surround(f"{_MODELS}._get_stopping_criteria", lambda *_, **__: sys.modules[of].StoppingCriteriaList(), notes)
     beams = "_beam_search_has_unfinished_sequences"
     if hasattr(getattr(sys.modules.get(of), "GenerationMixin", None), beams):
-        wrap(f"{_MODELS}.{beams}", lambda *_, **__: True, notes)  # older ones ask for a value
+        surround(f"{_MODELS}.{beams}", lambda *_, **__: True, notes)  # older ones ask for a value
 
 
 def _is_lengthened(cache: object, more: int) -> bool:

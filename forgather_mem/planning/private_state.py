@@ -48,7 +48,7 @@ def replace(name: str, make: Callable[[Any], object], notes: list[str]) -> None:
         notes.append(f"{library} {version} is not as it was tried ({TRIED_WITH}), so that this may be wrong: {error}.")
 
 
-def wrap(name: str, around: Callable[..., object], notes: list[str]) -> None:
+def surround(name: str, around: Callable[..., object], notes: list[str]) -> None:
     """Let this be called in its place, with what is there before the arguments; else as `replace`."""
 
     def wrapping(there: Callable[..., object]) -> object:
@@ -113,7 +113,7 @@ def leave_uncompiled(notes: list[str], is_wanted: bool = False) -> None:
         return None
 
     notes += [COMPILED] if is_wanted else []
-    wrap("torch._dynamo.eval_frame:_callback_from_stance", chosen, notes)
+    surround("torch._dynamo.eval_frame:_callback_from_stance", chosen, notes)
 
 
 def leave_weights_unread(notes: list[str]) -> None:
@@ -138,8 +138,8 @@ def leave_weights_unread(notes: list[str]) -> None:
         chosen = {key: keywords[key] for key in _CONFIGURES if keywords.get(key) not in (None, "auto")}
         return cls._from_config(config, **chosen)
 
-    wrap("torch.nn:Module.register_parameter", registered, notes)
-    wrap("torch.nn:Module.to", moved, notes)
+    surround("torch.nn:Module.register_parameter", registered, notes)
+    surround("torch.nn:Module.to", moved, notes)
     replace(
         "transformers.modeling_utils:PreTrainedModel.from_pretrained", lambda _: classmethod(from_pretrained), notes
     )
@@ -163,8 +163,8 @@ def let_no_queue_wait(queues: Iterable[Queue[object]], notes: list[str]) -> None
             queue.get_nowait()
         put(queue, *args, **keywords)
 
-    wrap("queue:Queue.put", replacing, notes)
-    wrap("queue:Queue.join", lambda join, queue: None if queue in known else join(queue), notes)
+    surround("queue:Queue.put", replacing, notes)
+    surround("queue:Queue.join", lambda join, queue: None if queue in known else join(queue), notes)
 
 
 def swap(one: torch.Tensor, other: torch.Tensor) -> None:

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Trainer
 from forgather_mem.planning.pretending import Pretending
-from forgather_mem.planning.private_state import let_tensors_answer, replace, wrap
+from forgather_mem.planning.private_state import let_tensors_answer, replace, surround
 from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import MIB
 
@@ -66,7 +66,7 @@ def answer_gradients(log: StorageLog, notes: list[str]) -> None:
         make(model, *args, **keywords)
         model.register_comm_hook(None, answer)
 
-    wrap("torch.nn.parallel:DistributedDataParallel.__init__", made, notes)
+    surround("torch.nn.parallel:DistributedDataParallel.__init__", made, notes)
 
 
 def train_with_ranks(trainer: Trainer, ranks: int, mode: Pretending, on_device: bool, notes: list[str]) -> None:
@@ -123,7 +123,7 @@ def _shard_by_accelerate(trainer: Trainer, mode: Pretending, on_device: bool, no
     def sharded(shard: Callable[..., object], module: nn.Module, mesh: object = None, **how: object) -> object:
         return shard(module, mesh=mesh or own, **how)
 
-    wrap("torch.distributed.fsdp:fully_shard", sharded, notes)
+    surround("torch.distributed.fsdp:fully_shard", sharded, notes)
     if on_device:  # the whole model is on the host, and its shards are told when the training begins
         prepare = trainer.accelerator._prepare_fsdp2
 
@@ -169,4 +169,4 @@ def follow_resizing(log: StorageLog, notes: list[str]) -> None:
         resize(storage, size)
         log.resized(storage)
 
-    wrap("torch:UntypedStorage.resize_", resized, notes)
+    surround("torch:UntypedStorage.resize_", resized, notes)

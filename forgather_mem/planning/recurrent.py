@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from forgather_mem.planning.private_state import wrap
+from forgather_mem.planning.private_state import surround
 from forgather_mem.units import MIB
 
 Tensors = tuple[torch.Tensor, ...]
@@ -59,7 +59,7 @@ def packed_rows(rows: torch.Tensor, lengths: torch.Tensor, batch_first: bool) ->
 def take_fewer_tokens(notes: list[str]) -> None:
     """From now on, in this process, layers that loop over tokens have more rows instead: they take as much memory."""
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
-        wrap(f"torch:_VF.{name}", _in_pieces, notes)
+        surround(f"torch:_VF.{name}", _in_pieces, notes)
 
 
 def _packed_in_fewer(

@@ -26,7 +26,7 @@ from forgather_mem.planning.loop.rounds import MOST_BATCHES, Rounds
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.pretending import tensors_among
-from forgather_mem.planning.private_state import wrap
+from forgather_mem.planning.private_state import surround
 from forgather_mem.planning.ranks import shards_model, train_with_ranks
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan
@@ -153,10 +153,10 @@ class Evaluation:
         if trainer.compute_metrics is not None:
             trainer.compute_metrics = lambda *_, **__: {}  # it asks for values, and is given arrays
         tools = "transformers.trainer_pt_utils:"
-        wrap(f"{tools}nested_numpify", self._without_values, self._notes)
-        wrap(f"{tools}EvalLoopContainer.add", self._added, self._notes)
-        wrap(f"{tools}EvalLoopContainer.to_cpu_and_numpy", self._moved, self._notes)
-        wrap(f"{tools}EvalLoopContainer.get_arrays", self._gathered, self._notes)
+        surround(f"{tools}nested_numpify", self._without_values, self._notes)
+        surround(f"{tools}EvalLoopContainer.add", self._added, self._notes)
+        surround(f"{tools}EvalLoopContainer.to_cpu_and_numpy", self._moved, self._notes)
+        surround(f"{tools}EvalLoopContainer.get_arrays", self._gathered, self._notes)
         try:
             trainer.evaluate()
             self._arrays.clear()

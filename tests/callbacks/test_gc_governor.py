@@ -286,14 +286,6 @@ class Training:
         self.schedule = self.budget.advice(self.schedule, self.step)
 
 
-def test_a_cheap_collector_keeps_its_schedule() -> None:
-    training = Training(step_s=0.1)
-    training.boundary(0.2)
-    for _ in range(20):
-        training.collect(0.0002)
-    assert training.schedule.stretch == 1
-
-
 @pytest.mark.parametrize("cost_s", [0.02, 0.2, 20.0])
 def test_collections_that_find_nothing_are_stretched_to_half_a_per_cent_of_the_time(cost_s: float) -> None:
     training = Training(step_s=0.1)

@@ -269,9 +269,13 @@ def loop_that_fails(at: str, reporter: OOMReporter) -> None:
                 if at == "forward" and step == 2:
                     model.lm_head.forward = too_much
                 loss = model(input_ids=ids, labels=ids).loss
+                if at == "loss" and step == 2:
+                    too_much()
                 if at == "backward" and step == 2:
                     loss.register_hook(too_much)
                 loss.backward()
+                if at == "after backward" and step == 2:
+                    too_much()
                 if at == "optimizer" and step == 2:
                     optimizer.register_step_pre_hook(too_much)
                 optimizer.step()
@@ -284,37 +288,15 @@ def loop_that_fails(at: str, reporter: OOMReporter) -> None:
                 too_much()
 
 
-@pytest.mark.parametrize(("is_after", "phase"), [(False, "forward"), (True, "backward")])
-def test_a_loss_of_ones_own_belongs_to_the_forward_pass(is_after: bool, phase: str) -> None:
-    reporter = OOMReporter(strict=True)
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters())
-    loop = TrainingLoop(model, optimizer, callbacks=[reporter])
-
-    def train() -> None:
-        with loop.train(), loop.epoch(), loop.step():
-            values = model(torch.ones(2, 4))
-            if not is_after:
-                too_much()
-            values.sum().backward()
-            too_much()
-
+@pytest.mark.parametrize("at", ["forward", "loss", "backward", "after backward", "optimizer", "evaluate", "save"])
+def test_a_loop_of_ones_own_is_told_of_too(at: str) -> None:
+    reporter, phase = OOMReporter(strict=True), {"loss": "forward", "after backward": "backward"}.get(at, at)
     with pytest.raises(RuntimeError):
-        train()
-    assert reporter.summary is not None
-    assert reporter.summary.oom is not None
-    assert reporter.summary.oom["phase"] == phase
-
-
-@pytest.mark.parametrize("phase", ["forward", "backward", "optimizer", "evaluate", "save"])
-def test_a_loop_of_ones_own_is_told_of_too(phase: str) -> None:
-    reporter = OOMReporter(strict=True)
-    with pytest.raises(RuntimeError):
-        loop_that_fails(phase, reporter)
+        loop_that_fails(at, reporter)
     assert reporter.summary is not None
     oom = built(reporter.summary)["oom"]
     assert (oom["phase"], oom["step"]) == (phase, 3)
-    assert oom["layer"] == ("lm_head" if phase == "forward" else None)
+    assert oom["layer"] == ("lm_head" if at == "forward" else None)
     if phase == "evaluate":  # nobody counts its batches
         assert oom["why_now"] == "the first evaluation."
     if phase in ("forward", "backward", "optimizer"):

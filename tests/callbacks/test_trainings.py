@@ -9,9 +9,7 @@ import pytest
 from transformers import Trainer, TrainerCallback
 
 from forgather_mem.callbacks import (
-    ClearCacheCallback,
     MemoryCallback,
-    PeakMemory,
     SimpleGarbageCollector,
     TBMemoryLogger,
 )
@@ -19,7 +17,7 @@ from forgather_mem.engine.run_of import run_of
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
-from tests.callbacks.common import Steps, all_callbacks
+from tests.callbacks.common import all_callbacks
 from tests.memory import open_descriptors
 from tests.training import make_trainer
 
@@ -88,14 +86,6 @@ def test_nothing_is_left_behind_however_a_training_ends(tmp_path: Path, way: str
     assert run.summary.facts.end == {"normal": "finished", "interrupt": "interrupted"}.get(ending, "exception")
 
 
-def test_a_clear_counts_optimizer_steps_not_micro_batches(tmp_path: Path) -> None:
-    steps = Steps()
-    every = MemoryCallback([Rule(Every(steps=2), [steps])])
-    make_trainer(tmp_path, [every], gradient_accumulation_steps=4, max_steps=5, rows=128).train()
-    assert steps.steps == [2, 4]
-    assert ClearCacheCallback("step", 2).rules[0].when == Every(steps=2)
-
-
 def test_a_clear_stands_in_the_record_of_the_logger_whatever_the_order(tmp_path: Path) -> None:
     capture = Capture()
     collector, logger = SimpleGarbageCollector(collect_freq_step=2), MemoryCallback([], [capture])
@@ -107,18 +97,6 @@ def test_a_clear_stands_in_the_record_of_the_logger_whatever_the_order(tmp_path:
             ["mine/count"],
             ["collect/objects", "mine/count"],
         ]
-
-
-def test_our_numbers_stand_in_the_trainers_log_but_not_in_an_evaluations_metrics(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, [PeakMemory()], eval_strategy="steps", eval_steps=3)
-    trainer.train()
-    losses = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert losses
-    for entry in losses:
-        ours = {key: value for key, value in entry.items() if key.startswith("mem_")}
-        assert ours
-        assert all(type(value) in (int, float) for value in ours.values())
-    assert not any(key.startswith("mem_") for key in trainer.evaluate())
 
 
 @pytest.mark.parametrize(

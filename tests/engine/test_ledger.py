@@ -209,10 +209,6 @@ def test_in_a_training_slower_steps_are_booked_and_slow_evaluations_are_not(tmp_
     ("row", "line"),
     [
         (
-            LedgerRow(what="clear", calls=20, time_s=0.4, freed_bytes=3 * GIB),
-            "our 20 clears took 400.0 ms and freed 3.0 GiB.",
-        ),
-        (
             LedgerRow(
                 what="clear",
                 calls=20,

@@ -18,7 +18,7 @@ from forgather_mem.engine.run import Run
 from forgather_mem.sinks import Capture, ConsoleSink
 from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.rule import Rule
-from forgather_mem.telemetry.triggers import Above, AtEvent, Below, Every
+from forgather_mem.telemetry.triggers import Above, AtEvent, Every
 
 
 class Loop:
@@ -147,23 +147,6 @@ def test_events_after_a_step_have_records_of_their_own() -> None:
     loop.fire("save")
     loop.run.close()
     assert [(s.event, s.step) for s in capture.samples] == [("step_end", 1), ("evaluate", 1), ("save", 1)]
-
-
-@pytest.mark.parametrize(
-    ("limit", "values", "fires"),
-    [
-        (Above("mine/level_frac", "92%", rearm=0.85), [0.5, 0.93, 0.95, 0.91, 0.80, 0.97], [2, 6]),
-        (Below("mine/left_bytes", 100), [200.0, 90.0, 80.0, 104.0, 90.0, 105.0, 90.0], [2, 7]),
-    ],
-)
-def test_a_limit_fires_when_it_is_crossed_and_again_only_after_going_back(
-    limit: Any, values: list[float], fires: list[int]
-) -> None:
-    loop, counter, left = new_loop(), Counter(), iter(values)
-    loop.add([Rule(Every(steps=1), [lambda moment, sample: {limit.name: next(left)}]), Rule(limit, [counter])])
-    loop.steps(len(values))
-    loop.run.close()
-    assert counter.calls == fires
 
 
 def test_a_limit_reads_its_value_itself_when_no_rule_does() -> None:

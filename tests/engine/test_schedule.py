@@ -86,36 +86,22 @@ def test_a_rule_that_has_not_run_yet_runs_once_at_its_own_step() -> None:
     assert plan.periods == (640,)
 
 
-def test_its_own_period_is_multiplied_and_comes_back_when_the_share_falls() -> None:
-    plan = plan_of(Rule(when=Every(steps=10), do=[nothing], budget_frac=0.005))
-    share_after(0.009, plan)
-    assert plan.periods == (20,)
-    share_after(0.001, plan)
-    assert plan.periods == (10,)
-
-
-def test_after_one_dear_reading_every_step_is_read_again_although_all_of_ours_costs_something() -> None:
-    plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
-    share_after(0.2, plan, fixed_share=0.002)
-    assert plan.periods == (PACE.most_stretch,)
-    share_after(0.001 / PACE.most_stretch, plan, fixed_share=0.002)
-    assert plan.periods == (1,)
-
-
-def test_what_reading_more_rarely_does_not_save_counts_too() -> None:
-    plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
-    share_after(0.004, plan, fixed_share=0.004)
-    assert plan.periods == (4,)
-    share_after(0.004 / 4, plan, fixed_share=0.0048)
-    assert plan.periods == (4,)
-
-
-def test_cheap_readings_go_on_beside_what_is_dear_and_no_reading() -> None:
-    plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
-    share_after(0.0009, plan, fixed_share=0.05)
-    assert plan.periods == (1,)
-    share_after(0.004, plan, fixed_share=0.05)
-    assert plan.periods == (4,), "a fifth of the budget is theirs"
+@pytest.mark.parametrize(
+    ("every", "shares"),
+    [
+        (10, [(0.009, 0.0, 20), (0.001, 0.0, 10)]),
+        (1, [(0.2, 0.002, PACE.most_stretch), (0.001 / PACE.most_stretch, 0.002, 1)]),
+        (1, [(0.004, 0.004, 4), (0.004 / 4, 0.0048, 4)]),
+        (1, [(0.0009, 0.05, 1), (0.004, 0.05, 4)]),  # a fifth of the budget is theirs
+    ],
+    ids=["its own period is multiplied and comes back", "after one dear reading every step is read again",
+         "what reading more rarely does not save counts too", "cheap ones go on beside what is dear and no reading"],
+)  # fmt: skip
+def test_a_period_follows_the_shares(every: int, shares: list[tuple[float, float, int]]) -> None:
+    plan = plan_of(Rule(when=Every(steps=every), do=[nothing], budget_frac=0.005))
+    for share, fixed_share, period in shares:
+        share_after(share, plan, fixed_share)
+        assert plan.periods == (period,)
 
 
 def test_rules_without_a_budget_keep_their_rhythm_beside_it() -> None:

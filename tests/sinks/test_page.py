@@ -80,10 +80,6 @@ def test_a_tag_shows_its_description(page: Page) -> None:
     assert description.startswith("<p>GiB. ")
 
 
-def test_at_one_step_stands_the_first_point(page: Page) -> None:
-    assert page.points("run", "mem_gc/collections") == [(5, 3.0)]
-
-
 def test_the_verdict_stands_in_the_text_tab_as_it_was_written(page: Page) -> None:
     (html,) = page.texts("run", "mem_report/verdict")
     assert "<pre><code>No leak.\n  Peak &lt;b&gt;10 GiB&lt;/b&gt;.\n</code></pre>" in html
@@ -103,12 +99,6 @@ def test_the_custom_layout_has_a_chart_for_each_group_that_is_there(page: Page) 
     drawn = page.get("custom_scalars/scalars", run="run", tag=pattern)
     assert drawn["regex_valid"]
     assert set(drawn["tag_to_events"]) == {"mem_gpu0/step_peak_gib", "mem_gpu0/peak_gib"}
-
-
-def test_the_tags_of_a_band_have_points_at_the_same_steps_else_the_page_shows_an_error(page: Page) -> None:
-    every_step = list(range(1, 11))
-    for tag in ("mem_host/rss_gib", "mem_host/anon_gib", "mem_host/rss_peak_gib"):
-        assert [step for step, _ in page.points("run", tag, 10)] == every_step
 
 
 def test_a_peak_between_steps_shows_with_the_next_step(page: Page) -> None:

@@ -33,20 +33,6 @@ def test_sizes_shares_times_and_counts_stand_in_the_units_of_their_tags(tmp_path
     }
 
 
-def test_gauges_of_other_events_get_tags_of_their_own_and_totals_keep_theirs(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        sample(5, host__rss_bytes=GIB, gc__collections=1),
-        sample(5, event="evaluate", host__rss_bytes=3 * GIB, gc__collections=2, gc__pause_s=0.001),
-    )
-    assert scalars(tmp_path) == {
-        "mem_host/rss_gib": [(5, 1.0)],
-        "mem_host/evaluate_rss_gib": [(5, 3.0)],
-        "mem_gc/collections": [(5, 1.0)],
-        "mem_gc/pause_ms": [(5, 1.0)],
-    }
-
-
 def test_extremes_are_those_of_the_run_so_far(tmp_path: Path) -> None:
     peaks, rooms = [2.0, 9.0, 3.0, 1.0], [5.0, 7.0, 4.0, 6.0]
     write(

@@ -1,9 +1,7 @@
-from pathlib import Path
-
 import pytest
 import torch
 
-from forgather_mem.system.headroom import HostRooms, device_room, device_rooms, host_rooms
+from forgather_mem.system.headroom import device_room, device_rooms, host_rooms
 from forgather_mem.units import GIB, MIB
 from tests.programs import printed_by
 from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_devices
@@ -94,21 +92,6 @@ def test_segments_are_walked_only_when_the_reserved_memory_has_changed(monkeypat
         for _ in range(20):
             device_room()
     assert device.walks == 1
-
-
-def test_what_is_left_on_the_host_is_read_in_one_place(tmp_path: Path) -> None:
-    group = tmp_path / "pod" / "box"
-    group.mkdir(parents=True)
-    for folder, limit, used in ((group.parent, 4 * GIB, 3 * GIB), (group, 3 * GIB, GIB)):
-        (folder / "memory.max").write_text(f"{limit}")
-        (folder / "memory.current").write_text(f"{used}")
-        (folder / "memory.stat").write_text("inactive_file 0\n")
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self" / "cgroup").write_text("0::/pod/box\n")
-    (tmp_path / "meminfo").write_text("MemTotal: 67108864 kB\nMemFree: 4 kB\nMemAvailable: 67108864 kB\n")
-    rooms = HostRooms(tmp_path, tmp_path)
-    room = rooms.read()[0]
-    assert (room.limit, room.used_bytes, room.free_bytes) == ("container (memory.max of /pod)", 3 * GIB, GIB)
 
 
 @pytest.mark.parametrize(("told", "number"), [("8", 8), ("", 1), ("many", 1), ("0", 1)])

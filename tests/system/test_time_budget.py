@@ -61,20 +61,6 @@ def test_a_cheap_reading_keeps_its_period() -> None:
     assert pace.note("x") is None
 
 
-def test_what_is_not_due_is_not_read() -> None:
-    clock = Clock()
-    pace = TimeBudget(1.0, clock=clock)
-    calls: list[int] = []
-
-    def reading(number: int) -> dict[str, float]:
-        calls.append(number)
-        return {"x": number}
-
-    assert pace.take(reading, 7) == {"x": 7}
-    assert pace.take(reading, 8) == {}
-    assert calls == [7]
-
-
 def test_a_budget_that_postponed_nothing_is_not_told() -> None:
     clock = Clock()
     pace = TimeBudget(10.0, clock=clock)

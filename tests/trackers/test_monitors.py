@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from tqdm import tqdm
 
 from forgather_mem.system.peak_windows import host_peaks
 from forgather_mem.trackers import (
@@ -234,20 +233,6 @@ def test_a_wrong_value_is_refused_at_construction(make: object, message: str) ->
 
 
 # ---- where the lines go ----
-
-
-def test_lines_stand_beside_a_progress_bar_and_not_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    with tqdm(total=3, file=terminal, mininterval=0) as bar:
-        for batch_idx in range(3):
-            bar.update()
-            EpochMemoryMonitor().on_batch_end(batch_idx, 0.5)
-    printed = [piece for piece in re.split(r"[\r\n]", terminal.getvalue()) if "Batch" in piece]
-    assert len(printed) == 3
-    for piece in printed:
-        assert re.fullmatch(rf"Batch \d: CPU {MB}, loss=0\.500000", piece), "no rest of the bar in the line"
 
 
 def test_lines_go_where_say_says() -> None:

@@ -27,7 +27,7 @@ from forgather_mem.planning.batches import (
     looked_at,
 )  # fmt: skip
 from forgather_mem.planning.loop.rounds import Rounds
-from forgather_mem.planning.private_state import wrap
+from forgather_mem.planning.private_state import surround
 
 Numbers = Sequence[int]
 
@@ -51,7 +51,7 @@ class Loaders:
             one._dataset_fetcher = _DatasetKind.create_fetcher(
                 one._dataset_kind, one._dataset, one._auto_collation, one._collate_fn, one._drop_last
             )
-        wrap("torch.utils.data.dataloader:_BaseDataLoaderIter.__next__", self._followed, loop.notes)
+        surround("torch.utils.data.dataloader:_BaseDataLoaderIter.__next__", self._followed, loop.notes)
 
     def _followed(self, follow: Callable[[Any], object], iterator: Any) -> object:
         loop = self._loop

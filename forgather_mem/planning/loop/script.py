@@ -41,7 +41,6 @@ from forgather_mem.planning.private_state import (
     let_tensors_answer,
     replace,
     swap,
-    wrap,
 )  # fmt: skip
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan
@@ -188,10 +187,10 @@ class Loop:
         around_passes(self._pass, self.notes)
         replace("torch.utils:swap_tensors", lambda _: swap, self.notes)  # `Module.to`: it refuses weights in use
         let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self.notes)  # what is saved is lost
-        wrap("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
-        wrap("torch.nn:Module.__call__", self._called, self.notes)
-        wrap("torch.optim:Optimizer.__init__", self._made, self.notes)
-        wrap("transformers.trainer:Trainer.train", lambda *_, **__: self.end("this loop"), self.notes)
+        surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
+        surround("torch.nn:Module.__call__", self._called, self.notes)
+        surround("torch.optim:Optimizer.__init__", self._made, self.notes)
+        surround("transformers.trainer:Trainer.train", lambda *_, **__: self.end("this loop"), self.notes)
         self.log.begin("data", self.step)
         self._stage.mode.__enter__()  # type: ignore[no-untyped-call]
 

@@ -1,6 +1,5 @@
 """What the link does to a trainer: which methods it wraps, what it learns by them, and what it puts back."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from forgather_mem.callbacks import (
 )
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
-from tests.callbacks.common import Steps, captured
 from tests.phase_notes import PhaseNotes
 from tests.programs import no_collections
 from tests.training import make_trainer
@@ -28,16 +26,6 @@ def test_the_training_loop_is_unwrapped_when_ours_are_gone(tmp_path: Path) -> No
     trainer.remove_callback(SimpleGarbageCollector)
     trainer.train()
     assert "_inner_training_loop" not in vars(trainer)
-
-
-def test_a_trainer_with_a_wrapped_method_can_be_copied(tmp_path: Path) -> None:
-    callback, _ = captured([Rule(Every(steps=1), [Steps()])])
-    trainer = make_trainer(tmp_path, [callback], max_steps=2)
-    twin = copy.deepcopy(trainer)
-    twin.train()
-    assert (twin.state.global_step, trainer.state.global_step) == (2, 0)
-    trainer.train()
-    assert trainer.state.global_step == 2
 
 
 def test_a_trainer_is_freed_without_a_collection_as_soon_as_without_us(tmp_path: Path) -> None:

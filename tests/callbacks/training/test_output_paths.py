@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.utils.tensorboard import SummaryWriter
 
 from forgather_mem.callbacks.training.output_paths import EventTarget, event_folder
 from forgather_mem.engine.run import Run
@@ -59,13 +58,3 @@ def test_each_training_has_a_page_of_its_own_which_is_closed_at_its_end(tmp_path
     assert open_files(tmp_path) == set()
     assert [value for _, value in scalars(tmp_path)["mine/value"]] == [1.0, 2.0]
     assert len(list(tmp_path.rglob("*tfevents*"))) == 2
-
-
-def test_a_writer_of_the_user_is_written_to_and_stays_open(tmp_path: Path) -> None:
-    with SummaryWriter(str(tmp_path / "theirs")) as writer:
-        run = Run(RunFacts())
-        EventTarget(run, writer, None).page(moment(tmp_path)).scalars({"mine/value": 1.0}, 1)
-        run.close()
-        writer.add_scalar("mine/value", 2.0, 2)
-    assert list(scalars(tmp_path)["mine/value"]) == [(1, 1.0), (2, 2.0)]
-    assert not (tmp_path / "runs").exists()

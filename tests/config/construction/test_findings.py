@@ -53,11 +53,6 @@ def refusal(text):
     return [(refused.value.line, refused.value.message)]
 
 
-def test_a_value_of_the_wrong_type_is_found_at_its_key():
-    text = "a: !dlist\n    b: !singleton:forgather_mem.callbacks:TBMemoryLogger\n        every_steps: ten\n"
-    assert found(text) == [(3, "every_steps of forgather_mem.callbacks:TBMemoryLogger takes int; 'ten' is text")]
-
-
 def test_a_value_for_a_users_class_is_compared_and_nothing_of_it_is_built(users):
     text = "a: !singleton:of_a_user:Any\n    every_steps: ten\nb: !singleton:of_a_user:Any [1, 'no']\n"
     assert found(text) == [

@@ -53,14 +53,6 @@ def test_every_name_of_the_table_has_a_function_and_no_other_name_has():
         assert Values().function(name) is None
 
 
-def test_parts_of_a_mapping():
-    mapping = {"a": 1, "b": 2}
-    assert [list(Values().function(name)(mapping)) for name in ("items", "keys", "values")] == [
-        [("a", 1), ("b", 2)], ["a", "b"], [1, 2],
-    ]  # fmt: skip
-    assert Values().function("getitem")(mapping, "b") == 2
-
-
 def test_calls_share_one_limit():
     values = Values()
     function = values.function("list")

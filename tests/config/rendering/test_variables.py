@@ -112,12 +112,6 @@ def test_what_a_template_sets_itself_is_template_text():
     assert parsed("-- set x = '[1, 2]'\na: {{ x }}\nb: {{ ['c', 1] }}") == {"a": [1, 2], "b": ["c", 1]}
 
 
-def test_rendering_twice_with_other_values_gives_other_values():
-    first = RENDERER.render_string("a: {{ x }}", {"x": "one"})
-    second = RENDERER.render_string("a: {{ x }}", {"x": "two"})
-    assert (first.shown, second.shown) == ("a: one", "a: two")
-
-
 EVIL = "[1, !call:os:system [ls]]"
 
 
