@@ -77,7 +77,7 @@ def test_what_a_signals_handler_raises_while_our_code_runs_reaches_the_user(
 _CALLED_BACK = {
     "actions/freeze.py: register_at_fork": "the child's pending signals are gone with the fork",
     "config/rendering/stranger.py: Popen": "a load, before a training; the process has been waited for",
-    "launch/advice.py: Popen": "the parent that waits; the script has ended",
+    "cli/plan.py: Popen": "the parent that waits; the script has ended",
     "launch/at_exit.py: register": "the script has ended",
     "page/following.py: WeakValueDictionary": "a server's process",
     "planning/loop/loaders.py: WeakKeyDictionary": "a child that plans",

@@ -12,7 +12,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from forgather_mem.probes.live_objects import live_unless_frozen
 from forgather_mem.probes.tensors import StorageKey, storages_in, tensors_in
@@ -21,7 +21,8 @@ from forgather_mem.telemetry.records import Finding
 if TYPE_CHECKING:
     import torch
 
-    from forgather_mem.engine.run import Run
+    from forgather_mem.engine.phases import PhaseStack
+    from forgather_mem.engine.summary import RunFacts
 
 PASSES_TO_SEE = 8  # of which one has a graph, or none will have
 # Trainer's arguments; advice after an out-of-memory error reads the same.
@@ -53,7 +54,18 @@ _MOST_NODES = 20_000  # of a graph
 _ATTENTION = "Attention"  # in the names of all kernels of scaled dot products
 
 
-def see_forwards(run: Run, left: int = PASSES_TO_SEE) -> None:
+class HasSettings(Protocol):
+    """What is asked of a run, which imports this."""
+
+    facts: RunFacts
+    phases: PhaseStack
+    settings_are_read: bool
+    step: int
+
+    def emit(self, finding: Finding) -> None: ...
+
+
+def see_forwards(run: HasSettings, left: int = PASSES_TO_SEE) -> None:
     """Look at what the next forward passes return, until one has a graph."""
 
     def see(outputs: object) -> None:
@@ -68,7 +80,7 @@ def see_forwards(run: Run, left: int = PASSES_TO_SEE) -> None:
     run.phases.on_output = see
 
 
-def read_settings(run: Run, args: object, objects: Mapping[str, object]) -> None:
+def read_settings(run: HasSettings, args: object, objects: Mapping[str, object]) -> None:
     """Read and tell what is known at the end of a run's first step; who has begun the run may have told some."""
     model, optimizer, loader = map(objects.get, ("model", "optimizer", "train_dataloader"))
     settings = settings_of_training(args, model, optimizer) | settings_of_loaders([loader])
@@ -78,7 +90,7 @@ def read_settings(run: Run, args: object, objects: Mapping[str, object]) -> None
     _tell(run, run.facts.settings | settings)
 
 
-def _tell(run: Run, settings: dict[str, str]) -> None:
+def _tell(run: HasSettings, settings: dict[str, str]) -> None:
     run.emit(Finding(kind="settings", step=run.step, text="settings", data=settings))
 
 

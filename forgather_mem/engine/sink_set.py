@@ -81,7 +81,8 @@ class SinkSet:
         """Put into the summary what could not be written."""
         for sink in self._sinks:
             problem = self._fence.call_part(sink, "problems")
-            summary.switched_off += [str(problem)] if problem else []
+            told = self._fence.call(f"{type(sink).__name__}.problems", str, problem) if problem else None
+            summary.switched_off += [told] if told else []
 
     def event_folder(self) -> str | None:
         """Where TensorBoard finds what was written."""

@@ -40,6 +40,7 @@ from forgather_mem.planning.private_state import (
     let_no_queue_wait,
     let_tensors_answer,
     replace,
+    surround,
     swap,
 )  # fmt: skip
 from forgather_mem.planning.refusal import problem_of
