@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import multiprocessing
 import os
 import sys
@@ -248,26 +247,26 @@ def test_the_same_trainer_trains_again_in_a_child_that_was_forked_in_its_trainin
     assert (tmp_path / "told").read_text() == repr(("finished", 4, True, True))
 
 
-def test_a_child_forked_after_a_training_ran_out_of_memory_does_not_tell_of_it(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_child_forked_after_a_training_ran_out_of_memory_does_not_tell_of_it(tmp_path: Path) -> None:
     class RunsOut(TrainerCallback):
         def on_step_end(self, *arguments: Any, **keywords: Any) -> None:
             raise MemoryError
 
-    def script() -> None:
-        trainer = make_trainer(tmp_path, [OOMReporter(), RunsOut()])
-        with contextlib.suppress(MemoryError):
-            trainer.train()
-        assert trainer.state._forgather_mem_run.summary.facts.end == "oom"
-        raise SystemExit(in_a_process(lambda: fails_of_memory()))
-
     def fails_of_memory() -> None:
         raise MemoryError
 
-    logging.disable()
-    try:
-        in_a_process(script)
-    finally:
-        logging.disable(logging.NOTSET)
-    assert "ut of memory" not in capfd.readouterr().err.replace("MemoryError", "")
+    def script() -> None:
+        reporter = OOMReporter()
+        trainer = make_trainer(tmp_path, [reporter, RunsOut()])
+        with contextlib.suppress(MemoryError):
+            trainer.train()
+        with (tmp_path / "said").open("w") as said:
+            os.dup2(said.fileno(), 2)
+            os.dup2(said.fileno(), 1)
+            code = in_a_process(fails_of_memory)
+        summary = reporter.summary
+        (tmp_path / "ended").write_text(repr((code, summary is not None and summary.facts.end)))
+
+    in_a_process(script)
+    assert (tmp_path / "ended").read_text() == repr((1, "oom"))
+    assert "ut of memory" not in (tmp_path / "said").read_text().replace("MemoryError", "")
