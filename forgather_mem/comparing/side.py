@@ -140,7 +140,7 @@ def differences(before: Side, after: Side, place: str) -> list[Difference]:
 
 
 def _sizes(report: RunReport, place: str, counted: bool) -> Iterator[tuple[str, int]]:
-    peak = report.host.rss_peak_bytes
+    peak = report.host.rss_peak_bytes or (sum(report.oom.in_use.values()) if report.oom is not None else 0)
     if place == "device":
         peak = max(device.peak_allocated_bytes for device in report.device)
     yield PEAK, peak

@@ -74,7 +74,8 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
         for suspect in suspects[1:]:
             lines += ["", *_suspect_lines(suspect, width)]
     elif len(suspects) > 1:
-        lines.append(f"  also: {len(suspects) - 1} more, see the report")
+        others = [f"{one.held_by or 'objects'}, {format_bytes(one.bytes_per_step)} a step" for one in suspects[1:]]
+        lines += textwrap.wrap(f"  also      {'; '.join(others)}", width, subsequent_indent=" " * 12)
     return [*lines, ""]
 
 

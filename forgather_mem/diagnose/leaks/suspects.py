@@ -137,7 +137,8 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         where="tensors" if tensors else "python",
         bounded=bound.why if bound is not None else None,
         full_bytes=int(bound.most * one.each_bytes) if bound is not None and bound.most is not None else None,
-        last=walk.is_librarys_variable(one.position),
+        last=walk.is_librarys_variable(one.position)
+        and not is_user_class(owner if isinstance(owner, type) else type(owner)),
         runs_workers=runs_workers(one.samples),
         key=id(container) if one.kind == "items" and not one.name else 0,
         lines=tuple(lines),

@@ -46,7 +46,9 @@ def verdict_of(
         for one in suspects
         if (of_workers and one.runs_workers) or one.bytes_per_step >= LEAK.suspect_frac * trend.per_step
     ]
-    suspects.sort(key=lambda one: not (of_workers and one.runs_workers))
+    # The largest first, as the rates of the whole run have it, in the order of the look where they are about alike
+    fifth = trend.per_step / 5
+    suspects.sort(key=lambda one: (not (of_workers and one.runs_workers), one.last, -round(one.bytes_per_step / fifth)))
     bounded = next((one for one in suspects[:1] if one.bounded), None)
     if bounded is not None and not _is_full_before(bounded, "device" in growing):
         return _bounded(growing, trend, bounded, suspects)

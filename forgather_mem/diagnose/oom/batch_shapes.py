@@ -129,6 +129,7 @@ def _sizes_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> st
     'input_ids=8x512 labels=8'
     """
     found = [*_tensors(enumerate(arguments), 0), *_tensors(keywords.items(), 0)]
+    found = [(name, tensor) for name, tensor in found if tensor.shape]  # a number is no batch
     return " ".join(f"{name}={'x'.join(map(str, tensor.shape))}" for name, tensor in found[: _FORMS.most_named])
 
 

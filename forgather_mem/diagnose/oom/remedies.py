@@ -227,7 +227,7 @@ def _shorter(case: Case) -> Iterator[Change]:
     length = case.length or 0
     while length > _WHEN.shortest:
         length = length * 3 // 4
-        yield _doing(f"max length {length:,}", "cuts the longest samples", max_length=length)
+        yield _doing(f"max length {length:,}", "cuts longer samples", max_length=length)
 
 
 def _evaluation_batches(case: Case) -> Iterator[Change]:

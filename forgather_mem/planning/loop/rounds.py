@@ -97,7 +97,7 @@ class Rounds:
         )
         grows = f"each keeps {format_bytes(self._grown_bytes)} more" if self._grown_bytes > 0 else ""
         why = ", ".join(missing) or grows
-        return [not_through(f"{self._most} batches: {why}.")]
+        return [not_through(f"{self._most} batches{f': {why}' if why else ''}.")]
 
     def _known(self, optimizer: Optimizer) -> Optimizer | None:
         return next((one for one in self._state_bytes if one.param_groups is optimizer.param_groups), None)
