@@ -35,7 +35,7 @@ from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import read_report, to_dict
 from forgather_mem.units import format_bytes, parse_bytes
 
-_OTHERS = 4  # trainings of one command that are told beside the worst
+_OTHERS = 4  # trainings of one command that are told beside the worst: a guess at what a screen can take
 _Judgement = tuple[int, str]  # an exit code, and a sentence about it
 # Signals that ask the command to end; others kill it.
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

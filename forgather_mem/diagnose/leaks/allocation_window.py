@@ -50,7 +50,7 @@ class AllocationWindow:
         self._alive: Counter[Line] = Counter()
         self.has_read = False
         if self.is_open:
-            tracemalloc.start(8)  # frames of each allocation; each takes a microsecond and more
+            tracemalloc.start(8)  # frames of each allocation, a guess; each takes a microsecond and more
 
     def own_bytes(self) -> int:
         """What it takes now, from the C library; closes it if that is too much."""

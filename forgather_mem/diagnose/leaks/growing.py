@@ -28,6 +28,7 @@ class LeakThresholds:
         enough_steps: After so many steps it is not too early to judge, but growth is too uneven.
         shrunk_frac: Of its length at the look: a holder that is shorter at the end does not only grow.
         widest_gap_frac, widest_gap_s: Of the steps seen, and seconds: readings are left out for no longer than this.
+            The seconds are for steps as slow as 0.3 s, of which 19 in 150 were read, too few for a verdict.
     """
 
     judged_every: int = 4

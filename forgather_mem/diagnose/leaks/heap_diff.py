@@ -33,6 +33,7 @@ class LookThresholds:
         held_frac: Of the growth: a container that explains less is not preferred to the pieces themselves.
         explained_frac: Of the growth: if things nearby explain less, garbage is looked for.
         in_window_frac: Of the growth: a container that brings more between the looks brings less in the whole run.
+            Set on one training whose evaluation fell between the looks: 2.33 items a step for 1.13.
         most_merged: Containers that are compared by name, since there may be one for each layer.
     """
 

@@ -21,7 +21,7 @@ from forgather_mem.system.time_budget import TimeBudget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingPace:
-    """How often expensive sizes are read.
+    """How often expensive sizes are read. Set on the scripts of `tests/leaks/zoo`, at what a reading costs.
 
     The C library's statistics take 20 us, and 200 us with cold caches; shared memory and counting Python's objects take
     as long. They are read together, at each of the first calls and then as often as a fraction of the time allows.
