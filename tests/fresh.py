@@ -31,7 +31,7 @@ IN_CHILD = "FORGATHER_MEM_TEST_CHILD"
 _ADDRESS = "FORGATHER_MEM_TEST_ORIGIN"  # the origin's socket, to xdist's workers
 # What most of these tests import themselves: in each fork it would take longer than a tiny training
 IMPORTED = (
-    "hypothesis", "torch", "transformers.trainer", "transformers.models.llama.modeling_llama",
+    "hypothesis", "torch", "torch._dynamo", "transformers.trainer", "transformers.models.llama.modeling_llama",
     *("forgather_mem.callbacks." + name for name in ("leak_detector", "memory_loggers", "oom_reporter")),
     *("forgather_mem.launch." + name for name in ("at_exit", "loops", "outcome", "parent", "planning", "watching")),
     *("forgather_mem.planning." + name for name in ("answers", "generation", "loop.script", "refusal", "trainer")),

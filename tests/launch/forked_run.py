@@ -5,13 +5,16 @@ what is told of a training, not about how commands are started; of each kind of 
 """
 
 import atexit
+import math
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, TextIO
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 from tests.forked import Forked, run_script
 from tests.fresh import end
@@ -34,11 +37,12 @@ def watched_forked(words: Sequence[str], folder: Path, **more: str) -> Watched:
 def _become_the_command() -> NoReturn:
     """In the fork: what `python -m forgather_mem` does."""
     from forgather_mem.__main__ import main
+    from forgather_mem.cli import plan
 
     sys.path.remove(str(Path(__file__).parent))
     sys.orig_argv[:] = [*_COMMAND, *sys.argv[1:]]
     os.execve = _execute  # `run` starts its command so
-    subprocess.run = _run_program  # type: ignore[assignment]  # and `plan` so
+    plan.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": _Program})  # type: ignore[assignment]  # `plan` so
     raise SystemExit(main())
 
 
@@ -70,18 +74,37 @@ def _install_the_hook() -> None:
                 finder.is_there(name)
 
 
-def _run_program(
-    argv: Sequence[str], *, env: Mapping[str, str], stdout: TextIO, check: bool
-) -> subprocess.CompletedProcess[str]:
-    assert not check
-    pid = os.fork()
-    if not pid:
-        try:
-            os.dup2(stdout.fileno(), 1)
-            _execute(argv[0], argv, env)
-        finally:
-            os._exit(70)
-    return subprocess.CompletedProcess([*argv], os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+class _Program:
+    """What `subprocess.Popen` is, to `plan`: its script is a fork of this process."""
+
+    returncode: int | None = None
+
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], start_new_session: bool = False, **files: Any):
+        self._argv = argv
+        self._pid = os.fork()
+        if not self._pid:
+            try:
+                if start_new_session:
+                    os.setsid()
+                for number, name in enumerate(("stdin", "stdout", "stderr")):
+                    file = files.get(name)
+                    if file is not None:
+                        os.dup2(os.open(os.devnull, os.O_RDWR) if file == subprocess.DEVNULL else file.fileno(), number)
+                _execute(argv[0], argv, env)
+            finally:
+                os._exit(70)
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline_s = time.monotonic() + (math.inf if timeout is None else timeout)
+        while self.returncode is None:
+            ended, status = os.waitpid(self._pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > deadline_s:
+                raise subprocess.TimeoutExpired([*self._argv], timeout or 0)
+            else:
+                time.sleep(0.01)
+        return self.returncode
 
 
 if __name__ == "__main__":
