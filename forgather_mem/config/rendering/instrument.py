@@ -7,9 +7,10 @@ names of these filters begin with a space, so no template can write them.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jinja2 import nodes
@@ -35,6 +36,7 @@ class Outline:
         references: Template names written as constants, each with its kind of use and its line.
         names: Variables that it sets.
         mentioned: Names in its expressions: of variables, of attributes, and texts, which may be keys.
+        outside: The first line that would be printed if the template extended no other; None if there is none.
     """
 
     blocks: dict[str, int] = field(default_factory=dict)
@@ -43,6 +45,7 @@ class Outline:
     references: list[tuple[str, str, int]] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     mentioned: set[str] = field(default_factory=set)
+    outside: int | None = None
 
 
 class Instrument(NodeTransformer):
@@ -95,6 +98,23 @@ class Instrument(NodeTransformer):
     def _is_alone(self, line: int) -> bool:
         """Whether a line is one tag and nothing else."""
         return bool(_TAG.fullmatch(self._lines[line - 1]))
+
+    def visit_Template(self, node: nodes.Template) -> nodes.Node:
+        body = itertools.dropwhile(lambda inner: not isinstance(inner, nodes.Extends), node.body)
+        self.outline.outside = next(self._outside(body), None)
+        return self.generic_visit(node)
+
+    def _outside(self, body: Iterable[nodes.Node]) -> Iterator[int]:
+        """The lines of what would be printed outside of blocks; comments of YAML say nothing to anybody."""
+        for node in body:
+            if isinstance(node, nodes.Output):
+                for part in node.nodes:
+                    texts = part.data.split("\n") if isinstance(part, nodes.TemplateData) else ["{{"]
+                    for line, text in enumerate(texts, part.lineno):
+                        if text.strip() and not self._lines[line - 1].lstrip().startswith("#"):
+                            yield line
+            elif not isinstance(node, (*_SILENT, nodes.Block, nodes.CallBlock)):
+                yield from self._outside(node.iter_child_nodes())
 
     def visit_Block(self, node: nodes.Block) -> nodes.Node:
         self.outline.blocks[node.name] = node.lineno
