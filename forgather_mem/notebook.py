@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from forgather_mem.errors import did_you_mean
@@ -91,13 +92,11 @@ def measure_cell(shell: InteractiveShell, cell: str) -> str:
 
 
 def what_is_alive(shell: InteractiveShell) -> list[Alive]:
-    """Variables, remembered results and the last error's frames that hold tensors or arrays, largest first."""
+    """Variables, their attributes, results and the last error's frames that hold tensors or arrays, largest first."""
     seen: set[object] = set()
-    rows = [
-        Alive(name=name, what=describe(value), num_bytes=_new_bytes(value, seen)) for name, value in _variables(shell)
-    ]
-    for number, value in _results(shell).items():
-        rows.append(Alive(name=f"{_OUT}[{number}]", what=describe(value), num_bytes=_new_bytes(value, seen)))
+    named = [*_variables(shell), *((f"{_OUT}[{number}]", value) for number, value in _results(shell).items())]
+    named += _attributes(shell)  # of what no variable has itself
+    rows = [Alive(name=name, what=describe(value), num_bytes=_new_bytes(value, seen)) for name, value in named]
     error = _last_error()
     if error is not None:
         held = [value for frame in _frames(error) for value in frame.values()]
@@ -128,7 +127,7 @@ def _rows(rows: list[Alive]) -> Iterator[str]:
 def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     before = memory_now()
     results = {f"{_OUT}[{number}]" for number in _results(shell)}
-    known = {name for name, _ in _variables(shell)} | results | {_OUT, _ERROR}
+    known = {name for name, _ in (*_variables(shell), *_attributes(shell))} | results | {_OUT, _ERROR}
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
@@ -155,6 +154,10 @@ def _let_go(shell: InteractiveShell, name: str) -> list[object]:
         gone = list(results.values())
     elif name in shell.user_ns:
         gone = [shell.user_ns.pop(name)]
+    elif name in (attributes := dict(_attributes(shell))):
+        owner, _, attribute = name.partition(".")
+        vars(shell.user_ns[owner]).pop(attribute)
+        gone = [attributes[name]]
     else:  # already gone if the same object was named before
         gone = [value for number, value in results.items() if name == f"{_OUT}[{number}]"]
     _forget_results(shell, gone)
@@ -187,6 +190,16 @@ def _variables(shell: InteractiveShell) -> list[tuple[str, object]]:
         for name, value in list(shell.user_ns.items())
         if not name.startswith("_") and not (name in hidden and hidden[name] is value)
     ]
+
+
+def _attributes(shell: InteractiveShell) -> list[tuple[str, object]]:
+    """What the objects in variables have by attributes of their own, such as a Trainer's list of losses."""
+    owners = ((name, getattr(value, "__dict__", None)) for name, value in _variables(shell) if not _is_code(value))
+    return [(f"{name}.{key}", part) for name, own in owners if isinstance(own, dict) for key, part in list(own.items())]
+
+
+def _is_code(value: object) -> bool:
+    return isinstance(value, type | ModuleType)
 
 
 def _results(shell: InteractiveShell) -> dict[int, object]:

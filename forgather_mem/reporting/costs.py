@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from forgather_mem.reporting.table import place_of_parts
+from forgather_mem.reporting.table import part_sizes, place_of_parts
 from forgather_mem.telemetry.report import CleanupCall, Collector, LedgerRow, RunReport
 from forgather_mem.units import MIB, format_bytes, format_duration, format_share
 
@@ -71,7 +71,7 @@ def parts_sentences(report: RunReport) -> Iterator[str]:
     """The parts of the peak."""
     if not report.breakdown.parameters:
         return
-    parts = report.breakdown.sizes()
+    parts = part_sizes(report)
     cached = parts.pop("cached")
     sizes = sorted(((size, part) for part, size in parts.items() if size), reverse=True)
     several = f", on {place_of_parts(report)}" if report.ranks is None and len(report.device) > 1 else ""
