@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from forgather_mem.errors import did_you_mean
@@ -94,9 +93,8 @@ def measure_cell(shell: InteractiveShell, cell: str) -> str:
 def what_is_alive(shell: InteractiveShell) -> list[Alive]:
     """Variables, their attributes, results and the last error's frames that hold tensors or arrays, largest first."""
     seen: set[object] = set()
-    named = [*_variables(shell), *((f"{_OUT}[{number}]", value) for number, value in _results(shell).items())]
-    named += _attributes(shell)  # of what no variable has itself
-    rows = [Alive(name=name, what=describe(value), num_bytes=_new_bytes(value, seen)) for name, value in named]
+    kept = _kept(shell)
+    rows = [Alive(name=name, what=describe(value), num_bytes=_new_bytes(value, seen)) for name, value in kept]
     error = _last_error()
     if error is not None:
         held = [value for frame in _frames(error) for value in frame.values()]
@@ -126,8 +124,7 @@ def _rows(rows: list[Alive]) -> Iterator[str]:
 
 def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     before = memory_now()
-    results = {f"{_OUT}[{number}]" for number in _results(shell)}
-    known = {name for name, _ in (*_variables(shell), *_attributes(shell))} | results | {_OUT, _ERROR}
+    known = {name for name, _ in _kept(shell)} | {_OUT, _ERROR}
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
@@ -154,12 +151,11 @@ def _let_go(shell: InteractiveShell, name: str) -> list[object]:
         gone = list(results.values())
     elif name in shell.user_ns:
         gone = [shell.user_ns.pop(name)]
-    elif name in (attributes := dict(_attributes(shell))):
-        owner, _, attribute = name.partition(".")
-        vars(shell.user_ns[owner]).pop(attribute)
-        gone = [attributes[name]]
     else:  # already gone if the same object was named before
-        gone = [value for number, value in results.items() if name == f"{_OUT}[{number}]"]
+        gone = [value for known, value in _kept(shell) if name == known]
+        owner, dot, attribute = name.partition(".")
+        if dot and gone:
+            vars(shell.user_ns[owner]).pop(attribute)
     _forget_results(shell, gone)
     return gone
 
@@ -192,14 +188,15 @@ def _variables(shell: InteractiveShell) -> list[tuple[str, object]]:
     ]
 
 
-def _attributes(shell: InteractiveShell) -> list[tuple[str, object]]:
-    """What the objects in variables have by attributes of their own, such as a Trainer's list of losses."""
-    owners = ((name, getattr(value, "__dict__", None)) for name, value in _variables(shell) if not _is_code(value))
-    return [(f"{name}.{key}", part) for name, own in owners if isinstance(own, dict) for key, part in list(own.items())]
-
-
-def _is_code(value: object) -> bool:
-    return isinstance(value, type | ModuleType)
+def _kept(shell: InteractiveShell) -> list[tuple[str, object]]:
+    """Variables and results, then what an object in a variable has by an attribute, such as a Trainer's list."""
+    variables = _variables(shell)
+    kept = [*variables, *((f"{_OUT}[{number}]", value) for number, value in _results(shell).items())]
+    for name, value in variables:
+        own = getattr(value, "__dict__", None)
+        if isinstance(own, dict) and "__name__" not in own:  # a module's has that
+            kept += [(f"{name}.{attribute}", part) for attribute, part in own.items()]
+    return kept
 
 
 def _results(shell: InteractiveShell) -> dict[int, object]:

@@ -15,14 +15,14 @@ import yaml
 
 from forgather_mem.config.graph.tags import CALLS, missing_colon_hint
 from forgather_mem.config.source.rendered import Rendered
-from forgather_mem.config.source.syntax import FORMS, WORDS, indent_of
+from forgather_mem.config.source.syntax import FORMS, indent_of
 from forgather_mem.errors import TemplateError
 
 _HAS_KEY = re.compile(r":(?:\s|$)")
 _BLANK = re.compile(r"\s*(?:#|$)")
 _WORD = re.compile(r"\s*([^\W\d][\w.-]{0,99})(?=\s|$)")
 _OPENS = re.compile(r"(?::|^\s*-)(?:\s+[!&]\S+)*\s*(?:#.*)?$")  # what follows in the next line is its value
-_NEARLY = re.compile(rf"\s*(?:=+>?|-+|<+|>+)\s*((super\(\)|(?:{'|'.join(WORDS)})\b).*)")
+_NEARLY = re.compile(r"\s*(?:=+>?|-+|<+|>+)\s*((super\(\)|(?:extends|include|if|for|set|block|end\w+)\b).*)")
 _NO_TAG = re.compile(rf".{{0,200}}:\s+((?:{'|'.join((*CALLS, *FORMS))}):\S.{{0,200}})")
 _OF_LINES = {  # what the parser says of a line as a whole, and what then may be meant
     "did not find expected key": r"\s*-\s+(\S.{0,100})",

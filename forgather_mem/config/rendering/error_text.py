@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from jinja2 import TemplateSyntaxError
 from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from jinja2.parser import Parser
 
 from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Missing
 from forgather_mem.config.rendering.sandbox import MissingName
 from forgather_mem.config.rendering.taint import Mangled
 from forgather_mem.config.source.loader import Source
-from forgather_mem.config.source.syntax import WORDS
 from forgather_mem.errors import TemplateError, did_you_mean
 
 _QUOTED = re.compile(r"(?:got|named|tag|block|unexpected) '([^']+)'")
@@ -138,7 +138,7 @@ def _near_word(message: str, compiler: Compiler) -> str | None:
     if end := re.search(r"unknown tag 'end(\w+)'", message):
         return f"no -- {end[1]} is open here"
     if tag := re.search(r"unknown tag '(\w+)'", message):
-        return did_you_mean(tag[1], WORDS)
+        return did_you_mean(tag[1], [name[6:] for name in dir(Parser) if name.startswith("parse_")])
     if "no parent block" in message:
         return 'a template that extends another says so in its first line: -- extends "NAME"'
     if bracket := re.search(r"unexpected '.+', expected '([])}])'", message):

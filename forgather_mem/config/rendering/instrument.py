@@ -33,7 +33,6 @@ class Outline:
         blocks: Line of each block.
         outer_blocks: Blocks outside any other block.
         used_blocks: Blocks that it prints itself with `self.name()`.
-        references: Template names written as constants, each with its kind of use and its line.
         names: Variables that it sets.
         mentioned: Names in its expressions: of variables, of attributes, and texts, which may be keys.
         outside: The first line that would be printed if the template extended no other; None if there is none.
@@ -42,7 +41,6 @@ class Outline:
     blocks: dict[str, int] = field(default_factory=dict)
     outer_blocks: list[str] = field(default_factory=list)
     used_blocks: set[str] = field(default_factory=set)
-    references: list[tuple[str, str, int]] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     mentioned: set[str] = field(default_factory=set)
     outside: int | None = None
@@ -144,9 +142,6 @@ class Instrument(NodeTransformer):
     visit_Import = visit_FromImport = visit_Include = visit_Extends
 
     def _found(self, name: nodes.Expr, used: str, line: int) -> nodes.Expr:
-        for const in name.items if isinstance(name, nodes.List | nodes.Tuple) else [name]:
-            if isinstance(const, nodes.Const) and isinstance(const.value, str):
-                self.outline.references.append((const.value, used, line))
         return _filter("find", name, [nodes.Const(self._key), nodes.Const(used), nodes.Const(line)])
 
     def visit_Const(self, node: nodes.Const) -> nodes.Node:

@@ -102,7 +102,7 @@ class Renderer:
     ) -> tuple[list[Reference], TemplateError | None]:
         """The templates that a template uses: level, name and file of each, itself first; and what stopped the render.
 
-        They are found by rendering it; if that fails, they are those loaded until then and those that their text names.
+        They are found by rendering it; if that fails, they are those loaded until then.
         """
         failure = None
         with self._lock:
@@ -115,7 +115,6 @@ class Renderer:
                     _unknown_blocks(self._compiler)
             except TemplateError as error:
                 failure = error
-                self._compiler.load_named()
         return referenced(job.loads), failure
 
     def _source(self, name: str) -> Source:

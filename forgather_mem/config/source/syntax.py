@@ -15,12 +15,6 @@ SEQUENCES, MAPPINGS = ("list", "tuple"), ("dlist", "dict", "var")
 """Tags that call nothing, by what each takes."""
 FORMS = (*SEQUENCES, *MAPPINGS)
 
-WORDS = (
-    "extends", "include", "import", "from", "if", "elif", "else", "endif", "for", "endfor", "set", "endset", "block",
-    "endblock", "macro", "endmacro", "call", "endcall", "filter", "endfilter", "with", "endwith", "raw", "endraw", "do",
-)  # fmt: skip
-"""The words that begin a statement of Jinja."""
-
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _SPLIT = re.compile(r"\n#[^\S\n]*-{3,}[^\S\n]*([\w./]+)[^\S\n]*-{3,}(?=\n)")
 _BLOCK = re.compile(r"(\s*)\[(\w+)(!*)\]\s*")
