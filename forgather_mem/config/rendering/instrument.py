@@ -86,16 +86,17 @@ class Instrument(NodeTransformer):
                 first = [inner for inner in node.body if not isinstance(inner, _SILENT)][:1]  # of the next turn
                 self._end_includes(node.body, [*following, *first])
                 self._end_includes(node.else_, following)
-            elif swallows and isinstance(node, nodes.Include) and node.with_context and self._is_alone(node.lineno):
+            elif (
+                swallows
+                and isinstance(node, nodes.Include)
+                and node.with_context
+                and _TAG.fullmatch(self._lines[node.lineno - 1])
+            ):
                 ended = _filter("line", nodes.Const(None, lineno=node.lineno), [])
                 ended.node = None
                 body[number] = nodes.FilterBlock([node], ended, lineno=node.lineno)
             if not isinstance(node, _SILENT):
                 following = [node]
-
-    def _is_alone(self, line: int) -> bool:
-        """Whether a line is one tag and nothing else."""
-        return bool(_TAG.fullmatch(self._lines[line - 1]))
 
     def visit_Template(self, node: nodes.Template) -> nodes.Node:
         body = itertools.dropwhile(lambda inner: not isinstance(inner, nodes.Extends), node.body)
