@@ -149,11 +149,12 @@ def part_sizes(report: RunReport) -> dict[str, int]:
     On the host activations are what was counted of a forward pass, as in a comparison: what resident memory rises by in
     a step is more, and has another name where nothing was counted.
     """
-    parts = report.breakdown.sizes()
-    if not report.device and (rise := parts.pop("activations")):
-        counted = report.host.activations_bytes
-        parts["activations" if counted else RISE] = counted or rise
-        parts["other"] = max(0, parts["other"] + rise - (counted or rise))
+    parts, counted = report.breakdown.sizes(), report.host.activations_bytes
+    if not report.device and counted:
+        parts["other"] = max(0, parts["other"] + parts["activations"] - counted)
+        parts["activations"] = counted
+    elif not report.device:
+        parts[RISE] = parts.pop("activations")
     return parts
 
 
