@@ -205,6 +205,15 @@ def test_the_longest_batch_and_the_layer_are_named(tmp_path: Path) -> None:
     assert oom["why_now"].startswith("the longest batch so far, 4 x 40 tokens; until then at most 4 x 16.")
 
 
+def test_the_settings_have_the_shapes_of_the_largest_batch(tmp_path: Path) -> None:
+    reporter = OOMReporter(strict=True)
+    trainer = make_trainer(tmp_path, [reporter])
+    trainer.data_collator = Collator()
+    trainer.train()
+    settings = built(reporter.summary)["run"]["settings"]
+    assert (settings["batch.length"], settings["batch.sizes"]) == ("40", "input_ids=4x40 labels=4x40")
+
+
 def test_another_error_is_no_story(tmp_path: Path) -> None:
     reporter = OOMReporter(strict=True)
     trainer = make_trainer(tmp_path, [reporter], trainer_class=Greedy)

@@ -126,8 +126,9 @@ class Link:
             wrap_phases(self._wrapped, trainer, run)
 
     def callbacks(self) -> list[Any]:
-        """All of the trainer's callbacks."""
-        return _callbacks_of(self._trainer())
+        """All of the trainer's callbacks: transformers keeps them in a handler, Forgather in the trainer itself."""
+        trainer = self._trainer()
+        return list(getattr(getattr(trainer, "callback_handler", trainer), "callbacks", ()))
 
     def around_clipping(self, around: Around) -> bool:
         """Until the run ends, clip gradients through `around(call, arguments, keywords)`, which calls `call`.
@@ -310,12 +311,6 @@ def _keep_plan(run: Run, trainer: Any) -> None:
     plan = known.PLANS.get(trainer) if known is not None else None
     if plan is not None:
         run.facts.header = replace(run.facts.header, plan=plan.to_dict())
-
-
-def _callbacks_of(trainer: object) -> list[Any]:
-    """The trainer's callbacks: transformers keeps them in a handler, Forgather in the trainer itself."""
-    owner = getattr(trainer, "callback_handler", trainer)
-    return list(getattr(owner, "callbacks", ()))
 
 
 def fellow_callbacks() -> list[Any]:

@@ -57,6 +57,7 @@ class OutOfMemoryWatch:
         self._failure: Failure | None = None
         self._unexamined: tuple[OomReport, str] | None = None  # instead of it
         self._predictions, self._first_step, self._told_size = 0, run.step, 0
+        self._largest = 0, ""  # size and shapes of the largest batch
         self._trained_bytes: int | None = None
         self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
@@ -127,12 +128,14 @@ class OutOfMemoryWatch:
         self._passes.append(_operation_number())
         batch = self._batch_of(arguments, keywords)
         self.uses.see(batch)
+        if batch is not None and batch.size > self._largest[0]:
+            self._largest = batch.size, self._batch_of.sizes
         if batch is not None and batch.size > _LARGER * self._told_size:  # before it runs: it may be the last
             self._told_size = batch.size
-            self._tell_batch(batch)
+            self._tell_batch(batch, self._batch_of.sizes)
 
-    def _tell_batch(self, batch: Batch) -> None:
-        shape = {"batch.rows": batch.rows, "batch.length": batch.length, "batch.sizes": self._batch_of.sizes}
+    def _tell_batch(self, batch: Batch, sizes: str) -> None:
+        shape = {"batch.rows": batch.rows, "batch.length": batch.length, "batch.sizes": sizes}
         settings = {name: str(size) for name, size in shape.items() if size}
         self._run.emit(Finding(kind="settings", step=self._run.step, text="settings", data=settings))
 
@@ -174,7 +177,7 @@ class OutOfMemoryWatch:
         failure.step, failure.steps_done = step + (in_step and step == run.step), step - self._first_step
         if phase in STEP_PHASES and phase != "data" and uses.batch is not None:  # in that it does not exist yet
             failure.batch = uses.batch
-            self._tell_batch(uses.batch)
+            self._tell_batch(uses.batch, self._batch_of.sizes)
         failure.largest = uses.largest
         look_at_memory(
             failure,
@@ -197,7 +200,7 @@ class OutOfMemoryWatch:
         """Called after all works have ended, so that the verdict about leaks exists."""
         run, uses, failure = self._run, self.uses, self._failure
         if failure is None and uses.largest is not None:
-            self._tell_batch(uses.largest)
+            self._tell_batch(uses.largest, self._largest[1])
         if self._unexamined is not None:
             self._tell_failure(*self._unexamined, ())
         elif failure is not None:

@@ -30,6 +30,7 @@ from forgather_mem.planning.isolation.acts import ON_NOTHING, Lines, act_on_noth
 from forgather_mem.planning.isolation.own_memory import have_own_memory
 from forgather_mem.system.forks import FIRST_IN_CHILD
 from forgather_mem.system.installed import installed
+from forgather_mem.system.procfs import PLANNER
 from forgather_mem.telemetry.run_session import PLAN, SWITCH
 
 Result = TypeVar("Result")
@@ -242,6 +243,8 @@ def _take_away(thread: int, writer: int, scratch: str, not_done: Lines) -> None:
     """All by which this process could act on something; the first that it does."""
     if threading.get_ident() != thread:
         return  # another thread has forked meanwhile
+    with suppress(OSError), open("/proc/self/comm", "w") as name:
+        name.write(PLANNER)
     without_handlers()
     _have_own_files(writer)  # first: what is let go may be written
     have_own_memory()
