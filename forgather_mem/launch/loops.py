@@ -73,6 +73,8 @@ class _FirstStep:
             self.passes = None
         if (loop := self._observed()) is not None:
             loop.before(optimizer)
+            if self._is_over(loop) and (following := self._observed()) is not None:  # it begins with this step
+                following.before(optimizer)
 
     def steps_over(self, num_steps: int) -> None:
         """So many steps are over in a loop without an optimizer."""
@@ -82,9 +84,13 @@ class _FirstStep:
     def after(self, optimizer: Any, *_: object) -> None:
         if self._loop is not None:
             self._loop.after(optimizer)
-            if self._loop.is_over:
-                self._failed = self._loop.has_failed
-                self._loop = None
+            self._is_over(self._loop)
+
+    def _is_over(self, loop: ObservedLoop) -> bool:
+        """Whether another may be observed from now on."""
+        if loop.is_over:
+            self._failed, self._loop = loop.has_failed, None
+        return loop.is_over
 
     def _observed(self) -> ObservedLoop | None:
         if self._loop is not None or self._failed or run_session.is_off():  # in a plan's child

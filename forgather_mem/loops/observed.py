@@ -15,6 +15,7 @@ from torch.optim import optimizer as of_torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.engine.run_of import RUNS
 from forgather_mem.engine.settings import settings_of_loaders, settings_of_others
 from forgather_mem.loops.events import LoopEvents
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _thread, _trains = threading.get_ident, torch.is_grad_enabled
 _LOADERS = (DataLoader, _BaseDataLoaderIter)  # while a loop asks for batches, its loader has an iterator
 _BEFORE_FORWARD = ("backward", "data")  # or before the optimizer
+_LEAST_STEPS = LEAK.sure_steps  # of a training that is told for itself: fewer are not judged
 MakeCallbacks = Callable[[], Sequence["TrainerCallback"]]
 
 
@@ -48,7 +50,8 @@ class ObservedLoop:
     Args:
         args: What callbacks get as `args`.
         make_callbacks: Makes them, when the training begins: what never trains pays for nothing.
-        gives_way: Whether it ends when another loop is to be observed.
+        gives_way: Whether it ends when another loop is to be observed: one of which somebody tells, or one that steps
+            when the optimizer and all models of this one are gone. That one's step is told of by who made this.
 
     Attributes:
         has_failed: Whether it could not begin; it is over then.
@@ -123,6 +126,9 @@ class ObservedLoop:
         if is_traced():
             return
         try:
+            if self.gives_way and self._rounds.are_over(_LEAST_STEPS) and self._models.as_one() is None:
+                self.close()  # with another optimizer and another model begins another training
+                return
             events = self._events or self._begin(optimizer)
             if not self._watches or RUNS.num_given != self._num_runs:
                 self._num_runs = RUNS.num_given
