@@ -7,10 +7,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.system.call_wrapping import without_frames
+from forgather_mem.system.call_wrapping import around_calls, without_frames
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
 
@@ -30,6 +31,25 @@ def meet_optimizers() -> None:
         hears.passes = BackwardPasses(autograd, hears.steps_over)
     torchs.register_optimizer_step_pre_hook(hears.before)
     torchs.register_optimizer_step_post_hook(hears.after)
+
+
+def meet_framework(module: str, owner: str, method: str, what: str) -> None:
+    """This module of `import_hook.TOLD_BY` has just been imported: hear of the calls of its method."""
+    cls = getattr(sys.modules[module], owner)
+    setattr(cls, method, around_calls(getattr(cls, method), functools.partial(_told, what)))
+
+
+def _told(what: str) -> AbstractContextManager[object]:
+    observed = sys.modules.get("forgather_mem.loops.observed")
+    loop = None if observed is None else observed.LOOPS.current()
+    if loop is None:
+        return nullcontext()
+    after = ExitStack()
+    if what == "epoch_end":
+        after.callback(loop.epoch_ended)
+    else:
+        after.enter_context(loop.phase(what))
+    return after
 
 
 def lightning_callbacks() -> list[Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,7 @@ class ObservedLoop:
         self._is_over = False
         self._watches = False  # no other training of ours tells of this step
         self._num_runs = 0  # by then
-        self._in_step = self._in_evaluation = False
+        self._in_step = self._in_evaluation = self._is_told = False
         self._num_batches = 0  # in this step, or in this evaluation
 
     def listen(self) -> None:
@@ -114,10 +114,26 @@ class ObservedLoop:
         """So many backward passes are over in a loop without an optimizer: each is taken for a step."""
         self.fence.call("a loop", self._end_step, num_steps, True)
 
-    def phase(self, phase: str) -> AbstractContextManager[None]:
-        """The block is this phase, once the training has begun."""
+    @contextmanager
+    def phase(self, phase: str) -> Iterator[None]:
+        """The block is this phase, once the training has begun, whatever models compute in it."""
         events = self._events
-        return nullcontext() if events is None or _thread() != self._thread else events.phase(phase)
+        if events is None or _thread() != self._thread:
+            yield
+            return
+        self._is_told = True
+        try:
+            with events.phase(phase):
+                yield
+        finally:
+            self._is_told = False
+
+    def epoch_ended(self) -> None:
+        """An epoch is over."""
+        events = self._events
+        if events is not None and _thread() == self._thread:
+            events.state.epoch = (events.state.epoch or 0.0) + 1
+            events.fire("epoch_end")
 
     # ---- hooks: a failure of ours never reaches the loop ----
 
@@ -238,6 +254,8 @@ class ObservedLoop:
         self, events: LoopEvents, model: torch.nn.Module, arguments: Arguments, keywords: Keywords
     ) -> None:
         trains = _trains()
+        if not trains and self._is_told:
+            return
         if not trains and not model.training:
             if not self._in_evaluation:
                 self._in_evaluation, self._num_batches = True, 0
@@ -346,7 +364,11 @@ class _Loops:
 
     def any(self) -> bool:
         """Whether there is one that is not over."""
-        return any(not loop.is_over for loop in self._loops)
+        return self.current() is not None
+
+    def current(self) -> ObservedLoop | None:
+        """The one that is not over."""
+        return next((loop for loop in self._loops if not loop.is_over), None)
 
 
 # One, because torch's hooks are those of the whole process

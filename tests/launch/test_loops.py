@@ -113,6 +113,44 @@ def test_a_loop_with_another_model_is_a_training_of_its_own_after_one_that_can_b
     assert "of 2 trainings; the other:" in result.report
 
 
+FRAMEWORKS = {
+    "stable_baselines3/common/on_policy_algorithm.py": """
+import torch
+
+class OnPolicyAlgorithm:
+    def collect_rollouts(self, model):
+        with torch.no_grad():
+            for _ in range(20):
+                model.eval()(torch.randn(32, 64))
+        model.train()
+""",
+    "skorch/net.py": """
+class NeuralNet:
+    def on_epoch_end(self):
+        pass
+""",
+}
+
+
+@pytest.mark.fresh
+def test_what_frameworks_play_is_a_phase_and_their_epochs_are_told(tmp_path: Path) -> None:
+    for name, text in FRAMEWORKS.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    text = PLAIN.replace(
+        "    for step in range", "    from skorch.net import NeuralNet\n    for step in range"
+    ).replace("        rows =", "        step % 20 or OnPolicyAlgorithm().collect_rollouts(model)\n        rows =")
+    head = "from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm\n"
+    _, report = as_alone(
+        tmp_path, head + text.replace("    print(", "    NeuralNet().on_epoch_end()\n    print(") + "main(60)\n"
+    )
+    assert {peak["phase"] for peak in report["peaks"]} >= {"generate", "forward"}
+    assert "evaluate" not in {peak["phase"] for peak in report["peaks"]}
+    (log,) = tmp_path.glob("forgather_mem/*/memory.rank0.jsonl")
+    (ended,) = (row for row in map(json.loads, log.read_text().splitlines()) if row.get("event") == "train_end")
+    assert ended["epoch"] == 1.0
+
+
 LARGE_AT_FIRST = """
 import time
 import torch
