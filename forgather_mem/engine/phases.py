@@ -81,13 +81,8 @@ class PhaseStack:
     def turn(self, phase: str, ended: Sequence[str]) -> None:
         """Begin a phase of a step; whichever of these is open is over."""
         stack = self._stack
-        if (
-            stack
-            and stack[-1] in ended
-            and phase in STEP_PHASES
-            and not self._told[-1]
-            and not any(map(_wants_steps, self._watchers))
-        ):  # nobody hears of either: the same, in a few stores
+        turns = stack and stack[-1] in ended and phase in STEP_PHASES
+        if turns and not self._told[-1] and not any(map(_wants_steps, self._watchers)):  # the same, in a few stores
             stack[-1], self.failed, self.in_step = phase, None, True
             if self._beside is not None:
                 self._beside.phase = PHASE_NUMBER[phase]

@@ -41,14 +41,13 @@ def meet_framework(module: str, owner: str, method: str, what: str) -> None:
 
 def _told(what: str) -> AbstractContextManager[object]:
     observed = sys.modules.get("forgather_mem.loops.observed")
-    loop = None if observed is None else observed.LOOPS.current()
+    loop: ObservedLoop | None = None if observed is None else observed.LOOPS.current()
     if loop is None:
         return nullcontext()
+    if what != "epoch_end":
+        return loop.phase(what)
     after = ExitStack()
-    if what == "epoch_end":
-        after.callback(loop.epoch_ended)
-    else:
-        after.enter_context(loop.phase(what))
+    after.callback(loop.epoch_ended)
     return after
 
 

@@ -150,10 +150,7 @@ class ObservedLoop:
                 self._num_runs = RUNS.num_given
                 self._watches = events is not None and not RUNS.other_is_open(events.run())
             if events is not None and self._watches and _thread() == self._thread:
-                if events.quiet is not None and self._in_step and not (self._in_evaluation or self._rounds.in_round):
-                    events.quiet.turn("optimizer", _BEFORE_FORWARD)  # the same, in fewer calls
-                else:
-                    self._optimizer_begins(events)
+                self._optimizer_begins(events)
         except self.fence.kept("a loop"):
             return
 
