@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent.parent / "docs" / "frameworks.md"
 LEAK = re.compile(r"\S.*# leak: (\w+)$", re.M)
 VARYING = re.compile(
-    r"\d+\.\d+ ?s\b|\d\d:\d\d:\d\d\S*|\d+(\.\d+)? ?it/s|'\w*(_per_second|_runtime|step_time)': '?[\d.]+|/tmp/\S+"
+    r"\d+\.\d+ ?s\b|\d\d:\d\d(:\d\d\S*)?|\d+(\.\d+)? ?it/s|'\w*(_per_second|_runtime|step_time)': '?[\d.]+|/tmp/\S+"
 )
 OURS = re.compile(r"^mem/|\.mem\.|__pycache__")  # what watching may leave, and Python
 LIMIT_S = 300
