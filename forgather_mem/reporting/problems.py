@@ -59,6 +59,9 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
     leak = report.leak
     where = what_grows(report)
     grow = "grows" if leak.where in ("native", "host", "shared", "device", None) else "grow"
+    leaking = [str(row.rank) for row in report.ranks or () if row.leak == "leak"]
+    if 0 < len(leaking) < report.run.world_size:
+        where += f" of rank {', '.join(leaking[:8])}"
     first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step)} a step{_bounds(leak)}"
     first += f", since step {leak.since_step:,}"
     if leak.full_at_step is not None:

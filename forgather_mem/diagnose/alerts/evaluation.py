@@ -71,7 +71,7 @@ class EvaluationGrowth:
         grown = [_growth([(row[0], row[place]) for row in self._seen]) for place in (1, 2)]
         whole = num_batches() if sum(grown) >= _WHEN.least_a_batch_bytes else None
         if whole is None or whole <= 2 * self._num_batches:
-            self._next = math.inf if whole is not None or self._num_batches > 64 else self._next
+            self._next = math.inf if whole is not None else self._next
             return None
         for room, a_batch in zip((device_room(), next(iter(host_rooms()), None)), grown, strict=True):
             found = self._against(room, a_batch, whole) if room is not None and a_batch > 0 else None

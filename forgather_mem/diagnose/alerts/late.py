@@ -63,7 +63,13 @@ class LateFailures:
 
             computes = getattr(self._run.trainer(), "compute_metrics", None) is not None
             self._evaluation = EvaluationGrowth(computes and getattr(moment.args, "eval_do_concat_batches", False))
-        return self._evaluation.batch_done(lambda: num_batches_of(moment))
+        return self._evaluation.batch_done(lambda: self._num_batches(moment))
+
+    def _num_batches(self, moment: Moment) -> int | None:
+        found = num_batches_of(moment)
+        if found is None:  # nor will it be found later: a search goes through all objects, and a policy plays often
+            self._told.add("evaluation")
+        return found
 
 
 def num_batches_of(moment: Moment) -> int | None:
