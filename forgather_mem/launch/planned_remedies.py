@@ -255,7 +255,7 @@ class _Planner:
             return room
         taken += _others(own)
         nearest = self._request(row, wanted, taken)
-        if abs(nearest.before_bytes - taken) > tolerated:
+        if self._differs_by(nearest, taken) > tolerated:
             had = f"its tensors took {format_bytes(taken)} then"
             raise PlanError(f"{had}, in the plan {format_bytes(nearest.before_bytes)}")
         if failed.on_device:
@@ -280,7 +280,11 @@ class _Planner:
         alike = [one for one in there if abs(one.size - wanted) <= _LIMITS.alike_frac * wanted]
         if not alike:
             raise PlanError(f"the plan's {row.phase} asks nowhere for {format_bytes(wanted)} at once")
-        return min(alike, key=lambda one: abs(one.before_bytes - taken))
+        return min(alike, key=lambda one: self._differs_by(one, taken))
+
+    def _differs_by(self, planned: StorageRequest, taken: int) -> int:
+        """What was there then from what this allocation of the plan has beside it."""
+        return max(taken - planned.before_bytes, planned.before_bytes - taken - self._failed.unseen_bytes, 0)
 
     def _row(self) -> PhasePlan:
         """The phase in which memory ran out.
@@ -306,7 +310,9 @@ class _Planner:
         """What it takes of the system, without others' tensors, which are beside the training."""
         if self._failed.on_device:
             return max(planned.peak_bytes, planned.reserved_bytes)
-        taken = (one for found in self._taken(planned) for one in found)
+        taken = [one for found in self._taken(planned) for one in found]
+        if any(one.is_refused for one in taken):
+            raise PlanError("a limit of this process leaves no addresses to try it")
         highest = max(one.bytes + self._excess_frac * max(0, self._comes(planned, one)) for one in taken)
         return highest - _others(planned)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ from forgather_mem.launch.advice import with_planned_advice
 from forgather_mem.telemetry.report import OomReport, RunReport
 from tests.launch.commands import RUN, python, run
 from tests.launch.test_failed_training import out_of_memory, report_of
+from tests.launch.test_own_loop import in_a_fork
 
 ACCUMULATION = "gradient_accumulation_steps"
 
@@ -125,6 +127,18 @@ def test_a_launcher_is_not_started_again() -> None:
 def test_a_script_that_does_not_train_again_is_told_as_such(tmp_path: Path) -> None:
     oom = advised(report_of(out_of_memory()), tmp_path, "raise SystemExit(7)")
     assert oom.fit == "not planned: started again, it ended with 7 before its training"
+
+
+def test_limits_are_raised_as_far_as_they_may_be_and_below_others_it_says_so(tmp_path: Path) -> None:
+    def told() -> list[object]:
+        resource.setrlimit(resource.RLIMIT_DATA, (2**45, 2**46))
+        fit = advised(report_of(out_of_memory()), tmp_path, "raise MemoryError").fit
+        return [fit, resource.getrlimit(resource.RLIMIT_DATA)]
+
+    assert in_a_fork(told) == [
+        "not planned: planning it takes more memory than data (RLIMIT_DATA) leaves, which can't be raised here",
+        (2**46, 2**46),
+    ]
 
 
 SLEEPS = "import os, time; open(PIDS, 'w').write(f'{os.getpid()} {os.fork()}'); time.sleep(100)"

@@ -18,7 +18,7 @@ from forgather_mem.diagnose.alerts.foretold import Foretold, left_in, left_text
 from forgather_mem.errors import PlanError, missing, ours
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import Room, device_room, host_rooms
-from forgather_mem.system.installed import installed
+from forgather_mem.system.own_limits import raise_own_limits
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Moment, RunInfo
 from forgather_mem.units import GIB, MIB, format_bytes
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _Trainer = Any  # of transformers, which is not imported here
-_resource = installed("resource")
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _PASSING = ("batch", "activations", "results", "temporaries")  # parts of a plan that are not there between two steps
 
@@ -220,8 +219,7 @@ def _outlook(trainer: _Trainer, step: int, max_steps: int) -> Outlook:
     signal.alarm(_WHEN.most_s)
     _drop_values(library, trainer)
     os.nice(19)  # from now on: until then the training copies what it writes
-    for limit in (_resource.RLIMIT_AS, _resource.RLIMIT_DATA):  # the training's own
-        _resource.setrlimit(limit, (_resource.getrlimit(limit)[1],) * 2)
+    raise_own_limits()  # the training's
     from forgather_mem.planning.batches import Wanted
     from forgather_mem.planning.private_state import COMPILED
     from forgather_mem.planning.stand_ins import StandIns
