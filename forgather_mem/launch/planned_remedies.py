@@ -85,7 +85,7 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
     planner = _Planner(failed, training, loop, found)
     yield
     case = Case(
-        phase=failed.phase or planner.own.phase,
+        phase=failed.phase or found.kills[-1].phase,
         settings=planner.settings(),
         rows=failed.rows or planner.own.rows,
         length=failed.length,
@@ -241,10 +241,12 @@ class _Planner:
             PlanError: if the plan does not reproduce the failure.
         """
         failed, own = self._failed, self.own
-        room, row = failed.limit_bytes - failed.beside_bytes, self._row()
+        room = failed.limit_bytes - failed.beside_bytes
         if failed.taken_bytes is None:
             room -= self._began_bytes - own.phases[0].parts.get("parameters", 0)  # the model is there already
-        shows = row.bytes >= (1 - _LIMITS.alike_frac) * room
+        least = (1 - _LIMITS.alike_frac) * room
+        row = self._row(least)
+        shows = row.bytes >= least
         if failed.taken_bytes is None:
             told = KillInPlan(phase=row.phase, num_bytes=row.bytes, room_bytes=room, parts=row.parts, is_shown=shows)
             self._kills.append(told)
@@ -286,8 +288,8 @@ class _Planner:
         """What was there then from what this allocation of the plan has beside it."""
         return max(taken - planned.before_bytes, planned.before_bytes - taken - self._failed.unseen_bytes, 0)
 
-    def _row(self) -> PhasePlan:
-        """The phase in which memory ran out.
+    def _row(self, least_bytes: float) -> PhasePlan:
+        """The phase in which memory ran out; where nobody knows it, the first that takes so much, else the largest.
 
         Raises:
             PlanError: if the plan has none.
@@ -295,7 +297,9 @@ class _Planner:
         failed, own = self._failed, self.own
         at = 1 if failed.is_first_step and failed.phase != "evaluate" else 2, failed.phase
         if failed.taken_bytes is None and failed.phase not in PLANNED_PHASES:  # between steps, or nobody knows when
-            at = (2, "data") if failed.phase else (own.step, own.phase)
+            largest = own.step, own.phase
+            first = next(((row.step, row.phase) for row in own.phases if row.bytes >= least_bytes), largest)
+            at = (2, "data") if failed.phase else first
         row = next((row for row in own.phases if (row.step, row.phase) == at), None)
         if row is None:
             raise PlanError(f"the plan has no {failed.phase}")
