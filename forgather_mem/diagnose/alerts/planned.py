@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forgather_mem.diagnose.alerts.foretold import Foretold, left_in, left_text
+from forgather_mem.diagnose.alerts.alert import Alert, left_in, left_text
 from forgather_mem.errors import PlanError, missing, ours
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import Room, device_room, host_rooms
@@ -91,7 +91,7 @@ class PlannedAhead:
         self._child: BegunChild[Outlook] | None = None
         run.at_close(self._end)
 
-    def look(self, moment: Moment, *, has_evaluated: bool) -> list[Foretold]:
+    def look(self, moment: Moment, *, has_evaluated: bool) -> list[Alert]:
         """At the end of a step, what will not fit, once. Takes 2 us while nothing is known."""
         since_step, since_s = self._since = self._since or (moment.step, time.monotonic())
         outlook = None
@@ -142,7 +142,7 @@ class PlannedAhead:
             child.end()
 
 
-def _too_large(outlook: Outlook, moment: Moment, room: Room, has_evaluated: bool) -> Iterator[Foretold]:
+def _too_large(outlook: Outlook, moment: Moment, room: Room, has_evaluated: bool) -> Iterator[Alert]:
     """What does not fit of what is still to come."""
     left, at_step = left_in(room), outlook.step
     if outlook.training_bytes > left and (at_step is None or at_step > moment.step):
@@ -152,7 +152,7 @@ def _too_large(outlook: Outlook, moment: Moment, room: Room, has_evaluated: bool
             f"{which} ({outlook.batch}) needs {format_bytes(needed)}, {left_text(left, room.limit)}: cut samples "
             "(max_length), split or drop the longest, or use smaller batches with more gradient_accumulation_steps"
         )
-        yield Foretold(name="longest batch", text=text, needed_bytes=needed, left_bytes=left, at_step=at_step)
+        yield Alert(name="longest batch", text=text, value=needed, limit=left, full_at_step=at_step)
     at_step = None if has_evaluated else _next_evaluation(moment)
     if outlook.evaluation_bytes > left and at_step is not None:
         needed = outlook.evaluation_bytes
@@ -161,7 +161,7 @@ def _too_large(outlook: Outlook, moment: Moment, room: Room, has_evaluated: bool
             f"with all that it keeps, {left_text(left, room.limit)}: reduce that in preprocess_logits_for_metrics, as "
             "by logits.argmax(-1), set batch_eval_metrics=True, or evaluate fewer samples"
         )
-        yield Foretold(name="evaluation", text=text, needed_bytes=needed, left_bytes=left, at_step=at_step or None)
+        yield Alert(name="evaluation", text=text, value=needed, limit=left, full_at_step=at_step or None)
 
 
 def _next_evaluation(moment: Moment) -> int | None:

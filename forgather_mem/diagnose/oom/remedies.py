@@ -203,37 +203,18 @@ def checkpointing_name(settings: RunSettings) -> str:
 
 def _optimizers(case: Case) -> Iterator[Change]:
     now = str(case.settings.arguments.get("optim") or "")
-    if case.failure is not None and case.phase == "optimizer" and not _needs_less_state(case.failure):
+    if not now and case.phase != "optimizer":  # of a loop of the user's: nobody knows which it is
         return
-    if not now:
-        if case.phase == "optimizer":  # of a loop of the user's
-            states = "another optimizer: rows and columns instead of states"
-            yield _doing("torch.optim.Adafactor", states, optim="adafactor")
-            yield _doing(
-                "torch.optim.SGD", "another optimizer, without state: it needs another learning rate", optim="sgd"
-            )
-        return
-    if case.on_device and importlib.util.find_spec("bitsandbytes"):
+    if case.on_device and now == "adamw_torch":
+        yield _setting("no copies of all tensors at once", optim="adamw_torch_fused")
+    if now and case.on_device and importlib.util.find_spec("bitsandbytes"):
         yield _setting("8-bit states; embeddings and small tensors in float32", optim="adamw_bnb_8bit")
-    if importlib.util.find_spec("torchao") and takes_optimizer("adamw_torch_8bit"):
+    if now and importlib.util.find_spec("torchao") and takes_optimizer("adamw_torch_8bit"):
         yield _setting("8-bit states, of torchao", optim="adamw_torch_8bit")
     if now not in ("adafactor", "sgd"):
         yield _setting("another optimizer: rows and columns instead of states", optim="adafactor")
     if now != "sgd":
         yield _setting("another optimizer, without state: it needs another learning rate", optim="sgd")
-
-
-def _needs_less_state(failure: Failure) -> bool:
-    """Whether the optimizer's state was being made: else another optimizer does not help."""
-    return failure.is_first or "_init_group" in failure.functions or not failure.in_training
-
-
-def _on_device_optimizers(case: Case) -> Iterator[Change]:
-    if case.on_device and case.settings.arguments.get("optim") == "adamw_torch":
-        yield _setting("no copies of all tensors at once", optim="adamw_torch_fused")
-        if importlib.util.find_spec("bitsandbytes"):
-            yield _setting("states move to the host where the device is full", optim="paged_adamw_32bit")
-        yield _doing("DeepSpeed ZeRO or FSDP with offload", "the optimizer's state on the host")
 
 
 def _shorter(case: Case) -> Iterator[Change]:
@@ -464,7 +445,6 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("forward backward optimizer evaluate", NOTHING, _fragments),
     Remedy("data", SPEED, _fewer_workers),
     Remedy(_PASSES, SPEED, _checkpointing, is_planned=True, reduces=_ACTIVATIONS),
-    Remedy("optimizer", SPEED, _on_device_optimizers),
     Remedy("evaluate", NUMBERS, _fewer_predictions, is_planned=True),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, is_planned=True, reduces=_STATE),
     Remedy(_PASSES, NUMBERS, _shorter, is_planned=True, is_ladder=True, reduces=_ACTIVATIONS),

@@ -136,10 +136,6 @@ def test_where_the_model_itself_is_saved_it_does_not_help_to_save_it_alone() -> 
     assert texts("save") == ["save_strategy='no'"]
 
 
-def test_another_optimizer_does_not_help_where_its_state_is_there() -> None:
-    assert "optim='adafactor'" not in texts("optimizer", is_first=False, in_training=True)
-
-
 STATE_IS_SMALL = {
     "parts": {"parameters": MIB, "optimizer": 2 * MIB, "activations": 8 * MIB},
     "requested_bytes": 5 * MIB,
