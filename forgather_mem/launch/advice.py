@@ -56,12 +56,9 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     planned = checked(tuple[Change, ...], answer["changes"]) or ()
     too_large = checked(tuple[str, ...], answer["too_large"]) or ()
     kinds = checked(tuple[tuple[str, ...], ...], answer["kinds"]) or ()
-    known = {change.text for change in planned}
-    others = [
-        change
-        for change in report.advice
-        if change.text not in known and tuple(sorted({**change.set, **change.in_script})) not in kinds
-    ]
+    if not kinds:
+        return _not_planned(report, "it is as it failed, but nothing that may help can be planned there")
+    others = [one for one in report.advice if tuple(sorted({**one.set, **one.in_script})) not in kinds]
     advice = (*planned, *others)
     report = replace(report, advice=advice)
     if report.oom is None:

@@ -176,10 +176,6 @@ class _Planner:
         of = self._training
         return self._loop.settings if self._loop else settings_of(of.args, of.model, of)
 
-    def peak_of(self, need_bytes: float) -> int:
-        """With all that is beside the training's tensors."""
-        return round(need_bytes) + self._failed.limit_bytes - self._room_bytes
-
     def first_that_fits(self, ladder: Sequence[Change]) -> Change | None:
         """The smallest change of these that fits, with its peak; None if none does.
 
@@ -197,7 +193,8 @@ class _Planner:
                     raise
                 need = self.most_bytes + 1
             if need <= self.most_bytes:
-                high, found = at, replace(ladder[at], predicted_bytes=self.peak_of(need))
+                peak_bytes = round(need) + self._failed.limit_bytes - self._room_bytes  # with all that is beside it
+                high, found = at, replace(ladder[at], predicted_bytes=peak_bytes)
             elif at == len(ladder) - 1:
                 return None
             else:
@@ -271,8 +268,10 @@ class _Planner:
         ]
         if not shown:
             return room
+        # How much larger the gaps at the allocation that failed are than a child's, of what comes and goes
         comes = max(self._comes(own, one) for found in rounds for one in found)
-        self._learn_gaps(max(one.had_bytes - one.before_bytes for one in shown), comes)
+        more = failed.gaps_bytes - max(one.had_bytes - one.before_bytes for one in shown)
+        self._excess_frac = more / comes if more > 0 < comes else 0.0
         # The failure itself was too much: where less is told of it, it is so of other plans
         return min(room, max(one.bytes for one in shown) - _others(own))
 
@@ -304,11 +303,6 @@ class _Planner:
         if row is None:
             raise PlanError(f"the plan has no {failed.phase}")
         return row
-
-    def _learn_gaps(self, planned_bytes: int, comes_bytes: int) -> None:
-        """From those at the allocation that failed how much larger they are than a child's, of what comes and goes."""
-        more = self._failed.gaps_bytes - planned_bytes
-        self._excess_frac = more / comes_bytes if more > 0 < comes_bytes else 0.0
 
     def _bytes_of(self, planned: Plan) -> float:
         """What it takes of the system, without others' tensors, which are beside the training."""
