@@ -319,7 +319,9 @@ class _Planner:
         return taken.bytes - taken.mapped_bytes - sum(planned.parts.get(part, 0) for part in _STAYS) - _others(planned)
 
     def _taken(self, planned: Plan) -> list[list[Taken]]:
-        return taken_of_host(planned.trace, of_several_sizes=planned.lengths_differ)
+        # Of a kill nobody has told which batches came before: smaller ones leave more gaps
+        several = planned.lengths_differ or self._failed.taken_bytes is None
+        return taken_of_host(planned.trace, of_several_sizes=several)
 
 
 def _others(planned: Plan) -> int:
