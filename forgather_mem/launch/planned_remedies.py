@@ -268,10 +268,8 @@ class _Planner:
         ]
         if not shown:
             return room
-        # How much larger the gaps at the allocation that failed are than a child's, of what comes and goes
         comes = max(self._comes(own, one) for found in rounds for one in found)
-        more = failed.gaps_bytes - max(one.had_bytes - one.before_bytes for one in shown)
-        self._excess_frac = more / comes if more > 0 < comes else 0.0
+        self._learn_gaps(max(one.had_bytes - one.before_bytes for one in shown), comes)
         # The failure itself was too much: where less is told of it, it is so of other plans
         return min(room, max(one.bytes for one in shown) - _others(own))
 
@@ -303,6 +301,11 @@ class _Planner:
         if row is None:
             raise PlanError(f"the plan has no {failed.phase}")
         return row
+
+    def _learn_gaps(self, planned_bytes: int, comes_bytes: int) -> None:
+        """From those at the allocation that failed how much larger they are than a child's, of what comes and goes."""
+        more = self._failed.gaps_bytes - planned_bytes
+        self._excess_frac = more / comes_bytes if more > 0 < comes_bytes else 0.0
 
     def _bytes_of(self, planned: Plan) -> float:
         """What it takes of the system, without others' tensors, which are beside the training."""
