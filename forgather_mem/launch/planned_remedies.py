@@ -254,9 +254,6 @@ class _Planner:
             return room
         taken += _others(own)
         nearest = self._request(row, wanted, taken)
-        if self._differs_by(nearest, taken) > tolerated:
-            had = f"its tensors took {format_bytes(taken)} then"
-            raise PlanError(f"{had}, in the plan {format_bytes(nearest.before_bytes)}")
         if failed.on_device:
             return min(room, nearest.before_bytes + min(wanted, room - taken))
         rounds = self._taken(own)
@@ -274,12 +271,20 @@ class _Planner:
         return min(room, max(one.bytes for one in shown) - _others(own))
 
     def _request(self, row: PhasePlan, wanted: int, taken: int) -> StorageRequest:
-        """Of this phase's allocations as large as the one that failed the one beside as much as there was."""
+        """Of this phase's allocations as large as the one that failed the one beside as much as there was.
+
+        Raises:
+            PlanError: if there is none.
+        """
         there = [one for one in self.own.requests if (one.step, one.phase) == (row.step, row.phase)]
         alike = [one for one in there if abs(one.size - wanted) <= _LIMITS.alike_frac * wanted]
         if not alike:
             raise PlanError(f"the plan's {row.phase} asks nowhere for {format_bytes(wanted)} at once")
-        return min(alike, key=lambda one: self._differs_by(one, taken))
+        nearest = min(alike, key=lambda one: self._differs_by(one, taken))
+        if self._differs_by(nearest, taken) > _LIMITS.alike_frac * self._failed.limit_bytes:
+            had = f"its tensors took {format_bytes(taken)} then"
+            raise PlanError(f"{had}, in the plan {format_bytes(nearest.before_bytes)}")
+        return nearest
 
     def _differs_by(self, planned: StorageRequest, taken: int) -> int:
         """What was there then from what this allocation of the plan has beside it."""
