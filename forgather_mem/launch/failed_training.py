@@ -32,6 +32,7 @@ class FailedTraining:
         requested_bytes: The allocation that failed; None if nobody has told.
         taken_bytes: By the training's tensors then; None of a killed process.
         gaps_bytes: What the C library's heap had free beside them.
+        unseen_bytes: By at most so much more, which was freed before anybody could look: temporaries of a pass.
         beside_bytes: By everything else; of a killed process by others of its group.
         rows, length: Of the micro-batch.
         sizes: Of its tensors, as in the setting "batch.sizes".
@@ -52,6 +53,7 @@ class FailedTraining:
     sizes: str
     until_s: float
     gaps_bytes: int = 0
+    unseen_bytes: int = 0
     needless: Sequence[tuple[str, str]] = ()
     keeps_graphs: bool = False
 
@@ -99,11 +101,13 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
     if oom.where == "device":  # what torch keeps unused is free for it; the rest is taken before anything is trained
         beside -= sum(oom.in_use.get(part, 0) for part in _ALLOCATORS)
     batch = oom.batch or {}
+    # More is free after the error than was: what was then is known to within what was asked for
+    unseen = (oom.requested_bytes or 0) if oom.free_bytes is None and oom.where == "host" else 0
     return FailedTraining(
         phase=oom.phase,
         is_first_step=oom.step <= 1,
         on_device=oom.where == "device",
-        limit_bytes=taken + beside + gaps + (oom.free_bytes or 0),
+        limit_bytes=taken + beside + gaps + unseen + (oom.free_bytes or 0),
         requested_bytes=oom.requested_bytes,
         taken_bytes=taken,
         beside_bytes=beside,
@@ -112,6 +116,7 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         sizes=report.run.settings.get("batch.sizes", "") if oom.phase != "evaluate" else "",
         until_s=until_s,
         gaps_bytes=gaps,
+        unseen_bytes=unseen,
         needless=tuple((one.text, one.note or "") for one in report.advice if NO_GRAPH in one.in_script),
         keeps_graphs=any(DETACHED in one.in_script for one in report.advice),
     )

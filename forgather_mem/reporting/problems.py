@@ -312,7 +312,9 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
         title = "WOULD HAVE FIT" if predicted is not None else "MAY HELP"
         if title != heading:
             heading = title
-            of = "not planned" if title == "MAY HELP" and is_planned else basis or "not planned"
+            of = basis or "not planned"
+            if is_planned is (predicted is None):
+                of = "not planned" if is_planned else "by what was in use"
             yield from textwrap.wrap(f"{title}  ({of})", width, subsequent_indent="  ")
         text, note = advice.text, "; ".join(filter(None, notes))
         room = width - len(note) - len(f"  {number}  ") - 3

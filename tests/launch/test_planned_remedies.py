@@ -13,6 +13,7 @@ import forgather_mem
 from forgather_mem.launch.failed_training import FailedTraining
 from forgather_mem.launch.planned_remedies import remedies_for
 from forgather_mem.planning.result import Plan
+from forgather_mem.system.procfs import own_memory
 from forgather_mem.units import MIB
 from tests.training import Bigrams, Tokens, make_trainer
 
@@ -118,6 +119,19 @@ class Wide(Bigrams):
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         found = super().forward(input_ids, labels)
         return {**found, "loss": found["loss"] + self.wide.sum()}
+
+
+@pytest.mark.fresh
+def test_a_kill_before_the_first_step_is_in_the_first_phase_that_takes_what_there_was(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, model=Wide(), max_steps=3, per_device_train_batch_size=2)
+    left = 26 * MIB  # the parameters are 15 MiB, and the backward pass makes as much again
+    began, own = own_memory().anonymous_bytes, sum(one.nbytes for one in trainer.model.parameters())
+    killed = FailedTraining(
+        phase="", is_first_step=True, on_device=False, limit_bytes=BESIDE + began - own + left, requested_bytes=None,
+        taken_bytes=None, beside_bytes=BESIDE, rows=None, length=None, sizes="", until_s=time.time() + 100,
+    )  # fmt: skip
+    answer: Any = next(remedies_for(killed, trainer))
+    assert (answer["killed"]["phase"], answer["killed"]["is_shown"]) == ("backward", True)
 
 
 @pytest.mark.fresh  # what the heap of a process with other tests behind it has free is not that of a planning one

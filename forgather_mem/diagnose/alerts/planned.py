@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterator, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forgather_mem.diagnose.alerts.foretold import Foretold, left_in, left_text
+from forgather_mem.diagnose.alerts.alert import Alert, left_in, left_text
 from forgather_mem.errors import PlanError, missing, ours
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import Room, device_room, host_rooms
-from forgather_mem.system.installed import installed
+from forgather_mem.system.own_limits import raise_own_limits
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Moment, RunInfo
 from forgather_mem.units import GIB, MIB, format_bytes
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _Trainer = Any  # of transformers, which is not imported here
-_resource = installed("resource")
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _PASSING = ("batch", "activations", "results", "temporaries")  # parts of a plan that are not there between two steps
 
@@ -92,7 +91,7 @@ class PlannedAhead:
         self._child: BegunChild[Outlook] | None = None
         run.at_close(self._end)
 
-    def look(self, moment: Moment, *, has_evaluated: bool) -> list[Foretold]:
+    def look(self, moment: Moment, *, has_evaluated: bool) -> list[Alert]:
         """At the end of a step, what will not fit, once. Takes 2 us while nothing is known."""
         since_step, since_s = self._since = self._since or (moment.step, time.monotonic())
         outlook = None
@@ -143,7 +142,7 @@ class PlannedAhead:
             child.end()
 
 
-def _too_large(outlook: Outlook, moment: Moment, room: Room, has_evaluated: bool) -> Iterator[Foretold]:
+def _too_large(outlook: Outlook, moment: Moment, room: Room, has_evaluated: bool) -> Iterator[Alert]:
     """What does not fit of what is still to come."""
     left, at_step = left_in(room), outlook.step
     if outlook.training_bytes > left and (at_step is None or at_step > moment.step):
@@ -153,7 +152,7 @@ def _too_large(outlook: Outlook, moment: Moment, room: Room, has_evaluated: bool
             f"{which} ({outlook.batch}) needs {format_bytes(needed)}, {left_text(left, room.limit)}: cut samples "
             "(max_length), split or drop the longest, or use smaller batches with more gradient_accumulation_steps"
         )
-        yield Foretold(name="longest batch", text=text, needed_bytes=needed, left_bytes=left, at_step=at_step)
+        yield Alert(name="longest batch", text=text, value=needed, limit=left, full_at_step=at_step)
     at_step = None if has_evaluated else _next_evaluation(moment)
     if outlook.evaluation_bytes > left and at_step is not None:
         needed = outlook.evaluation_bytes
@@ -162,7 +161,7 @@ def _too_large(outlook: Outlook, moment: Moment, room: Room, has_evaluated: bool
             f"with all that it keeps, {left_text(left, room.limit)}: reduce that in preprocess_logits_for_metrics, as "
             "by logits.argmax(-1), set batch_eval_metrics=True, or evaluate fewer samples"
         )
-        yield Foretold(name="evaluation", text=text, needed_bytes=needed, left_bytes=left, at_step=at_step or None)
+        yield Alert(name="evaluation", text=text, value=needed, limit=left, full_at_step=at_step or None)
 
 
 def _next_evaluation(moment: Moment) -> int | None:
@@ -220,8 +219,7 @@ def _outlook(trainer: _Trainer, step: int, max_steps: int) -> Outlook:
     signal.alarm(_WHEN.most_s)
     _drop_values(library, trainer)
     os.nice(19)  # from now on: until then the training copies what it writes
-    for limit in (_resource.RLIMIT_AS, _resource.RLIMIT_DATA):  # the training's own
-        _resource.setrlimit(limit, (_resource.getrlimit(limit)[1],) * 2)
+    raise_own_limits()  # the training's
     from forgather_mem.planning.batches import Wanted
     from forgather_mem.planning.private_state import COMPILED
     from forgather_mem.planning.stand_ins import StandIns

@@ -174,6 +174,8 @@ class OutOfMemoryWatch:
             failure.predictions = self._predictions  # which a custom loop may not report
         step = max(run.step, self._trainers_step())
         in_step = phase in STEP_PHASES if run.in_step is None else run.in_step and told not in OPAQUE_PHASES
+        if phase == "evaluate" and run.trainer() is None:  # with gradients its passes look like those of a step
+            in_step = False
         failure.step, failure.steps_done = step + (in_step and step == run.step), step - self._first_step
         if phase in STEP_PHASES and phase != "data" and uses.batch is not None:  # in that it does not exist yet
             failure.batch = uses.batch
