@@ -22,7 +22,7 @@ from forgather_mem.units import GIB, KIB, MIB, format_average, format_bytes, for
 _GROWS = {
     "python": "Python's objects",
     "tensors": "tensors on the host",
-    "native": "memory outside Python and torch",
+    "native": "native memory",
     "host": "host memory",
     "shared": "shared memory (/dev/shm)",
     "workers": "the data workers",
@@ -74,7 +74,7 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
         for suspect in suspects[1:]:
             lines += ["", *_suspect_lines(suspect, width)]
     elif len(suspects) > 1:
-        others = [f"{one.held_by or 'objects'}, {format_bytes(one.bytes_per_step)} a step" for one in suspects[1:]]
+        others = [f"{one.holder}, {format_bytes(one.bytes_per_step)} a step" for one in suspects[1:]]
         lines += textwrap.wrap(f"  also      {'; '.join(others)}", width, subsequent_indent=" " * 12)
     return [*lines, ""]
 
@@ -277,9 +277,8 @@ def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
     each = suspect.bytes_per_step / suspect.count_per_step if suspect.count_per_step else 0.0
     piece = suspect.each
     size = f", {format_bytes(each)}" if each and piece else ""
-    nobody = "no Python object" if suspect.kind == "native" else "holder not found"
     rows = (
-        ("held by", f"{suspect.held_by or nobody:<25} {', '.join(held)}"),
+        ("held by", f"{suspect.holder:<25} {', '.join(held)}"),
         ("made at", f"{suspect.allocated_at}{library}" if suspect.allocated_at else ""),
         ("", suspect.source_line.strip()),
         ("each is", f"{piece}{size}" if piece else ""),

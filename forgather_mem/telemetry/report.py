@@ -153,7 +153,7 @@ class LeakSuspect(ReportPart):
     type: str
     bytes_per_step: float
     count_per_step: float
-    held_by: str | None  # "Trainer.losses"; None if no Python object holds it
+    held_by: str | None  # "Trainer.losses"; None if that is not known
     allocated_at: str | None = None  # the line that fills it: "train.py:41"
     source_line: str = ""
     whose: str = "user"  # or "library"
@@ -164,6 +164,11 @@ class LeakSuspect(ReportPart):
     each: str = field(default="", metadata=ADDED)  # one new item in words
     # Equal in any two runs in which the same code keeps the same kind of thing in the same place, whatever its size
     signature: str = field(default="", metadata=ADDED)
+
+    @property
+    def holder(self) -> str:
+        """Who holds it, in words; the kind "native" is given only where all that Python made was looked at."""
+        return self.held_by or ("no Python object" if self.kind == "native" else "holder not found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow
+from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
@@ -20,8 +21,6 @@ from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import has_graph, keeps_frames, runs_workers
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.syntax import forget_trees
-
-_SIZE_UNKNOWN = ("graph", "exceptions")  # a graph belongs to C++, and an error's frames may hold one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,8 @@ class CloserLook:
         self._mark = Mark()
         self._made = AllocationWindow(opens=far)
         self._made_from = step
-        self.saw_python = False  # all that Python's allocators handed out, and it was little
+        # Whether no Python object can hold it: all that their allocators handed out was seen, and it was little
+        self.saw_python = False
 
     def own_bytes(self) -> int:
         """What the look itself takes now, from the C library."""
@@ -93,8 +93,8 @@ class CloserLook:
             # What C++ or the frames of an error hold can't be told
             open_ = any(one.kind == "graph" or keeps_frames(one.samples) for one in found)
             told = math.inf if open_ else sum(one.bytes_per_step for one in found)
-            little = sum(made.made.values()) < LOOK.held_frac * rate * steps
-            self.saw_python = made.has_read and walk.complete and little
+            little = made.total < LOOK.held_frac * rate * steps
+            self.saw_python = made.saw_all and walk.complete and little
             suspects = [suspect_of(one, walk) for one in found]
         finally:
             walk.forget()
@@ -160,7 +160,7 @@ def _matters(one: GrownObject, rate: float) -> bool:
 
 def _give_rest_to_graph(suspects: list[Suspect], rate: float) -> None:
     """The size of a graph can't be queried: attribute to it what the others don't explain."""
-    graphs = [one for one in suspects if one.kind in _SIZE_UNKNOWN]
+    graphs = [one for one in suspects if not KINDS[one.kind].is_sized]
     rest = rate - sum(one.bytes_per_step for one in suspects)
     for one in graphs[:1]:
         one.bytes_per_step += max(0.0, rest)
