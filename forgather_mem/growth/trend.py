@@ -46,7 +46,6 @@ class GrowthThresholds:
         later_half_frac: Of the growth: the least in the later half.
         at_end_frac: Of the usual growth: the least in the last two stretches.
         single_rises: Number of single late allocations that may hide a leak behind their size.
-        noise_start: The latest start at which noise can be told from a curve.
         steady_frac: Of the first third's rate: from this on the last third's counts as steady.
         third_errors, chance_errors: Standard errors by which thirds differ, and by which stretches bring ever less.
         edges, fewest_edges: Stretches in which slowing down is looked for, and the fewest of them in a third.
@@ -63,7 +62,6 @@ class GrowthThresholds:
     later_half_frac: float = 0.36
     at_end_frac: float = 0.4
     single_rises: int = 2
-    noise_start: float = 0.3
     steady_frac: float = 0.9
     third_errors: float = 4.0
     chance_errors: float = 2.0
@@ -157,15 +155,13 @@ def judge(points: Sequence[Point], floor: float = GROWTH.floor_bytes) -> Trend:
     earliest = points[int(len(points) * GROWTH.starts[0])]  # with which a part that is judged begins
     if points[-1][0] - earliest[0] < GROWTH.fewest_steps:
         return Trend(kind="not enough data", steps=steps, per_step=_measured(points))
-    for num_rises in range(GROWTH.single_rises + 1):
+    for _ in range(GROWTH.single_rises + 1):
         for start in GROWTH.starts:
             begin = int(len(points) * start)
             part = points[begin:]
             if len(part) < GROWTH.fewest_points or part[-1][0] - part[0][0] < GROWTH.fewest_steps:
                 break
             found = rate_throughout(part, floor)
-            if found is None and start <= GROWTH.noise_start and not num_rises:
-                found = line_in_noise(part, floor)
             if found is not None:
                 return _grows(points, begin, found, steps)
         level = _without_greatest_rise(points)
@@ -188,7 +184,7 @@ def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> Rate | None:
     rises = [later[1] - earlier[1] for earlier, later in itertools.pairwise(edges)]
     if min(rises) < -0.25 * grown or max(rises) > GROWTH.most_in_one_frac * grown:
         return None
-    if _to_the_end(part, rises, grown) and _in_many_rises(part, grown):
+    if _to_the_end(part, rises, grown) and (_in_many_rises(part, grown) or has_stairs(part, grown, most=1.5)):
         return rate
     return None
 
@@ -304,40 +300,6 @@ def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
     if at_end or in_stairs:  # it may have just begun
         return Trend(kind="not enough data", steps=steps, per_step=rate, high=max(floor, rate))
     return Trend(kind="no leak", steps=steps, high=max(floor, rate))
-
-
-def line_in_noise(part: Sequence[Point], floor: float) -> Rate | None:
-    """The rate of a line hidden in independent noise; None otherwise.
-
-    Systematic movement (a sawtooth, a cache filling up) leaves autocorrelated residuals, and growth in stages is fitted
-    better by three levels than by a line, or stays constant from one reading to the next.
-    """
-    sizes = [size for _, size in part]
-    line = fit_line(part)
-    off = [size - line.at(step) for step, size in part]
-    squares = sum(value * value for value in off)
-    likeness = sum(one * other for one, other in itertools.pairwise(off)) / squares if squares else 0.0
-    moves = statistics.median(abs(later - before) for before, later in itertools.pairwise(sizes))
-    if moves < 0.3 * line.scatter:  # for independent noise it is nearly as large
-        return None
-    if line.slope < floor or line.slope < 5 * line.slope_error or likeness > 0.25 or squares > _three_levels(sizes):
-        return None
-    return Rate(line.slope, line.slope - 2 * line.slope_error, line.slope + 2 * line.slope_error)
-
-
-def _three_levels(sizes: Sequence[float]) -> float:
-    """The residual sum of squares of the best three consecutive levels."""
-    middle = statistics.fmean(sizes)
-    sums = [0.0, *itertools.accumulate(size - middle for size in sizes)]
-    whole = sum((size - middle) ** 2 for size in sizes)
-    cuts = range(2, len(sizes) - 1, max(1, len(sizes) // 40))
-    explained = [
-        sums[first] ** 2 / first
-        + (sums[second] - sums[first]) ** 2 / (second - first)
-        + (sums[-1] - sums[second]) ** 2 / (len(sizes) - second)
-        for first, second in itertools.combinations(cuts, 2)
-    ]
-    return whole - max(explained, default=0.0)
 
 
 def slowing_rates(part: Sequence[Point]) -> tuple[float, float] | None:

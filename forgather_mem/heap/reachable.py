@@ -12,7 +12,7 @@ import itertools
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from types import (
     BuiltinFunctionType,
@@ -75,13 +75,13 @@ class ReachableGraph:
         """Walk down from the user's variables, for so many CPU seconds of this thread at most.
 
         `failed` are functions that an error has left: what only they lead to is reached after the rest. `unnamed`: then
-        from what no name leads to, as the iterator of a `for` statement, the task of a loop, what C code calls back.
+        from the variables of suspended functions, to which no name leads.
         """
         graph = cls()
         collects = gc.isenabled()
         gc.disable()  # a full collection in between would take longer than the whole budget
         try:
-            graph._walk(budget_s, failed, _unnamed() if unnamed else ())
+            graph._walk(budget_s, failed, _suspended() if unnamed else ())
         finally:
             if collects:
                 gc.enable()
@@ -169,6 +169,12 @@ class ReachableGraph:
                 return thing
         return None
 
+    def lead(self, label: str, way: Sequence[object]) -> None:
+        """Add objects that nothing nearby leads to, each of which leads to the next; the first one gets this name."""
+        for number, thing in enumerate(way):
+            if self._add(thing, len(self.nodes) - 1 if number else -1) and not number:
+                self._labels[len(self.nodes) - 1] = label
+
     def forget(self) -> None:
         """Release everything reached."""
         self.nodes.clear()
@@ -221,25 +227,14 @@ def _namespaces() -> Iterator[tuple[str, object]]:
             yield f"{name}.{attribute}", keeper
 
 
-def _unnamed() -> Iterator[tuple[str, object]]:
-    """The user's objects, and the variables of suspended functions of the user's: what nobody may have a name for.
-
-    The newest of a class come first, and few of each: those that are many are in a container.
-    """
-    objects = gc.get_objects()
-    kinds = set(map(type, objects))
-    left = {kind: SAMPLED for kind in kinds if kind.__module__ != "builtins" and is_user_class(kind)}
-    for thing in [thing for thing in reversed(objects) if type(thing) in left or type(thing) in FRAMES]:
-        kind = type(thing)
-        if kind not in FRAMES:
-            left[kind] -= 1
-            if left[kind] >= 0:
-                yield kind.__name__, thing
-            continue
+def _suspended() -> Iterator[tuple[str, object]]:
+    """The variables of the user's suspended generators and coroutines."""
+    for thing in [thing for thing in gc.get_objects() if type(thing) in FRAMES]:
+        name = FRAMES[type(thing)]
         # The frame of this very generator is in no variable of it: that would be a cycle
-        code: CodeType = getattr(thing, FRAMES[kind].replace("frame", "code"))
-        if is_user_file(code.co_filename) and getattr(thing, FRAMES[kind]) is not None:
-            yield from _variables(getattr(thing, FRAMES[kind]))
+        code: CodeType = getattr(thing, name.replace("frame", "code"))
+        if is_user_file(code.co_filename) and getattr(thing, name) is not None:
+            yield from _variables(getattr(thing, name))
 
 
 def _counts(kind: type) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
-from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look
+from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, newest, usual_bytes
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
     Suspect,
@@ -18,8 +19,9 @@ from forgather_mem.diagnose.leaks.suspects import (
     suspect_of,
 )
 from forgather_mem.heap.garbage import Mark, garbage_among
-from forgather_mem.heap.object_size import has_graph, keeps_frames, runs_workers
+from forgather_mem.heap.object_size import deep_bytes, has_graph, keeps_frames, runs_workers
 from forgather_mem.heap.reachable import ReachableGraph
+from forgather_mem.heap.unreached import Unreached, lead_to
 from forgather_mem.source.syntax import forget_trees
 
 
@@ -34,6 +36,7 @@ class LookThresholds:
         in_window_frac: Of the growth: a container that brings more between the looks brings less in the whole run.
             Set on one training whose evaluation fell between the looks: 2.33 items a step for 1.13.
         most_merged: Containers that are compared by name, since there may be one for each layer.
+        most_unreached: Containers without a name whose items are weighed.
     """
 
     least_frac: float = 0.05
@@ -41,6 +44,7 @@ class LookThresholds:
     explained_frac: float = 0.5
     in_window_frac: float = 1.05
     most_merged: int = 400
+    most_unreached: int = 40
 
 
 LOOK = LookThresholds()
@@ -58,6 +62,7 @@ class CloserLook:
         walk = ReachableGraph.walk(unnamed=far)
         self._look = look(walk, step)
         self._saw_all = walk.complete
+        self._unreached = Unreached(walk) if far else None
         walk.forget()
         self._mark = Mark()
         self._made = AllocationWindow(opens=far)
@@ -90,9 +95,9 @@ class CloserLook:
         walk = ReachableGraph.walk(unnamed=self._far)
         try:
             found = self._found(walk, step, rate, num_steps)
-            # What C++ or the frames of an error hold can't be told
-            open_ = any(one.kind == "graph" or keeps_frames(one.samples) for one in found)
-            told = math.inf if open_ else sum(one.bytes_per_step for one in found)
+            if _told(found) < LOOK.explained_frac * rate and self._lead_to_unreached(walk, step - self.step, rate):
+                found = self._found(walk, step, rate, num_steps)
+            told = _told(found)
             little = made.total < LOOK.held_frac * rate * steps
             self.saw_python = made.saw_all and walk.complete and little
             suspects = [suspect_of(one, walk) for one in found]
@@ -123,6 +128,17 @@ class CloserLook:
             found.sort(key=lambda one: -one.bytes_per_step)
         return found[:MAX_SUSPECTS]
 
+    def _lead_to_unreached(self, walk: ReachableGraph, steps: int, rate: float) -> bool:
+        """Look for what has grown in the whole heap, and from there for who holds it; whether anything was found."""
+        grown = self._unreached.grown(walk, max(4, steps / 2)) if self._unreached is not None else []
+        for thing, then in grown[: LOOK.most_unreached]:
+            sizes = [deep_bytes(item, set(), set()) for item in newest(thing, 3)]
+            if (len(thing) - then) * usual_bytes(sizes) >= LOOK.held_frac * rate * steps:
+                lead_to(thing, walk, {id(grown), *map(id, grown)})
+                self._look.add(thing, then)
+                return True
+        return False
+
     def drop(self) -> None:
         """Stop what is recorded."""
         self._mark.drop()
@@ -147,6 +163,12 @@ def _sorted(suspects: list[Suspect], rate: float, num_steps: int) -> list[Suspec
         key=lambda one: (one.last, -round(5 * one.bytes_per_step / rate), not one.allocated_at, -one.bytes_per_step)
     )
     return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
+
+
+def _told(found: Sequence[GrownObject]) -> float:
+    """How many bytes a step these explain; what C++ or the frames of an error hold can't be told."""
+    open_ = any(one.kind == "graph" or keeps_frames(one.samples) for one in found)
+    return math.inf if open_ else sum(one.bytes_per_step for one in found)
 
 
 def _matters(one: GrownObject, rate: float) -> bool:

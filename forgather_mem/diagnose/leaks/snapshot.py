@@ -65,6 +65,10 @@ class Look:
     types: Counter[str]
     known: set[int]
 
+    def add(self, container: object, length: int) -> None:
+        """Add a container that was not reached: it had this length."""
+        self.lengths[_as_number(id(container), type(container))] = length
+
 
 @dataclass(slots=True)
 class GrownObject:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import textwrap
 import time
 import weakref
@@ -74,7 +76,7 @@ class LeakWatch:
         if is_last:
             self._sizes.copied.read_last(moment.step)
         if is_last and self._suspects:
-            _count_again(self._suspects, self._looks > 1)  # before what ends with the training empties its own
+            _count_again(self._suspects)  # before what ends with the training empties its own
             self._counted = True
         return NOTHING
 
@@ -83,7 +85,7 @@ class LeakWatch:
         if self._look is not None:
             self._end_look(run)
         if not self._counted:
-            _count_again(self._suspects, self._looks > 1)
+            _count_again(self._suspects)
         leak = self._verdict(run)
         copied = self._sizes.copied.found()
         if copied is not None:
@@ -268,7 +270,7 @@ def _told(suspects: Sequence[Suspect]) -> tuple[bool, bool]:
     return any(one.held_by for one in suspects), any(one.allocated_at for one in suspects[:1])
 
 
-def _count_again(suspects: list[Suspect], far: bool) -> None:
+def _count_again(suspects: list[Suspect]) -> None:
     """Update how much the holders hold now; one that has become shorter does not only grow."""
     counted = [one for one in suspects if one.count and one.bytes is not None]
     if not counted:
@@ -276,14 +278,15 @@ def _count_again(suspects: list[Suspect], far: bool) -> None:
     from forgather_mem.diagnose.leaks.snapshot import length_of
     from forgather_mem.heap.reachable import ReachableGraph
 
-    walk = ReachableGraph.walk(unnamed=far)
+    keys = {one.key for one in counted}
+    walk = ReachableGraph.walk()  # the collector does not show what is frozen, nor the walk what has no name
+    there = {id(node): node for node in itertools.chain(walk.nodes, gc.get_objects()) if id(node) in keys}
+    walk.forget()
     for one in counted:
-        position = walk.position(one.key)
-        length = length_of(walk.nodes[position]) if position is not None else None
+        length = length_of(there.get(one.key))
         if length is None or one.bytes is None or not one.count:
             one.bytes = one.count = None  # it is gone, or its id was reused
         else:
             if length < LEAK.shrunk_frac * one.count:
                 one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
             one.bytes, one.count = round(one.bytes / one.count * length), length
-    walk.forget()
