@@ -92,6 +92,11 @@ class Trend:
     since_step: int = 0
     steps: int = 0
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it grows, or has risen a few times at even intervals, as in evaluations."""
+        return self.kind == "leak" or (self.kind == "not enough data" and self.low > 0)
+
 
 class Series:
     """The lowest sizes of a run, in at most 512 points however long it is.
@@ -169,6 +174,17 @@ def judge(points: Sequence[Point], floor: float = GROWTH.floor_bytes) -> Trend:
             break
         points = level
     return _not_growing(seen, floor, steps)
+
+
+def fewest_steps(points: Sequence[Point]) -> int:
+    """About how many steps a verdict needs where sizes are read as often as here.
+
+    >>> fewest_steps([(step, 0.0) for step in range(0, 40, 4)]), fewest_steps([(step, 0.0) for step in range(0, 80, 8)])
+    (80, 150)
+    """
+    pace = (points[-1][0] - points[0][0]) / (len(points) - 1) if len(points) > 1 else 4.0
+    needed = max(GROWTH.fewest_steps, GROWTH.fewest_points * pace) / (1 - GROWTH.starts[0])
+    return 10 * math.ceil(needed / 10)
 
 
 def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> Rate | None:
@@ -298,7 +314,8 @@ def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
     at_end = last > 2 * floor * (edges[-1][0] - edges[-3][0]) and last > max(0.5 * abs(grown), 4 * scatter)
     in_stairs = grown > floor * (edges[-1][0] - edges[0][0]) and has_stairs(later, grown, fewest=3)
     if at_end or in_stairs:  # it may have just begun
-        return Trend(kind="not enough data", steps=steps, per_step=rate, high=max(floor, rate))
+        low = rate if has_stairs(later, grown, fewest=3, most=1.5) else 0.0
+        return Trend(kind="not enough data", steps=steps, per_step=rate, low=low, high=max(floor, rate))
     return Trend(kind="no leak", steps=steps, high=max(floor, rate))
 
 

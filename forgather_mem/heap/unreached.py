@@ -9,14 +9,13 @@ from __future__ import annotations
 import gc
 from array import array
 from collections import deque
+from collections.abc import Collection
 from types import FrameType
-from typing import Any
 
-from forgather_mem.heap.owner_paths import has_attributes
+from forgather_mem.heap.owner_paths import FRAMES, has_attributes
 from forgather_mem.heap.reachable import ReachableGraph
 
 _KINDS = frozenset({list, dict, set, deque})
-_MOST_LEVELS = 4  # a guess; each takes 20 ms in a heap of 400,000 objects
 
 
 class Unreached:
@@ -26,7 +25,7 @@ class Unreached:
         there = _there(walk, 0)
         self._ids, self._lengths = array("Q", map(id, there)), array("Q", map(len, there))
 
-    def grown(self, walk: ReachableGraph, least: float) -> list[tuple[Any, int]]:
+    def grown(self, walk: ReachableGraph, least: float) -> list[tuple[Collection[object], int]]:
         """Those that a later walk has not reached either and that are longer by so many items, with their lengths then.
 
         The one that has grown most comes first.
@@ -37,14 +36,18 @@ class Unreached:
         return sorted(found, key=lambda one: one[1] - len(one[0]))
 
 
-def lead_to(thing: object, walk: ReachableGraph, passed_over: set[int]) -> None:
+def lead_to(thing: object, walk: ReachableGraph, passed_over: set[int], most_levels: int = 4) -> None:
     """Add to a walk the way down to this from the nearest object with attributes, or from as far up as is known.
 
-    `passed_over`: the ids of what holds it for the caller.
+    Args:
+        thing: What is held.
+        walk: Gets the way.
+        passed_over: The ids of what holds it for the caller.
+        most_levels: Each takes 20 ms in a heap of 400,000 objects; 4 is a guess.
     """
     way, label = [thing], ""
     passed_over |= {id(way), id(walk.nodes)}
-    while len(way) <= _MOST_LEVELS and not has_attributes(way[0]) and not label:
+    while len(way) <= most_levels and not (label or has_attributes(way[0]) or type(way[0]) in FRAMES):
         holders = gc.get_referrers(way[0])
         passed_over.add(id(holders))
         known = [one for one in holders if id(one) not in passed_over and type(one) is not FrameType]
@@ -52,11 +55,12 @@ def lead_to(thing: object, walk: ReachableGraph, passed_over: set[int]) -> None:
         if not known:
             break
         way.insert(0, min(known, key=lambda one: not has_attributes(one)))
-        if type(way[0]) is dict:
+        if isinstance(way[0], dict):
             label = str(way[0].get("__name__", ""))  # a module's variables
-    walk.lead(label or f"a {type(way[0]).__name__} that no variable holds", way)
+    is_frame = type(way[0]) in FRAMES  # the path names its variable and its place
+    walk.lead(label or f"a {type(way[0]).__name__} that no variable holds" * (not is_frame), way)
 
 
-def _there(walk: ReachableGraph, least: float) -> list[Any]:
+def _there(walk: ReachableGraph, least: float) -> list[Collection[object]]:
     objects = gc.get_objects()
     return [one for one in objects if type(one) in _KINDS and len(one) >= least and walk.position(id(one)) is None]

@@ -17,7 +17,7 @@ from forgather_mem.telemetry.report import (
     OomReport,
     RunReport,
 )  # fmt: skip
-from forgather_mem.units import GIB, KIB, MIB, format_average, format_bytes, format_duration
+from forgather_mem.units import GIB, KIB, MIB, format_bytes, format_duration, format_pace
 
 _GROWS = {
     "python": "Python's objects",
@@ -40,14 +40,12 @@ class ProblemLimits:
         full_frac: Of the limit: from here on a SIGKILL without a kernel count was most likely the kernel's.
         others_bytes: What other processes of the group hold; less is not told.
         silence_s: From the last record to the end; less is not told.
-        judged_steps: Of a run: fewer are too few to judge leaks.
         advice: Of what the program itself has advised.
     """
 
     full_frac: float = 0.9
     others_bytes: int = 100 * MIB
     silence_s: float = 5.0
-    judged_steps: int = 100
     advice: int = 4
 
 
@@ -89,8 +87,8 @@ def no_leak_sentence(report: RunReport) -> str:
         return ""
     if leak.undecided and leak.why:
         return f"{leak.why[0].upper()}{leak.why[1:]}."
-    if steps < _LIMITS.judged_steps and not leak.why:
-        return f"No verdict on leaks before about {_LIMITS.judged_steps} steps."
+    if steps < leak.judged_steps and not leak.why:
+        return f"No verdict on leaks before about {leak.judged_steps:,} steps."
     too_few = f"of {steps:,} steps too few were read, or memory has only begun to rise"
     return f"No verdict on leaks: {leak.why or too_few}."
 
@@ -269,7 +267,7 @@ def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
     library = " (library code, not yours)" if suspect.whose == "library" else ""
     held = [suspect.type]
     if suspect.count_per_step:
-        held.append(f"+{format_average(suspect.count_per_step)} item{'s' * (suspect.count_per_step != 1)} a step")
+        held.append(format_pace(suspect.count_per_step, " item"))
     if suspect.count:
         held.append(f"{suspect.count:,} items")
     if suspect.bytes:

@@ -14,7 +14,7 @@ from forgather_mem.telemetry.redaction import redacted_argv
 from forgather_mem.telemetry.report_part import ADDED, RARE, Rank, ReportPart
 
 Memory = Literal["host", "device"]
-Verdict = Literal["not enough data", "leak", "no leak"]
+Verdict = Literal["not enough data", "leak", "no leak", "copied pages"]
 Sure = Literal["not yet", "likely", "yes"]
 Action = Literal["collect", "clear", "trim"]
 
@@ -168,7 +168,7 @@ class LeakSuspect(ReportPart):
     @property
     def holder(self) -> str:
         """Who holds it, in words; the kind "native" is given only where all that Python made was looked at."""
-        return self.held_by or ("no Python object" if self.kind == "native" else "holder not found")
+        return self.held_by or ("C or C++ code" if self.kind == "native" else "holder not found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +190,7 @@ class LeakReport(ReportPart):
     # Why there is none although enough steps were seen: "slowing", "uneven", "bounded", "unexplained" by what was
     # judged, or "copied pages"
     undecided: str | None = field(default=None, metadata=RARE)
+    judged_steps: int = field(default=100, metadata=RARE)  # of this run, about: fewer are too few for a verdict
     unexplained_bytes: int = field(default=0, metadata=RARE)
     taken_back: tuple[str, ...] = field(default=(), metadata=RARE)  # what was said while it ran and is no longer so
     rank: Rank | None = field(default=None, metadata=RARE)

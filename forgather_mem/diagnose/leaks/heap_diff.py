@@ -6,7 +6,7 @@ import gc
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
@@ -58,8 +58,7 @@ class CloserLook:
     def __init__(self, step: int, far: bool = False) -> None:
         """Take the first look, at the step that has just finished; `far`: at what no name leads to and at lines."""
         self.step = step
-        self._far = far
-        walk = ReachableGraph.walk(unnamed=far)
+        walk = ReachableGraph.walk()
         self._look = look(walk, step)
         self._saw_all = walk.complete
         self._unreached = Unreached(walk) if far else None
@@ -92,7 +91,7 @@ class CloserLook:
         made = self._made
         made.read(self._mark.younger() or gc.get_objects())
         made.close()  # traced, what follows takes ten times as long
-        walk = ReachableGraph.walk(unnamed=self._far)
+        walk = ReachableGraph.walk()
         try:
             found = self._found(walk, step, rate, num_steps)
             if _told(found) < LOOK.explained_frac * rate and self._lead_to_unreached(walk, step - self.step, rate):
@@ -231,13 +230,7 @@ def _sum_of(group: list[tuple[str, GrownObject]]) -> GrownObject:
     first = ones[0]
     count_per_step = sum(one.count_per_step for one in ones)
     each_bytes = sum(one.bytes_per_step for one in ones) / count_per_step
-    return GrownObject(
-        first.position,
-        first.kind,
-        count_per_step,
-        each_bytes,
-        sum(one.count for one in ones),
-        first.samples,
-        None if any(one.bound is None for one in ones) else sum(one.bound or 0 for one in ones),
-        common_name([name for name, _ in group]),
-    )
+    count, bounds = sum(one.count for one in ones), [one.bound for one in ones if one.bound is not None]
+    bound = sum(bounds) if len(bounds) == len(ones) else None
+    name = common_name([name for name, _ in group])
+    return replace(first, count_per_step=count_per_step, each_bytes=each_bytes, count=count, bound=bound, name=name)

@@ -185,7 +185,10 @@ def made_suspects(line: Line | None, bytes_per_step: float) -> list[Suspect]:
 
 
 def native_suspect(bytes_per_step: float) -> Suspect:
-    """Memory that no Python object holds."""
+    """Memory that C or C++ code keeps.
+
+    Only for what has grown while a window saw all that Python's allocators handed out, and that was little.
+    """
     return Suspect(
         type="native memory",
         bytes_per_step=bytes_per_step,

@@ -15,9 +15,9 @@ from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, taken_back
 from forgather_mem.diagnose.leaks.gains import unexplained
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_of, whole_of
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
-from forgather_mem.growth.trend import Series, Trend
+from forgather_mem.growth.trend import Series, Trend, fewest_steps
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
-from forgather_mem.units import format_average, format_bytes, format_duration
+from forgather_mem.units import format_bytes, format_duration, format_pace
 
 if TYPE_CHECKING:
     # What looks for a holder is loaded when something grows: most trainings never need it, and it takes a MiB.
@@ -98,6 +98,9 @@ class LeakWatch:
             self._live.taken_back.append(said)
             _print(run, f"taken back: {said}.")
         leak = replace(leak, taken_back=tuple(self._live.taken_back))
+        if leak.verdict == "not enough data":
+            readings = max((series.points for series in self._series.values()), key=len, default=[])
+            leak = replace(leak, judged_steps=fewest_steps(readings))
         _emit(run, leak)
 
     def _close(self) -> None:
@@ -255,7 +258,7 @@ def _sentence(leak: LeakReport) -> str:
 def _held(top: Suspect) -> str:
     """Who holds it, in words."""
     made = f", made at {top.allocated_at}" if top.allocated_at else ""
-    many = f", +{format_average(top.count_per_step)} a step" if top.count_per_step else ""
+    many = f", {format_pace(top.count_per_step)}" if top.count_per_step else ""
     return f"held by {top.held_by}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else "")
 
 
