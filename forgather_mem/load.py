@@ -223,7 +223,7 @@ class WatchedLoop:
         Raises:
             RuntimeError: before the first step of an optimizer.
         """
-        report = _report_of(self.callbacks, None)
+        report = self._known()
         if report is None:
             raise RuntimeError("there is no report yet: no optimizer has stepped since watch()")
         return report
@@ -233,9 +233,12 @@ class WatchedLoop:
         from forgather_mem.engine.run_of import RUNS
         from forgather_mem.sinks.console import print_line
 
-        speaks = not (self._quiet or self._loop.is_over or error is not None)
+        was_open = not self._loop.is_over
         self._loop.close(error)
-        if speaks and self._num_runs == RUNS.num_given:  # nor did a Trainer's training begin
+        if was_open and self._num_runs != RUNS.num_given:
+            if _report_of(self.callbacks, None) is None:  # it is of a training that tells its own steps
+                self._show()
+        elif was_open and not self._quiet and error is None:
             print_line(_NOTHING_HEARD, sys.stderr)
 
     def step(self) -> None:
@@ -255,10 +258,18 @@ class WatchedLoop:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(error)
 
+    def _known(self) -> Report | None:
+        """The report of this loop, or of a training that has begun since and tells its own steps."""
+        from forgather_mem.engine.run_of import RUNS
+        from forgather_mem.page.report_dict import Report
+
+        other = RUNS.latest if self._num_runs != RUNS.num_given else None
+        return _report_of(self.callbacks, None) or (Report.of(other) if other is not None else None)
+
     def _show(self) -> None:
         from forgather_mem.sinks.console import print_line
 
-        report = None if self._quiet else _report_of(self.callbacks, None)
+        report = None if self._quiet else self._known()
         if report is not None:
             print_line(str(report), sys.stdout if "ipykernel" in sys.modules else sys.stderr)  # there that is red
 
