@@ -14,6 +14,7 @@ from types import FrameType
 
 from forgather_mem.heap.owner_paths import FRAMES, has_attributes
 from forgather_mem.heap.reachable import ReachableGraph
+from forgather_mem.source.source_lines import is_user_file
 
 _KINDS = frozenset({list, dict, set, deque})
 
@@ -36,8 +37,10 @@ class Unreached:
         return sorted(found, key=lambda one: one[1] - len(one[0]))
 
 
-def lead_to(thing: object, walk: ReachableGraph, passed_over: set[int], most_levels: int = 4) -> None:
+def lead_to(thing: object, walk: ReachableGraph, passed_over: set[int], most_levels: int = 4) -> bool:
     """Add to a walk the way down to this from the nearest object with attributes, or from as far up as is known.
+
+    False for what only the variables of a library's suspended function hold, as the order of an epoch's rows.
 
     Args:
         thing: What is held.
@@ -57,8 +60,14 @@ def lead_to(thing: object, walk: ReachableGraph, passed_over: set[int], most_lev
         way.insert(0, min(known, key=lambda one: not has_attributes(one)))
         if isinstance(way[0], dict):
             label = str(way[0].get("__name__", ""))  # a module's variables
-    is_frame = type(way[0]) in FRAMES  # the path names its variable and its place
-    walk.lead(label or f"a {type(way[0]).__name__} that no variable holds" * (not is_frame), way)
+    label = label or f"a {type(way[0]).__name__} that no variable holds"
+    if type(way[0]) in FRAMES:
+        label = ""  # the path names the variable and its place
+        frame = getattr(way[0], FRAMES[type(way[0])])
+        if frame is None or not is_user_file(frame.f_code.co_filename):
+            return False
+    walk.lead(label, way)
+    return True
 
 
 def _there(walk: ReachableGraph, least: float) -> list[Collection[object]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
-from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, newest, usual_bytes
+from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, newest, place_bytes, usual_bytes
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
     Suspect,
@@ -131,9 +131,9 @@ class CloserLook:
         """Look for what has grown in the whole heap, and from there for who holds it; whether anything was found."""
         grown = self._unreached.grown(walk, max(4, steps / 2)) if self._unreached is not None else []
         for thing, then in grown[: LOOK.most_unreached]:
-            sizes = [deep_bytes(item, set(), set()) for item in newest(thing, 3)]
-            if (len(thing) - then) * usual_bytes(sizes) >= LOOK.held_frac * rate * steps:
-                lead_to(thing, walk, {id(grown), *map(id, grown)})
+            each = usual_bytes([deep_bytes(item, set(), set()) for item in newest(thing, 3)]) + place_bytes(thing)
+            is_much = (len(thing) - then) * each >= LOOK.held_frac * rate * steps
+            if is_much and lead_to(thing, walk, {id(grown), *map(id, grown)}):
                 self._look.add(thing, then)
                 return True
         return False

@@ -154,7 +154,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             continue  # the cache itself is told
         if then is not None and now is not None and now > then:
             samples, each = _usual_items(node, now - then, steps, known, counted)
-            each += 8 if type(node) in (list, deque) else 100
+            each += place_bytes(node)
             found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, bound_of(node)))
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
@@ -241,6 +241,11 @@ def usual_bytes(sizes: list[float]) -> float:
     """
     some = [size for size in sizes if size > 0.1 * max(sizes)]
     return statistics.fmean(some if 2 * len(some) > len(sizes) else sizes) if sizes else 0.0
+
+
+def place_bytes(container: object) -> int:
+    """What a container takes for each of its items, about."""
+    return 8 if type(container) in (list, deque) else 100
 
 
 def length_of(node: Any) -> int | None:
