@@ -47,6 +47,7 @@ class GrowthThresholds:
         at_end_frac: Of the usual growth: the least in the last two stretches.
         single_rises: Number of single late allocations that may hide a leak behind their size.
         steady_frac: Of the first third's rate: from this on the last third's counts as steady.
+        walk_errors: Standard errors by which the mean rise of a stretch is above 0.
         third_errors, chance_errors: Standard errors by which thirds differ, and by which stretches bring ever less.
         edges, fewest_edges: Stretches in which slowing down is looked for, and the fewest of them in a third.
     """
@@ -64,6 +65,7 @@ class GrowthThresholds:
     single_rises: int = 2
     steady_frac: float = 0.9
     third_errors: float = 4.0
+    walk_errors: float = 2.5
     chance_errors: float = 2.0
     edges: int = 24
     fewest_edges: int = 4
@@ -200,6 +202,8 @@ def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> Rate | None:
     rises = [later[1] - earlier[1] for earlier, later in itertools.pairwise(edges)]
     if min(rises) < -0.25 * grown or max(rises) > GROWTH.most_in_one_frac * grown:
         return None
+    if statistics.fmean(rises) < GROWTH.walk_errors * statistics.stdev(rises) / len(rises) ** 0.5:
+        return None  # what is replaced at random walks up and down
     if _to_the_end(part, rises, grown) and (_in_many_rises(part, grown) or has_stairs(part, grown, most=1.5)):
         return rate
     return None
