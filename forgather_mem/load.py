@@ -16,6 +16,7 @@ from forgather_mem.telemetry.switch import is_switched_off, why_off
 
 if TYPE_CHECKING:
     from forgather_mem.config.policy.policy import Policy
+    from forgather_mem.engine.summary import RunSummary
     from forgather_mem.loops.observed import ObservedLoop
     from forgather_mem.page.report_dict import Report
 
@@ -214,6 +215,8 @@ class WatchedLoop:
         self._loop = loop
         self._quiet = quiet
         self._num_runs = RUNS.num_given
+        self.latest: RunSummary | None = None  # of a training that has begun since
+        RUNS.followers.add(self)
         self.callbacks = tuple(callbacks)
         loop.at_close(self._show)
 
@@ -260,11 +263,10 @@ class WatchedLoop:
 
     def _known(self) -> Report | None:
         """The report of this loop, or of a training that has begun since and tells its own steps."""
-        from forgather_mem.engine.run_of import RUNS
         from forgather_mem.page.report_dict import Report
 
-        other = RUNS.latest if self._num_runs != RUNS.num_given else None
-        return _report_of(self.callbacks, None) or (Report.of(other) if other is not None else None)
+        own = _report_of(self.callbacks, None)
+        return own if own is not None or self.latest is None else Report.of(self.latest)
 
     def _show(self) -> None:
         from forgather_mem.sinks.console import print_line
