@@ -113,7 +113,7 @@ class RuleCallback(TrainerCallback):
 
     def on_train_end(self, args: Args, state: State, control: Control, **objects: object) -> None:
         self._event("train_end", args, state, control, objects)
-        FailureGuard(self.strict).call("the end of a run", self._finish)
+        FailureGuard(self.strict).call("the end of a run", self._finish, state.global_step)
 
     def on_epoch_end(self, args: Any = None, state: Any = None, control: Any = None, **objects: object) -> None:
         """The trainer's event, or the plain call `on_epoch_end(epoch, logs=None)` of a loop without a trainer.
@@ -157,9 +157,10 @@ class RuleCallback(TrainerCallback):
     def _on(self) -> bool:
         return self.enabled and self.failure is None and not is_switched_off()
 
-    def _finish(self) -> None:
+    def _finish(self, step: int) -> None:
         run = self._run
         if run is not None:
+            run.step = step  # a callback may have heard of none since the first
             self._leave_run()
             run.fence.call("the end of a run", run.finish, self)
             if not run.members and not run.closed:  # closing has failed

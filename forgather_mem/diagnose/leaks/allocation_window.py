@@ -39,7 +39,8 @@ class AllocationWindow:
         made: By how many bytes what each line made has grown between the last two readings, as the user's innermost.
         largest: The largest single block of each.
         ran: Bytes by each line of the user's that led to them.
-        has_read: Whether that is all that was handed out.
+        total: The same of all that was made, whoever has called for it.
+        saw_all: Whether that is all that was handed out: it was open at the last reading, too.
     """
 
     def __init__(self, *, opens: bool = True) -> None:
@@ -48,7 +49,8 @@ class AllocationWindow:
         self.largest: Counter[Line] = Counter()
         self.ran: Counter[Line] = Counter()
         self._alive: Counter[Line] = Counter()
-        self.has_read = False
+        self.total = self._total = 0
+        self.saw_all = False
         if self.is_open:
             tracemalloc.start(8)  # frames of each allocation, a guess; each takes a microsecond and more
 
@@ -62,10 +64,11 @@ class AllocationWindow:
 
     def read(self, young: Iterable[object]) -> None:
         """Add up what is alive by line, with the storages of the tensors among these."""
+        self.saw_all = self.is_open
         if not self.is_open:
             return
-        self.has_read = True
         before, self._alive, self.ran = self._alive, Counter(), Counter()
+        total, self._total = self._total, 0
         self.largest.clear()
         for trace in tracemalloc.take_snapshot().traces:
             self._add(trace.traceback, trace.size)
@@ -75,6 +78,7 @@ class AllocationWindow:
             counted |= storages.keys()
             self._add(_trace_of(tensor), sum(storages.values()))
         self.made = Counter({line: size - before[line] for line, size in self._alive.items()})
+        self.total = self._total - total
 
     def close(self) -> None:
         """Stop; what was read remains."""
@@ -103,6 +107,7 @@ class AllocationWindow:
 
     def _add(self, trace: Sequence[Any], size: int) -> None:
         lines = list(dict.fromkeys(_users(trace)))
+        self._total += size if not any(frame.filename.startswith(OURS) for frame in trace[-2:]) else 0
         self.ran.update(dict.fromkeys(lines, size))
         for line in lines[:1]:
             self._alive[line] += size
