@@ -49,6 +49,7 @@ class Plan:
         length: Of its rows, if they have one.
         joined: How many rows of the data set a collator joins into one; 0 if it does not.
         accumulation: Batches in a step.
+        passes: Backward passes in a step.
         reserved_bytes: What torch's allocator would have reserved of a device in the end, by a simulation.
         host_bytes: In a plan for a device, the most that is on the host: data, and what an evaluation gathers.
         phases: The peaks of all phases, in order.
@@ -63,6 +64,7 @@ class Plan:
     length: int | None = None
     joined: int = 0
     accumulation: int = 1
+    passes: int = 1
     reserved_bytes: int
     host_bytes: int = 0
     phases: tuple[PhasePlan, ...]
@@ -130,6 +132,7 @@ def plan_of_log(
     log: StorageLog,
     shape: PlannedShape,
     accumulation: int = 1,
+    passes: int = 1,
     notes: Sequence[str] = (),
     host: StorageLog | None = None,
 ) -> Plan:
@@ -143,6 +146,7 @@ def plan_of_log(
         step=highest.step,
         **shape._asdict(),
         accumulation=accumulation,
+        passes=passes,
         reserved_bytes=reserved_by_allocator(log.events, log.sizes) or 0,
         host_bytes=max((row.bytes for row in _phase_peaks(host)), default=0) if host is not None else 0,
         phases=rows,

@@ -18,9 +18,10 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted, batches_of_longest_rows, largest
+from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted, largest
 from forgather_mem.planning.changes import apply_changes, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
+from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.phases import EnoughSteps, Steps, tell_phases
 from forgather_mem.planning.loop.rounds import MOST_BATCHES, Rounds
 from forgather_mem.planning.loop.stage import Stage
@@ -74,12 +75,13 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
             is_word = value is False and isinstance(getattr(trainer.args, name), str)  # of transformers 5
             object.__setattr__(trainer.args, name, "no" if is_word else value)
     trainer.model_init = None  # it has made the model
-    shapes = _plan_batches(trainer, stage, num_steps, num_epochs)
     # A model that will be sharded is on the host: its shards alone are on a device
     is_whole = not (wanted.on_device and shards_model(trainer))
     optimizers = [] if trainer.optimizer is None else [trainer.optimizer]
     stage.empty([trainer.model], optimizers, alive or AliveThings(), log if is_whole else StorageLog())
-    evaluation = Evaluation(trainer, stage)
+    rounds = Rounds(log)
+    batches = _Batches(trainer, stage, rounds, num_steps, num_epochs)
+    evaluation = Evaluation(trainer, stage, batches)
 
     def at_end(*given: object, **keywords: object) -> None:
         if trainer.args.logging_strategy != "no":
@@ -90,43 +92,46 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
             steps.on_save(*given, **keywords)
 
     generate_first_and_last_tokens(notes)
-    rounds = Rounds(log)
-    steps = Steps(stage, trainer, rounds, at_end)
+    steps = Steps(stage, trainer, rounds, Loaders(batches).are_awaited, at_end)
     trainer.callback_handler.callbacks = [steps]
     tell_phases(stage, [trainer.model], rounds.stepped, hear_calls=True)
     with suppress(EnoughSteps), stage.mode:
         trainer.train()
     notes += rounds.notes()
-    if not shapes and wanted.shape != PlannedShape():
+    if not batches.shapes and wanted.shape != PlannedShape():
         raise PlanError("batches of another size can't be planned: the data loader is not torch's")
-    return stage.plan([trainer.model], largest(shapes), trainer.args.gradient_accumulation_steps)
+    return stage.plan([trainer.model], largest(batches.shapes), batches.each, batches.each)
 
 
-def _plan_batches(trainer: Trainer, stage: Stage, num_steps: int, num_epochs: int) -> list[PlannedShape]:
-    """Let the trainer's data loader make the plan's batches; the shapes of those that it has made.
+class _Batches:
+    """What the data loaders of a Trainer's training are asked for.
 
     Args:
-        trainer: The trainer.
-        stage: Its notes are told which batches they are.
+        trainer: In its training.
+        stage: Where it runs.
+        rounds: Of the training.
         num_steps: Of the training, if that is given; below 1 it has epochs.
         num_epochs: In place of steps.
     """
-    shapes: list[PlannedShape] = []
-    load, arguments = trainer.get_train_dataloader, trainer.args
 
-    def planned() -> object:
-        loader = load()
-        each, most = arguments.gradient_accumulation_steps, None
-        if num_steps > 0:
-            most = num_steps * each
-        elif isinstance(loader.dataset, Sized):
-            most = num_epochs * len(loader)
-        rows, column = arguments.train_batch_size, arguments.length_column_name
-        batches_of_longest_rows(loader, rows, column, stage.wanted.shape, shapes, stage.notes, each, most)
-        return loader
+    passes = skipped = 0  # the loop's end is that of its steps
 
-    trainer.get_train_dataloader = planned
-    return shapes
+    def __init__(self, trainer: Trainer, stage: Stage, rounds: Rounds, num_steps: int, num_epochs: int) -> None:
+        self.log, self.notes, self.wanted, self.rounds = stage.log, stage.notes, stage.wanted.shape, rounds
+        self.each, self._num_steps, self._num_epochs = trainer.args.gradient_accumulation_steps, num_steps, num_epochs
+        self.shapes: list[PlannedShape] = []
+        self.trains, self.again = True, rounds.again
+
+    def most_batches(self, of_epoch: int) -> int:
+        """That come in all."""
+        return self._num_steps * self.each if self._num_steps > 0 else self._num_epochs * of_epoch
+
+    def rounds_of_evaluation(self) -> None:
+        """None: it has as many as it is given."""
+
+    def is_first(self, number: int) -> bool:
+        """Whether this batch belongs to the first step; one is loaded ahead."""
+        return number < self.each and self.rounds.step == 1
 
 
 class Evaluation:
@@ -135,11 +140,13 @@ class Evaluation:
     Args:
         trainer: In its training.
         stage: Where it runs.
+        batches: Told when these are an evaluation's.
     """
 
-    def __init__(self, trainer: Trainer, stage: Stage) -> None:
-        self._trainer, self._mode, self._host, self._notes = trainer, stage.mode, stage.mode.host, stage.notes
-        self._load, self._wanted = trainer.get_eval_dataloader, PlannedShape(None, stage.wanted.shape.length)
+    def __init__(self, trainer: Trainer, stage: Stage, batches: _Batches) -> None:
+        self._trainer, self._mode, self._notes = trainer, stage.mode, stage.notes
+        self._batches, self._host = batches, stage.mode.host
+        self._load = trainer.get_eval_dataloader
         self._every: int | None = trainer.args.eval_accumulation_steps
         self._arrays: list[object] = []
         # How many times as much as one batch leaves is there in place of the batches that are left out
@@ -149,6 +156,7 @@ class Evaluation:
         """Evaluate, in the phase "evaluate"; where that fails it is noted, and not planned."""
         trainer = self._trainer
         self._mode.log.begin("evaluate")
+        self._batches.trains = False
         trainer.get_eval_dataloader = self._few_batches
         if trainer.compute_metrics is not None:
             trainer.compute_metrics = lambda *_, **__: {}  # it asks for values, and is given arrays
@@ -163,12 +171,12 @@ class Evaluation:
         except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same
             self._mode.log.forget()
             self._notes.append(f"The evaluation is not planned: {problem_of(error)}")
+        self._batches.trains = True
 
     def _few_batches(self, *of: object) -> _First:
         """The trainer's loader, of the longest rows, which ends after a few batches."""
         loader, arguments = self._load(*of), self._trainer.args
-        size, column = arguments.eval_batch_size, arguments.length_column_name
-        batches_of_longest_rows(loader, size, column, self._wanted, [], [])
+        size = arguments.eval_batch_size
         # A set that does not tell its length is taken for one of a few batches
         batches = len(loader) if isinstance(loader.dataset, Sized) else _FEW
         chunk = min(self._every or batches, batches)

@@ -223,14 +223,13 @@ def _outlook(trainer: _Trainer, step: int, max_steps: int) -> Outlook:
     for limit in (_resource.RLIMIT_AS, _resource.RLIMIT_DATA):  # the training's own
         _resource.setrlimit(limit, (_resource.getrlimit(limit)[1],) * 2)
     from forgather_mem.planning.batches import Wanted
-    from forgather_mem.planning.private_state import COMPILED
     from forgather_mem.planning.stand_ins import StandIns
     from forgather_mem.planning.trainer import plan_of_trainer
 
     longest = _plan_batches_ahead(trainer, step, max_steps)
     answers = StandIns()
     plan = plan_of_trainer(trainer, Wanted(), None, answers)
-    if answers.conditions or plan.bound == "at most" or COMPILED in plan.notes:
+    if answers.conditions or plan.bound == "at most":
         raise PlanError("less may be enough")
     outlook = _of_plan(plan, trainer)
     return outlook._replace(step=longest) if longest else outlook._replace(training_bytes=0)
@@ -271,24 +270,30 @@ def _plan_batches_ahead(trainer: _Trainer, step: int, max_steps: int) -> int | N
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    from forgather_mem.planning.batches import largest_that_comes, longest_rows, looked_at
+    from forgather_mem.planning.batches import Sizes, largest_of, length_of, looked_at
 
-    args, dataset = trainer.args, trainer.callback_handler.train_dataloader.dataset
+    args: Any = trainer.args
+    dataset: Any = trainer.callback_handler.train_dataloader.dataset
     accumulation: int = args.gradient_accumulation_steps
-    measured = looked_at(dataset, args.length_column_name)
-    longest = longest_rows(dataset, args.train_batch_size, args.length_column_name)
+    sizes: dict[int, Sizes] = {}
+    rows = ([row] for row in range(len(dataset) if isinstance(dataset, Sized) else 0))
+    known = list(looked_at(dataset, rows, sizes))
+    lengths = {row: length_of(of_row) for row, of_row in sizes.items()}
+    if len(set(lengths.values())) < 2 or len(known) < len(dataset):
+        return None
     gc.unfreeze()
     for running in (one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)):
         taken: int = getattr(running, "_send_idx", running._num_yielded)
-        if longest and running._dataset is dataset and taken >= step * accumulation:
+        if running._dataset is dataset and taken >= step * accumulation:
             ahead = list(itertools.islice(running._sampler_iter, max_steps * accumulation - taken))
-            loader = DataLoader(dataset, batch_sampler=ahead, collate_fn=running._collate_fn)
-            coming = largest_that_comes(loader, measured, accumulation, None)
+            later = range(min(accumulation, len(ahead) - 1), len(ahead))
+            coming = largest_of(ahead, sizes, running._collate_fn, dataset, later) if ahead else None
             if coming is None:
                 return None
-            numbers = coming.batches[coming.largest]
-            if len(numbers) * max(measured[row].length for row in numbers) < len(longest.numbers) * longest.length:
+            numbers = ahead[coming.largest]
+            if len(numbers) * max(map(lengths.__getitem__, numbers)) < args.train_batch_size * max(lengths.values()):
                 return None  # it has been, or never comes
+            loader = DataLoader(dataset, batch_sampler=ahead, collate_fn=running._collate_fn)
             trainer.get_train_dataloader = itertools.repeat(loader).__next__
             return (taken + coming.largest) // accumulation + 1
     return None

@@ -88,17 +88,25 @@ class Steps:
         stage: Its log is told of the steps, its notes of callbacks that are left out from where they failed.
         trainer: Whose callbacks are planned, and whose model is trained.
         rounds: Asked whether another step is needed.
+        is_awaited: Whether a batch is.
         at_end: Called after the last step.
     """
 
-    def __init__(self, stage: Stage, trainer: Trainer, rounds: Rounds, at_end: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        trainer: Trainer,
+        rounds: Rounds,
+        is_awaited: Callable[[], bool],
+        at_end: Callable[..., None],
+    ) -> None:
         self._log, self._notes, self._model = stage.log, stage.notes, trainer.model
         self._callbacks = [  # ours and transformers' keep no tensors
             one
             for one in trainer.callback_handler.callbacks
             if not is_our_class(type(one)) and type(one).__module__.split(".")[0] != "transformers"
         ]
-        self._rounds, self._at_end = rounds, at_end
+        self._rounds, self._is_awaited, self._at_end = rounds, is_awaited, at_end
         self._was_last_of_epoch = self._is_after_end = False
 
     def on_train_begin(self, *given: object, **keywords: object) -> None:
@@ -109,7 +117,7 @@ class Steps:
 
     def on_step_end(self, arguments: object, state: _State, *given: object, **keywords: object) -> None:
         self._tell("on_step_end", arguments, state, *given, **keywords)
-        is_last = self._is_after_end or not self._rounds.go_on()
+        is_last = self._is_after_end or not (self._rounds.go_on() or self._is_awaited())
         if is_last and (state.epoch < 1 or self._was_last_of_epoch):
             held_bytes = self._log.alive_bytes()
             if not self._is_after_end:
