@@ -265,35 +265,27 @@ def _plan_batches_ahead(trainer: _Trainer, step: int, max_steps: int) -> int | N
     The child has its own copy of the running sampler, which gives it all of them.
 
     Returns:
-        The step of the largest; None where none is known to come that is as large as any can be.
+        The step of the largest; None where none is known, or all are alike.
     """
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
     from forgather_mem.planning.batches import Sizes, largest_of, length_of, looked_at
 
-    args: Any = trainer.args
     dataset: Any = trainer.callback_handler.train_dataloader.dataset
-    accumulation: int = args.gradient_accumulation_steps
+    accumulation: int = trainer.args.gradient_accumulation_steps
     sizes: dict[int, Sizes] = {}
-    rows = ([row] for row in range(len(dataset) if isinstance(dataset, Sized) else 0))
-    known = list(looked_at(dataset, rows, sizes))
-    lengths = {row: length_of(of_row) for row, of_row in sizes.items()}
-    if len(set(lengths.values())) < 2 or len(known) < len(dataset):
-        return None
     gc.unfreeze()
     for running in (one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)):
         taken: int = getattr(running, "_send_idx", running._num_yielded)
-        if running._dataset is dataset and taken >= step * accumulation:
-            ahead = list(itertools.islice(running._sampler_iter, max_steps * accumulation - taken))
+        if running._dataset is dataset and taken >= step * accumulation and hasattr(dataset, "__getitem__"):
+            coming = itertools.islice(running._sampler_iter, max_steps * accumulation - taken)
+            ahead = list(looked_at(dataset, coming, sizes))
             later = range(min(accumulation, len(ahead) - 1), len(ahead))
-            coming = largest_of(ahead, sizes, running._collate_fn, dataset, later) if ahead else None
-            if coming is None:
+            largest = largest_of(ahead, sizes, running._collate_fn, dataset, later) if ahead else None
+            if largest is None or len(set(map(length_of, sizes.values()))) == 1:
                 return None
-            numbers = ahead[coming.largest]
-            if len(numbers) * max(map(lengths.__getitem__, numbers)) < args.train_batch_size * max(lengths.values()):
-                return None  # it has been, or never comes
             loader = DataLoader(dataset, batch_sampler=ahead, collate_fn=running._collate_fn)
             trainer.get_train_dataloader = itertools.repeat(loader).__next__
-            return (taken + coming.largest) // accumulation + 1
+            return (taken + largest.largest) // accumulation + 1
     return None
