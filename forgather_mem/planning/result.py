@@ -10,7 +10,7 @@ from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.loop.notes import Bound, Note, bound_of_notes
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.storage_log import StorageLog, StorageRequest, Trace
-from forgather_mem.planning.text import bars, evaluation_text
+from forgather_mem.planning.text import bars
 from forgather_mem.telemetry.beside import Beside
 from forgather_mem.units import format_bytes
 
@@ -104,8 +104,9 @@ class Plan:
         bound = "" if self.bound == "exact" else f"{self.bound} "
         batch = f", batch {self.shape()}" if self.shape() else ""
         first = f"Peak {bound}{format_bytes(self.peak_bytes)} of tensors, {self.phase}, step {self.step}{batch}."
-        gathered = evaluation_text(self.peak_bytes, self.parts.get("results", 0), self.host_bytes)
-        return "\n".join([first, *bars(self.parts, self.peak_bytes), *self.notes, *gathered])
+        is_much = self.host_bytes > self.peak_bytes / 2
+        host = [f"On the host there are {format_bytes(self.host_bytes)}."] if is_much else []
+        return "\n".join([first, *bars(self.parts, self.peak_bytes), *self.notes, *host])
 
     def shape(self) -> str:
         """The batch in words: "8 x 512, 2 batches a step"; empty if it is not known."""
