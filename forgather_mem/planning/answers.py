@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 from forgather_mem.engine.settings import settings_of_training
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted
-from forgather_mem.planning.card import CardUse, context_of, reserved_by_allocator, use_of_card
+from forgather_mem.planning.card import CardUse, context_of, use_of_card
 from forgather_mem.planning.changes import ATTENTION
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.isolation.child import WaitsError
@@ -18,7 +18,6 @@ from forgather_mem.planning.loop.script import NOT_HERE, Script
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.search import Search, all_of, largest_plan, side_by_side
-from forgather_mem.planning.storage_log import Trace
 from forgather_mem.planning.text import CardPlan, Most, card_text
 
 Answer = dict[str, object]
@@ -107,19 +106,18 @@ def card_plan(
     def use_of(plan: Plan) -> CardUse:
         return use_of_card(plan.peak_bytes, plan.reserved_bytes, plan.trace, card.bytes, context)
 
-    def fits(peak_bytes: int, trace: Trace) -> bool:
-        room_bytes = card.bytes - context.high_bytes
-        return peak_bytes <= room_bytes and reserved_by_allocator(*trace[:2], room_bytes) is not None
+    def need(plan: Plan) -> int:
+        return use_of(plan).high_bytes
 
     # What does not fit is to have as many rows in a step, so that gradients are there while the later ones are computed
-    is_split = not fits(own.peak_bytes, own.trace) and card.may_split
+    is_split = need(own) > card.bytes and card.may_split
     changes = {"gradient_accumulation_steps": 2} if is_split and own.accumulation == 1 else asked.changes
 
     def of(**size: int) -> Wanted:
         return asked._replace(shape=asked.shape._replace(**size))
 
     def most(first: int, last: int, at: Callable[[int], Wanted], own: Plan | None) -> _Search[Most | None]:
-        found = (yield from largest_plan(at, fits, first, last, own)) if first and last else None
+        found = (yield from largest_plan(at, need, card.bytes, first, last, own)) if first and last else None
         return Most(found[0], use_of(found[1]), found[0] == last not in _UNBOUNDED) if found else None
 
     of_rows = most(rows, card.all_rows, lambda rows: of(rows=rows)._replace(changes=changes), None if is_split else own)
