@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from forgather_mem.planning.private_state import surround
 from forgather_mem.units import MIB
@@ -58,12 +59,27 @@ def packed_rows(rows: torch.Tensor, lengths: torch.Tensor, batch_first: bool) ->
 
 def take_fewer_tokens(notes: list[str]) -> None:
     """From now on, in this process, layers that loop over tokens have more rows instead: they take as much memory."""
-    for name in ("gru", "rnn_tanh", "rnn_relu"):  # an LSTM is one operation
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
         surround(f"torch:_VF.{name}", _in_pieces, notes)
 
 
+def _packed_in_fewer(
+    layer: Callable[..., Tensors], rows: torch.Tensor, of_steps: torch.Tensor, state: Any, *rest: object
+) -> Tensors:
+    """Rows of many lengths: as many in fewer steps."""
+    steps, batch = min(of_steps.numel(), _MOST_TOKENS // 2), int(of_steps[0])
+    each, more = divmod(rows.size(0), steps)
+    fewer = torch.tensor([each + 1] * more + [each] * (steps - more))
+    numbers = torch.arange(int(fewer[0])) % batch
+    state = tree_map_only(torch.Tensor, lambda one: one.index_select(1, numbers), state)
+    result, *last = layer(rows, fewer, state, *rest)
+    return result, *(one.index_select(1, torch.arange(batch) % one.size(1)) for one in last)
+
+
 def _in_pieces(layer: Callable[..., Tensors], rows: torch.Tensor, state: Any, *rest: object) -> Tensors:
-    if not isinstance(rest[0], list):  # they are packed: their lengths are what they are
+    if not isinstance(rest[0], list):
+        return _packed_in_fewer(layer, rows, state, *rest)
+    if not isinstance(state, torch.Tensor):  # an LSTM is one operation
         return layer(rows, state, *rest)
     at = int(cast(bool, rest[-1]))  # where rows have their tokens: 1 if the batch is first
     near = -(-rows.size(at) // _MOST_TOKENS)

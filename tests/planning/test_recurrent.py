@@ -63,4 +63,4 @@ def test_rows_of_many_lengths_are_planned(kind: type[nn.RNNBase]) -> None:
         for _ in range(2):
             step(batch)
     assert plan.notes == ()
-    assert plan.peak_bytes == pytest.approx(real.peak_bytes, rel=0.005)
+    assert plan.peak_bytes == pytest.approx(real.peak_bytes, rel=0.03)
