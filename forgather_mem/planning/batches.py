@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
@@ -146,15 +146,16 @@ def looked_at(dataset: Dataset, batches: Iterable[Sequence[int]], sizes: dict[in
     until_s = time.monotonic() + MEASURE_S
     with _disable_current_modes(), torch.random.fork_rng(devices=[]):  # rows have values, and are read fast
         for batch in batches:
-            for row in batch:
+            is_known = all(isinstance(row, Hashable) for row in batch)  # else a sampler gives more than numbers
+            for row in batch if is_known else ():
                 if row not in sizes:
                     sizes[row] = _sizes_of(dataset[row])
-            if time.monotonic() > until_s:
+            if time.monotonic() > until_s or not is_known:
                 return
             yield batch
 
 
-def length_of(sizes: Sizes) -> int:
+def row_length(sizes: Sizes) -> int:
     """The length of a row that counts: of its tokens, else of the longest list."""
     return sizes.get(_TOKENS, max(sizes.values(), default=0))
 
@@ -165,7 +166,7 @@ def longest_of(sizes: Mapping[int, Sizes], rows: int) -> list[list[int]]:
     A model may leave a mask without padding aside, which those of the training will have.
     """
     names = dict.fromkeys(name for of_row in sizes.values() for name in of_row)
-    ordered = sorted(sizes, key=lambda row: length_of(sizes[row]), reverse=True)
+    ordered = sorted(sizes, key=lambda row: row_length(sizes[row]), reverse=True)
     each = [max(ordered, key=lambda row: sizes[row].get(name, 0)) for name in names]
     found = [*dict.fromkeys([ordered[0], *each, *ordered])]
     longest = [found[place % len(found)] for place in range(rows)]

@@ -270,7 +270,7 @@ def _plan_batches_ahead(trainer: _Trainer, step: int, max_steps: int) -> int | N
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    from forgather_mem.planning.batches import Sizes, largest_of, length_of, looked_at
+    from forgather_mem.planning.batches import Sizes, largest_of, looked_at, row_length
 
     dataset: Any = trainer.callback_handler.train_dataloader.dataset
     accumulation: int = trainer.args.gradient_accumulation_steps
@@ -280,10 +280,10 @@ def _plan_batches_ahead(trainer: _Trainer, step: int, max_steps: int) -> int | N
         taken: int = getattr(running, "_send_idx", running._num_yielded)
         if running._dataset is dataset and taken >= step * accumulation and hasattr(dataset, "__getitem__"):
             coming = itertools.islice(running._sampler_iter, max_steps * accumulation - taken)
-            ahead = list(looked_at(dataset, coming, sizes))
+            ahead: list[Any] = list(looked_at(dataset, coming, sizes))
             later = range(min(accumulation, len(ahead) - 1), len(ahead))
             largest = largest_of(ahead, sizes, running._collate_fn, dataset, later) if ahead else None
-            if largest is None or len(set(map(length_of, sizes.values()))) == 1:
+            if largest is None or len(set(map(row_length, sizes.values()))) == 1:
                 return None
             loader = DataLoader(dataset, batch_sampler=ahead, collate_fn=running._collate_fn)
             trainer.get_train_dataloader = itertools.repeat(loader).__next__

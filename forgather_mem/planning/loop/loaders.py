@@ -23,9 +23,9 @@ from forgather_mem.planning.batches import (
     Sizes,
     collating,
     largest_of,
-    length_of,
     longest_of,
     looked_at,
+    row_length,
 )  # fmt: skip
 from forgather_mem.planning.loop.rounds import Rounds
 from forgather_mem.planning.private_state import surround
@@ -115,7 +115,7 @@ class Loaders:
         coming = itertools.islice(itertools.chain(of_epoch, _of_later_epochs(sampler)), most)
         known = list(looked_at(dataset, coming, sizes))
         is_of_any_size = not isinstance(getattr(sampler, "batch_size", None), int)
-        if not known or not (is_of_any_size or len(set(map(length_of, sizes.values()))) > 1):
+        if not known or not (is_of_any_size or len(set(map(row_length, sizes.values()))) > 1):
             return 0
         if wanted.rows is not None:
             longest = longest_of(sizes, wanted.rows)
