@@ -21,9 +21,8 @@ from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted, largest
 from forgather_mem.planning.changes import apply_changes, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
-from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.phases import EnoughSteps, Steps, tell_phases
-from forgather_mem.planning.loop.rounds import MOST_BATCHES, Rounds
+from forgather_mem.planning.loop.rounds import MOST_BATCHES
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.pretending import tensors_among
@@ -69,7 +68,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
         train_with_ranks(trainer, wanted.ranks, stage.mode, wanted.on_device, notes)
     elif shards_model(trainer):
         raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
-    num_steps, num_epochs = trainer.args.max_steps, math.ceil(trainer.args.num_train_epochs)
+    num_steps, num_epochs = int(trainer.args.max_steps), math.ceil(trainer.args.num_train_epochs)
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
             is_word = value is False and isinstance(getattr(trainer.args, name), str)  # of transformers 5
@@ -79,9 +78,10 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
     is_whole = not (wanted.on_device and shards_model(trainer))
     optimizers = [] if trainer.optimizer is None else [trainer.optimizer]
     stage.empty([trainer.model], optimizers, alive or AliveThings(), log if is_whole else StorageLog())
-    rounds = Rounds(log)
-    batches = _Batches(trainer, stage, rounds, num_steps, num_epochs)
-    evaluation = Evaluation(trainer, stage, batches)
+    evaluation = Evaluation(trainer, stage)
+
+    def most_batches(of_epoch: int) -> int:
+        return num_steps * steps.each if num_steps > 0 else num_epochs * of_epoch
 
     def at_end(*given: object, **keywords: object) -> None:
         if trainer.args.logging_strategy != "no":
@@ -92,46 +92,15 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
             steps.on_save(*given, **keywords)
 
     generate_first_and_last_tokens(notes)
-    steps = Steps(stage, trainer, rounds, Loaders(batches).are_awaited, at_end)
+    steps = Steps(stage, trainer, most_batches, at_end)
     trainer.callback_handler.callbacks = [steps]
-    tell_phases(stage, [trainer.model], rounds.stepped, hear_calls=True)
+    tell_phases(stage, [trainer.model], steps.rounds.stepped, hear_calls=True)
     with suppress(EnoughSteps), stage.mode:
         trainer.train()
-    notes += rounds.notes()
-    if not batches.shapes and wanted.shape != PlannedShape():
+    notes += steps.rounds.notes()
+    if not steps.shapes and wanted.shape != PlannedShape():
         raise PlanError("batches of another size can't be planned: the data loader is not torch's")
-    return stage.plan([trainer.model], largest(batches.shapes), batches.each, batches.each)
-
-
-class _Batches:
-    """What the data loaders of a Trainer's training are asked for.
-
-    Args:
-        trainer: In its training.
-        stage: Where it runs.
-        rounds: Of the training.
-        num_steps: Of the training, if that is given; below 1 it has epochs.
-        num_epochs: In place of steps.
-    """
-
-    passes = skipped = 0  # the loop's end is that of its steps
-
-    def __init__(self, trainer: Trainer, stage: Stage, rounds: Rounds, num_steps: int, num_epochs: int) -> None:
-        self.log, self.notes, self.wanted, self.rounds = stage.log, stage.notes, stage.wanted.shape, rounds
-        self.each, self._num_steps, self._num_epochs = trainer.args.gradient_accumulation_steps, num_steps, num_epochs
-        self.shapes: list[PlannedShape] = []
-        self.trains, self.again = True, rounds.again
-
-    def most_batches(self, of_epoch: int) -> int:
-        """That come in all."""
-        return self._num_steps * self.each if self._num_steps > 0 else self._num_epochs * of_epoch
-
-    def rounds_of_evaluation(self) -> None:
-        """None: it has as many as it is given."""
-
-    def is_first(self, number: int) -> bool:
-        """Whether this batch belongs to the first step; one is loaded ahead."""
-        return number < self.each and self.rounds.step == 1
+    return stage.plan([trainer.model], largest(steps.shapes), steps.each, steps.each)
 
 
 class Evaluation:
@@ -140,12 +109,11 @@ class Evaluation:
     Args:
         trainer: In its training.
         stage: Where it runs.
-        batches: Told when these are an evaluation's.
     """
 
-    def __init__(self, trainer: Trainer, stage: Stage, batches: _Batches) -> None:
+    def __init__(self, trainer: Trainer, stage: Stage) -> None:
         self._trainer, self._mode, self._notes = trainer, stage.mode, stage.notes
-        self._batches, self._host = batches, stage.mode.host
+        self._host = stage.mode.host
         self._load = trainer.get_eval_dataloader
         self._every: int | None = trainer.args.eval_accumulation_steps
         self._arrays: list[object] = []
@@ -156,7 +124,6 @@ class Evaluation:
         """Evaluate, in the phase "evaluate"; where that fails it is noted, and not planned."""
         trainer = self._trainer
         self._mode.log.begin("evaluate")
-        self._batches.trains = False
         trainer.get_eval_dataloader = self._few_batches
         if trainer.compute_metrics is not None:
             trainer.compute_metrics = lambda *_, **__: {}  # it asks for values, and is given arrays
@@ -171,7 +138,6 @@ class Evaluation:
         except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same
             self._mode.log.forget()
             self._notes.append(f"The evaluation is not planned: {problem_of(error)}")
-        self._batches.trains = True
 
     def _few_batches(self, *of: object) -> _First:
         """The trainer's loader, of the longest rows, which ends after a few batches."""

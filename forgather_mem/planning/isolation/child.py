@@ -103,9 +103,18 @@ class BegunChild(Generic[Result]):
 
     def __call__(self) -> Result:
         try:
-            result, problem, lines = pickle.loads(_answer_of(self.pid, self._reader))
-        finally:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            told = _told(self.pid, self._reader)
+        except BaseException:
+            self.end()
+            raise
+        self._leave()
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        if code:
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            raise PlanError(f"the process that planned was {how}")
+        if not told:
+            raise PlanError("the process that planned has ended without an answer")
+        result, problem, lines = pickle.loads(told)
         if problem is not None:
             raise PlanError(problem)
         if self._not_done is not None:
@@ -123,6 +132,9 @@ class BegunChild(Generic[Result]):
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
+        self._leave()
+
+    def _leave(self) -> None:
         os.close(self._reader)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -158,24 +170,6 @@ def without_handlers(end: Callable[[int, object], object] | signal.Handlers = si
             signal.setitimer(timer, *values)
 
     return again
-
-
-def _answer_of(child: int, reader: int) -> bytes:
-    try:
-        told = _told(child, reader)
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
-    finally:
-        os.close(reader)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code:
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        raise PlanError(f"the process that planned was {how}")
-    if not told:
-        raise PlanError("the process that planned has ended without an answer")
-    return told
 
 
 def _told(child: int, reader: int) -> bytes:
