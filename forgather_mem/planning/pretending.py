@@ -174,10 +174,9 @@ class Pretending(TorchDispatchMode):
         """Let the last of the results choose among these."""
         *values, numbers = result if isinstance(result, tuple) else (result,)
         if numbers.nbytes <= _MOST_COMPUTED_BYTES:
-            is_kept = dim is not None and numbers.dim() == of.dim() > 0
-            shape = numbers.shape if is_kept else (*numbers.shape, 1)
+            shape = numbers.shape if numbers.dim() == of.dim() > 0 else (*numbers.shape, 1)
             most = of.numel() if dim is None or not of.dim() else of.size(dim)
-            numbers = self._answers.chosen(shape, dim if is_kept and dim is not None else -1, most).view(numbers.shape)
+            numbers = self._answers.chosen(shape, most).view(numbers.shape)
         return (*values, numbers) if values else numbers
 
     def _with_numbers(self, args: Sequence[Any]) -> Sequence[object]:

@@ -221,14 +221,13 @@ def _outlook(trainer: _Trainer, step: int, max_steps: int) -> Outlook:
     os.nice(19)  # from now on: until then the training copies what it writes
     raise_own_limits()  # the training's
     from forgather_mem.planning.batches import Wanted
-    from forgather_mem.planning.private_state import COMPILED
     from forgather_mem.planning.stand_ins import StandIns
     from forgather_mem.planning.trainer import plan_of_trainer
 
     longest = _plan_batches_ahead(trainer, step, max_steps)
     answers = StandIns()
     plan = plan_of_trainer(trainer, Wanted(), None, answers)
-    if answers.conditions or plan.bound == "at most" or COMPILED in plan.notes:
+    if answers.conditions or plan.bound == "at most":
         raise PlanError("less may be enough")
     outlook = _of_plan(plan, trainer)
     return outlook._replace(step=longest) if longest else outlook._replace(training_bytes=0)
@@ -264,29 +263,27 @@ def _plan_batches_ahead(trainer: _Trainer, step: int, max_steps: int) -> int | N
     The child has its own copy of the running sampler, which gives it all of them.
 
     Returns:
-        The step of the largest; None where none is known to come that is as large as any can be.
+        The step of the largest; None where none is known, or all are alike.
     """
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    from forgather_mem.planning.batches import largest_that_comes, longest_rows, looked_at
+    from forgather_mem.planning.batches import Sizes, largest_of, looked_at, row_length
 
-    args, dataset = trainer.args, trainer.callback_handler.train_dataloader.dataset
-    accumulation: int = args.gradient_accumulation_steps
-    measured = looked_at(dataset, args.length_column_name)
-    longest = longest_rows(dataset, args.train_batch_size, args.length_column_name)
+    dataset: Any = trainer.callback_handler.train_dataloader.dataset
+    accumulation: int = trainer.args.gradient_accumulation_steps
+    sizes: dict[int, Sizes] = {}
     gc.unfreeze()
     for running in (one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)):
         taken: int = getattr(running, "_send_idx", running._num_yielded)
-        if longest and running._dataset is dataset and taken >= step * accumulation:
-            ahead = list(itertools.islice(running._sampler_iter, max_steps * accumulation - taken))
-            loader = DataLoader(dataset, batch_sampler=ahead, collate_fn=running._collate_fn)
-            coming = largest_that_comes(loader, measured, accumulation, None)
-            if coming is None:
+        if running._dataset is dataset and taken >= step * accumulation and hasattr(dataset, "__getitem__"):
+            coming = itertools.islice(running._sampler_iter, max_steps * accumulation - taken)
+            ahead: list[Any] = list(looked_at(dataset, coming, sizes))
+            later = range(min(accumulation, len(ahead) - 1), len(ahead))
+            largest = largest_of(ahead, sizes, running._collate_fn, dataset, later) if ahead else None
+            if largest is None or len(set(map(row_length, sizes.values()))) == 1:
                 return None
-            numbers = coming.batches[coming.largest]
-            if len(numbers) * max(measured[row].length for row in numbers) < len(longest.numbers) * longest.length:
-                return None  # it has been, or never comes
+            loader = DataLoader(dataset, batch_sampler=ahead, collate_fn=running._collate_fn)
             trainer.get_train_dataloader = itertools.repeat(loader).__next__
-            return (taken + coming.largest) // accumulation + 1
+            return (taken + largest.largest) // accumulation + 1
     return None

@@ -57,26 +57,23 @@ class GoesOn(BaseException):
         self.given = given
 
 
-def in_a_child(function: Callable[[], Result], most_s: float = _MOST_S, not_done: Lines | None = None) -> Result:
+def in_a_child(function: Callable[[], Result], not_done: Lines | None = None) -> Result:
     """The result of the function, which must be picklable; this process stays as it was.
 
     The child prints nothing and runs on one thread: threads of the parent do not exist in it.
 
     Args:
         function: Called there.
-        most_s: The child is killed after so many seconds.
         not_done: Gets the lines that would have acted on something.
 
     Raises:
         PlanError: if the function raised anything, if the child was killed, or has not ended in time.
         GoesOn: in the child, if the function did.
     """
-    return begun_in_a_child(function, most_s, not_done)()
+    return begun_in_a_child(function, not_done)()
 
 
-def begun_in_a_child(
-    function: Callable[[], Result], most_s: float = _MOST_S, not_done: Lines | None = None
-) -> BegunChild[Result]:
+def begun_in_a_child(function: Callable[[], Result], not_done: Lines | None = None) -> BegunChild[Result]:
     """The same, begun: several children run side by side."""
     # Of a plan's own folder: its process changes no other
     scratch = tempfile.mkdtemp(dir=os.environ.get(PLAN))
@@ -92,7 +89,7 @@ def begun_in_a_child(
         finally:
             FIRST_IN_CHILD.clear()
     os.close(writer)
-    return BegunChild(child, reader, scratch, most_s, not_done)
+    return BegunChild(child, reader, scratch, not_done)
 
 
 class BegunChild(Generic[Result]):
@@ -102,15 +99,23 @@ class BegunChild(Generic[Result]):
         pid: Its process.
     """
 
-    def __init__(self, pid: int, reader: int, scratch: str, most_s: float, not_done: Lines | None) -> None:
-        self.pid, self._reader, self._scratch = pid, reader, scratch
-        self._most_s, self._not_done = most_s, not_done
+    def __init__(self, pid: int, reader: int, scratch: str, not_done: Lines | None) -> None:
+        self.pid, self._reader, self._scratch, self._not_done = pid, reader, scratch, not_done
 
     def __call__(self) -> Result:
         try:
-            result, problem, lines = pickle.loads(_answer_of(self.pid, self._reader, self._most_s))
-        finally:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            told = _told(self.pid, self._reader)
+        except BaseException:
+            self.end()
+            raise
+        self._leave()
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        if code:
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            raise PlanError(f"the process that planned was {how}")
+        if not told:
+            raise PlanError("the process that planned has ended without an answer")
+        result, problem, lines = pickle.loads(told)
         if problem is not None:
             raise PlanError(problem)
         if self._not_done is not None:
@@ -128,6 +133,9 @@ class BegunChild(Generic[Result]):
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
+        self._leave()
+
+    def _leave(self) -> None:
         os.close(self._reader)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -165,28 +173,10 @@ def without_handlers(end: Callable[[int, object], object] | signal.Handlers = si
     return again
 
 
-def _answer_of(child: int, reader: int, most_s: float) -> bytes:
-    try:
-        told = _told(child, reader, most_s)
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
-    finally:
-        os.close(reader)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code:
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        raise PlanError(f"the process that planned was {how}")
-    if not told:
-        raise PlanError("the process that planned has ended without an answer")
-    return told
-
-
-def _told(child: int, reader: int, most_s: float) -> bytes:
+def _told(child: int, reader: int) -> bytes:
     """All that the child writes, until it closes its end."""
     parts: list[bytes] = []
-    waits, until_s = select.poll(), time.monotonic() + most_s
+    waits, until_s = select.poll(), time.monotonic() + _MOST_S
     waits.register(reader, select.POLLIN)
     used, since_s = b"", time.monotonic()
     while (now_s := time.monotonic()) < until_s:
@@ -199,7 +189,7 @@ def _told(child: int, reader: int, most_s: float) -> bytes:
             since_s = now_s
         elif now_s - since_s > _IDLE_S:
             raise WaitsError("it waits for a thread, another process or input, which a plan does not have")
-    raise PlanError(f"planning has not ended after {most_s:,.0f} s")
+    raise PlanError(f"planning has not ended after {_MOST_S:,.0f} s")
 
 
 def _processor_time_of(pid: int) -> bytes:

@@ -202,6 +202,18 @@ class Loop:
             return 0 if self.skipped else self.rounds.step
         return min(STEPS, self.passes + 1 - self.skipped)
 
+    def most_batches(self, of_epoch: int) -> int:
+        """That come: nobody knows of another epoch."""
+        return of_epoch
+
+    def rounds_of_evaluation(self) -> Rounds | None:
+        """Of a loader's batches that are met here, unless they are trained with."""
+        return None if self.trains else Rounds(self.log)
+
+    def is_first(self, _: int) -> bool:
+        """Whether a batch belongs to the first step."""
+        return self.rounds.step == 1
+
     def has_stepped(self) -> bool:
         """Whether a backward pass or an optimizer was planned."""
         return not {"backward", "optimizer"}.isdisjoint(one.phase for one in self.log.stretches if one.step)
@@ -327,7 +339,8 @@ class Loop:
         before = f"an error: {problem_of(error)}" if error is not None else before
         self.notes += [not_through(f"{before}.")] if before else []
         self.notes += self.rounds.notes() if self.rounds.optimizers else []
-        return self._stage.plan(self._models, largest(self.shapes or self._given))
+        batches = self.each * max(1, len(self.shapes) // max(1, self.passes))
+        return self._stage.plan(self._models, largest(self.shapes or self._given), batches, self.each)
 
 
 def _of_optimizers(optimizers: Iterable[Optimizer]) -> set[int]:
