@@ -121,9 +121,9 @@ class _Adapted:
         self._num_useless = 0 if has_paid else self._num_useless + 1
         self._wait()
         if self._num_useless == LIMITS.tries:
-            self._tell(moment.run, outcome)
+            self._emit_unpaid(moment.run, outcome)
 
-    def _tell(self, run: RunInfo, outcome: Outcome) -> None:
+    def _emit_unpaid(self, run: RunInfo, outcome: Outcome) -> None:
         again = f", of which {format_bytes(outcome.retaken_bytes)} was allocated again" if outcome.retaken_bytes else ""
         text = (
             f"{type(self._named).__name__} does not pay off: the call at step {outcome.step} took "

@@ -187,7 +187,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     is_between = report.steps > 0 and killed.phase == "other"
     between = f"killed {_between(report)}: in a callback, or in code between steps"
     if planned is None:
-        return replace(killed, in_use=_told(report, killed), why_now=f"{between}." if is_between else None)
+        return replace(killed, in_use=_measured(report, killed), why_now=f"{between}." if is_between else None)
     beside = report.host.limit_bytes - planned.room_bytes
     others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
@@ -209,7 +209,7 @@ def others_bytes_of(killed: KilledReport) -> int:
     return max(children, (killed.used_bytes or 0) - (killed.process_bytes or 0))
 
 
-def _told(report: RunReport, killed: KilledReport) -> dict[str, int]:
+def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     """By what was measured: the training's own, what there was before it, and what has come since."""
     host, of = report.host, report.breakdown
     limit_bytes = host.limit_bytes - others_bytes_of(killed)

@@ -115,13 +115,13 @@ class _FirstStep:
         if self._loop is not None or self._failed or run_session.is_off():  # in a plan's child
             return self._loop
         with self._lock:  # another thread may take its first step now
-            if self._loop is None and not _is_told_of():
+            if self._loop is None and not _is_watched():
                 self._loop = FailureGuard().call("run", _observed_loop)
                 self._failed = self._loop is None
         return self._loop
 
 
-def _is_told_of() -> bool:
+def _is_watched() -> bool:
     """Whether another training of ours runs, or `watch()` was called."""
     known = sys.modules.get("forgather_mem.engine.run_of")
     observed = sys.modules.get("forgather_mem.loops.observed")

@@ -41,7 +41,9 @@ _Judgement = tuple[int, str]  # an exit code, and a sentence about it
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:
+def report_outcome(
+    folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler
+) -> int:
     """Write the reports of all trainings, print the worst one, and judge the limits that the user set.
 
     Returns:

@@ -81,7 +81,7 @@ class OwnLoop:
         arguments = {**dict.fromkeys(names, self.rows), "gradient_accumulation_steps": self.accumulation}
         return replace(settings_of(None, next(iter(self._models), None)), arguments=arguments, is_trainers=False)
 
-    def told(self, change: Change) -> Change:
+    def with_line(self, change: Change) -> Change:
         """The change as the user writes it, with the line at which the loader is made whose batches are smaller."""
         lines = {getattr(one, MADE_AT, None) for one in self._loaders if getattr(one, _ROWS, None) == self.rows}
         place = f" (DataLoader at {next(iter(lines))})" if len(lines := lines - {None}) == 1 else ""

@@ -119,7 +119,7 @@ class PlannedRemedies:
             fits = planner.first_that_fits(ladder)
         except PlanError:
             return
-        told = [loop.told(change) if loop else change for change in (fits or ladder[-1],)]
+        told = [loop.with_line(change) if loop else change for change in (fits or ladder[-1],)]
         if fits is not None:
             self.changes.extend(told)
         if is_kind:

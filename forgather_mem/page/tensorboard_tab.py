@@ -106,7 +106,7 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
             return data
         readings = readings_of_series(series_of_tags(scalars))
         if report is not None:
-            return page_data(report, readings, name=run) | _said_alone(report)
+            return page_data(report, readings, name=run) | _one_of_several_ranks(report)
         data = page_data(report_of_tags(scalars), readings, name=run)
         return data | {"script": run, "verdict": _NO_REPORT, "text": _NO_REPORT}
 
@@ -130,7 +130,7 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
         return found if "stacks" in found else None
 
 
-def _said_alone(report: RunReport) -> Json:
+def _one_of_several_ranks(report: RunReport) -> Json:
     """What the page says instead of one rank's verdict on a run of several."""
     kind, verdict, _ = headline(report)
     if report.run.world_size == 1 or report.ranks is not None:

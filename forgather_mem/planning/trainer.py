@@ -21,7 +21,7 @@ from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted, largest
 from forgather_mem.planning.changes import apply_changes, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
-from forgather_mem.planning.loop.phases import EnoughSteps, Steps, tell_phases
+from forgather_mem.planning.loop.phases import EnoughSteps, Steps, mark_phases
 from forgather_mem.planning.loop.rounds import MOST_BATCHES
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings
@@ -94,7 +94,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
     generate_first_and_last_tokens(notes)
     steps = Steps(stage, trainer, most_batches, at_end)
     trainer.callback_handler.callbacks = [steps]
-    tell_phases(stage, [trainer.model], steps.rounds.stepped, hear_calls=True)
+    mark_phases(stage, [trainer.model], steps.rounds.stepped, hear_calls=True)
     with suppress(EnoughSteps), stage.mode:
         trainer.train()
     notes += steps.rounds.notes()

@@ -51,7 +51,7 @@ def syntax_error_of(rendered: Rendered, path: str, error: Exception) -> Template
         number = min(at.line, len(lines) - 1)
         found = _tab(lines, number) or _nearly(lines, number) or _missing_colon(lines, number)
         found = found or _misplaced(lines, number, str(error.problem))
-        found = found or _as_said(error, at if at.line < len(lines) else error.context_mark or at)
+        found = found or _as_the_parser_says(error, at if at.line < len(lines) else error.context_mark or at)
     found = found or _unreadable(rendered.text, error)
     line = lines[found.number] if found.number < len(lines) else ""
     message, hint = found.message, found.hint
@@ -123,7 +123,7 @@ def _levels(above: Sequence[str]) -> Iterator[int]:
             return
 
 
-def _as_said(error: yaml.MarkedYAMLError, at: yaml.Mark) -> _Mistake:
+def _as_the_parser_says(error: yaml.MarkedYAMLError, at: yaml.Mark) -> _Mistake:
     """What the parser says, where it says it; of what is not closed where it begins."""
     said = ", ".join(str(part) for part in (error.context, error.problem) if part)
     if "scanning a tag" in said:

@@ -187,7 +187,7 @@ class LeakWatch:
             if run.step > look.step:
                 found = look.finish(run.step, self._rate, self._first_step)
                 self._saw_python = look.saw_python
-                self._suspects = max(found, self._suspects, key=_told)
+                self._suspects = max(found, self._suspects, key=_is_known)
         finally:
             look.drop()
         del look  # its numbers are given back
@@ -268,7 +268,7 @@ def _print(run: RunInfo, text: str) -> None:
     run.print_line(textwrap.fill(f"forgather-mem: step {run.step:,}: {text}", 80, subsequent_indent=indent))
 
 
-def _told(suspects: Sequence[Suspect]) -> tuple[bool, bool]:
+def _is_known(suspects: Sequence[Suspect]) -> tuple[bool, bool]:
     """What these suspects tell: a holder, and a line."""
     return any(one.held_by for one in suspects), any(one.allocated_at for one in suspects[:1])
 

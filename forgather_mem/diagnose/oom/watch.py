@@ -69,7 +69,7 @@ class OutOfMemoryWatch:
         run.watch_phases(self)
         run.watch_batches(self._see)
         run.watch_failure(self._failed)
-        run.at_close(self._tell)
+        run.at_close(self._report)
         if self._snapshot is not None:
             self._snapshot.start()
 
@@ -132,9 +132,9 @@ class OutOfMemoryWatch:
             self._largest = batch.size, self._batch_of.sizes
         if batch is not None and batch.size > _LARGER * self._told_size:  # before it runs: it may be the last
             self._told_size = batch.size
-            self._tell_batch(batch, self._batch_of.sizes)
+            self._emit_batch(batch, self._batch_of.sizes)
 
-    def _tell_batch(self, batch: Batch, sizes: str) -> None:
+    def _emit_batch(self, batch: Batch, sizes: str) -> None:
         shape = {"batch.rows": batch.rows, "batch.length": batch.length, "batch.sizes": sizes}
         settings = {name: str(size) for name, size in shape.items() if size}
         self._run.emit(Finding(kind="settings", step=self._run.step, text="settings", data=settings))
@@ -179,7 +179,7 @@ class OutOfMemoryWatch:
         failure.step, failure.steps_done = step + (in_step and step == run.step), step - self._first_step
         if phase in STEP_PHASES and phase != "data" and uses.batch is not None:  # in that it does not exist yet
             failure.batch = uses.batch
-            self._tell_batch(uses.batch, self._batch_of.sizes)
+            self._emit_batch(uses.batch, self._batch_of.sizes)
         failure.largest = uses.largest
         look_at_memory(
             failure,
@@ -198,21 +198,21 @@ class OutOfMemoryWatch:
         step = getattr(getattr(self._run.trainer(), "state", None), "global_step", None)
         return step if isinstance(step, int) else 0
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Called after all works have ended, so that the verdict about leaks exists."""
         run, uses, failure = self._run, self.uses, self._failure
         if failure is None and uses.largest is not None:
-            self._tell_batch(uses.largest, self._largest[1])
+            self._emit_batch(uses.largest, self._largest[1])
         if self._unexamined is not None:
-            self._tell_failure(*self._unexamined, ())
+            self._emit_failure(*self._unexamined, ())
         elif failure is not None:
             from forgather_mem.diagnose.oom.explanation import explained, sentence
 
             run.reach(self._first_step + failure.steps_done)
             oom, advice = explained(failure, run.told.leak, self._settings)
-            self._tell_failure(oom, sentence(failure), advice)
+            self._emit_failure(oom, sentence(failure), advice)
 
-    def _tell_failure(self, oom: OomReport, text: str, advice: Sequence[Change]) -> None:
+    def _emit_failure(self, oom: OomReport, text: str, advice: Sequence[Change]) -> None:
         from forgather_mem.telemetry.report_schema import to_dict
 
         run = self._run

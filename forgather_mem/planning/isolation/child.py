@@ -38,7 +38,7 @@ _resource = installed("resource")
 _ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
 _IDLE_S = 10.0  # without any processor time: longer than any read of data that was seen; a slower disk is refused
-Tell = Callable[[object, BaseException | None], NoReturn]
+GiveAnswer = Callable[[object, BaseException | None], NoReturn]
 
 
 class WaitsError(PlanError):
@@ -52,7 +52,7 @@ class GoesOn(BaseException):
         given: Called with what tells the parent, once, the result or the error, and ends the child.
     """
 
-    def __init__(self, given: Callable[[Tell], None]) -> None:
+    def __init__(self, given: Callable[[GiveAnswer], None]) -> None:
         super().__init__()
         self.given = given
 
@@ -85,7 +85,7 @@ def begun_in_a_child(function: Callable[[], Result], not_done: Lines | None = No
             child = os.fork()
             if not child:
                 os.close(reader)
-                _answer(function, partial(_tell, writer, lines))
+                _answer(function, partial(_write_answer, writer, lines))
         finally:
             FIRST_IN_CHILD.clear()
     os.close(writer)
@@ -104,7 +104,7 @@ class BegunChild(Generic[Result]):
 
     def __call__(self) -> Result:
         try:
-            told = _told(self.pid, self._reader)
+            told = _read_answer(self.pid, self._reader)
         except BaseException:
             self.end()
             raise
@@ -173,7 +173,7 @@ def without_handlers(end: Callable[[int, object], object] | signal.Handlers = si
     return again
 
 
-def _told(child: int, reader: int) -> bytes:
+def _read_answer(child: int, reader: int) -> bytes:
     """All that the child writes, until it closes its end."""
     parts: list[bytes] = []
     waits, until_s = select.poll(), time.monotonic() + _MOST_S
@@ -197,7 +197,7 @@ def _processor_time_of(pid: int) -> bytes:
         return b" ".join(file.read().rpartition(b") ")[2].split()[11:13])
 
 
-def _answer(function: Callable[[], object], tell: Tell) -> None:
+def _answer(function: Callable[[], object], give_answer: GiveAnswer) -> None:
     error: Exception | None = None
     try:
         _prepare()
@@ -205,15 +205,15 @@ def _answer(function: Callable[[], object], tell: Tell) -> None:
             result = function()
         except Exception as raised:  # noqa: BLE001  # the training's own: the parent tells it
             result, error = None, raised
-        tell(result, error)
+        give_answer(result, error)
     except GoesOn as goes_on:
-        goes_on.given(tell)
+        goes_on.given(give_answer)
         raise
     except BaseException:  # noqa: BLE001  # no exit handler of the parent's, no flush of its buffers
         os._exit(1)
 
 
-def _tell(writer: int, not_done: Lines, result: object, error: BaseException | None = None) -> NoReturn:
+def _write_answer(writer: int, not_done: Lines, result: object, error: BaseException | None = None) -> NoReturn:
     code = 1
     try:
         problem = None

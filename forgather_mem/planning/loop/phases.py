@@ -29,7 +29,7 @@ from forgather_mem.source.source_lines import is_our_class
 _NUMBERS = {"on_log": "logs", "on_evaluate": "metrics"}
 
 
-def tell_phases(
+def mark_phases(
     stage: Stage, models: Iterable[torch.nn.Module], then: Callable[[torch.optim.Optimizer], None], hear_calls: bool
 ) -> None:
     """The call of a model begins "forward", `backward()` "backward"; then it is "optimizer" until the next call.
@@ -130,10 +130,10 @@ class Steps:
         for tensor in (*self._model.parameters(), *self._model.buffers()):  # as shards, where they are sharded
             self.log.saw(tensor, "parameters")
         self.log.begin("data")
-        self._tell("on_train_begin", *given, **keywords)
+        self._fire("on_train_begin", *given, **keywords)
 
     def on_step_end(self, arguments: object, state: _State, *given: object, **keywords: object) -> None:
-        self._tell("on_step_end", arguments, state, *given, **keywords)
+        self._fire("on_step_end", arguments, state, *given, **keywords)
         is_last = self._is_after_end or not (self.rounds.go_on() or self._loaders.are_awaited())
         if is_last and (state.epoch < 1 or self._was_last_of_epoch):
             held_bytes = self.log.alive_bytes()
@@ -151,9 +151,9 @@ class Steps:
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):
             raise AttributeError(name)
-        return partial(self._tell, name)
+        return partial(self._fire, name)
 
-    def _tell(self, event: str, arguments: object, *of_training: object, **keywords: object) -> None:
+    def _fire(self, event: str, arguments: object, *of_training: object, **keywords: object) -> None:
         """The state of the training, and what is to be done next, are copies."""
         numbers = _NUMBERS.get(event)
         if numbers is not None:  # whatever is asked for is one

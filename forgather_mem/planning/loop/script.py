@@ -27,10 +27,10 @@ from forgather_mem.planning.batches import (
     resized,
     shape_of,
 )  # fmt: skip
-from forgather_mem.planning.highest import Told
-from forgather_mem.planning.isolation.child import GoesOn, Tell
+from forgather_mem.planning.highest import Attempt
+from forgather_mem.planning.isolation.child import GiveAnswer, GoesOn
 from forgather_mem.planning.loop.loaders import Loaders
-from forgather_mem.planning.loop.phases import tell_phases
+from forgather_mem.planning.loop.phases import mark_phases
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings, Emptied, roots
@@ -74,10 +74,10 @@ class Script:
         loop = Loop(Stage(wanted, answers))
         loop.find(alive or AliveThings(), self.is_late)
 
-        def begin(tell: Tell) -> None:
+        def begin(give_answer: GiveAnswer) -> None:
             atexit.register(loop.end)
             sys.excepthook = lambda _, error, __: loop.end(error=error)
-            loop.begin(tell)
+            loop.begin(give_answer)
 
         raise GoesOn(begin)
 
@@ -104,8 +104,8 @@ def plan_function(
     loop = Loop(stage, models, optimizers)
     loop.shapes.append(shape_of(batch))
 
-    def begin(tell: Tell) -> None:
-        loop.begin(tell)
+    def begin(give_answer: GiveAnswer) -> None:
+        loop.begin(give_answer)
         try:
             while not loop.is_through():
                 stage.log.begin("forward", loop.step)
@@ -180,10 +180,10 @@ class Loop:
         self.is_certain, self.skipped = is_late, int(is_late or self.wanted != PlannedShape())
         self._loaders = Loaders(self, alive.all_of(_BaseDataLoaderIter))
 
-    def begin(self, tell: Tell) -> None:
-        """Compute nothing from now on, until the script ends or it is enough: then tell the parent."""
-        self._tell = tell
-        tell_phases(self._stage, self._models, self._stepped, hear_calls=False)
+    def begin(self, give_answer: GiveAnswer) -> None:
+        """Compute nothing from now on, until the script ends or it is enough: then answer the parent."""
+        self._give_answer = give_answer
+        mark_phases(self._stage, self._models, self._stepped, hear_calls=False)
         register_optimizer_step_pre_hook(self._steps)
         around_passes(self._pass, self.notes)
         replace("torch.utils:swap_tensors", lambda _: swap, self.notes)  # `Module.to`: it refuses weights in use
@@ -254,7 +254,7 @@ class Loop:
             problem = str(refused)
         # Where this is no training other answers don't help
         answers = StandIns() if problem == NOT_HERE else self._answers
-        self._tell(Told(plan, problem, answers), None)
+        self._give_answer(Attempt(plan, problem, answers), None)
 
     def _steps(self, *_: object) -> None:
         self._is_stepping = True
