@@ -28,7 +28,7 @@ from forgather_mem.page.data import Json, page_data
 from forgather_mem.page.following import FollowedRun
 from forgather_mem.page.html import ASSETS, asset
 from forgather_mem.page.readings import readings_of_series
-from forgather_mem.page.tables import headline
+from forgather_mem.page.tables import BADGES, headline
 from forgather_mem.reporting.build import FILE_NAME, rank_reports
 from forgather_mem.reporting.from_events import report_of_tags, series_of_tags
 from forgather_mem.telemetry.report import RunReport
@@ -135,7 +135,8 @@ def _one_of_several_ranks(report: RunReport) -> Json:
     kind, verdict, _ = headline(report)
     if report.run.world_size == 1 or report.ranks is not None:
         return {}
-    return {"kind": "unknown" if kind == "well" else kind, "verdict": escape_controls(_ALONE + verdict)}
+    kind = "unknown" if kind == "well" else kind
+    return {"kind": kind, "badge": BADGES[kind], "verdict": escape_controls(_ALONE + verdict)}
 
 
 def _file(name: str, environ: Environ) -> str:

@@ -77,11 +77,11 @@ def test_a_smaller_batch_is_told_with_the_line_of_the_only_loader_that_has_it() 
     for loader, line in zip(loaders, (5, 5, 8), strict=True):
         setattr(loader, MADE_AT, f"train.py:{line}")
     change = Change(text="", set={"per_device_train_batch_size": 8, "gradient_accumulation_steps": 3})
-    told = loop_of().told(change)
+    told = loop_of().with_line(change)
     assert told.text == "batch size 8 (DataLoader at train.py:5), gradients of 3 batches in each step"
     assert told.set == {}
     setattr(loaders[1], MADE_AT, "train.py:9")
-    assert loop_of().told(change).text == "batch size 8, gradients of 3 batches in each step"
+    assert loop_of().with_line(change).text == "batch size 8, gradients of 3 batches in each step"
 
 
 def test_what_nobody_can_change_for_the_user_is_not_planned() -> None:

@@ -225,12 +225,13 @@ def test_readings_are_rare(run: Run, read: Read) -> None:
 
 
 def test_a_process_of_ours_that_plans_is_no_child_of_the_training(probe: Work, read: Read) -> None:
+    before = reading(read, probe)["host/other_children"]  # of multiprocessing, where another test has started it
     begun = begun_in_a_child(lambda: time.sleep(60))
     try:
         deadline_s = time.monotonic() + 20
         while not is_named(Path(f"/proc/{begun.pid}"), PLANNER):
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
-        assert reading(read, probe)["host/other_children"] == 0
+        assert reading(read, probe)["host/other_children"] == before
     finally:
         begun.end()
