@@ -313,7 +313,7 @@ import multiprocessing
 def label(number): return torch.full((16,), number % 10)
 with multiprocessing.get_context("fork").Pool(2) as pool:
     print("pool", *[process.pid for process in pool._pool])
-    for labels in pool.imap(label, range(100)):
+    for labels in pool.imap(label, range(3)):
         step(torch.randn(16, 64), labels)
 """
     (tmp_path / "train.py").write_text(HEAD + LOOP + pool)
