@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from forgather_mem.planning.batches import PlannedShape, Trainer
 from forgather_mem.planning.loop.loaders import Loaders
-from forgather_mem.planning.loop.rounds import Rounds
+from forgather_mem.planning.loop.rounds import MOST_BATCHES, Rounds
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.private_state import around_passes
@@ -76,6 +76,7 @@ class _State(Protocol):
     """Of a Trainer's training."""
 
     epoch: float
+    num_train_epochs: int
 
 
 class EnoughSteps(BaseException):
@@ -118,6 +119,7 @@ class Steps:
             if not is_our_class(type(one)) and type(one).__module__.split(".")[0] != "transformers"
         ]
         self._was_last_of_epoch = self._is_after_end = False
+        self._epoch = 1  # the next whose beginning callbacks have not heard of
 
     def is_first(self, number: int) -> bool:
         """Whether this batch belongs to the first step; one is loaded ahead."""
@@ -134,7 +136,8 @@ class Steps:
 
     def on_step_end(self, arguments: object, state: _State, *given: object, **keywords: object) -> None:
         self._fire("on_step_end", arguments, state, *given, **keywords)
-        is_last = self._is_after_end or not (self.rounds.go_on() or self._loaders.are_awaited())
+        goes_on = self.rounds.go_on() or self._loaders.are_awaited()
+        is_last = self._is_after_end or not (goes_on or self._trains_more_later(arguments, state, *given, **keywords))
         if is_last and (state.epoch < 1 or self._was_last_of_epoch):
             held_bytes = self.log.alive_bytes()
             if not self._is_after_end:
@@ -147,6 +150,18 @@ class Steps:
         # The last step of an epoch has fewer batches, and none loaded ahead: the next one belongs to it, too
         self._was_last_of_epoch = is_last
         self.log.begin("data", self.rounds.step)
+
+    def _trains_more_later(self, arguments: object, state: _State, *given: object, **keywords: object) -> bool:
+        """Whether a callback of the user's lets more be trained in a later epoch: another round is to come then."""
+        while self._callbacks and self._epoch < min(MOST_BATCHES, state.num_train_epochs):
+            later = copy.copy(state)
+            later.epoch = self._epoch
+            self._epoch += 1
+            self._fire("on_epoch_begin", arguments, later, *given, **keywords)
+            if self.rounds.trains_more():
+                self.again()
+                return True
+        return False
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):

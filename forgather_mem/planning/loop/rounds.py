@@ -34,7 +34,7 @@ class Rounds:
     def __init__(self, log: StorageLog, optimizers: Iterable[Optimizer] = ()) -> None:
         # Of each the bytes of its state, -1 until it has stepped; nothing is kept by it
         self._state_bytes, self._wait_for = WeakKeyDictionary[Optimizer, int](), WeakSet[Optimizer]()
-        self._log, self._kept_bytes = log, 0
+        self._log, self._kept_bytes, self._num_trained = log, 0, 0
         self._batches = 0
         for optimizer in optimizers:
             self.add(optimizer)
@@ -72,8 +72,12 @@ class Rounds:
         return 2 if has_stepped else 1
 
     def grows(self) -> bool:
-        """Whether more is kept than at any batch before."""
-        return 1000 * (self._log.alive_bytes() - self._kept_bytes) > self._kept_bytes
+        """Whether more is kept, or trained, than at any batch before."""
+        return 1000 * (self._log.alive_bytes() - self._kept_bytes) > self._kept_bytes or self.trains_more()
+
+    def trains_more(self) -> bool:
+        """Whether more parameters are trained than at any batch before, as where layers are unfrozen."""
+        return self._trained() > self._num_trained
 
     def go_on(self) -> bool:
         """Whether another batch is to be planned; asked before each, where the one before it is through."""
@@ -81,8 +85,13 @@ class Rounds:
         kept_bytes = self._log.alive_bytes()
         is_little = 1000 * (kept_bytes - self._kept_bytes) <= kept_bytes  # losses in a list
         self._kept_bytes = max(self._kept_bytes, kept_bytes)
+        self._num_trained = max(self._num_trained, self._trained())
         is_through = (self._state_bytes or self._batches > STEPS) and not self._wait_for and is_little
         return not is_through and self._batches <= MOST_BATCHES
+
+    def _trained(self) -> int:
+        groups = (group["params"] for one in self._state_bytes for group in one.param_groups)
+        return sum(weight.requires_grad for group in groups for weight in group)
 
     def notes(self) -> list[Note]:
         """What has not come to an end."""
