@@ -47,7 +47,12 @@ def test_the_peak_is_that_of_each_of_two_ranks(tmp_path: Path, arguments: dict[s
     [
         {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}},
         pytest.param(
-            {"fsdp": True, "fsdp_config": {"activation_checkpointing": True}, "eval_strategy": "steps", "eval_steps": 2},
+            {
+                "fsdp": True,
+                "fsdp_config": {"activation_checkpointing": True},
+                "eval_strategy": "steps",
+                "eval_steps": 2,
+            },
             marks=pytest.mark.soak,
         ),
     ],

@@ -52,6 +52,17 @@ def test_a_training_after_a_plan_is_bit_identical(tmp_path: Path) -> None:
     assert fingerprint(planned) == fingerprint(plain)
 
 
+class Unfreezes(TrainerCallback):
+    def on_epoch_begin(self, _: object, state: Any, *given: object, model: Any, **keywords: object) -> None:
+        model.get_input_embeddings().requires_grad_(state.epoch >= 1)
+
+
+def test_what_is_trained_from_a_later_epoch_on_is_planned(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, [Unfreezes()], max_steps=-1, num_train_epochs=2)
+    planned = peak_of_steps(forgather_mem.plan(trainer))
+    assert 0.99 * (real := real_peak_bytes(trainer)) <= planned <= 1.02 * real
+
+
 class Averages(TrainerCallback):
     """Keeps averaged weights."""
 
