@@ -52,24 +52,6 @@ def last_of(failed: FailedTraining, trainer: Trainer) -> dict[str, object]:
     return list(remedies_for(failed, trainer))[-1]
 
 
-@pytest.mark.soak  # many plans; docs/oom.md has one that runs always
-@pytest.mark.fresh  # its plan takes what the heap has free
-def test_what_is_told_to_fit_has_a_plan_that_does(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path)
-    failed = failed_in(forgather_mem.plan(trainer), "backward")
-    *unfinished, answer = list[Any](remedies_for(failed, trainer))
-    assert answer["changes"], answer
-    assert all(one["unfinished"] for one in unfinished)
-    assert [len(one["kinds"]) for one in unfinished] == [*range(len(unfinished))], "told after each"
-    for change in answer["changes"]:
-        assert change["predicted_bytes"] < failed.limit_bytes
-    first = answer["changes"][0]
-    assert first["set"]["per_device_train_batch_size"] * first["set"]["gradient_accumulation_steps"] == ROWS
-    rows = first["set"]["per_device_train_batch_size"]
-    planned = forgather_mem.plan(trainer_of(tmp_path, per_device_train_batch_size=rows, gradient_accumulation_steps=2))
-    assert planned.peak_bytes < first["predicted_bytes"] - BESIDE < 1.5 * planned.peak_bytes, "with gaps"
-
-
 @pytest.mark.soak  # many plans
 def test_the_trainer_is_as_before(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)

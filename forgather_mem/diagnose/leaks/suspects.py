@@ -205,7 +205,8 @@ def _users_path(way: Sequence[object]) -> str | None:
     if users != [True, False]:
         return None
     first = next(at for at, thing in enumerate(way) if thing is owners[0])
-    return _PARTS.sub("", f"{type(owners[0]).__name__}{write_path(way[first:])}")
+    owner = owners[0] if isinstance(owners[0], type) else type(owners[0])
+    return _PARTS.sub("", f"{owner.__name__}{write_path(way[first:])}")
 
 
 def _slot(container: object, value: object) -> str:
