@@ -26,7 +26,6 @@ SCRIPT = Path(on_two_ranks.__file__)
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param({}, marks=pytest.mark.soak),
         {"gradient_accumulation_steps": 2, "ddp_bucket_cap_mb": 1, "ddp_find_unused_parameters": False},
         pytest.param(
             {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8, "optim": "sgd"},
