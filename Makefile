@@ -81,10 +81,12 @@ $(RECIPES)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RECIPES)
 	$(RECIPES)/bin/python -m pip install --quiet --upgrade pip -c constraints.txt
 	$(RECIPES)/bin/python -m pip install --quiet --no-compile --editable '.[dev]' -c constraints.txt --group recipes
+	$(RECIPES)/bin/python -m pip uninstall --quiet --yes torchvision  # that of the index is for CUDA: transformers fails
 	touch $@
 
-recipes: $(RECIPES)/.ready  ## the recipes of TRL, PEFT, Ray and Slurm, with the real packages
+recipes: $(RECIPES)/.ready  ## recipes with the real packages, then docs/frameworks.md: half an hour; ARGS="--only Keras"
 	HF_HUB_OFFLINE=1 DO_NOT_TRACK=1 RAY_USAGE_STATS_ENABLED=0 $(RECIPES)/bin/python -m pytest -q tests/test_docs.py tests/test_slurm.py -k "recipes or slurm"
+	$(RECIPES)/bin/python benchmarks/frameworks $(ARGS)
 
 PEERS := .venv-peers
 

@@ -87,7 +87,7 @@ def largest_of(case: Case, limit_bytes: int, told: Any) -> None:
             sizes.append(rows)
             return Wanted(PlannedShape(rows))
 
-        search = largest_plan(at, lambda peak_bytes, _: peak_bytes <= limit_bytes, case.rows, 2**16)
+        search = largest_plan(at, lambda plan: plan.peak_bytes, limit_bytes, case.rows, 2**16)
         (found,) = all_of(side_by_side([search], partial(begun_plan, trainer)))
     assert found is not None
     told.put((found[0], found[1].peak_bytes, len(sizes)))

@@ -131,11 +131,11 @@ def report_page(folder: str) -> str:
 
 
 def take_report(browser: Screen, folder: str, name: str, plots: int, dark: bool = False) -> None:
-    """The page that `forgather-mem report` makes of this run, down to the legend of the plot of this number."""
+    """The page that `forgather-mem report` makes of this run, down to the legend of this plot or of the last."""
     browser.dark(dark)
     browser.show(report_page(folder), 1000, 900)
     bottom: float = browser.run(
-        f"return document.querySelectorAll('figure')[{plots - 1}].getBoundingClientRect().bottom"
+        f"return [...document.querySelectorAll('figure')].slice(0, {plots}).pop().getBoundingClientRect().bottom"
     )
     whole = Image.open(io.BytesIO(browser.picture(whole=True)))
     save(whole, name, (0, 0, 1000, bottom + 12))

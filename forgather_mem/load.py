@@ -16,6 +16,7 @@ from forgather_mem.telemetry.switch import is_switched_off, why_off
 
 if TYPE_CHECKING:
     from forgather_mem.config.policy.policy import Policy
+    from forgather_mem.engine.summary import RunSummary
     from forgather_mem.loops.observed import ObservedLoop
     from forgather_mem.page.report_dict import Report
 
@@ -214,6 +215,8 @@ class WatchedLoop:
         self._loop = loop
         self._quiet = quiet
         self._num_runs = RUNS.num_given
+        self.latest: RunSummary | None = None  # of a training that has begun since
+        RUNS.followers.add(self)
         self.callbacks = tuple(callbacks)
         loop.at_close(self._show)
 
@@ -223,7 +226,7 @@ class WatchedLoop:
         Raises:
             RuntimeError: before the first step of an optimizer.
         """
-        report = _report_of(self.callbacks, None)
+        report = self._known()
         if report is None:
             raise RuntimeError("there is no report yet: no optimizer has stepped since watch()")
         return report
@@ -233,9 +236,12 @@ class WatchedLoop:
         from forgather_mem.engine.run_of import RUNS
         from forgather_mem.sinks.console import print_line
 
-        speaks = not (self._quiet or self._loop.is_over or error is not None)
+        was_open = not self._loop.is_over
         self._loop.close(error)
-        if speaks and self._num_runs == RUNS.num_given:  # nor did a Trainer's training begin
+        if was_open and self._num_runs != RUNS.num_given:
+            if _report_of(self.callbacks, None) is None:  # it is of a training that tells its own steps
+                self._show()
+        elif was_open and not self._quiet and error is None:
             print_line(_NOTHING_HEARD, sys.stderr)
 
     def step(self) -> None:
@@ -255,10 +261,17 @@ class WatchedLoop:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(error)
 
+    def _known(self) -> Report | None:
+        """The report of this loop, or of a training that has begun since and tells its own steps."""
+        from forgather_mem.page.report_dict import Report
+
+        own = _report_of(self.callbacks, None)
+        return own if own is not None or self.latest is None else Report.of(self.latest)
+
     def _show(self) -> None:
         from forgather_mem.sinks.console import print_line
 
-        report = None if self._quiet else _report_of(self.callbacks, None)
+        report = None if self._quiet else self._known()
         if report is not None:
             print_line(str(report), sys.stdout if "ipykernel" in sys.modules else sys.stderr)  # there that is red
 

@@ -91,13 +91,10 @@ def measure_cell(shell: InteractiveShell, cell: str) -> str:
 
 
 def what_is_alive(shell: InteractiveShell) -> list[Alive]:
-    """Variables, remembered results and the last error's frames that hold tensors or arrays, largest first."""
+    """Variables, their attributes, results and the last error's frames that hold tensors or arrays, largest first."""
     seen: set[object] = set()
-    rows = [
-        Alive(name=name, what=describe(value), num_bytes=_new_bytes(value, seen)) for name, value in _variables(shell)
-    ]
-    for number, value in _results(shell).items():
-        rows.append(Alive(name=f"{_OUT}[{number}]", what=describe(value), num_bytes=_new_bytes(value, seen)))
+    kept = _kept(shell)
+    rows = [Alive(name=name, what=describe(value), num_bytes=_new_bytes(value, seen)) for name, value in kept]
     error = _last_error()
     if error is not None:
         held = [value for frame in _frames(error) for value in frame.values()]
@@ -127,8 +124,7 @@ def _rows(rows: list[Alive]) -> Iterator[str]:
 
 def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     before = memory_now()
-    results = {f"{_OUT}[{number}]" for number in _results(shell)}
-    known = {name for name, _ in _variables(shell)} | results | {_OUT, _ERROR}
+    known = {name for name, _ in _kept(shell)} | {_OUT, _ERROR}
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
@@ -156,7 +152,10 @@ def _let_go(shell: InteractiveShell, name: str) -> list[object]:
     elif name in shell.user_ns:
         gone = [shell.user_ns.pop(name)]
     else:  # already gone if the same object was named before
-        gone = [value for number, value in results.items() if name == f"{_OUT}[{number}]"]
+        gone = [value for known, value in _kept(shell) if name == known]
+        owner, dot, attribute = name.partition(".")
+        if dot and gone:
+            vars(shell.user_ns[owner]).pop(attribute)
     _forget_results(shell, gone)
     return gone
 
@@ -187,6 +186,17 @@ def _variables(shell: InteractiveShell) -> list[tuple[str, object]]:
         for name, value in list(shell.user_ns.items())
         if not name.startswith("_") and not (name in hidden and hidden[name] is value)
     ]
+
+
+def _kept(shell: InteractiveShell) -> list[tuple[str, object]]:
+    """Variables and results, then what an object in a variable has by an attribute, such as a Trainer's list."""
+    variables = _variables(shell)
+    kept = [*variables, *((f"{_OUT}[{number}]", value) for number, value in _results(shell).items())]
+    for name, value in variables:
+        own = getattr(value, "__dict__", None)
+        if isinstance(own, dict) and "__name__" not in own:  # a module's has that
+            kept += [(f"{name}.{attribute}", part) for attribute, part in own.items()]
+    return kept
 
 
 def _results(shell: InteractiveShell) -> dict[int, object]:

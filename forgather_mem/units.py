@@ -69,13 +69,16 @@ def format_share(fraction: float) -> str:
     return f"{fraction * 100:.1f} %"
 
 
-def format_average(count: float) -> str:
-    """A number of things on average, to three digits.
+def format_pace(count: float, what: str = "") -> str:
+    """A number of things per step on average, to three digits; of rare ones in how many steps one comes.
 
-    >>> format_average(0.25), format_average(1.0), format_average(8040.2)
-    ('0.25', '1', '8,040')
+    >>> format_pace(0.1, " item"), format_pace(1.0, " item"), format_pace(8040.2)
+    ('+1 item in 10 steps', '+1 item a step', '+8,040 a step')
     """
-    return f"{count:,.0f}" if count >= 1000 else f"{count:.3g}"
+    if 0 < count < 0.5:
+        return f"+1{what} in {1 / count:,.0f} steps"
+    many = f"{count:,.0f}" if count >= 1000 else f"{count:.3g}"
+    return f"+{many}{what}{'s' * bool(what and count != 1)} a step"
 
 
 def format_ordinal(number: int) -> str:

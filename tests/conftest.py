@@ -51,8 +51,6 @@ _LIMIT_S = float(os.environ.get("CPU_LIMIT_S", "20"))
 # These may take twice as much: they start real launchers, or several processes that import torch and transformers
 _DEAR = (
     "tests/launch/test_trainings.py::test_under_torchrun_the_rank_that_was_killed_is_named_with_its_last_step_and_phase",
-    "tests/test_docs.py::test_a_page_runs_as_it_stands[README.md]",
-    "tests/test_docs.py::test_a_page_runs_as_it_stands[oom.md]",  # plans what would have fitted
     "tests/test_docs.py::test_a_page_runs_as_it_stands[plan.md]",
     "tests/test_docs.py::test_a_page_runs_as_it_stands[recipes/axolotl.md]",
 )

@@ -34,6 +34,9 @@ CELLS = {
     "a variable": "error = torch.ones(2**20)",
     "release variable": "%forgather_mem release error",
     "variable left": "print('error' in globals())",
+    "hold": "import types; box = types.SimpleNamespace(history=[torch.ones(2**20)])",
+    "held": "%forgather_mem",
+    "release held": "%forgather_mem release box.history",
     "usage": "%forgather_mem relase model",
     "measure": "%%forgather_mem\nfresh = torch.ones(2**20); large = torch.ones(2**24).sum()\nprint('ran')",
     "help": "print(get_ipython().magics_manager.magics['cell']['forgather_mem'].__doc__)",
@@ -121,3 +124,10 @@ def test_a_lone_quote_is_part_of_a_name(printed: dict[str, str]) -> None:
 
 def test_the_extension_can_be_unloaded(printed: dict[str, str]) -> None:
     assert printed["unloaded"] == "False\n"
+
+
+def test_what_an_object_holds_is_listed_by_its_attribute_and_released(printed: dict[str, str]) -> None:
+    assert re.search(r"\n  box.history +4.0 MiB  list\n", printed["held"])
+    assert "still held" not in printed["release held"]
+    before, after = map(float, re.findall(r"([\d.]+) MiB", printed["release held"])[:2])
+    assert before - after > 3

@@ -121,14 +121,14 @@ class _Adapted:
         self._num_useless = 0 if has_paid else self._num_useless + 1
         self._wait()
         if self._num_useless == LIMITS.tries:
-            self._tell(moment.run, outcome)
+            self._emit_unpaid(moment.run, outcome)
 
-    def _tell(self, run: RunInfo, outcome: Outcome) -> None:
+    def _emit_unpaid(self, run: RunInfo, outcome: Outcome) -> None:
+        again = f", of which {format_bytes(outcome.retaken_bytes)} was allocated again" if outcome.retaken_bytes else ""
         text = (
             f"{type(self._named).__name__} does not pay off: the call at step {outcome.step} took "
-            f"{format_duration(outcome.time_s)}, freed {format_bytes(outcome.freed_bytes)}, and "
-            f"{format_bytes(outcome.retaken_bytes)} of that was allocated again; from now on the interval is doubled "
-            "after each call, until one pays off"
+            f"{format_duration(outcome.time_s)} and freed {format_bytes(outcome.freed_bytes)}{again}; from now on the "
+            "interval is doubled after each call, until one pays off"
         )
         logger.warning("%s", text)
         run.emit(Finding(kind="adaptive", step=outcome.step, text=text, data={"what": self._named.books}))

@@ -113,7 +113,7 @@ class RuleCallback(TrainerCallback):
 
     def on_train_end(self, args: Args, state: State, control: Control, **objects: object) -> None:
         self._event("train_end", args, state, control, objects)
-        FailureGuard(self.strict).call("the end of a run", self._finish)
+        FailureGuard(self.strict).call("the end of a run", self._finish, state.global_step)
 
     def on_epoch_end(self, args: Any = None, state: Any = None, control: Any = None, **objects: object) -> None:
         """The trainer's event, or the plain call `on_epoch_end(epoch, logs=None)` of a loop without a trainer.
@@ -157,9 +157,10 @@ class RuleCallback(TrainerCallback):
     def _on(self) -> bool:
         return self.enabled and self.failure is None and not is_switched_off()
 
-    def _finish(self) -> None:
+    def _finish(self, step: int) -> None:
         run = self._run
         if run is not None:
+            run.step = step  # a callback may have heard of none since the first
             self._leave_run()
             run.fence.call("the end of a run", run.finish, self)
             if not run.members and not run.closed:  # closing has failed
@@ -199,7 +200,8 @@ class RuleCallback(TrainerCallback):
                     self._follow(run.ledger.following)
             elif self._ended is not None and event in self._lasting and run_of(state) is self._ended:
                 self._ended.handle_late(self._lasting[event], args, state, control, objects)
-            elif event in self.outside and self._on() and not _is_of_another_process(state):
+            # Not where the training's files are those of a process that has forked us
+            elif event in self.outside and self._on() and getattr(run_of(state), "is_of_this_process", True):
                 self._one_event(event, args, state, control, objects)
             self._part.strikes = 0
         except (self._run.fence if self._run is not None else FailureGuard(self.strict)).struck(self._part):
@@ -273,12 +275,6 @@ def _be_trainer_callbacks() -> None:
     if theirs is not None and TrainerCallback in RuleCallback.__bases__:
         with contextlib.suppress(TypeError):  # a class of somebody's has both as its bases, in an order that is none
             RuleCallback.__bases__ = (theirs,)
-
-
-def _is_of_another_process(state: object) -> bool:
-    """Whether this training's files are those of a process that has forked us."""
-    run = run_of(state)
-    return run is not None and not run.is_of_this_process
 
 
 def _nothing_watched() -> RunSummary:

@@ -39,7 +39,7 @@ class _Collector(RuleCallback):
         self.verbose = verbose
         do: list[Work | Begins] = [Adaptive(Collect())] if adaptive else [Collect()]
         if verbose:
-            do = [*([] if adaptive else [_tell_start]), *do, _tell_collected]
+            do = [*([] if adaptive else [_print_start]), *do, _print_collected]
         rule = Rule(when=when or period, do=[*do, *self._then()], name=name)
         super().__init__([rule], enabled=enabled, strict=strict)
 
@@ -95,7 +95,7 @@ class CudaGarbageCollector(_Collector):
 
     def _then(self) -> list[Work | Begins]:
         clear: list[Work | Begins] = [EachRun(_SayWithoutDevice), ClearCache()]
-        return [*clear, _tell_cleared] if self.verbose else clear
+        return [*clear, _print_cleared] if self.verbose else clear
 
 
 def _period(name: str, epochs: int | None, steps: int | None) -> Every:
@@ -106,7 +106,7 @@ def _period(name: str, epochs: int | None, steps: int | None) -> Every:
     return Every(steps=steps) if steps is not None else Every(epochs=epochs)
 
 
-def _tell_start(moment: Moment, sample: Sample) -> Mapping[str, float]:
+def _print_start(moment: Moment, sample: Sample) -> Mapping[str, float]:
     where = f"step {moment.step}"
     if moment.event == "epoch_end":
         where = f"epoch {math.ceil((moment.epoch or 0.0) - 1e-6)}"
@@ -114,7 +114,7 @@ def _tell_start(moment: Moment, sample: Sample) -> Mapping[str, float]:
     return NOTHING
 
 
-def _tell_collected(moment: Moment, sample: Sample) -> Mapping[str, float]:
+def _print_collected(moment: Moment, sample: Sample) -> Mapping[str, float]:
     values = sample.values
     if "collect/time_s" not in values:  # it has not paid off lately
         return NOTHING
@@ -125,7 +125,7 @@ def _tell_collected(moment: Moment, sample: Sample) -> Mapping[str, float]:
     return NOTHING
 
 
-def _tell_cleared(moment: Moment, sample: Sample) -> Mapping[str, float]:
+def _print_cleared(moment: Moment, sample: Sample) -> Mapping[str, float]:
     values = sample.values
     if "cache/time_s" not in values:  # no accelerator
         return NOTHING

@@ -102,9 +102,6 @@ class HookContext:
         finally:
             self.after(arg)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
-
 
 class RemovableHandle:
     """Removes a hook: by `remove()`, by calling it, or at the end of a `with`. Once is enough.
@@ -176,9 +173,6 @@ class HookChannel:
 
     def __len__(self) -> int:
         return len(self._contexts)
-
-    def __repr__(self) -> str:
-        return f"HookChannel({self.name!r}, {list(self._contexts)})"
 
 
 __all__ = [
@@ -268,9 +262,6 @@ class PipelineHooks:
     def __iadd__(self, other: PipelineHooks) -> Self:
         self.register_pipeline_hooks(other)
         return self
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({[channel for channel in self.hooks.values() if len(channel)]})"
 
     def _channel(self, name: str) -> HookChannel:
         channel = self.hooks.get(name)

@@ -6,8 +6,9 @@ import difflib
 from collections.abc import Callable, Mapping
 
 from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.diagnose.alerts.alert import Alert
 from forgather_mem.diagnose.alerts.late import EVENTS, LateFailures
-from forgather_mem.diagnose.alerts.watch import Alert, AlertWatch, ForetoldRelay
+from forgather_mem.diagnose.alerts.watch import AlertWatch, ForetoldRelay
 from forgather_mem.errors import check_flags
 from forgather_mem.probes import probe_of
 from forgather_mem.telemetry.metrics import METRICS, name_on_current

@@ -80,10 +80,10 @@ def _judged(found: list[Comparison], most: float, fail_on: str | None) -> int:
         complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})", wrap=True)
         return BROKEN
     early = [one.after.name for one in found if any(map(unfinished, one.after.reports))]
-    untold = [f"{', '.join(early)} has not finished: it may have grown later"] if early else []
-    untold += [f"can't tell: {sentence}" for one in found for sentence in one.untold]
-    if untold:
-        complain(f"--fail-on {fail_on}: {untold[0]}", wrap=True)
+    not_compared = [f"{', '.join(early)} has not finished: it may have grown later"] if early else []
+    not_compared += [f"can't tell: {sentence}" for one in found for sentence in one.not_compared]
+    if not_compared:
+        complain(f"--fail-on {fail_on}: {not_compared[0]}", wrap=True)
         return UNDECIDED
     return 0
 

@@ -60,7 +60,7 @@ class _Tools:
 
     def runs(self) -> list[str]:
         """The names of the runs, the newest first."""
-        with _errors_told():
+        with _tool_errors():
             return list(self._runs())[:_MOST_RUNS]
 
     def report(self, run: str = "", as_json: bool = False) -> str:
@@ -68,7 +68,7 @@ class _Tools:
         from forgather_mem.reporting.text import report_text
         from forgather_mem.telemetry.report_schema import to_dict
 
-        with _errors_told():
+        with _tool_errors():
             found, _ = self._read(run)
             return json_text(to_dict(found)) if as_json else report_text(found, 80, every_suspect=True)
 
@@ -78,7 +78,7 @@ class _Tools:
         from forgather_mem.comparing.side import Side
         from forgather_mem.comparing.text import comparison_text
 
-        with _errors_told():
+        with _tool_errors():
             read = {name: self._read(name) for name in (before, after)}
             sides = [Side(name=name, reports=[read[name][0]], folder=read[name][1]) for name in (before, after)]
             return comparison_text(comparison_of(*sides))
@@ -102,7 +102,7 @@ class _Tools:
 
 
 @contextlib.contextmanager
-def _errors_told() -> Iterator[None]:
+def _tool_errors() -> Iterator[None]:
     """What is wrong, for the assistant."""
     from mcp.server.mcpserver.exceptions import ToolError
 

@@ -30,12 +30,10 @@ class TableLimits:
     Attributes:
         least_text_width: Of a column that is wrapped; a narrower one is left to the terminal.
         most_width: Of a column; one long cell would make every line as long.
-        most_coloured_chars: Of YAML: colours take ten microseconds each.
     """
 
     least_text_width: int = 24
     most_width: int = 120
-    most_coloured_chars: int = 200_000
 
 
 _TABLE = TableLimits()
@@ -79,20 +77,6 @@ def print_report(report: RunReport, width: int) -> None:
     from forgather_mem.reporting.text import report_text
 
     print(report_text(report, width, is_terminal() and not os.environ.get("NO_COLOR"), every_suspect=True))
-
-
-def print_yaml(text: str) -> None:
-    """Print YAML; on a terminal in colour."""
-    text = shown(text)
-    if not is_terminal() or len(text) > _TABLE.most_coloured_chars:
-        sys.stdout.write(text if text.endswith("\n") or not text else text + "\n")
-        return
-    from rich.console import Console
-    from rich.syntax import Syntax
-
-    code = Syntax("", "yaml", theme="ansi_dark", background_color="default").highlight(text)
-    code.rstrip()
-    Console().print(code, soft_wrap=True)
 
 
 def print_rows(rows: Sequence[tuple[str, ...]], styles: Sequence[str] = (), *, wrap: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings
-from forgather_mem.cli.output import print_rows, print_yaml
+from forgather_mem.cli.output import print_rows, print_text
 from forgather_mem.cli.parser import CommandParser
 from forgather_mem.errors import TemplateError
 
@@ -22,7 +22,7 @@ def pp(template: str, settings: list[str], searchpath: list[Path], debug: bool) 
     environment, name = environment_of(template, searchpath)
     rendered = environment.render(name, **parse_settings(settings))
     if not debug:
-        print_yaml(rendered.shown)
+        print_text(rendered.shown.removesuffix("\n"))
         return
     num_lines = rendered.text.count("\n")
     if num_lines > _MAX_TRACED_LINES:

@@ -100,7 +100,7 @@ class Comparison:
         return max(self.growths.values(), default=0.0)
 
     @property
-    def untold(self) -> list[str]:
+    def not_compared(self) -> list[str]:
         """Why memory of the later side may have grown by more than `growths` say."""
         sides = (self.before, self.after)
         found = [f"{side.name}: {sentence}" for side in sides for run in side.reports for sentence in run.left_out]

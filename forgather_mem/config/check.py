@@ -14,7 +14,7 @@ from typing import Literal
 
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE
 from forgather_mem.config.environment import Config, ConfigEnvironment
-from forgather_mem.config.graph.nodes import SHOWN, CallNode, Paths, Value, VarNode, items_of
+from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, Value, VarNode, items_of
 from forgather_mem.config.graph.outline import built_of
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
@@ -171,10 +171,13 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
     is_open = isinstance(value, VarNode) or (isinstance(value, CallNode) and made.islower())  # a function may make one
     if items is None and not is_open:
         yield Problem(kind="template", error=_no_list(config, target, made))
-    for item in items or ():
+    keys = [key for key, item in value.entries.items() if item is not None] if isinstance(value, DictNode) else []
+    for item, key in itertools.zip_longest(items or (), keys if items else ()):
         if not isinstance(item, CallNode | VarNode):
             message = f"what is in {target!r} is a callback; this is none: {built_of(item)}"
-            yield Problem(kind="template", error=place.error(message, hint="write !singleton:module:name"))
+            hint = "write !singleton:module:name; an argument of the callback above is indented, and null removes one"
+            where = graph.place(value.marks[key]) if isinstance(value, DictNode) else place
+            yield Problem(kind="template", error=where.error(message, hint=hint))
 
 
 def callbacks_of(config: Config, target: str, context_vars: Mapping[str, object] | None) -> list[object]:

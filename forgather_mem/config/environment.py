@@ -76,7 +76,6 @@ class ConfigEnvironment:
         folders = searchpath if isinstance(searchpath, str | os.PathLike) else tuple(searchpath)
         self._searcher = Searcher(folders, self._budgets)
         self._global_vars = global_vars or {}
-        self._plain: dict[str, tuple[Found, Rendered]] = {}
         self._warned: set[str] = set()
 
     def load(self, name: str | os.PathLike[str], /, **variables: object) -> Config:
@@ -172,18 +171,12 @@ class ConfigEnvironment:
         return len(text) <= self._budgets.rendered_bytes and text.count("\n") <= self._budgets.nodes
 
     def _as_plain(self, name: str) -> tuple[Found, Rendered] | None:
-        """A template with nothing to render, and its file; cached until that changes."""
+        """A template with nothing to render, and its file."""
         found = self._searcher.find(name)
-        if found is None:
-            return None  # the renderer reports it
-        known = self._plain.get(name)
-        if known is not None and known[0] == found:
-            return known
-        rendered = as_plain(self._searcher.read(found), found.name)
-        if rendered is None or not self._fits(rendered.text):
+        rendered = as_plain(self._searcher.read(found), found.name) if found is not None else None
+        if found is None or rendered is None or not self._fits(rendered.text):
             return None  # the renderer says so
-        self._plain[name] = (found, rendered)
-        return self._plain[name]
+        return found, rendered
 
     def _own(self, name: str, render: Callable[[Renderer], _Made]) -> _Made | None:
         """What the renderer of this process makes of a template; None if it, or one that it uses, is a stranger's."""

@@ -81,7 +81,8 @@ class PhaseStack:
     def turn(self, phase: str, ended: Sequence[str]) -> None:
         """Begin a phase of a step; whichever of these is open is over."""
         stack = self._stack
-        if stack and stack[-1] in ended and not self._watchers and phase in STEP_PHASES:  # the same, in a few stores
+        turns = stack and stack[-1] in ended and phase in STEP_PHASES
+        if turns and not self._told[-1] and not any(map(_wants_steps, self._watchers)):  # the same, in a few stores
             stack[-1], self.failed, self.in_step = phase, None, True
             if self._beside is not None:
                 self._beside.phase = PHASE_NUMBER[phase]
@@ -117,7 +118,7 @@ class PhaseStack:
         rare = phase not in STEP_PHASES
         for watching in watchers:
             try:
-                if not watching.off and (rare or watching.always or watching.watcher.wants_begin):
+                if _wants_steps(watching) or (rare and not watching.off):
                     watching.begin(phase)
                     if rare or watching.hears_ends or watching.watcher.wants_end:
                         told.append(watching)
@@ -173,3 +174,8 @@ class _Watching:
         self.name = f"{type(watcher).__name__}'s phases"
         self.strikes = 0
         self.off = False
+
+
+def _wants_steps(watching: _Watching) -> bool:
+    """Whether this watcher hears when a phase of a step begins now."""
+    return not watching.off and (watching.always or watching.watcher.wants_begin)

@@ -180,7 +180,7 @@ class Run:
     def so_far(self) -> dict[str, object]:
         from forgather_mem.engine.so_far import plain_summary
 
-        _tell_ledger(self)
+        _store_ledger(self)
         return plain_summary(self.summary)
 
     def emit(self, finding: Finding) -> None:
@@ -334,7 +334,7 @@ def _closing_steps(run: Run, since: Clocks) -> list[Step]:
     """What is done at the end of this run, which closes since then; more steps follow from it."""
     fenced = functools.partial(functools.partial, run.fence.call)
     return [
-        fenced("what was read less often", _tell_backed_off, run),
+        fenced("what was read less often", _emit_backed_off, run),
         fenced("the last record", run.recorder.flush),
         fenced("phases", run.phases.close),
         *run.works.ends(run),
@@ -349,14 +349,14 @@ def _interrupted(run: Run) -> None:
         run.end = "interrupted"
 
 
-def _tell_ledger(run: Run) -> None:
+def _store_ledger(run: Run) -> None:
     """What actions have done so far goes into the summary."""
     run.summary.told = replace(run.summary.told, ledger=tuple(run.ledger.rows()))
 
 
-def _tell_backed_off(run: Run) -> None:
+def _emit_backed_off(run: Run) -> None:
     for rule in {id(rule): rule for rule in run.paced if rule.longest_stretch > 1}.values():
-        run.emit(backed_off(run, *rule.told_rarely()))
+        run.emit(backed_off(run, *rule.text_of_longer_intervals()))
 
 
 def _judge(run: Run, since: Clocks) -> None:
@@ -388,7 +388,7 @@ def _conclude(run: Run, since: Clocks, end: str) -> None:
     fence.call("own time", recorder.take_self_s)
     recorder.own.close()
     fence.call("ledger", run.ledger.close)
-    fence.call("ledger", _tell_ledger, run)
+    fence.call("ledger", _store_ledger, run)
     wall_s = time.perf_counter() - recorder.began_at
     fence.call("facts", finish_facts, run.facts, end, wall_s, run.device)
     run.sinks.collect_problems(summary)

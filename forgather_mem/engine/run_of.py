@@ -7,6 +7,7 @@ The run is kept beside the state. On it, everything that reads the state's attri
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from forgather_mem.telemetry.beside import Beside
 
@@ -22,6 +23,7 @@ class _Runs(Beside["Run"]):
     def __init__(self) -> None:
         super().__init__()
         self.num_given = 0  # while it stays the same, no run begins
+        self.followers: WeakSet[Any] = WeakSet()  # each has the summary of the run that has begun last, as `latest`
 
     def of(self, state: Any) -> Run | None:
         """The run of this state itself; a copy has none."""
@@ -41,6 +43,8 @@ class _Runs(Beside["Run"]):
     def give(self, state: Any, run: Run) -> None:
         """From now on this is the state's run."""
         self.num_given += 1
+        for follower in self.followers:
+            follower.latest = run.summary
         try:
             self[state] = run
         except TypeError:

@@ -111,7 +111,7 @@ class ArmedRule:
         if stretch > least:  # else it is the length of the run
             self.longest_stretch = max(self.longest_stretch, stretch)
 
-    def told_rarely(self) -> tuple[str, str]:
+    def text_of_longer_intervals(self) -> tuple[str, str]:
         """What was read less often, in a few words; and the sentence about it."""
         assert self.budget_frac is not None
         what = f"{self.name} (every {format_ordinal(self.longest_stretch)} step)"

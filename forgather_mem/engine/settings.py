@@ -74,7 +74,7 @@ def see_forwards(run: HasSettings, left: int = PASSES_TO_SEE) -> None:
         if not settings and left > 1:
             see_forwards(run, left - 1)
         elif settings and run.settings_are_read:
-            _tell(run, settings)
+            _emit(run, settings)
         run.facts.settings.update(settings)  # else told with the others
 
     run.phases.on_output = see
@@ -87,10 +87,10 @@ def read_settings(run: HasSettings, args: object, objects: Mapping[str, object])
     if model is not None and not run.facts.header.is_observed:
         modules = live_unless_frozen(sys.modules["torch"].nn.Module)
         settings |= {} if modules is None else settings_of_others(model, optimizer, modules)
-    _tell(run, run.facts.settings | settings)
+    _emit(run, run.facts.settings | settings)
 
 
-def _tell(run: HasSettings, settings: dict[str, str]) -> None:
+def _emit(run: HasSettings, settings: dict[str, str]) -> None:
     run.emit(Finding(kind="settings", step=run.step, text="settings", data=settings))
 
 

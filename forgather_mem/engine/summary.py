@@ -238,7 +238,7 @@ class RunSummary:
     def tell(self, finding: Finding) -> None:
         """Keep a finding for the report."""
         self.leak_step = finding.step if finding.kind == "leak" else self.leak_step
-        if finding.kind in _PARTS and self._tell_part(finding.kind, dict(finding.data)):
+        if finding.kind in _PARTS and self._keep_part(finding.kind, dict(finding.data)):
             return
         if finding.kind == "settings" and all(isinstance(value, str) for value in finding.data.values()):
             self.facts.settings.update((name, bounded_text(text)) for name, text in finding.data.items())
@@ -247,7 +247,7 @@ class RunSummary:
             what = finding.data.get("what")
             self.findings.append(replace(finding, data={"what": bounded_text(what) if isinstance(what, str) else ""}))
 
-    def _tell_part(self, kind: str, data: dict[str, object]) -> bool:
+    def _keep_part(self, kind: str, data: dict[str, object]) -> bool:
         """Keep what a finding says of a part of the report; False if it is not as the part should be."""
         from forgather_mem.telemetry.report import Change, CleanupCall, LeakReport, OomReport
         from forgather_mem.telemetry.report_schema import checked

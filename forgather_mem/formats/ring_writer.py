@@ -254,8 +254,7 @@ def _fill(file: int, header: bytes) -> None:
 
 
 def _header_bytes(header: Mapping[str, object]) -> bytes:
-    for dropped in ((), ("argv",), ("argv", "versions", "script")):
-        text = json.dumps({key: value for key, value in header.items() if key not in dropped}).encode()
-        if len(text) <= HEADER_BYTES - HEAD.size:
-            break
+    kept = dict(header)
+    while len(text := json.dumps(kept).encode()) > HEADER_BYTES - HEAD.size:
+        del kept[max(kept, key=lambda key: len(json.dumps(kept[key])))]  # the longest
     return HEAD.pack(MAGIC, len(text), zlib.crc32(text)) + text

@@ -24,7 +24,6 @@ class Line:
     Attributes:
         slope: Bytes per step, with `slope_error`.
         middle_step, middle: Means of the points, with `middle_error`.
-        scatter: Standard deviation of the points around the line.
     """
 
     slope: float
@@ -32,7 +31,6 @@ class Line:
     middle: float
     slope_error: float
     middle_error: float
-    scatter: float
 
     def at(self, step: float) -> float:
         return self.middle + self.slope * (step - self.middle_step)
@@ -45,8 +43,8 @@ def fit_line(points: Sequence[Point]) -> Line:
     """The line through two points or more at different steps.
 
     >>> line = fit_line([(0, 5.0), (10, 25.0), (20, 45.0)])
-    >>> line.slope, line.at(30), line.scatter
-    (2.0, 65.0, 0.0)
+    >>> line.slope, line.at(30)
+    (2.0, 65.0)
     """
     count = len(points)
     middle_step, middle = sum(step for step, _ in points) / count, sum(size for _, size in points) / count
@@ -54,8 +52,8 @@ def fit_line(points: Sequence[Point]) -> Line:
     spread = sum(step * step for step, _ in away)
     slope = sum(step * size for step, size in away) / spread
     squares = sum((size - slope * step) ** 2 for step, size in away)
-    scatter = (squares / max(1, count - 2)) ** 0.5
-    return Line(slope, middle_step, middle, scatter / spread**0.5, scatter / count**0.5, scatter)
+    scatter = (squares / max(1, count - 2)) ** 0.5  # of the points around it
+    return Line(slope, middle_step, middle, scatter / spread**0.5, scatter / count**0.5)
 
 
 def fit_without_outliers(points: Sequence[Point]) -> Line | None:

@@ -54,8 +54,11 @@ def stairs_of(part: Sequence[Point]) -> list[Point]:
     return rises
 
 
-def has_stairs(part: Sequence[Point], grown: float, fewest: int = FEWEST_RISES) -> bool:
-    """Whether it grows in equal rises at regular intervals, the last within one interval of the end of the run."""
+def has_stairs(part: Sequence[Point], grown: float, fewest: int = FEWEST_RISES, most: float = 3.0) -> bool:
+    """Whether it grows in equal rises at regular intervals, the last within one interval of the end of the run.
+
+    None is larger than `most` times the usual one.
+    """
     rises = [(step, rise) for step, rise in stairs_of(part) if rise > 0.04 * grown]
     if len(rises) < fewest:
         return False
@@ -63,7 +66,7 @@ def has_stairs(part: Sequence[Point], grown: float, fewest: int = FEWEST_RISES) 
     gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(rises)]
     usual = statistics.median(gaps)
     at_end = part[-1][0] - rises[-1][0]
-    regular = max(sizes) <= 3 * statistics.median(sizes) and max(gaps) <= 1.8 * usual
+    regular = max(sizes) <= most * statistics.median(sizes) and max(gaps) <= 1.8 * usual
     return regular and at_end <= 1.1 * max(gaps)  # the next rise is not overdue yet
 
 

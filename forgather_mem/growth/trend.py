@@ -46,8 +46,8 @@ class GrowthThresholds:
         later_half_frac: Of the growth: the least in the later half.
         at_end_frac: Of the usual growth: the least in the last two stretches.
         single_rises: Number of single late allocations that may hide a leak behind their size.
-        noise_start: The latest start at which noise can be told from a curve.
         steady_frac: Of the first third's rate: from this on the last third's counts as steady.
+        walk_errors: Standard errors by which the mean rise of a stretch is above 0.
         third_errors, chance_errors: Standard errors by which thirds differ, and by which stretches bring ever less.
         edges, fewest_edges: Stretches in which slowing down is looked for, and the fewest of them in a third.
     """
@@ -63,9 +63,9 @@ class GrowthThresholds:
     later_half_frac: float = 0.36
     at_end_frac: float = 0.4
     single_rises: int = 2
-    noise_start: float = 0.3
     steady_frac: float = 0.9
     third_errors: float = 4.0
+    walk_errors: float = 2.5
     chance_errors: float = 2.0
     edges: int = 24
     fewest_edges: int = 4
@@ -93,6 +93,11 @@ class Trend:
     high: float = 0.0
     since_step: int = 0
     steps: int = 0
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it grows, or has risen a few times at even intervals, as in evaluations."""
+        return self.kind == "leak" or (self.kind == "not enough data" and self.low > 0)
 
 
 class Series:
@@ -157,15 +162,13 @@ def judge(points: Sequence[Point], floor: float = GROWTH.floor_bytes) -> Trend:
     earliest = points[int(len(points) * GROWTH.starts[0])]  # with which a part that is judged begins
     if points[-1][0] - earliest[0] < GROWTH.fewest_steps:
         return Trend(kind="not enough data", steps=steps, per_step=_measured(points))
-    for num_rises in range(GROWTH.single_rises + 1):
+    for _ in range(GROWTH.single_rises + 1):
         for start in GROWTH.starts:
             begin = int(len(points) * start)
             part = points[begin:]
             if len(part) < GROWTH.fewest_points or part[-1][0] - part[0][0] < GROWTH.fewest_steps:
                 break
             found = rate_throughout(part, floor)
-            if found is None and start <= GROWTH.noise_start and not num_rises:
-                found = line_in_noise(part, floor)
             if found is not None:
                 return _grows(points, begin, found, steps)
         level = _without_greatest_rise(points)
@@ -173,6 +176,17 @@ def judge(points: Sequence[Point], floor: float = GROWTH.floor_bytes) -> Trend:
             break
         points = level
     return _not_growing(seen, floor, steps)
+
+
+def fewest_steps(points: Sequence[Point]) -> int:
+    """About how many steps a verdict needs where sizes are read as often as here.
+
+    >>> fewest_steps([(step, 0.0) for step in range(0, 40, 4)]), fewest_steps([(step, 0.0) for step in range(0, 80, 8)])
+    (80, 150)
+    """
+    pace = (points[-1][0] - points[0][0]) / (len(points) - 1) if len(points) > 1 else 4.0
+    needed = max(GROWTH.fewest_steps, GROWTH.fewest_points * pace) / (1 - GROWTH.starts[0])
+    return 10 * math.ceil(needed / 10)
 
 
 def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> Rate | None:
@@ -188,7 +202,9 @@ def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> Rate | None:
     rises = [later[1] - earlier[1] for earlier, later in itertools.pairwise(edges)]
     if min(rises) < -0.25 * grown or max(rises) > GROWTH.most_in_one_frac * grown:
         return None
-    if _to_the_end(part, rises, grown) and _in_many_rises(part, grown):
+    if statistics.fmean(rises) < GROWTH.walk_errors * statistics.stdev(rises) / len(rises) ** 0.5:
+        return None  # what is replaced at random walks up and down
+    if _to_the_end(part, rises, grown) and (_in_many_rises(part, grown) or has_stairs(part, grown, most=1.5)):
         return rate
     return None
 
@@ -302,42 +318,9 @@ def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
     at_end = last > 2 * floor * (edges[-1][0] - edges[-3][0]) and last > max(0.5 * abs(grown), 4 * scatter)
     in_stairs = grown > floor * (edges[-1][0] - edges[0][0]) and has_stairs(later, grown, fewest=3)
     if at_end or in_stairs:  # it may have just begun
-        return Trend(kind="not enough data", steps=steps, per_step=rate, high=max(floor, rate))
+        low = rate if has_stairs(later, grown, fewest=3, most=1.5) else 0.0
+        return Trend(kind="not enough data", steps=steps, per_step=rate, low=low, high=max(floor, rate))
     return Trend(kind="no leak", steps=steps, high=max(floor, rate))
-
-
-def line_in_noise(part: Sequence[Point], floor: float) -> Rate | None:
-    """The rate of a line hidden in independent noise; None otherwise.
-
-    Systematic movement (a sawtooth, a cache filling up) leaves autocorrelated residuals, and growth in stages is fitted
-    better by three levels than by a line, or stays constant from one reading to the next.
-    """
-    sizes = [size for _, size in part]
-    line = fit_line(part)
-    off = [size - line.at(step) for step, size in part]
-    squares = sum(value * value for value in off)
-    likeness = sum(one * other for one, other in itertools.pairwise(off)) / squares if squares else 0.0
-    moves = statistics.median(abs(later - before) for before, later in itertools.pairwise(sizes))
-    if moves < 0.3 * line.scatter:  # for independent noise it is nearly as large
-        return None
-    if line.slope < floor or line.slope < 5 * line.slope_error or likeness > 0.25 or squares > _three_levels(sizes):
-        return None
-    return Rate(line.slope, line.slope - 2 * line.slope_error, line.slope + 2 * line.slope_error)
-
-
-def _three_levels(sizes: Sequence[float]) -> float:
-    """The residual sum of squares of the best three consecutive levels."""
-    middle = statistics.fmean(sizes)
-    sums = [0.0, *itertools.accumulate(size - middle for size in sizes)]
-    whole = sum((size - middle) ** 2 for size in sizes)
-    cuts = range(2, len(sizes) - 1, max(1, len(sizes) // 40))
-    explained = [
-        sums[first] ** 2 / first
-        + (sums[second] - sums[first]) ** 2 / (second - first)
-        + (sums[-1] - sums[second]) ** 2 / (len(sizes) - second)
-        for first, second in itertools.combinations(cuts, 2)
-    ]
-    return whole - max(explained, default=0.0)
 
 
 def slowing_rates(part: Sequence[Point]) -> tuple[float, float] | None:

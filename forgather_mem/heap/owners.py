@@ -46,9 +46,15 @@ class Owner:
     target: int
 
 
+class Owners(list[Owner]):
+    """What a search has found; `complete` unless it ended before all that leads to the objects was followed."""
+
+    complete = True
+
+
 def find_owners(
     objects: Sequence[object], *, max_owners: int = 5, budget_s: float = 2.0, ignore: Iterable[object] = ()
-) -> list[Owner]:
+) -> Owners:
     """The paths by which these objects are still held, shortest first, one for each that holds one directly.
 
     Functions of this library are skipped, whoever calls. No references are kept.
@@ -81,6 +87,7 @@ class _Search:
     variables: dict[int, list[str]] = field(default_factory=dict)
     namespaces: dict[int, tuple[str, dict[str, object]]] = field(default_factory=dict)
     passed_over: set[int] = field(default_factory=set)
+    complete: bool = True
 
     def run(self) -> None:
         self.namespaces = _namespaces()
@@ -109,7 +116,8 @@ class _Search:
             if not level or self._all_named():
                 return
             if self._late() or len(level) > MAX_PER_LEVEL:
-                return
+                break
+        self.complete = False
 
     def _next_level(self, level: list[object]) -> list[object]:
         here = {id(thing) for thing in level}
@@ -147,6 +155,7 @@ class _Search:
             if position == len(heap):
                 break
             if position % _CHUNK == 0 and self._late():
+                self.complete = False
                 break
             holder = heap[position]
             batch = gc.get_referents(holder)
@@ -200,7 +209,7 @@ class _Search:
                     todo.append(held)
         return ways
 
-    def owners(self, max_owners: int) -> list[Owner]:
+    def owners(self, max_owners: int) -> Owners:
         ways = self._ways()
         found: dict[str, Owner] = {}
         for number, target in reversed(list(enumerate(map(id, self.objects)))):
@@ -210,7 +219,10 @@ class _Search:
                 if holder in ways:
                     owner = self._owner([*ways[holder], target], number)
                     found.setdefault(owner.path, owner)
-        return sorted(found.values(), key=lambda owner: (owner.kind == "notebook", len(owner.path)))[:max_owners]
+        ordered = sorted(found.values(), key=lambda owner: (owner.kind == "notebook", len(owner.path)))
+        owners = Owners(ordered[:max_owners])
+        owners.complete = self.complete
+        return owners
 
     def _owner(self, way: list[int], number: int) -> Owner:
         nodes = [self.seen[key] for key in way]

@@ -12,7 +12,7 @@ import itertools
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from types import (
     BuiltinFunctionType,
@@ -27,7 +27,6 @@ from types import (
 from typing import Any
 
 from forgather_mem.heap.owner_paths import (
-    FRAMES,
     LRU_CACHE,
     attributes_of,
     cell_contents,
@@ -71,23 +70,22 @@ class ReachableGraph:
         self._librarys_from = 0
 
     @classmethod
-    def walk(cls, budget_s: float = 0.15, failed: Iterable[FrameType] = (), unnamed: bool = False) -> ReachableGraph:
+    def walk(cls, budget_s: float = 0.15, failed: Iterable[FrameType] = ()) -> ReachableGraph:
         """Walk down from the user's variables, for so many CPU seconds of this thread at most.
 
-        `failed` are functions that an error has left: what only they lead to is reached after the rest. `unnamed`: then
-        from what no name leads to, as the iterator of a `for` statement, the task of a loop, what C code calls back.
+        `failed` are functions that an error has left: what only they lead to is reached after the rest.
         """
         graph = cls()
         collects = gc.isenabled()
         gc.disable()  # a full collection in between would take longer than the whole budget
         try:
-            graph._walk(budget_s, failed, _unnamed() if unnamed else ())
+            graph._walk(budget_s, failed)
         finally:
             if collects:
                 gc.enable()
         return graph
 
-    def _walk(self, budget_s: float, failed: Iterable[FrameType], unnamed: Iterable[tuple[str, object]]) -> None:
+    def _walk(self, budget_s: float, failed: Iterable[FrameType]) -> None:
         self._until_s = time.thread_time() + budget_s
         ours = dict.fromkeys([id(self), id(self.__dict__), *map(id, vars(self).values())], -1)
         self._seen.update(ours)  # counted as seen, not entered
@@ -103,7 +101,7 @@ class ReachableGraph:
                 is_plain = issubclass(type(thing), _CONTAINERS) or frame in left
                 (librarys if not of_user else plain if is_plain else users).append((label, thing))
         position = 0
-        for roots in ([*users, *_namespaces()], plain, unnamed, librarys):
+        for roots in ([*users, *_namespaces()], plain, librarys):
             if roots is librarys:
                 self._librarys_from = len(self.nodes)
             for label, thing in roots:
@@ -156,7 +154,8 @@ class ReachableGraph:
     def path(self, position: int) -> str:
         """The full path, e.g. "__main__.CACHE['rows']"."""
         label, way = self.label(position), self.way(position)
-        return label + write_path(way, begins_with_namespace=type(way[0]) is dict and not label.startswith("local "))
+        names = type(way[0]) is dict and not label.startswith("local ")
+        return (label + write_path(way, begins_with_namespace=names)).removeprefix(", ")
 
     def holder(self, position: int) -> str:
         """The path as people write it: from the last object with attributes on it ("LossCallback.losses")."""
@@ -168,6 +167,12 @@ class ReachableGraph:
             if isinstance(thing, type) or has_attributes(thing):
                 return thing
         return None
+
+    def lead(self, label: str, way: Sequence[object]) -> None:
+        """Add objects that nothing nearby leads to, each of which leads to the next; the first one gets this name."""
+        for number, thing in enumerate(way):
+            if self._add(thing, len(self.nodes) - 1 if number else -1) and not number:
+                self._labels[len(self.nodes) - 1] = label
 
     def forget(self) -> None:
         """Release everything reached."""
@@ -219,27 +224,6 @@ def _namespaces() -> Iterator[tuple[str, object]]:
             keeper = getattr(keeper, part, None)
         if keeper is not None:
             yield f"{name}.{attribute}", keeper
-
-
-def _unnamed() -> Iterator[tuple[str, object]]:
-    """The user's objects, and the variables of suspended functions of the user's: what nobody may have a name for.
-
-    The newest of a class come first, and few of each: those that are many are in a container.
-    """
-    objects = gc.get_objects()
-    kinds = set(map(type, objects))
-    left = {kind: SAMPLED for kind in kinds if kind.__module__ != "builtins" and is_user_class(kind)}
-    for thing in [thing for thing in reversed(objects) if type(thing) in left or type(thing) in FRAMES]:
-        kind = type(thing)
-        if kind not in FRAMES:
-            left[kind] -= 1
-            if left[kind] >= 0:
-                yield kind.__name__, thing
-            continue
-        # The frame of this very generator is in no variable of it: that would be a cycle
-        code: CodeType = getattr(thing, FRAMES[kind].replace("frame", "code"))
-        if is_user_file(code.co_filename) and getattr(thing, FRAMES[kind]) is not None:
-            yield from _variables(getattr(thing, FRAMES[kind]))
 
 
 def _counts(kind: type) -> bool:

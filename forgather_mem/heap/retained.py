@@ -49,7 +49,8 @@ class Retained:
         whole: Whether the object itself is alive; False if only some of its tensors are.
         num_bytes: Size of its live tensors, each storage counted once.
         num_tensors: Number of live tensors.
-        owners: Paths to it, as a programmer would write them; empty if no variable leads to it.
+        owners: Paths to it, as a programmer would write them; empty if none was found.
+        searched: Whether all that may lead to it was looked at: then no variable does where there are no owners.
     """
 
     what: str
@@ -57,6 +58,7 @@ class Retained:
     num_bytes: int
     num_tensors: int
     owners: tuple[str, ...]
+    searched: bool = True
 
     def __str__(self) -> str:
         rest = (
@@ -69,8 +71,11 @@ class Retained:
             if self.whole
             else f"{self.what} was freed, but its memory is still held{rest}"
         )
+        if not self.owners and not self.searched:
+            return f"{head}; holder not found: the search ran out of time"
         if not self.owners:
-            return f"{head}, and no variable leads to it: C++ code holds it, or it is garbage hidden by gc.freeze()"
+            who = "a running statement or C++ code holds it"
+            return f"{head}, and no variable leads to it: {who}, or it is garbage hidden by gc.freeze()"
         return "\n".join([f"{head}, by", *(f"  {owner}" for owner in self.owners)])
 
 
@@ -109,31 +114,35 @@ class _Watch:
         if itself is None and not tensors:
             return None
         whole = itself is not None
-        owners = _owners(itself if whole else max(tensors, key=storage_bytes), max_owners, [tensors], leaving)
-        if owners is None and whole and tensors:
+        found = _owners(itself if whole else max(tensors, key=storage_bytes), max_owners, [tensors], leaving)
+        if found is None and whole and tensors:
             whole = False  # soon
-            owners = _owners(max(tensors, key=storage_bytes), max_owners, [tensors], leaving)
-        if owners is None:
+            found = _owners(max(tensors, key=storage_bytes), max_owners, [tensors], leaving)
+        if found is None:
             return None
+        owners, searched = found
         return Retained(
             what=self.what,
             whole=whole,
             num_bytes=sum({key: size for tensor in tensors for key, size in storages_of(tensor)}.values()),
             num_tensors=len(tensors),
             owners=owners,
+            searched=searched,
         )
 
 
 def _owners(
     wanted: object, max_owners: int, ignore: Sequence[object], leaving: tuple[str, ...]
-) -> tuple[str, ...] | None:
-    """Paths to it; None if those that are leaving are the only ones."""
+) -> tuple[tuple[str, ...], bool] | None:
+    """Paths to it, and whether the search was complete; None if those that are leaving are the only ones."""
     found = find_owners([wanted], max_owners=max_owners + len(leaving), budget_s=_LOOK.budget_s, ignore=ignore)
     owners = tuple(owner.path for owner in found if not owner.path.startswith(leaving))[:max_owners]
     if owners:
-        return owners
+        return owners, found.complete
     ways = graph_owners(wanted, max_owners=max_owners, budget_s=_LOOK.budget_s)
-    return tuple(f"the graph of {way.path}: detach it" for way in ways) or (None if found else ())
+    if found and not ways:
+        return None
+    return tuple(f"the graph of {way.path}: detach it" for way in ways), found.complete
 
 
 def describe(thing: object) -> str:

@@ -8,10 +8,12 @@ from subprocess import DEVNULL
 
 from forgather_mem.cli.command import Command
 from forgather_mem.cli.plan import answer_of_script
+from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.errors import say
 from forgather_mem.launch.failed_training import FailedTraining, KillInPlan, explained_kill, failed_training
 from forgather_mem.reporting.problems import was_killed_for_memory
 from forgather_mem.reporting.table import format_time
+from forgather_mem.system.own_limits import own_limits, raise_own_limits
 from forgather_mem.telemetry.report import Change, KilledReport, RunReport
 from forgather_mem.telemetry.report_schema import checked
 from forgather_mem.units import format_bytes
@@ -41,6 +43,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         f"forgather-mem: out of memory in {format_time(at.step, at.phase)}: planning what would have fitted "
         f"(at most {most_s:g} s; Ctrl-C ends it)"
     )
+    raise_own_limits()  # this process has been given those of the training
     try:
         answer = _answer(command, failed, most_s)
     except KeyboardInterrupt:
@@ -53,12 +56,9 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     planned = checked(tuple[Change, ...], answer["changes"]) or ()
     too_large = checked(tuple[str, ...], answer["too_large"]) or ()
     kinds = checked(tuple[tuple[str, ...], ...], answer["kinds"]) or ()
-    known = {change.text for change in planned}
-    others = [
-        change
-        for change in report.advice
-        if change.text not in known and tuple(sorted({**change.set, **change.in_script})) not in kinds
-    ]
+    if not kinds:
+        return _not_planned(report, "it is as it failed, but nothing that may help can be planned there")
+    others = [one for one in report.advice if tuple(sorted({**one.set, **one.in_script})) not in kinds]
     advice = (*planned, *others)
     report = replace(report, advice=advice)
     if report.oom is None:
@@ -84,11 +84,14 @@ def _not_planned(report: RunReport, why: str) -> RunReport:
 
 def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str, object]:
     """Of the script as `forgather-mem plan` starts it, in a session of its own."""
-    began_s = time.monotonic()
+    began_s, limit = time.monotonic(), next(iter(own_limits()), None)
     request, nowhere = {"failed": asdict(failed), "meta": False}, dict.fromkeys(("stdin", "stdout", "stderr"), DEVNULL)
     code, answer = answer_of_script(command.argv, request, most_s, start_new_session=True, **nowhere)
-    is_late = time.monotonic() - began_s >= most_s
-    if answer is not None and (answer.get("kinds") or not is_late):
+    is_late, problem = time.monotonic() - began_s >= most_s, str((answer or {}).get("problem", ""))
+    if limit is not None and (answer is None or "MemoryError" in problem or recognise(RuntimeError(problem))):
+        problem = f"planning it takes more memory than {limit.name} leaves, which can't be raised here"
+    elif answer is not None and (answer.get("kinds") or not is_late):
         return answer
-    early = f"started again, it ended with {code} before its training"
-    return {**(answer or {}), "problem": f"it took more than {most_s:g} s (--advice-s)" if is_late else early}
+    else:
+        problem = f"started again, it ended with {code} before its training"
+    return {**(answer or {}), "problem": f"it took more than {most_s:g} s (--advice-s)" if is_late else problem}

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from forgather_mem.launch.last_error import tell_last_error
+from forgather_mem.launch.last_error import write_last_error
 from forgather_mem.launch.launcher_word import note_word
 from forgather_mem.telemetry import run_session
 
@@ -55,7 +55,7 @@ def _ends(pid: int, began_s: float) -> None:
         return  # the last: there is no place, or the command has ended before us
     reserve_bytes = sum(map(len, run_session.RESERVE))
     run_session.RESERVE.clear()
-    tell_last_error(folder, reserve_bytes)
+    write_last_error(folder, reserve_bytes)
     if "torch" not in sys.modules:
         return
     run_session.note(run_session.TORCH)

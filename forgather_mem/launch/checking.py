@@ -21,7 +21,7 @@ from forgather_mem.telemetry import run_session
 def read(words: Sequence[str], writer: int) -> int:
     """Write the values of these options to a pipe; returns the exit code, and says what is wrong."""
 
-    def tell(**asked: object) -> int:
+    def check_run(**asked: object) -> int:
         arguments = Arguments(asked)
         _check_baseline(arguments)
         code = 0 if run_session.is_off() else _check_template(arguments)
@@ -29,7 +29,7 @@ def read(words: Sequence[str], writer: int) -> int:
             pipe.write(marshal.dumps(asked | {"plan": arguments.plan or arguments.baseline is not None}))
         return code
 
-    code = dispatch(["run", *words], tell)
+    code = dispatch(["run", *words], check_run)
     sys.stdout.flush()
     return code
 

@@ -32,6 +32,7 @@ class FailedTraining:
         requested_bytes: The allocation that failed; None if nobody has told.
         taken_bytes: By the training's tensors then; None of a killed process.
         gaps_bytes: What the C library's heap had free beside them.
+        unseen_bytes: By at most so much more, which was freed before anybody could look: temporaries of a pass.
         beside_bytes: By everything else; of a killed process by others of its group.
         rows, length: Of the micro-batch.
         sizes: Of its tensors, as in the setting "batch.sizes".
@@ -52,6 +53,7 @@ class FailedTraining:
     sizes: str
     until_s: float
     gaps_bytes: int = 0
+    unseen_bytes: int = 0
     needless: Sequence[tuple[str, str]] = ()
     keeps_graphs: bool = False
 
@@ -99,11 +101,13 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
     if oom.where == "device":  # what torch keeps unused is free for it; the rest is taken before anything is trained
         beside -= sum(oom.in_use.get(part, 0) for part in _ALLOCATORS)
     batch = oom.batch or {}
+    # More is free after the error than was: what was then is known to within what was asked for
+    unseen = (oom.requested_bytes or 0) if oom.free_bytes is None and oom.where == "host" else 0
     return FailedTraining(
         phase=oom.phase,
         is_first_step=oom.step <= 1,
         on_device=oom.where == "device",
-        limit_bytes=taken + beside + gaps + (oom.free_bytes or 0),
+        limit_bytes=taken + beside + gaps + unseen + (oom.free_bytes or 0),
         requested_bytes=oom.requested_bytes,
         taken_bytes=taken,
         beside_bytes=beside,
@@ -112,6 +116,7 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         sizes=report.run.settings.get("batch.sizes", "") if oom.phase != "evaluate" else "",
         until_s=until_s,
         gaps_bytes=gaps,
+        unseen_bytes=unseen,
         needless=tuple((one.text, one.note or "") for one in report.advice if NO_GRAPH in one.in_script),
         keeps_graphs=any(DETACHED in one.in_script for one in report.advice),
     )
@@ -182,7 +187,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     is_between = report.steps > 0 and killed.phase == "other"
     between = f"killed {_between(report)}: in a callback, or in code between steps"
     if planned is None:
-        return replace(killed, in_use=_told(report, killed), why_now=f"{between}." if is_between else None)
+        return replace(killed, in_use=_measured(report, killed), why_now=f"{between}." if is_between else None)
     beside = report.host.limit_bytes - planned.room_bytes
     others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
@@ -204,7 +209,7 @@ def others_bytes_of(killed: KilledReport) -> int:
     return max(children, (killed.used_bytes or 0) - (killed.process_bytes or 0))
 
 
-def _told(report: RunReport, killed: KilledReport) -> dict[str, int]:
+def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     """By what was measured: the training's own, what there was before it, and what has come since."""
     host, of = report.host, report.breakdown
     limit_bytes = host.limit_bytes - others_bytes_of(killed)

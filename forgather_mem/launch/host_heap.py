@@ -29,6 +29,7 @@ class Taken(NamedTuple):
         had_bytes: What the process had taken of the system for those.
         bytes: The same with it.
         mapped_bytes: Of these what is mapped by itself, so that there are no gaps, however large the others are.
+        is_refused: Whether a limit of this process, which nobody could raise, leaves no addresses for it.
     """
 
     size: int
@@ -36,19 +37,17 @@ class Taken(NamedTuple):
     had_bytes: int
     bytes: int
     mapped_bytes: int
+    is_refused: bool = False
 
 
 def taken_of_host(trace: Trace, *, of_several_sizes: bool) -> list[list[Taken]]:
     """For each of several rounds what the larger storages come to, made in a child as the training would make them.
 
-    Nothing is written into them, so that they take no memory.
+    Nothing is written into them, so that they take no memory. They end with the first that is refused.
 
     Args:
         trace: Of two steps.
         of_several_sizes: Whether batches differ: then those between the first and the last are smaller.
-
-    Raises:
-        PlanError: if there are not even the addresses.
     """
     return in_a_child(lambda: list(_rounds(trace, _OF_SEVERAL if of_several_sizes else _OF_ONE_SIZE)))
 
@@ -73,8 +72,12 @@ def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[Taken]]:
                 size = size if size in fixed else int(size * scale)
                 counts = size > least
                 had = own_memory().address_bytes - began if counts else 0
-                held[number] = torch.empty(size, dtype=torch.uint8)
                 mapped += size if size >= _MAPPED_BYTES else 0
+                try:
+                    held[number] = torch.empty(size, dtype=torch.uint8)
+                except RuntimeError:
+                    taken.append(Taken(size, total, had, had + size, mapped, is_refused=True))
+                    return found
                 if counts:
                     taken.append(Taken(size, total, had, own_memory().address_bytes - began, mapped))
                 total += size

@@ -1,9 +1,10 @@
 """Finds each training in an unmodified script, without importing anything before the script does.
 
-A finder waits for four modules. When the script has imported `transformers.trainer`, a class of ours is added to its
-list of default callbacks, from which every Trainer, also of a subclass, creates new instances. Forgather's trainer gets
-one when it is made, a `TrainingLoop` the same callbacks. With `torch.optim.optimizer`, a global hook of torch waits for
-the first step of a training without a Trainer. Lightning's Trainer finds us itself, by an entry point.
+A finder waits for four modules, and for those of frameworks whose loops tell more than their optimizers do. When the
+script has imported `transformers.trainer`, a class of ours is added to its list of default callbacks, from which every
+Trainer, also of a subclass, creates new instances. Forgather's trainer gets one when it is made, a `TrainingLoop` the
+same callbacks. With `torch.optim.optimizer`, a global hook of torch waits for the first step of a training without a
+Trainer. Lightning's Trainer finds us itself, by an entry point.
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ TRAINER_MODULE = "transformers.trainer"
 FORGATHER_MODULE = "forgather.ml.trainer.base_trainer"
 OPTIMIZER_MODULE = "torch.optim.optimizer"
 LOOP_MODULE = "forgather_mem.loops.training_loop"
+# Methods of frameworks: module, class, name; and the phase that a call is, or the event that is after it.
+TOLD_BY = (
+    ("stable_baselines3.common.on_policy_algorithm", "OnPolicyAlgorithm", "collect_rollouts", "generate"),
+    ("stable_baselines3.common.off_policy_algorithm", "OffPolicyAlgorithm", "collect_rollouts", "generate"),
+    ("keras.src.callbacks.callback_list", "CallbackList", "on_epoch_end", "epoch_end"),
+    ("skorch.net", "NeuralNet", "on_epoch_end", "epoch_end"),
+    ("fastai.learner", "Learner", "_do_epoch", "epoch_end"),
+)
 
 
 def install() -> None:
@@ -43,6 +52,7 @@ def install() -> None:
         FORGATHER_MODULE: _meet_forgather,
         OPTIMIZER_MODULE: _meet_optimizers,
         LOOP_MODULE: _meet_loops,
+        **{row[0]: _meeting(*row) for row in TOLD_BY},
     }
     sys.meta_path.insert(0, TrainingFinder(waits_for))
     if "--multiprocessing-fork" not in sys.orig_argv:  # a pool worker's memory is in its parent's report
@@ -105,6 +115,15 @@ def _meet_optimizers() -> None:
     from forgather_mem.launch.loops import meet_optimizers
 
     meet_optimizers()
+
+
+def _meeting(*row: str) -> Callable[[], object]:
+    def meet() -> None:
+        from forgather_mem.launch.loops import meet_framework
+
+        meet_framework(*row)
+
+    return meet
 
 
 def _add_default_callback() -> None:

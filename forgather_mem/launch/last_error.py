@@ -29,7 +29,7 @@ _NOTHING_MORE = (
 )
 
 
-def tell_last_error(folder: str, reserve_bytes: int) -> None:
+def write_last_error(folder: str, reserve_bytes: int) -> None:
     """Write what is known about the out-of-memory error that has ended this process, if any.
 
     `reserve_bytes` were held by us until just now.
@@ -40,7 +40,7 @@ def tell_last_error(folder: str, reserve_bytes: int) -> None:
     try:
         from forgather_mem.telemetry.guard import FailureGuard
 
-        FailureGuard().call("run", _tell, folder, error, reserve_bytes)
+        FailureGuard().call("run", _write, folder, error, reserve_bytes)
     except MemoryError:  # no memory even for our own code
         from forgather_mem.files import open_real
 
@@ -49,7 +49,7 @@ def tell_last_error(folder: str, reserve_bytes: int) -> None:
         os.close(file)
 
 
-def _tell(folder: str, error: BaseException, reserve_bytes: int) -> None:
+def _write(folder: str, error: BaseException, reserve_bytes: int) -> None:
     import json
 
     from forgather_mem.diagnose.oom.recognition import recognise

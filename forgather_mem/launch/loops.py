@@ -7,10 +7,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.system.call_wrapping import without_frames
+from forgather_mem.system.call_wrapping import around_calls, without_frames
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
 
@@ -30,6 +31,24 @@ def meet_optimizers() -> None:
         hears.passes = BackwardPasses(autograd, hears.steps_over)
     torchs.register_optimizer_step_pre_hook(hears.before)
     torchs.register_optimizer_step_post_hook(hears.after)
+
+
+def meet_framework(module: str, owner: str, method: str, what: str) -> None:
+    """This module of `import_hook.TOLD_BY` has just been imported: hear of the calls of its method."""
+    cls = getattr(sys.modules[module], owner)
+    setattr(cls, method, around_calls(getattr(cls, method), functools.partial(_told, what)))
+
+
+def _told(what: str) -> AbstractContextManager[object]:
+    observed = sys.modules.get("forgather_mem.loops.observed")
+    loop: ObservedLoop | None = None if observed is None else observed.LOOPS.current()
+    if loop is None:
+        return nullcontext()
+    if what != "epoch_end":
+        return loop.phase(what)
+    after = ExitStack()
+    after.callback(loop.epoch_ended)
+    return after
 
 
 def lightning_callbacks() -> list[Any]:
@@ -73,6 +92,8 @@ class _FirstStep:
             self.passes = None
         if (loop := self._observed()) is not None:
             loop.before(optimizer)
+            if self._is_over(loop) and (following := self._observed()) is not None:  # it begins with this step
+                following.before(optimizer)
 
     def steps_over(self, num_steps: int) -> None:
         """So many steps are over in a loop without an optimizer."""
@@ -82,21 +103,25 @@ class _FirstStep:
     def after(self, optimizer: Any, *_: object) -> None:
         if self._loop is not None:
             self._loop.after(optimizer)
-            if self._loop.is_over:
-                self._failed = self._loop.has_failed
-                self._loop = None
+            self._is_over(self._loop)
+
+    def _is_over(self, loop: ObservedLoop) -> bool:
+        """Whether another may be observed from now on."""
+        if loop.is_over:
+            self._failed, self._loop = loop.has_failed, None
+        return loop.is_over
 
     def _observed(self) -> ObservedLoop | None:
         if self._loop is not None or self._failed or run_session.is_off():  # in a plan's child
             return self._loop
         with self._lock:  # another thread may take its first step now
-            if self._loop is None and not _is_told_of():
+            if self._loop is None and not _is_watched():
                 self._loop = FailureGuard().call("run", _observed_loop)
                 self._failed = self._loop is None
         return self._loop
 
 
-def _is_told_of() -> bool:
+def _is_watched() -> bool:
     """Whether another training of ours runs, or `watch()` was called."""
     known = sys.modules.get("forgather_mem.engine.run_of")
     observed = sys.modules.get("forgather_mem.loops.observed")

@@ -41,7 +41,9 @@ _Judgement = tuple[int, str]  # an exit code, and a sentence about it
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def tell_outcome(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:
+def report_outcome(
+    folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler
+) -> int:
     """Write the reports of all trainings, print the worst one, and judge the limits that the user set.
 
     Returns:
@@ -272,7 +274,7 @@ def _leaks_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterato
             why = "no training was watched for leaks"
         elif not report.leak.why:
             why = f"no verdict after {report.steps:,} step{'s' * (report.steps != 1)}"
-        if report.leak.verdict != "no leak":
+        if report.leak.verdict not in ("no leak", "copied pages"):
             yield UNDECIDED, f"--fail-on leak: {why}"
             return
     yield 0, ""
@@ -315,6 +317,9 @@ def against_baseline(
         return [], [f"--baseline: {error}"]
     assert before is not None, "only an update needs none"
     grown = list(before.grown(now))
+    missing = [f"--baseline: {sentence}" for sentence in before.missing(now)]
     if not grown and before.has_shrunk(now):
         say("forgather-mem: less memory than in the baseline; --update-baseline keeps it there")
-    return grown, [f"--baseline: {sentence}" for sentence in before.missing(now)]
+    elif not grown and not missing:
+        say(f"forgather-mem: no more memory than in the baseline {path}")
+    return grown, missing

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,7 +10,6 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -20,11 +17,8 @@ from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import in_own_loop
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Trainer, Wanted
-from forgather_mem.planning.highest import Told
-from forgather_mem.planning.isolation.child import GoesOn, Tell
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import AliveThings, roots
-from forgather_mem.planning.private_state import around_passes
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.probes.live_objects import live_objects
@@ -32,8 +26,6 @@ from forgather_mem.telemetry.report import Change
 
 MADE_AT = "_forgather_mem_made_at"  # of a data loader: the line
 _CHECKPOINTS, _ATTENTION, _ROWS = "supports_gradient_checkpointing", "attn_implementation", "batch_size"
-_COUNTS = "Planned were {batches} batches, {passes} backward passes and {steps} steps."
-_COUNTED = re.compile(re.sub(r"\{\w+\}", r"(\\d+)", _COUNTS))
 _OPTIMIZERS: dict[object, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adafactor": torch.optim.Adafactor}
 Edit = Callable[[], object]
 
@@ -53,41 +45,7 @@ class EditedScript(Script):
     def plan(self, wanted: Wanted, alive: AliveThings | None, answers: StandIns) -> NoReturn:
         for edit in self._edits:
             edit()
-        counts = _counted()
-        try:
-            super().plan(wanted, alive, answers)
-        except GoesOn as goes_on:
-            given = goes_on.given
-
-        def begin(tell: Tell) -> None:
-            def told(result: object, error: BaseException | None) -> NoReturn:
-                if isinstance(result, Told) and result.plan is not None:
-                    result = result._replace(plan=result.plan.with_notes([_COUNTS.format(**counts)]))
-                tell(result, error)
-
-            given(told)
-
-        raise GoesOn(begin)
-
-
-def _counted() -> Counter[str]:
-    """What a loop does from now on, until this process ends."""
-    counts = Counter(batches=0, passes=0, steps=0)
-    following = _BaseDataLoaderIter.__next__
-
-    def follows(iterator: Any) -> object:
-        batch = following(iterator)
-        counts["batches"] += torch.is_grad_enabled()
-        return batch
-
-    def passed(backward: Callable[..., object], *arguments: object, **keywords: object) -> object:
-        counts["passes"] += 1
-        return backward(*arguments, **keywords)
-
-    _BaseDataLoaderIter.__next__ = follows  # type: ignore[method-assign,assignment]
-    around_passes(passed, [])
-    register_optimizer_step_post_hook(lambda *_: counts.update(steps=1))
-    return counts
+        super().plan(wanted, alive, answers)
 
 
 class OwnLoop:
@@ -114,10 +72,7 @@ class OwnLoop:
             rows: Of the batch that failed; None if nobody has told.
         """
         self.rows = rows or plan.rows or 0
-        for told in filter(None, map(_COUNTED.fullmatch, plan.notes)):
-            batches, passes, steps = map(int, told.groups())
-            self.accumulation = max(1, passes // max(1, steps))
-            self.keeps_graphs = batches >= 2 * passes
+        self.accumulation, self.keeps_graphs = plan.passes, plan.accumulation >= 2 * plan.passes
 
     @property
     def settings(self) -> RunSettings:
@@ -126,7 +81,7 @@ class OwnLoop:
         arguments = {**dict.fromkeys(names, self.rows), "gradient_accumulation_steps": self.accumulation}
         return replace(settings_of(None, next(iter(self._models), None)), arguments=arguments, is_trainers=False)
 
-    def told(self, change: Change) -> Change:
+    def with_line(self, change: Change) -> Change:
         """The change as the user writes it, with the line at which the loader is made whose batches are smaller."""
         lines = {getattr(one, MADE_AT, None) for one in self._loaders if getattr(one, _ROWS, None) == self.rows}
         place = f" (DataLoader at {next(iter(lines))})" if len(lines := lines - {None}) == 1 else ""

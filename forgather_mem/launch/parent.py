@@ -16,7 +16,7 @@ from forgather_mem.formats.ring_memory import StateMemory
 from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.session_folder import PLACE, SessionFolder
 from forgather_mem.launch.short_runs import asks_for_help, is_worth_a_report
-from forgather_mem.launch.waiting import Child, Ended, end_like, execute_or_tell
+from forgather_mem.launch.waiting import Child, Ended, end_like, execute_or_complain
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ def run_command(words: Sequence[str]) -> int:
         say(f"forgather-mem: run: {error}\n  {error.hint or 'try `forgather-mem run -h`'}")
         return USAGE
     if run_session.is_off() and not arguments.limits:
-        return execute_or_tell(command.argv, os.environ)
+        return execute_or_complain(command.argv, os.environ)
     if run_session.is_off():
         ended = Child(command.argv, os.environ).wait(lambda: None, LOOK_EVERY_S)
         say(f"forgather-mem: {_not_judged(arguments)}: {run_session.SWITCH} switches all watching off")
@@ -73,9 +73,9 @@ def _judged(
         if folder.path is not None:
             states.settle(run_session.registered(folder.path))
         if is_worth_a_report(folder.path, arguments, command, ended):
-            from forgather_mem.launch.outcome import tell_outcome
+            from forgather_mem.launch.outcome import report_outcome
 
-            return tell_outcome(folder, arguments, command, ended, sampler)
+            return report_outcome(folder, arguments, command, ended, sampler)
         folder.remove()  # there is nothing to tell
         if ended.code == 0 and not asks_for_help(command):
             say(f"forgather-mem: no report: {command.name} took {ended.wall_s:.1f} s and did not import torch")

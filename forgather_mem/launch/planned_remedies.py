@@ -85,7 +85,7 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
     planner = _Planner(failed, training, loop, found)
     yield
     case = Case(
-        phase=failed.phase or planner.own.phase,
+        phase=failed.phase or found.kills[-1].phase,
         settings=planner.settings(),
         rows=failed.rows or planner.own.rows,
         length=failed.length,
@@ -119,7 +119,7 @@ class PlannedRemedies:
             fits = planner.first_that_fits(ladder)
         except PlanError:
             return
-        told = [loop.told(change) if loop else change for change in (fits or ladder[-1],)]
+        told = [loop.with_line(change) if loop else change for change in (fits or ladder[-1],)]
         if fits is not None:
             self.changes.extend(told)
         if is_kind:
@@ -176,10 +176,6 @@ class _Planner:
         of = self._training
         return self._loop.settings if self._loop else settings_of(of.args, of.model, of)
 
-    def peak_of(self, need_bytes: float) -> int:
-        """With all that is beside the training's tensors."""
-        return round(need_bytes) + self._failed.limit_bytes - self._room_bytes
-
     def first_that_fits(self, ladder: Sequence[Change]) -> Change | None:
         """The smallest change of these that fits, with its peak; None if none does.
 
@@ -197,7 +193,8 @@ class _Planner:
                     raise
                 need = self.most_bytes + 1
             if need <= self.most_bytes:
-                high, found = at, replace(ladder[at], predicted_bytes=self.peak_of(need))
+                peak_bytes = round(need) + self._failed.limit_bytes - self._room_bytes  # with all that is beside it
+                high, found = at, replace(ladder[at], predicted_bytes=peak_bytes)
             elif at == len(ladder) - 1:
                 return None
             else:
@@ -241,10 +238,12 @@ class _Planner:
             PlanError: if the plan does not reproduce the failure.
         """
         failed, own = self._failed, self.own
-        room, row = failed.limit_bytes - failed.beside_bytes, self._row()
+        room = failed.limit_bytes - failed.beside_bytes
         if failed.taken_bytes is None:
             room -= self._began_bytes - own.phases[0].parts.get("parameters", 0)  # the model is there already
-        shows = row.bytes >= (1 - _LIMITS.alike_frac) * room
+        least = (1 - _LIMITS.alike_frac) * room
+        row = self._row(least)
+        shows = row.bytes >= least
         if failed.taken_bytes is None:
             told = KillInPlan(phase=row.phase, num_bytes=row.bytes, room_bytes=room, parts=row.parts, is_shown=shows)
             self._kills.append(told)
@@ -255,9 +254,6 @@ class _Planner:
             return room
         taken += _others(own)
         nearest = self._request(row, wanted, taken)
-        if abs(nearest.before_bytes - taken) > tolerated:
-            had = f"its tensors took {format_bytes(taken)} then"
-            raise PlanError(f"{had}, in the plan {format_bytes(nearest.before_bytes)}")
         if failed.on_device:
             return min(room, nearest.before_bytes + min(wanted, room - taken))
         rounds = self._taken(own)
@@ -275,15 +271,27 @@ class _Planner:
         return min(room, max(one.bytes for one in shown) - _others(own))
 
     def _request(self, row: PhasePlan, wanted: int, taken: int) -> StorageRequest:
-        """Of this phase's allocations as large as the one that failed the one beside as much as there was."""
+        """Of this phase's allocations as large as the one that failed the one beside as much as there was.
+
+        Raises:
+            PlanError: if there is none.
+        """
         there = [one for one in self.own.requests if (one.step, one.phase) == (row.step, row.phase)]
         alike = [one for one in there if abs(one.size - wanted) <= _LIMITS.alike_frac * wanted]
         if not alike:
             raise PlanError(f"the plan's {row.phase} asks nowhere for {format_bytes(wanted)} at once")
-        return min(alike, key=lambda one: abs(one.before_bytes - taken))
+        nearest = min(alike, key=lambda one: self._differs_by(one, taken))
+        if self._differs_by(nearest, taken) > _LIMITS.alike_frac * self._failed.limit_bytes:
+            had = f"its tensors took {format_bytes(taken)} then"
+            raise PlanError(f"{had}, in the plan {format_bytes(nearest.before_bytes)}")
+        return nearest
 
-    def _row(self) -> PhasePlan:
-        """The phase in which memory ran out.
+    def _differs_by(self, planned: StorageRequest, taken: int) -> int:
+        """What was there then from what this allocation of the plan has beside it."""
+        return max(taken - planned.before_bytes, planned.before_bytes - taken - self._failed.unseen_bytes, 0)
+
+    def _row(self, least_bytes: float) -> PhasePlan:
+        """The phase in which memory ran out; where nobody knows it, the first that takes so much, else the largest.
 
         Raises:
             PlanError: if the plan has none.
@@ -291,7 +299,9 @@ class _Planner:
         failed, own = self._failed, self.own
         at = 1 if failed.is_first_step and failed.phase != "evaluate" else 2, failed.phase
         if failed.taken_bytes is None and failed.phase not in PLANNED_PHASES:  # between steps, or nobody knows when
-            at = (2, "data") if failed.phase else (own.step, own.phase)
+            largest = own.step, own.phase
+            first = next(((row.step, row.phase) for row in own.phases if row.bytes >= least_bytes), largest)
+            at = (2, "data") if failed.phase else first
         row = next((row for row in own.phases if (row.step, row.phase) == at), None)
         if row is None:
             raise PlanError(f"the plan has no {failed.phase}")
@@ -306,7 +316,9 @@ class _Planner:
         """What it takes of the system, without others' tensors, which are beside the training."""
         if self._failed.on_device:
             return max(planned.peak_bytes, planned.reserved_bytes)
-        taken = (one for found in self._taken(planned) for one in found)
+        taken = [one for found in self._taken(planned) for one in found]
+        if any(one.is_refused for one in taken):
+            raise PlanError("a limit of this process leaves no addresses to try it")
         highest = max(one.bytes + self._excess_frac * max(0, self._comes(planned, one)) for one in taken)
         return highest - _others(planned)
 
@@ -315,7 +327,9 @@ class _Planner:
         return taken.bytes - taken.mapped_bytes - sum(planned.parts.get(part, 0) for part in _STAYS) - _others(planned)
 
     def _taken(self, planned: Plan) -> list[list[Taken]]:
-        return taken_of_host(planned.trace, of_several_sizes=planned.lengths_differ)
+        # Of a kill nobody has told which batches came before: smaller ones leave more gaps
+        several = planned.lengths_differ or self._failed.taken_bytes is None
+        return taken_of_host(planned.trace, of_several_sizes=several)
 
 
 def _others(planned: Plan) -> int:

@@ -316,7 +316,7 @@ def plan_before_training(trainers: type) -> None:
 
         if trainer not in met:
             met[trainer] = True
-            FailureGuard().call("plan", _plan_and_tell, trainer)
+            FailureGuard().call("plan", _plan_and_print, trainer)
         try:
             return original(trainer, *arguments, **keywords)
         except BaseException as error:
@@ -328,7 +328,7 @@ def plan_before_training(trainers: type) -> None:
     trainers.train = train  # type: ignore[attr-defined]
 
 
-def _plan_and_tell(trainer: Any) -> None:
+def _plan_and_print(trainer: Any) -> None:
     from forgather_mem.errors import PlanError, say
     from forgather_mem.planning.entry import plan
     from forgather_mem.planning.result import PLANS

@@ -36,7 +36,7 @@ def is_worth_a_report(folder: str | None, arguments: Arguments, command: Command
     """Whether anything was trained, went wrong in a way that memory may explain, lasted, or was asked for."""
     if is_asked_for(arguments):
         return True
-    if ended.code is None or ended.code > OF_A_SIGNAL or _has_told_something(folder):
+    if ended.code is None or ended.code > OF_A_SIGNAL or _has_a_report(folder):
         return True
     is_usage = ended.code == USAGE or (ended.code == 0 and asks_for_help(command))
     if is_usage and ended.wall_s < USAGE_S:
@@ -46,7 +46,7 @@ def is_worth_a_report(folder: str | None, arguments: Arguments, command: Command
     return ended.wall_s >= SHORT_S or bool(used_torch)
 
 
-def _has_told_something(folder: str | None) -> bool:
+def _has_a_report(folder: str | None) -> bool:
     """Whether a process below has told of a training, or of memory that ran out."""
     if folder is None:
         return False

@@ -140,7 +140,7 @@ def end_like(ended: Ended) -> int:
     return 128 + ended.signal  # a signal that ended the child and is ignored here
 
 
-def execute_or_tell(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+def execute_or_complain(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Become this program; on failure, print why and return the exit code that shells use for it.
 
     What Python has changed for itself is restored first.
@@ -167,7 +167,7 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], parent: int, ma
     code = _FOUND_BUT_NOT_RUN
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        code = execute_or_tell(argv, environment)
+        code = execute_or_complain(argv, environment)
     finally:
         os._exit(code)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from torch.optim import optimizer as of_torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.engine.run_of import RUNS
 from forgather_mem.engine.settings import settings_of_loaders, settings_of_others
 from forgather_mem.loops.events import LoopEvents
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _thread, _trains = threading.get_ident, torch.is_grad_enabled
 _LOADERS = (DataLoader, _BaseDataLoaderIter)  # while a loop asks for batches, its loader has an iterator
 _BEFORE_FORWARD = ("backward", "data")  # or before the optimizer
+_LEAST_STEPS = LEAK.sure_steps  # of a training that is told for itself: fewer are not judged
 MakeCallbacks = Callable[[], Sequence["TrainerCallback"]]
 
 
@@ -48,7 +50,8 @@ class ObservedLoop:
     Args:
         args: What callbacks get as `args`.
         make_callbacks: Makes them, when the training begins: what never trains pays for nothing.
-        gives_way: Whether it ends when another loop is to be observed.
+        gives_way: Whether it ends when another loop is to be observed: one of which somebody tells, or one that steps
+            when the optimizer and all models of this one are gone. That one's step is told of by who made this.
 
     Attributes:
         has_failed: Whether it could not begin; it is over then.
@@ -70,7 +73,7 @@ class ObservedLoop:
         self._is_over = False
         self._watches = False  # no other training of ours tells of this step
         self._num_runs = 0  # by then
-        self._in_step = self._in_evaluation = False
+        self._in_step = self._in_evaluation = self._is_told = False
         self._num_batches = 0  # in this step, or in this evaluation
 
     def listen(self) -> None:
@@ -111,10 +114,26 @@ class ObservedLoop:
         """So many backward passes are over in a loop without an optimizer: each is taken for a step."""
         self.fence.call("a loop", self._end_step, num_steps, True)
 
-    def phase(self, phase: str) -> AbstractContextManager[None]:
-        """The block is this phase, once the training has begun."""
+    @contextmanager
+    def phase(self, phase: str) -> Iterator[None]:
+        """The block is this phase, once the training has begun, whatever models compute in it."""
         events = self._events
-        return nullcontext() if events is None or _thread() != self._thread else events.phase(phase)
+        if events is None or _thread() != self._thread:
+            yield
+            return
+        self._is_told = True
+        try:
+            with events.phase(phase):
+                yield
+        finally:
+            self._is_told = False
+
+    def epoch_ended(self) -> None:
+        """An epoch is over."""
+        events = self._events
+        if events is not None and _thread() == self._thread:
+            events.state.epoch = (events.state.epoch or 0.0) + 1
+            events.fire("epoch_end")
 
     # ---- hooks: a failure of ours never reaches the loop ----
 
@@ -123,15 +142,15 @@ class ObservedLoop:
         if is_traced():
             return
         try:
+            if self.gives_way and self._rounds.are_over(_LEAST_STEPS) and self._models.as_one() is None:
+                self.close()  # with another optimizer and another model begins another training
+                return
             events = self._events or self._begin(optimizer)
             if not self._watches or RUNS.num_given != self._num_runs:
                 self._num_runs = RUNS.num_given
                 self._watches = events is not None and not RUNS.other_is_open(events.run())
             if events is not None and self._watches and _thread() == self._thread:
-                if events.quiet is not None and self._in_step and not (self._in_evaluation or self._rounds.in_round):
-                    events.quiet.turn("optimizer", _BEFORE_FORWARD)  # the same, in fewer calls
-                else:
-                    self._optimizer_begins(events)
+                self._optimizer_begins(events)
         except self.fence.kept("a loop"):
             return
 
@@ -232,6 +251,8 @@ class ObservedLoop:
         self, events: LoopEvents, model: torch.nn.Module, arguments: Arguments, keywords: Keywords
     ) -> None:
         trains = _trains()
+        if not trains and self._is_told:
+            return
         if not trains and not model.training:
             if not self._in_evaluation:
                 self._in_evaluation, self._num_batches = True, 0
@@ -340,7 +361,11 @@ class _Loops:
 
     def any(self) -> bool:
         """Whether there is one that is not over."""
-        return any(not loop.is_over for loop in self._loops)
+        return self.current() is not None
+
+    def current(self) -> ObservedLoop | None:
+        """The one that is not over."""
+        return next((loop for loop in self._loops if not loop.is_over), None)
 
 
 # One, because torch's hooks are those of the whole process

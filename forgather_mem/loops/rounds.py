@@ -39,12 +39,17 @@ class OptimizerRounds:
         self._num_calls = 0  # in this round
         self._num_before = 0  # before it
         self._only: Callable[[], object] = bool  # where there is but one; else none is it
+        self._num_before_only = 0
         self._longest = 0  # calls between two steps of one optimizer
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those that step and are alive."""
         return list(self._used)
+
+    def are_over(self, least: int) -> bool:
+        """Whether the only one is gone, after at least so many steps."""
+        return self._only() is None and self._num_before - self._num_before_only >= least
 
     def ends_with(self, optimizer: torch.optim.Optimizer) -> int:
         """This one has stepped: the number of training steps that are over with it; 0 inside a round."""
@@ -89,4 +94,5 @@ class OptimizerRounds:
         self._missing = marked(self._used)
         self._calls.clear()
         self._only = weakref.ref(next(iter(self._used))) if len(self._used) == 1 else bool
+        self._num_before_only = self._num_before
         return num_steps

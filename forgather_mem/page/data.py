@@ -24,7 +24,7 @@ VERSION = 1
 _MAX_MARKS = 300  # of a kind
 _MICRO = 1e-6
 _ACTIONS = (("collect", "our collections"), ("cache", "cache clears"), ("trim", "trims"))
-_MARKED_EVENTS = {"evaluate": "eval", "save": "save"}
+_MARKED_EVENTS = {"evaluate": "evaluation", "save": "checkpoint"}
 
 Json = dict[str, object]
 Rows = NDArray[np.int64]
@@ -198,10 +198,8 @@ def _marks(report: RunReport, readings: Readings) -> Iterator[Json]:
     if killed is not None:
         yield _mark("killed", killed.step, f"last sign of life, {format_time(killed.step, killed.phase)}")
     told = [pair for pair in zip(readings.events, readings.steps, strict=True) if pair[0] in _MARKED_EVENTS]
-    for event, setting in _MARKED_EVENTS.items():
-        steps = {step for name, step in told if name == event}
-        label = "checkpoint" if event == "save" else "evaluation"
-        for step in _some(sorted(steps | set(_due(readings, setting)))):
+    for event, label in _MARKED_EVENTS.items():
+        for step in _some(sorted({step for name, step in told if name == event})):
             yield _mark(label, step, f"{label}, step {step:,}")
     for key, label in _ACTIONS:
         times, freed = readings.column(f"{key}/time_s"), readings.column(f"{key}/freed_bytes")
@@ -211,16 +209,6 @@ def _marks(report: RunReport, readings: Readings) -> Iterator[Json]:
         for row in _some(np.flatnonzero(~np.isnan(times)).tolist()):
             said = f"{format_duration(times[row])}, freed {format_bytes(sizes[row])}"
             yield _mark(key, readings.steps[row], f"{label}, step {readings.steps[row]:,}: {said}")
-
-
-def _due(readings: Readings, what: str) -> range:
-    """The steps at which a Trainer evaluates or saves by its settings: where nothing was read there is no record."""
-    every, has_period = (readings.settings.get(f"arguments.{what}_{how}", "") for how in ("steps", "strategy"))
-    period = int(every[:9]) if has_period == "steps" and every.isdecimal() else 0
-    if not period:
-        return range(0)
-    begun = readings.steps[0] if len(readings.steps) else 0
-    return range(-(-begun // period) * period, max(readings.steps, default=-1) + 1, period)
 
 
 def _mark(kind: str, step: int, text: str) -> Json:

@@ -39,7 +39,6 @@ _NAMES = (
     "ranks/argmax", "gc/pause_s",
 )  # fmt: skip
 _WANTED = frozenset(_NAMES)
-_PERIODS = tuple(f"arguments.{what}_{how}" for what in ("eval", "save") for how in ("strategy", "steps"))
 
 
 class Readings:
@@ -48,7 +47,6 @@ class Readings:
     Attributes:
         steps, times_s, events: Of each row; the time is the wall clock's.
         findings: Alerts that were told while it ran.
-        settings: How often the trainer was to evaluate and to save.
         started_s: When the process began; 0 if that is not known.
         startup: What was seen of it before its training: pairs (seconds since its start, resident bytes).
     """
@@ -61,7 +59,6 @@ class Readings:
         self.steps, self.times_s = array("q"), array("d")
         self.events: list[str] = []
         self.findings: list[Finding] = []
-        self.settings: dict[str, str] = {}
         self.started_s = 0.0
         self.startup: tuple[tuple[float, float], ...] = ()
         self._columns: dict[str, array[float]] = {}
@@ -71,11 +68,8 @@ class Readings:
         """Add one record of a log; another process's header starts over, as in the report."""
         if isinstance(record, Sample):
             self.add(record.event, record.step, record.time_s, record.values.items())
-        elif isinstance(record, Finding):
-            if record.kind == "alert" and len(self.findings) < _MAX_FINDINGS:
-                self.findings.append(record)
-            elif record.kind == "settings":
-                self.settings |= {name: str(value) for name, value in record.data.items() if name in _PERIODS}
+        elif isinstance(record, Finding) and record.kind == "alert" and len(self.findings) < _MAX_FINDINGS:
+            self.findings.append(record)
         elif isinstance(record, Header) and (record.data.get("pid") != self._pid or not self.steps):
             self._clear()
             header = from_dict(RunHeader, dict(record.data))

@@ -10,7 +10,7 @@ import numpy as np
 
 from forgather_mem.page.readings import BETWEEN, Column, Flags, Readings, filled
 from forgather_mem.reporting.problems import what_grows
-from forgather_mem.reporting.table import MAX_DEVICES, format_place
+from forgather_mem.reporting.table import MAX_DEVICES, RISE, format_place
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.report import DeviceMemory, LeakReport, Peak, RunReport
 from forgather_mem.units import format_bytes
@@ -114,7 +114,7 @@ def _of_device(
     if grows:
         parts += _leaking(report, readings, rest, ("device",))
     passing = _passing(readings, family, held, high)
-    parts += [("other", "other tensors", rest), *_passes(readings, passing, whole)]
+    parts += [("other", "other tensors", rest), *_passes(readings, passing, whole, _LABELS["activations"])]
     if reserved is not None:
         parts.append(("cached", "cached", np.maximum(0, reserved - held - passing.rises)))
     limit = (device.total_bytes, f"all of {format_place(device.where)}") if device.total_bytes else None
@@ -142,7 +142,7 @@ def _of_host(report: RunReport, readings: Readings, resident: Column, has_device
     passing = _passing(readings, "host", resident, high)
     parts = [("python", _LABELS["python"], python), ("mapped", _LABELS["mapped"], mapped)]
     parts += [*model, ("other", "other, since the start", rest), ("shared", _LABELS["shared"], shared)]
-    parts += [*shared_leak, *leaking, *_passes(readings, passing, not has_device)]
+    parts += [*shared_leak, *leaking, *_passes(readings, passing, not has_device, RISE)]
     workers = readings.held("workers/pss_bytes")
     if workers is None and report.leak.where == "workers":  # not read, but judged
         parts += _leaking(report, readings, np.full(len(resident), np.inf), ("workers",))
@@ -254,14 +254,14 @@ def _without_spikes(rises: Column) -> Column:
     return found
 
 
-def _passes(readings: Readings, passing: _Passing, has_model: bool) -> Iterator[Part]:
+def _passes(readings: Readings, passing: _Passing, has_model: bool, label: str) -> Iterator[Part]:
     """Gradients, as far as they were read, and all else that a step or an evaluation takes for a while."""
     rest = passing.rises.copy()
     gradients = readings.held("tensors/gradients_bytes") if has_model else None
     if gradients is not None:
         yield "gradients", _LABELS["gradients"], _take(np.where(passing.of_steps, gradients, 0.0), rest)
     if rest.any():
-        yield "activations", _LABELS["activations"], rest
+        yield "activations", label, rest
 
 
 def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> Stack:

@@ -143,7 +143,7 @@ def _holder(holder: LeakSuspect) -> Sequence[str]:
     holds = f"{holder.count:,.0f} items" if holder.count else ""
     size = format_bytes(holder.bytes) if holder.bytes else ""
     return (
-        holder.held_by or ("no Python object" if holder.kind == "native" else "holder not found"),
+        holder.holder,
         format_bytes(holder.bytes_per_step),
         ", ".join(part for part in (holds, size) if part),
         holder.allocated_at or "",

@@ -28,7 +28,7 @@ from forgather_mem.page.data import Json, page_data
 from forgather_mem.page.following import FollowedRun
 from forgather_mem.page.html import ASSETS, asset
 from forgather_mem.page.readings import readings_of_series
-from forgather_mem.page.tables import headline
+from forgather_mem.page.tables import BADGES, headline
 from forgather_mem.reporting.build import FILE_NAME, rank_reports
 from forgather_mem.reporting.from_events import report_of_tags, series_of_tags
 from forgather_mem.telemetry.report import RunReport
@@ -106,7 +106,7 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
             return data
         readings = readings_of_series(series_of_tags(scalars))
         if report is not None:
-            return page_data(report, readings, name=run) | _said_alone(report)
+            return page_data(report, readings, name=run) | _one_of_several_ranks(report)
         data = page_data(report_of_tags(scalars), readings, name=run)
         return data | {"script": run, "verdict": _NO_REPORT, "text": _NO_REPORT}
 
@@ -130,12 +130,13 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
         return found if "stacks" in found else None
 
 
-def _said_alone(report: RunReport) -> Json:
+def _one_of_several_ranks(report: RunReport) -> Json:
     """What the page says instead of one rank's verdict on a run of several."""
     kind, verdict, _ = headline(report)
     if report.run.world_size == 1 or report.ranks is not None:
         return {}
-    return {"kind": "unknown" if kind == "well" else kind, "verdict": escape_controls(_ALONE + verdict)}
+    kind = "unknown" if kind == "well" else kind
+    return {"kind": kind, "badge": BADGES[kind], "verdict": escape_controls(_ALONE + verdict)}
 
 
 def _file(name: str, environ: Environ) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 from forgather_mem.engine.settings import settings_of_training
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted
-from forgather_mem.planning.card import CardUse, context_of, reserved_by_allocator, use_of_card
+from forgather_mem.planning.card import CardUse, context_of, use_of_card
 from forgather_mem.planning.changes import ATTENTION
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.isolation.child import WaitsError
@@ -18,7 +18,6 @@ from forgather_mem.planning.loop.script import NOT_HERE, Script
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.search import Search, all_of, largest_plan, side_by_side
-from forgather_mem.planning.storage_log import Trace
 from forgather_mem.planning.text import CardPlan, Most, card_text
 
 Answer = dict[str, object]
@@ -27,7 +26,6 @@ Answer = dict[str, object]
 Found = TypeVar("Found")
 _Search: TypeAlias = Search[Wanted, Found]
 _MOST_ROWS, _MOST_LENGTH = _UNBOUNDED = 2**16, 2**17  # of a search, where nothing else bounds them
-_MOST_STEPS = 4  # of accumulation: more batches in a step add nothing but themselves, and would take long to plan
 
 
 class Card(NamedTuple):
@@ -35,14 +33,13 @@ class Card(NamedTuple):
 
     Attributes:
         bytes: Its memory.
-        ways: Arguments to try instead, by name and value; None where a training has none. Those that can't be planned
-            are left out.
+        may_split: Whether batches that do not fit can be split into several of a step.
         longest: The most that rows may have.
         all_rows: Of the data set, which no batch has more than.
     """
 
     bytes: int
-    ways: Sequence[tuple[str, object]] | None = ()
+    may_split: bool = False
     longest: int = _MOST_LENGTH
     all_rows: int = _MOST_ROWS
 
@@ -64,15 +61,21 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
     trainer: Trainer = None if isinstance(training, Script) else training
     begin = functools.partial(begun_plan, training, alive=AliveThings())
     asked = [Wanted(PlannedShape(*size), card_bytes is not None, ranks) for size in sizes]
+    ways = {f"{name}={value}": {name: value} for name, value in _ways(trainer)} if trainer and card_bytes else {}
+    tried = [one._replace(changes=changes) for one in asked for changes in ({}, *ways.values())]
     try:
-        plans = all_of(side_by_side([_once(one) for one in asked], begin))
+        made = side_by_side([_once(one) for one in tried], begin)
+        plans = all_of(made[:: len(ways) + 1])
         texts = [one.text() for one in plans]
         settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer) if trainer else {}
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
-            ways = tuple(_ways(trainer)) if trainer else None
-            card = Card(card_bytes, ways, _longest(trainer), _rows(trainer, ranks))
-            cards = [card_plan(own, one, begin, card) for own, one in zip(plans, asked, strict=True)]
+            card = Card(card_bytes, trainer is not None, _longest(trainer), _rows(trainer, ranks))
+            others = [made[at + 1 : at + 1 + len(ways)] for at in range(0, len(made), 1 + len(ways))]
+            cards = [
+                card_plan(own, dict(zip(ways, instead, strict=True)), one, begin, card)
+                for own, instead, one in zip(plans, others, asked, strict=True)
+            ]
             answer["card"] = [asdict(one) for one in cards]
             texts = [f"{card_text(one)}\n{text}" for text, one in zip(texts, cards, strict=True)]
     except PlanError as error:
@@ -83,6 +86,7 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
 
 def card_plan(
     own: Plan,
+    instead: Mapping[str, Plan | PlanError],
     asked: Wanted,
     begin: Callable[[Wanted], Callable[[], Plan]],
     card: Card,
@@ -91,6 +95,7 @@ def card_plan(
 
     Args:
         own: The plan.
+        instead: Those with other arguments; what can't be planned is left out.
         asked: What it is of.
         begin: Begins another, and returns what waits for it.
         card: The card.
@@ -101,49 +106,37 @@ def card_plan(
     def use_of(plan: Plan) -> CardUse:
         return use_of_card(plan.peak_bytes, plan.reserved_bytes, plan.trace, card.bytes, context)
 
-    def fits(peak_bytes: int, trace: Trace) -> bool:
-        room_bytes = card.bytes - context.high_bytes
-        return peak_bytes <= room_bytes and reserved_by_allocator(*trace[:2], room_bytes) is not None
+    def need(plan: Plan) -> int:
+        return use_of(plan).high_bytes
 
-    is_enough = fits(own.peak_bytes, own.trace)
+    # What does not fit is to have as many rows in a step, so that gradients are there while the later ones are computed
+    is_split = need(own) > card.bytes and card.may_split
+    changes = {"gradient_accumulation_steps": 2} if is_split and own.accumulation == 1 else asked.changes
 
     def of(**size: int) -> Wanted:
         return asked._replace(shape=asked.shape._replace(**size))
 
-    def most(first: int, last: int, at: Callable[[int], Wanted], own: Plan | None = None) -> _Search[Most | None]:
-        found = (yield from largest_plan(at, fits, first, last, own)) if first and last else None
-        if found is None:
-            return None
-        size, plan = found
-        return Most(size, use_of(plan), size == last not in _UNBOUNDED, steps(size))
+    def most(first: int, last: int, at: Callable[[int], Wanted], own: Plan | None) -> _Search[Most | None]:
+        found = (yield from largest_plan(at, need, card.bytes, first, last, own)) if first and last else None
+        return Most(found[0], use_of(found[1]), found[0] == last not in _UNBOUNDED) if found else None
 
-    def steps(rows: int) -> int:
-        return 0 if is_enough else -(-in_a_step // rows)
-
-    def smaller(rows: int) -> Wanted:
-        return of(rows=rows)._replace(changes={"gradient_accumulation_steps": min(_MOST_STEPS, steps(rows))})
-
-    def of_rows() -> _Search[tuple[Most | None, Most | None]]:
-        found = yield from most(rows, card.all_rows, lambda rows: of(rows=rows), own)
-        if is_enough or found is None or card.ways is None:
-            return found, None
-        same = -(-in_a_step // steps(found.size))  # no more rows in a step than there are
-        return found, (yield from most(same, same, smaller))
-
+    of_rows = most(rows, card.all_rows, lambda rows: of(rows=rows)._replace(changes=changes), None if is_split else own)
     of_length = most(length, card.longest, lambda length: of(length=length), own)
-    others = {f"{name}={value}": asked._replace(changes={name: value}) for name, value in card.ways or ()}
-    searches: list[_Search[object]] = [of_rows(), of_length, *map(_once, others.values())]
-    sizes, longer, *instead = side_by_side(searches, begin)
     # Other sizes of a script's own batches can't always be planned
-    most_rows, less = (None, None) if isinstance(sizes, PlanError) else cast(tuple[Most | None, Most | None], sizes)
-    most_length = None if isinstance(longer, PlanError) else cast(Most | None, longer)
+    most_rows, most_length = (
+        None if isinstance(one, PlanError) else one for one in side_by_side([of_rows, of_length], begin)
+    )
+    smaller = None
+    if is_split and most_rows is not None:
+        steps = -(-in_a_step // most_rows.size)  # and no more rows in a step than there are
+        smaller = most_rows._replace(size=-(-in_a_step // steps), accumulation=steps)
     return CardPlan(
         card_bytes=card.bytes,
         use=use_of(own),
         most_rows=most_rows,
         most_length=most_length,
-        smaller=less,
-        instead=tuple((name, use_of(one)) for name, one in zip(others, instead, strict=True) if isinstance(one, Plan)),
+        smaller=smaller,
+        instead=tuple((name, use_of(one)) for name, one in instead.items() if isinstance(one, Plan)),
     )
 
 

@@ -1,7 +1,7 @@
 """`generate()` of transformers in a plan: its first tokens and its last ones, for those between take less than these.
 
 No token ends it: a plan is of the greatest length. Without a cache of a known kind
-each token is planned, up to a limit. All of it is set for good: it is called in a process that plans and then ends.
+each token is planned. All of it is set for good: it is called in a process that plans and then ends.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from typing import Any
 
 import torch
 
-from forgather_mem.errors import PlanError
 from forgather_mem.planning.private_state import surround
 
 _MODELS = "transformers.generation.utils:GenerationMixin"
 _STEPS = 4  # the prompt, and three more: of the last the cache is as large as it gets, and what the one before it left
-_MOST_TOKENS = 256  # planned one by one: a large model takes about 0.2 s for each
 
 
 class _Ended(BaseException):
@@ -46,9 +44,6 @@ class _Generation:
             return
         cache = keywords.get("past_key_values")
         if not _is_lengthened(cache, more):
-            if self.tokens > _MOST_TOKENS:
-                kind = "without a cache" if cache is None else f"with {type(cache).__name__} as its cache"
-                raise PlanError(f"generation {kind} is planned up to {_MOST_TOKENS} tokens, not {self.tokens:,}")
             return
         self.tokens -= more
         of = "decoder_" if keywords.get("encoder_outputs") is not None else ""
@@ -105,8 +100,12 @@ def _is_lengthened(cache: object, more: int) -> bool:
     layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())  # an encoder's does not grow
     for layer in layers:
         if isinstance(getattr(layer, "keys", None), torch.Tensor) and "Static" not in type(layer).__name__:
+            window = getattr(layer, "sliding_window", None)  # it is filled, and what has left it is counted alone
+            count = min(more, max(0, window - layer.keys.size(-2))) if window else more
             token = (
-                one.new_empty(one.size(-1)).expand(*one.shape[:-2], more, -1) for one in (layer.keys, layer.values)
+                one.new_empty(one.size(-1)).expand(*one.shape[:-2], count, -1) for one in (layer.keys, layer.values)
             )
             layer.update(*token)
+            if window:
+                layer.cumulative_length += more - count
     return bool(layers)

@@ -16,7 +16,7 @@ from forgather_mem.planning.stand_ins import MASKS, NUMBERS, StandIns, listed_li
 from forgather_mem.units import format_bytes
 
 
-class Told(NamedTuple):
+class Attempt(NamedTuple):
     """By a child."""
 
     plan: Plan | None
@@ -34,7 +34,7 @@ def begun_highest_plan(made: Callable[[StandIns], Plan]) -> Callable[[], Plan]:
     """
     warm_up()
     not_done: dict[str, None] = {}
-    wait = begun_in_a_child(partial(_told, made, StandIns()), not_done=not_done)
+    wait = begun_in_a_child(partial(_attempt, made, StandIns()), not_done=not_done)
 
     def found() -> Plan:
         plan = _highest(wait(), made, not_done)
@@ -43,7 +43,7 @@ def begun_highest_plan(made: Callable[[StandIns], Plan]) -> Callable[[], Plan]:
     return found
 
 
-def _highest(first: Told, made: Callable[[StandIns], Plan], not_done: dict[str, None]) -> Plan:
+def _highest(first: Attempt, made: Callable[[StandIns], Plan], not_done: dict[str, None]) -> Plan:
     """Where other numbers and no condition leave all peaks as they are it is the first one; else each is tried."""
     best = first
     tried: set[str] = set()
@@ -54,7 +54,7 @@ def _highest(first: Told, made: Callable[[StandIns], Plan], not_done: dict[str, 
         if not todo:
             break
         other = {todo[-1]} if best.plan is None else set(todo) if number == 1 else {todo[0]}
-        told = in_a_child(partial(_told, made, StandIns(best.answers.otherwise ^ other)), not_done=not_done)
+        told = in_a_child(partial(_attempt, made, StandIns(best.answers.otherwise ^ other)), not_done=not_done)
         if best.plan and told.plan:
             if told.plan.phases == best.plan.phases and number == 1:
                 masks_matter = False
@@ -75,7 +75,7 @@ def _highest(first: Told, made: Callable[[StandIns], Plan], not_done: dict[str, 
     return best.plan.with_notes([*best.answers.notes(), *_dependence(depends, best)])
 
 
-def _dependence(depends: dict[str, int], best: Told) -> list[Note]:
+def _dependence(depends: dict[str, int], best: Attempt) -> list[Note]:
     assert best.plan is not None
     depends = {line: low for line, low in depends.items() if low < best.plan.peak_bytes and line != MASKS}
     if not depends:
@@ -87,8 +87,8 @@ def _dependence(depends: dict[str, int], best: Told) -> list[Note]:
     return [Note(told, "at most")]
 
 
-def _told(made: Callable[[StandIns], Plan], answers: StandIns) -> Told:
+def _attempt(made: Callable[[StandIns], Plan], answers: StandIns) -> Attempt:
     try:
-        return Told(made(answers), "", answers)
+        return Attempt(made(answers), "", answers)
     except Exception as error:  # noqa: BLE001  # the training's own: the parent tells it
-        return Told(None, problem_of(error), answers)
+        return Attempt(None, problem_of(error), answers)

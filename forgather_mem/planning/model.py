@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from queue import Queue
 from typing import Any, TypeVar
@@ -62,7 +61,7 @@ def notes_on(model: nn.Module, on_device: bool) -> list[Note]:
 
 
 class Emptied:
-    """Puts tensors of the same size without values in place of weights; what shares memory shares it still.
+    """Puts tensors of the same size without values in place of weights, each with memory of its own.
 
     Buffers on the host keep their values: models ask for them (positions, masks), and they are small. Nothing holds
     this for long: where a model is sharded later its weights go.
@@ -75,9 +74,7 @@ class Emptied:
     def __init__(self, mode: Pretending, log: StorageLog) -> None:
         self._mode, self._log = mode, log
         self._new: dict[int, torch.Tensor] = {}  # by the id of the old one, which stays alive in `_old`
-        self._storages: dict[int, torch.Tensor] = {}
         self._old: list[torch.Tensor] = []
-        self._shared: Counter[int] = Counter()  # tensors in a storage
 
     def model(self, model: nn.Module) -> None:
         """Take its values.
@@ -156,8 +153,6 @@ class Emptied:
 
     def _modules(self, modules: Sequence[nn.Module], part: str) -> None:
         """Without those below them."""
-        own = [one for module in modules for one in module._parameters.values() if one is not None]
-        self._shared = Counter(one.untyped_storage()._cdata for one in {id(one): one for one in own}.values())
         with torch.no_grad():
             for module in modules:
                 for key, old in module._parameters.items():
@@ -165,7 +160,9 @@ class Emptied:
                         module._parameters[key] = self._parameter(old, part)  # type: ignore[assignment]
                 for key, buffer in module._buffers.items():
                     if buffer is not None:
-                        module._buffers[key] = new = buffer if buffer.device.type == "cpu" else self._like(buffer)
+                        module._buffers[key] = new = (
+                            buffer if buffer.device.type == "cpu" else self._mode.unknown(buffer)
+                        )
                         self._log.saw(new, part)
 
     def _state_of(self, value: object) -> object:
@@ -179,7 +176,7 @@ class Emptied:
         if isinstance(old, FakeTensor):  # by another model that has it
             return old
         if id(old) not in self._new:
-            new = nn.Parameter(self._like(old), requires_grad=old.requires_grad)
+            new = nn.Parameter(self._mode.unknown(old), requires_grad=old.requires_grad)
             new.__dict__.update(old.__dict__)
             swap(old, new)
             new.grad = None
@@ -188,15 +185,6 @@ class Emptied:
             self._log.saw(old, part)
             self._log.shares(new, old)
         return self._new[id(old)]
-
-    def _like(self, old: torch.Tensor) -> torch.Tensor:
-        storage = old.untyped_storage()
-        if self._shared[storage._cdata] <= 1:
-            return self._mode.unknown(old)
-        base = self._storages.get(storage._cdata)
-        if base is None:
-            base = self._storages[storage._cdata] = self._mode.unknown_bytes(storage.nbytes())
-        return base.view(old.dtype).as_strided(old.size(), old.stride(), old.storage_offset())
 
 
 def roots(modules: Iterable[nn.Module]) -> list[nn.Module]:

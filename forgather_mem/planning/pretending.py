@@ -32,6 +32,11 @@ _CHOOSING = (
     *(torch.ops.aten.sort.stable, torch.ops.aten.max.dim, torch.ops.aten.min.dim),
 )
 Count: TypeAlias = Callable[[int], int]  # of so many that a mask may choose, how many it does
+# Their sum stays in the storage of what was summed, on the host (torch 2.13); a device was not tried
+_SUMMED_IN_PLACE = (
+    *(torch.ops.aten.mse_loss.default, torch.ops.aten.smooth_l1_loss.default),
+    *(torch.ops.aten.binary_cross_entropy.default, torch.ops.aten.soft_margin_loss.default),
+)
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
 
 
@@ -161,6 +166,8 @@ class Pretending(TorchDispatchMode):
             of_row = args[0].new_empty(args[1].numel(), args[0].size(1))
             return torch.sparse_coo_tensor(args[1].view(1, -1), of_row, (args[6], args[0].size(1)))
         result = func(*args, **keywords)
+        if func in _SUMMED_IN_PLACE and not self._on_device and not result.dim():
+            return result.new_empty(torch.broadcast_shapes(args[0].shape, args[1].shape)).as_strided((), ())
         if isinstance(result, torch.Tensor) and result.is_sparse and not result._nnz():  # values say how many rows
             *_, like = (None, *(one for one in tensors_among(args) if one.is_sparse))
             if like is None:
@@ -174,10 +181,9 @@ class Pretending(TorchDispatchMode):
         """Let the last of the results choose among these."""
         *values, numbers = result if isinstance(result, tuple) else (result,)
         if numbers.nbytes <= _MOST_COMPUTED_BYTES:
-            is_kept = dim is not None and numbers.dim() == of.dim() > 0
-            shape = numbers.shape if is_kept else (*numbers.shape, 1)
+            shape = numbers.shape if numbers.dim() == of.dim() > 0 else (*numbers.shape, 1)
             most = of.numel() if dim is None or not of.dim() else of.size(dim)
-            numbers = self._answers.chosen(shape, dim if is_kept and dim is not None else -1, most).view(numbers.shape)
+            numbers = self._answers.chosen(shape, most).view(numbers.shape)
         return (*values, numbers) if values else numbers
 
     def _with_numbers(self, args: Sequence[Any]) -> Sequence[object]:

@@ -10,6 +10,8 @@ import functools
 import sys
 from weakref import WeakSet
 
+from forgather_mem.planning.loop.notes import Note
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 TRIED_WITH = "torch 2.6 and 2.13, transformers 4.46 and 5.23, accelerate 1.15, lightning 2.6"
-COMPILED = "torch.compile is planned as if it were off: compiled it usually takes less."
+COMPILED = Note("torch.compile is planned as if it were off: compiled it usually takes less.", "at most")
 _CONFIGURES = ("dtype", "torch_dtype", "attn_implementation")
 _LOADING = {
     "num_workers": 0, "timeout": 0, "pin_memory": False, "persistent_workers": False, "prefetch_factor": None,

@@ -39,7 +39,8 @@ def _workspace_bytes(given: tuple[tuple[tuple[int, ...], torch.dtype], ...], res
 
     def of(count: int) -> int:
         tensors = [torch.zeros(shape, dtype=kind) for shape, kind in (((count, *width), dtype), *weights)]
-        return int(OF_ONEDNN(*tensors, *rest)[-1].untyped_storage().nbytes())
+        kept = OF_ONEDNN(*tensors, *rest)[-1]  # None where nothing will be backward
+        return 0 if kept is None else int(kept.untyped_storage().nbytes())
 
     count = 8
     while count < tokens and of(count) < MIB:

@@ -10,7 +10,7 @@ from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.loop.notes import Bound, Note, bound_of_notes
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.storage_log import StorageLog, StorageRequest, Trace
-from forgather_mem.planning.text import bars, evaluation_text
+from forgather_mem.planning.text import bars
 from forgather_mem.telemetry.beside import Beside
 from forgather_mem.units import format_bytes
 
@@ -49,6 +49,7 @@ class Plan:
         length: Of its rows, if they have one.
         joined: How many rows of the data set a collator joins into one; 0 if it does not.
         accumulation: Batches in a step.
+        passes: Backward passes in a step.
         reserved_bytes: What torch's allocator would have reserved of a device in the end, by a simulation.
         host_bytes: In a plan for a device, the most that is on the host: data, and what an evaluation gathers.
         phases: The peaks of all phases, in order.
@@ -63,6 +64,7 @@ class Plan:
     length: int | None = None
     joined: int = 0
     accumulation: int = 1
+    passes: int = 1
     reserved_bytes: int
     host_bytes: int = 0
     phases: tuple[PhasePlan, ...]
@@ -102,8 +104,9 @@ class Plan:
         bound = "" if self.bound == "exact" else f"{self.bound} "
         batch = f", batch {self.shape()}" if self.shape() else ""
         first = f"Peak {bound}{format_bytes(self.peak_bytes)} of tensors, {self.phase}, step {self.step}{batch}."
-        gathered = evaluation_text(self.peak_bytes, self.parts.get("results", 0), self.host_bytes)
-        return "\n".join([first, *bars(self.parts, self.peak_bytes), *self.notes, *gathered])
+        is_much = self.host_bytes > self.peak_bytes / 2
+        host = [f"On the host there are {format_bytes(self.host_bytes)}."] if is_much else []
+        return "\n".join([first, *bars(self.parts, self.peak_bytes), *self.notes, *host])
 
     def shape(self) -> str:
         """The batch in words: "8 x 512, 2 batches a step"; empty if it is not known."""
@@ -130,6 +133,7 @@ def plan_of_log(
     log: StorageLog,
     shape: PlannedShape,
     accumulation: int = 1,
+    passes: int = 1,
     notes: Sequence[str] = (),
     host: StorageLog | None = None,
 ) -> Plan:
@@ -143,6 +147,7 @@ def plan_of_log(
         step=highest.step,
         **shape._asdict(),
         accumulation=accumulation,
+        passes=passes,
         reserved_bytes=reserved_by_allocator(log.events, log.sizes) or 0,
         host_bytes=max((row.bytes for row in _phase_peaks(host)), default=0) if host is not None else 0,
         phases=rows,

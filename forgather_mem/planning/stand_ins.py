@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -63,14 +64,12 @@ class StandIns:
         self.masks[_asking_line()] += 1
         return min(most, 1) if MASKS in self.otherwise else most
 
-    def chosen(self, shape: Sequence[int], dim: int, most: int) -> torch.Tensor:
-        """Numbers below `most`, as those of experts: each as often as others, and no two alike along this dimension."""
+    def chosen(self, shape: Sequence[int], most: int) -> torch.Tensor:
+        """Numbers below `most`, as those of experts: each as often as others, and no two alike along the last axis."""
         self.choices[_asking_line()] += 1
-        *rows, across = torch.empty(shape, device="meta").movedim(dim, -1).shape
-        numbers = torch.arange(across).expand(*rows, across)
-        if CHOICES not in self.otherwise:
-            numbers = torch.arange(numbers.numel()).view(*rows, across)
-        return (numbers % max(1, most)).movedim(-1, dim).contiguous()
+        if CHOICES in self.otherwise:
+            return (torch.arange(shape[-1]) % max(1, most)).expand(shape).contiguous()
+        return (torch.arange(prod(shape)) % max(1, most)).view(shape)
 
     def answer(self, holds: bool, notes: list[str]) -> None:
         """Let tensors without values, for good, answer also where torch asks no operation.

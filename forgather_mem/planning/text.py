@@ -19,25 +19,6 @@ def bars(parts: Mapping[str, int], peak_bytes: int) -> Iterator[str]:
         yield f"  {name:<{width}} {format_bytes(size):>11}  {bar}".rstrip()
 
 
-def evaluation_text(peak_bytes: int, results_bytes: int, host_bytes: int) -> Iterator[str]:
-    """What an evaluation gathers, where that is a good part of the peak.
-
-    >>> list(evaluation_text(1000 * 2**20, 0, 700 * 2**20))
-    ['On the host there are 700.0 MiB.']
-
-    Args:
-        peak_bytes: Of all tensors.
-        results_bytes: Part of it.
-        host_bytes: What is beside it, on the host.
-    """
-    if results_bytes > peak_bytes / 2:
-        yield f"The evaluation gathers {format_bytes(results_bytes)} of results until its end:"
-        yield "preprocess_logits_for_metrics can make them smaller, eval_accumulation_steps"
-        yield "moves them off a device. What compute_metrics takes comes on top."
-    if host_bytes > peak_bytes / 2:
-        yield f"On the host there are {format_bytes(host_bytes)}."
-
-
 class Most(NamedTuple):
     """The largest size that fits, rows or their length, with its use of the card."""
 

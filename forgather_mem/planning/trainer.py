@@ -18,11 +18,11 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted, batches_of_longest_rows, largest
+from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted, largest
 from forgather_mem.planning.changes import apply_changes, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
-from forgather_mem.planning.loop.phases import EnoughSteps, Steps, tell_phases
-from forgather_mem.planning.loop.rounds import MOST_BATCHES, Rounds
+from forgather_mem.planning.loop.phases import EnoughSteps, Steps, mark_phases
+from forgather_mem.planning.loop.rounds import MOST_BATCHES
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.pretending import tensors_among
@@ -68,18 +68,23 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
         train_with_ranks(trainer, wanted.ranks, stage.mode, wanted.on_device, notes)
     elif shards_model(trainer):
         raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
-    num_steps, num_epochs = trainer.args.max_steps, math.ceil(trainer.args.num_train_epochs)
+    num_steps, num_epochs = int(trainer.args.max_steps), math.ceil(trainer.args.num_train_epochs)
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
             is_word = value is False and isinstance(getattr(trainer.args, name), str)  # of transformers 5
             object.__setattr__(trainer.args, name, "no" if is_word else value)
     trainer.model_init = None  # it has made the model
-    shapes = _plan_batches(trainer, stage, num_steps, num_epochs)
     # A model that will be sharded is on the host: its shards alone are on a device
     is_whole = not (wanted.on_device and shards_model(trainer))
     optimizers = [] if trainer.optimizer is None else [trainer.optimizer]
     stage.empty([trainer.model], optimizers, alive or AliveThings(), log if is_whole else StorageLog())
     evaluation = Evaluation(trainer, stage)
+
+    def most_batches(of_epoch: int) -> int:
+        if num_steps <= 0:
+            return num_epochs * of_epoch
+        epochs, steps_left = divmod(num_steps, math.ceil(of_epoch / steps.each))  # an epoch's last step may be short
+        return epochs * of_epoch + min(of_epoch, steps_left * steps.each)
 
     def at_end(*given: object, **keywords: object) -> None:
         if trainer.args.logging_strategy != "no":
@@ -90,43 +95,15 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
             steps.on_save(*given, **keywords)
 
     generate_first_and_last_tokens(notes)
-    rounds = Rounds(log)
-    steps = Steps(stage, trainer, rounds, at_end)
+    steps = Steps(stage, trainer, most_batches, at_end)
     trainer.callback_handler.callbacks = [steps]
-    tell_phases(stage, [trainer.model], rounds.stepped, hear_calls=True)
+    mark_phases(stage, [trainer.model], steps.rounds.stepped, hear_calls=True)
     with suppress(EnoughSteps), stage.mode:
         trainer.train()
-    notes += rounds.notes()
-    if not shapes and wanted.shape != PlannedShape():
+    notes += steps.rounds.notes()
+    if not steps.shapes and wanted.shape != PlannedShape():
         raise PlanError("batches of another size can't be planned: the data loader is not torch's")
-    return stage.plan([trainer.model], largest(shapes), trainer.args.gradient_accumulation_steps)
-
-
-def _plan_batches(trainer: Trainer, stage: Stage, num_steps: int, num_epochs: int) -> list[PlannedShape]:
-    """Let the trainer's data loader make the plan's batches; the shapes of those that it has made.
-
-    Args:
-        trainer: The trainer.
-        stage: Its notes are told which batches they are.
-        num_steps: Of the training, if that is given; below 1 it has epochs.
-        num_epochs: In place of steps.
-    """
-    shapes: list[PlannedShape] = []
-    load, arguments = trainer.get_train_dataloader, trainer.args
-
-    def planned() -> object:
-        loader = load()
-        each, most = arguments.gradient_accumulation_steps, None
-        if num_steps > 0:
-            most = num_steps * each
-        elif isinstance(loader.dataset, Sized):
-            most = num_epochs * len(loader)
-        rows, column = arguments.train_batch_size, arguments.length_column_name
-        batches_of_longest_rows(loader, rows, column, stage.wanted.shape, shapes, stage.notes, each, most)
-        return loader
-
-    trainer.get_train_dataloader = planned
-    return shapes
+    return stage.plan([trainer.model], largest(steps.shapes), steps.each, steps.each)
 
 
 class Evaluation:
@@ -138,8 +115,9 @@ class Evaluation:
     """
 
     def __init__(self, trainer: Trainer, stage: Stage) -> None:
-        self._trainer, self._mode, self._host, self._notes = trainer, stage.mode, stage.mode.host, stage.notes
-        self._load, self._wanted = trainer.get_eval_dataloader, PlannedShape(None, stage.wanted.shape.length)
+        self._trainer, self._mode, self._notes = trainer, stage.mode, stage.notes
+        self._host = stage.mode.host
+        self._load = trainer.get_eval_dataloader
         self._every: int | None = trainer.args.eval_accumulation_steps
         self._arrays: list[object] = []
         # How many times as much as one batch leaves is there in place of the batches that are left out
@@ -167,8 +145,7 @@ class Evaluation:
     def _few_batches(self, *of: object) -> _First:
         """The trainer's loader, of the longest rows, which ends after a few batches."""
         loader, arguments = self._load(*of), self._trainer.args
-        size, column = arguments.eval_batch_size, arguments.length_column_name
-        batches_of_longest_rows(loader, size, column, self._wanted, [], [])
+        size = arguments.eval_batch_size
         # A set that does not tell its length is taken for one of a few batches
         batches = len(loader) if isinstance(loader.dataset, Sized) else _FEW
         chunk = min(self._every or batches, batches)

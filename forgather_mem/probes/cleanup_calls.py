@@ -63,10 +63,10 @@ class _Cleanups:
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._calls.number >= self._tell_at:
             self._tell_at = 2 * self._calls.number
-            self._tell()
+            self._emit_calls()
         return NOTHING
 
-    def _tell(self) -> None:
+    def _emit_calls(self) -> None:
         from forgather_mem.telemetry.report_schema import to_dict
 
         data = {"calls": [to_dict(row) for row in self._calls.rows()]}
@@ -88,7 +88,7 @@ class _Cleanups:
                 vars(module)[name] = _uncounted(counted)
         self._wrapped = []
         if self._calls.sites:
-            self._tell()
+            self._emit_calls()
 
 
 @dataclass(slots=True)

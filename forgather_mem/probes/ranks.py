@@ -54,9 +54,9 @@ class _Ranks:
         found = read_ahead(self._keys)
         rows = [_FORMAT.unpack(one) if one is not None else (_NAN,) * 5 for one in found or ()]
         oldest = sample.step - _STALE * self._period
-        return self._told({rank: row[1:] for rank, row in enumerate(rows) if row[0] >= oldest})
+        return self._spread_values({rank: row[1:] for rank, row in enumerate(rows) if row[0] >= oldest})
 
-    def _told(self, ranks: Mapping[int, tuple[float, ...]]) -> Mapping[str, float]:
+    def _spread_values(self, ranks: Mapping[int, tuple[float, ...]]) -> Mapping[str, float]:
         if not ranks:
             return NOTHING
         values = spread([ranks.get(rank, (_NAN,) * 4)[1:] for rank in range(self._world_size)])

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from forgather_mem.errors import missing, ours
+from forgather_mem.errors import missing
 from forgather_mem.system.process_start import START_TIME, stat_fields
-from forgather_mem.system.procfs import anonymous_bytes, child_pids, kib_fields
+from forgather_mem.system.procfs import PLANNER, anonymous_bytes, child_pids, is_named, kib_fields
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work, itself
 from forgather_mem.telemetry.triggers import check_seconds, check_share
 
 _START_STACK = 28 - 3  # of `stat_fields`
 # What torch's worker loop calls its thread, since torch 2.6: the only sign of it that other processes can read.
-_WORKER_NAME = b"pt_data_worker"
+_WORKER_NAME = "pt_data_worker"
 
 
 def is_data_worker(process: Path) -> bool:
@@ -23,10 +23,7 @@ def is_data_worker(process: Path) -> bool:
 
     False also for a worker that has been forked just now and has not come to its loop.
     """
-    try:
-        return (process / "comm").read_bytes().strip() == _WORKER_NAME
-    except ours(OSError):  # it has ended
-        return False
+    return is_named(process, _WORKER_NAME)
 
 
 @dataclass(unsafe_hash=True)
@@ -152,6 +149,8 @@ class Children:
 
     def _below(self, parent: str, of_worker: bool, known: dict[tuple[int, int], int]) -> Iterator[ChildMemory]:
         for pid in child_pids(self._root / parent):
+            if is_named(self._root / pid, PLANNER):
+                continue
             is_worker = of_worker or is_data_worker(self._root / pid)
             with missing(OSError, KeyError):
                 yield self._child(pid, parent, is_worker, known)

@@ -18,7 +18,7 @@ class MemoryNow:
     """The memory of this process.
 
     Attributes:
-        host_bytes: Anonymous resident memory.
+        host_bytes: Resident memory, as in a report.
         device_bytes: Memory reserved by the accelerator's allocator, in tensors or not; None without one.
         device: The accelerator's index.
     """
@@ -51,9 +51,9 @@ def memory_now() -> MemoryNow:
     """One reading; takes 20 us."""
     allocator = current_allocator()
     if allocator is None:
-        return MemoryNow(host_bytes=own_memory().anonymous_bytes)
+        return MemoryNow(host_bytes=own_memory().resident_bytes)
     reserved = gauge(allocator.stats(), "reserved_bytes")
-    return MemoryNow(host_bytes=own_memory().anonymous_bytes, device_bytes=reserved, device=allocator.index)
+    return MemoryNow(host_bytes=own_memory().resident_bytes, device_bytes=reserved, device=allocator.index)
 
 
 def give_back() -> GivenBack:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from forgather_mem.reporting.table import place_of_parts
+from forgather_mem.reporting.table import part_sizes, place_of_parts
 from forgather_mem.telemetry.report import CleanupCall, Collector, LedgerRow, RunReport
 from forgather_mem.units import MIB, format_bytes, format_duration, format_share
 
@@ -71,7 +71,7 @@ def parts_sentences(report: RunReport) -> Iterator[str]:
     """The parts of the peak."""
     if not report.breakdown.parameters:
         return
-    parts = report.breakdown.sizes()
+    parts = part_sizes(report)
     cached = parts.pop("cached")
     sizes = sorted(((size, part) for part, size in parts.items() if size), reverse=True)
     several = f", on {place_of_parts(report)}" if report.ranks is None and len(report.device) > 1 else ""
@@ -86,7 +86,8 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
         return
     text = f"predicted {format_bytes(plan.planned_bytes)} of tensors at the peak ({plan.phase})"
     if plan.measured_bytes is not None:
-        text += f", was {format_bytes(plan.measured_bytes)} ({_off(plan.planned_bytes, plan.measured_bytes)})"
+        off = f" ({100 * (plan.measured_bytes / plan.planned_bytes - 1):+.1f} %)" if plan.planned_bytes else ""
+        text += f", was {format_bytes(plan.measured_bytes)}{off}"
     others = [
         part
         for part in plan.parts
@@ -99,15 +100,13 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
     yield text
 
 
-def _off(planned_bytes: int, measured_bytes: int) -> str:
-    return f"{100 * (measured_bytes / planned_bytes - 1):+.1f} %" if planned_bytes else "-"
-
-
 def own_sentence(report: RunReport) -> str:
     """What watching cost; what we were asked to collect and clear stands apart. Shares are only for longer runs."""
     ours = report.overhead
     # The ledger's times include waits for a processor that others keep busy; the overhead doesn't
-    watching_s = max(0.0, ours.seconds - sum(row.time_s for row in report.ledger))
+    watching_s = ours.seconds - sum(row.time_s for row in report.ledger)
+    if watching_s < 0:
+        return f"at most {format_duration(ours.seconds)}, most of it what stands in CLEAN-UP"
     text = format_duration(watching_s)
     if ours.step_s:
         of = f" of {format_duration(ours.step_s / ours.share_of_step)}" if ours.share_of_step else ""

@@ -109,7 +109,7 @@ class LogReplay:
         self._begin({})
 
     def _begin(self, header: Mapping[str, object], summary: RunSummary | None = None) -> None:
-        self._tell(header)
+        self._take_header(header)
         self.report: RunReport | None = None
         self._summary = summary or RunSummary()
         self._ledger: dict[Action, LedgerRow] = {}
@@ -117,7 +117,7 @@ class LogReplay:
         if summary is None:
             self._summary.begin(self.process.step, dict(self.process.started_with))
 
-    def _tell(self, header: Mapping[str, object]) -> None:
+    def _take_header(self, header: Mapping[str, object]) -> None:
         self._header = dict(header)
         self.process = from_dict(RunHeader, self._header)
 
@@ -139,7 +139,7 @@ class LogReplay:
         elif isinstance(record, RollUp):
             self.resume(record)
         elif record.data.get("pid") == self.process.pid:  # the file was rotated for its size, or more is known
-            self._tell(record.data)
+            self._take_header(record.data)
         else:
             self._begin(record.data)
 

@@ -17,12 +17,12 @@ from forgather_mem.telemetry.report import (
     OomReport,
     RunReport,
 )  # fmt: skip
-from forgather_mem.units import GIB, KIB, MIB, format_average, format_bytes, format_duration
+from forgather_mem.units import GIB, KIB, MIB, format_bytes, format_duration, format_pace
 
 _GROWS = {
     "python": "Python's objects",
     "tensors": "tensors on the host",
-    "native": "memory outside Python and torch",
+    "native": "native memory",
     "host": "host memory",
     "shared": "shared memory (/dev/shm)",
     "workers": "the data workers",
@@ -40,14 +40,12 @@ class ProblemLimits:
         full_frac: Of the limit: from here on a SIGKILL without a kernel count was most likely the kernel's.
         others_bytes: What other processes of the group hold; less is not told.
         silence_s: From the last record to the end; less is not told.
-        judged_steps: Of a run: fewer are too few to judge leaks.
         advice: Of what the program itself has advised.
     """
 
     full_frac: float = 0.9
     others_bytes: int = 100 * MIB
     silence_s: float = 5.0
-    judged_steps: int = 100
     advice: int = 4
 
 
@@ -59,6 +57,9 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
     leak = report.leak
     where = what_grows(report)
     grow = "grows" if leak.where in ("native", "host", "shared", "device", None) else "grow"
+    leaking = [str(row.rank) for row in report.ranks or () if row.leak == "leak"]
+    if 0 < len(leaking) < report.run.world_size:
+        where += f" of rank {', '.join(leaking[:8])}"
     first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step)} a step{_bounds(leak)}"
     first += f", since step {leak.since_step:,}"
     if leak.full_at_step is not None:
@@ -74,7 +75,7 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
         for suspect in suspects[1:]:
             lines += ["", *_suspect_lines(suspect, width)]
     elif len(suspects) > 1:
-        others = [f"{one.held_by or 'objects'}, {format_bytes(one.bytes_per_step)} a step" for one in suspects[1:]]
+        others = [f"{one.holder}, {format_bytes(one.bytes_per_step)} a step" for one in suspects[1:]]
         lines += textwrap.wrap(f"  also      {'; '.join(others)}", width, subsequent_indent=" " * 12)
     return [*lines, ""]
 
@@ -89,8 +90,8 @@ def no_leak_sentence(report: RunReport) -> str:
         return ""
     if leak.undecided and leak.why:
         return f"{leak.why[0].upper()}{leak.why[1:]}."
-    if steps < _LIMITS.judged_steps and not leak.why:
-        return f"No verdict on leaks before about {_LIMITS.judged_steps} steps."
+    if steps < leak.judged_steps and not leak.why:
+        return f"No verdict on leaks before about {leak.judged_steps:,} steps."
     too_few = f"of {steps:,} steps too few were read, or memory has only begun to rise"
     return f"No verdict on leaks: {leak.why or too_few}."
 
@@ -269,7 +270,7 @@ def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
     library = " (library code, not yours)" if suspect.whose == "library" else ""
     held = [suspect.type]
     if suspect.count_per_step:
-        held.append(f"+{format_average(suspect.count_per_step)} item{'s' * (suspect.count_per_step != 1)} a step")
+        held.append(format_pace(suspect.count_per_step, " item"))
     if suspect.count:
         held.append(f"{suspect.count:,} items")
     if suspect.bytes:
@@ -277,9 +278,8 @@ def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
     each = suspect.bytes_per_step / suspect.count_per_step if suspect.count_per_step else 0.0
     piece = suspect.each
     size = f", {format_bytes(each)}" if each and piece else ""
-    nobody = "no Python object" if suspect.kind == "native" else "holder not found"
     rows = (
-        ("held by", f"{suspect.held_by or nobody:<25} {', '.join(held)}"),
+        ("held by", f"{suspect.holder:<25} {', '.join(held)}"),
         ("made at", f"{suspect.allocated_at}{library}" if suspect.allocated_at else ""),
         ("", suspect.source_line.strip()),
         ("each is", f"{piece}{size}" if piece else ""),
@@ -309,7 +309,9 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
         title = "WOULD HAVE FIT" if predicted is not None else "MAY HELP"
         if title != heading:
             heading = title
-            of = "not planned" if title == "MAY HELP" and is_planned else basis or "not planned"
+            of = basis or "not planned"
+            if is_planned is (predicted is None):
+                of = "not planned" if is_planned else "by what was in use"
             yield from textwrap.wrap(f"{title}  ({of})", width, subsequent_indent="  ")
         text, note = advice.text, "; ".join(filter(None, notes))
         room = width - len(note) - len(f"  {number}  ") - 3

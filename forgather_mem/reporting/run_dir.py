@@ -255,5 +255,5 @@ def _no_folder(top: Path) -> str:
         return f"{str(top)!r} is a file\n  give the folder of a run, or one above it"
     near = None
     with missing(OSError):
-        near = did_you_mean(top.name, os.listdir(top.parent))
+        near = did_you_mean(top.name, [name for name in os.listdir(top.parent) if os.path.isdir(top.parent / name)])
     return f"there is no folder {str(top)!r}\n  {near or 'give the folder of a run, or one above it'}"

@@ -11,6 +11,8 @@ from forgather_mem.units import GIB, format_bytes, format_duration
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header, rows
 
 MAX_DEVICES = 8  # of a process; the JSON has all
+RISE = "rise in a step"
+"""Of resident memory, above what is held after the step."""
 _WHOSE = {"cgroup": "container", "host": "machine"}
 
 
@@ -141,9 +143,24 @@ def table_lines(report: RunReport) -> list[str]:
     return lines
 
 
+def part_sizes(report: RunReport) -> dict[str, int]:
+    """The parts of the peak, each at its own peak, by the names that people read.
+
+    On the host activations are what was counted of a forward pass, as in a comparison: what resident memory rises by in
+    a step is more, and has another name where nothing was counted.
+    """
+    parts, counted = report.breakdown.sizes(), report.host.activations_bytes
+    if not report.device and counted:
+        parts["other"] = max(0, parts["other"] + parts["activations"] - counted)
+        parts["activations"] = counted
+    elif not report.device:
+        parts[RISE] = parts.pop("activations")
+    return parts
+
+
 def parts_table(report: RunReport) -> Table:
     """What the peak consisted of; no rows where that is not known."""
-    rows = [(part, format_bytes(size)) for part, size in report.breakdown.sizes().items() if size]
+    rows = [(part, format_bytes(size)) for part, size in part_sizes(report).items() if size]
     title = f"What was in the memory of the {place_of_parts(report)}"
     return title, ("part", "at its peak"), rows if report.breakdown.parameters else []
 

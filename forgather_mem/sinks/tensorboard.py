@@ -208,7 +208,7 @@ class _Page:
                 out.add(report_payload(report.encode(), finding.step, time.time()))
 
     def open(self) -> EventFile | StockWriter:
-        out = self.out = open_events(self._sink.summary_writer, self._find_folder, self._forget_what_was_said)
+        out = self.out = open_events(self._sink.summary_writer, self._find_folder, self._begin_file)
         return out
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class _Page:
         self.folder = find_event_folder(self._sink.logging_dir, self._output_dir, self._began_s)
         return self.folder
 
-    def _forget_what_was_said(self) -> None:
+    def _begin_file(self) -> None:
         """A new file begins: it has no descriptions and no layout yet."""
         self.rows.clear()
         self._tags.clear()
@@ -288,7 +288,7 @@ class QuietCurves:
         if self._paused != before or not self._telling.isdisjoint(left_out):
             return True
         # Most often all of them are zero, and nothing is called
-        return any(values[name] and self._tells(name, values[name]) for name in left_out)
+        return any(values[name] and self._is_worth_a_point(name, values[name]) for name in left_out)
 
     def without(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """The values to write."""
@@ -296,7 +296,7 @@ class QuietCurves:
             return values
         self._hear_pause(values)
         for name, value in values.items():
-            if name not in self._telling and self._tells(name, value):
+            if name not in self._telling and self._is_worth_a_point(name, value):
                 self._telling.add(name)
         return {name: value for name, value in values.items() if name in self._telling}
 
@@ -304,7 +304,7 @@ class QuietCurves:
         if not self._paused and _PAUSE in values:
             self._paused = values[_PAUSE] >= _SHORT_PAUSE_S
 
-    def _tells(self, name: str, value: float) -> bool:
+    def _is_worth_a_point(self, name: str, value: float) -> bool:
         if name in _ABOUT_PAUSES and self._paused is False:
             return False
         metric = metric_of(name)

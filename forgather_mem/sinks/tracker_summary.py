@@ -22,7 +22,7 @@ class TrackerSummarySink:
     | key | what |
     |---|---|
     | `mem_run_end` | "finished", "oom", "exception", "interrupted" |
-    | `mem_run_leak` | "no leak", "leak", "not enough data" |
+    | `mem_run_leak` | "no leak", "leak", "copied pages", "not enough data" |
     | `mem_run_leak_mib_per_step` | of a leak |
     | `mem_run_peak_gib`, `mem_run_peak_step`, `mem_run_peak_phase` | the peak of the device, or of the host |
     | `mem_run_advice` | the first change to make after memory ran out |

@@ -82,7 +82,11 @@ def _function(function: Callable[P, R], around: Around) -> Callable[P, R]:
         if in_traced_code():
             return function(*arguments, **keywords)
         with _Fenced(around):
-            return function(*arguments, **keywords)
+            try:
+                return function(*arguments, **keywords)
+            except BaseException as error:  # the traceback is as without us
+                error.__traceback__ = without_frames(error.__traceback__, __file__)
+                raise
 
     return call
 

@@ -63,6 +63,12 @@ def own_limits(own: Path = _OWN) -> list[Bound]:
     return found
 
 
+def raise_own_limits() -> None:
+    """Raise them as far as this process may, as to plan a training, which needs none of what it plans."""
+    for limit in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        resource.setrlimit(limit, (resource.getrlimit(limit)[1],) * 2)
+
+
 def spare_bytes() -> float:
     """What may be set aside at the beginning: little of what the tightest limit leaves; infinite without a limit."""
     try:

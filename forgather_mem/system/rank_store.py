@@ -90,7 +90,7 @@ class _Asker:
         self._open: dict[str, _Question[Any]] = {}  # those whose answer nobody has taken
         self._slow = False  # the last answer came late, or has not come
         self._gone = (0, 0.0)  # the store that has failed last, and when it is asked again
-        self._told = False
+        self._has_warned = False
 
     def ask(self, key: str, ask: Callable[[Store], T], *, anew: bool, wait_s: float = ANSWER_S) -> _Question[T] | None:
         """The question, `done` or still under way; None without a store.
@@ -155,13 +155,13 @@ class _Asker:
             except Exception as error:  # noqa: BLE001  # the store's server is gone; this is the thread's fence
                 question.failed = True
                 self._gone = (number, time.monotonic() + _RETRY_S)
-                self._tell(error)
+                self._warn(error)
             question.done.set()
             del question
 
-    def _tell(self, error: Exception) -> None:
-        if not self._told:
-            self._told = True
+    def _warn(self, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             logger.warning(
                 "the store of torch.distributed does not answer (%s); the training goes on, but nothing new is agreed "
                 "on between the ranks until it does",

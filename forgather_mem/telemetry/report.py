@@ -14,7 +14,7 @@ from forgather_mem.telemetry.redaction import redacted_argv
 from forgather_mem.telemetry.report_part import ADDED, RARE, Rank, ReportPart
 
 Memory = Literal["host", "device"]
-Verdict = Literal["not enough data", "leak", "no leak"]
+Verdict = Literal["not enough data", "leak", "no leak", "copied pages"]
 Sure = Literal["not yet", "likely", "yes"]
 Action = Literal["collect", "clear", "trim"]
 
@@ -153,7 +153,7 @@ class LeakSuspect(ReportPart):
     type: str
     bytes_per_step: float
     count_per_step: float
-    held_by: str | None  # "Trainer.losses"; None if no Python object holds it
+    held_by: str | None  # "Trainer.losses"; None if that is not known
     allocated_at: str | None = None  # the line that fills it: "train.py:41"
     source_line: str = ""
     whose: str = "user"  # or "library"
@@ -164,6 +164,11 @@ class LeakSuspect(ReportPart):
     each: str = field(default="", metadata=ADDED)  # one new item in words
     # Equal in any two runs in which the same code keeps the same kind of thing in the same place, whatever its size
     signature: str = field(default="", metadata=ADDED)
+
+    @property
+    def holder(self) -> str:
+        """Who holds it, in words; the kind "native" is given only where all that Python made was looked at."""
+        return self.held_by or ("C or C++ code" if self.kind == "native" else "holder not found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +190,7 @@ class LeakReport(ReportPart):
     # Why there is none although enough steps were seen: "slowing", "uneven", "bounded", "unexplained" by what was
     # judged, or "copied pages"
     undecided: str | None = field(default=None, metadata=RARE)
+    judged_steps: int = field(default=100, metadata=RARE)  # of this run, about: fewer are too few for a verdict
     unexplained_bytes: int = field(default=0, metadata=RARE)
     taken_back: tuple[str, ...] = field(default=(), metadata=RARE)  # what was said while it ran and is no longer so
     rank: Rank | None = field(default=None, metadata=RARE)

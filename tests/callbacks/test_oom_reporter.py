@@ -15,6 +15,8 @@ from transformers import Trainer, TrainerCallback
 
 from forgather_mem import TrainingLoop, attach
 from forgather_mem.callbacks import OOMReporter
+from forgather_mem.loops.observed import ObservedLoop
+from forgather_mem.loops.state import default_arguments
 from forgather_mem.units import MIB
 from tests.diagnose.oom.test_allocator_snapshot import Recorder
 from tests.forked import Forked
@@ -205,6 +207,15 @@ def test_the_longest_batch_and_the_layer_are_named(tmp_path: Path) -> None:
     assert oom["why_now"].startswith("the longest batch so far, 4 x 40 tokens; until then at most 4 x 16.")
 
 
+def test_the_settings_have_the_shapes_of_the_largest_batch(tmp_path: Path) -> None:
+    reporter = OOMReporter(strict=True)
+    trainer = make_trainer(tmp_path, [reporter])
+    trainer.data_collator = Collator()
+    trainer.train()
+    settings = built(reporter.summary)["run"]["settings"]
+    assert (settings["batch.length"], settings["batch.sizes"]) == ("40", "input_ids=4x40 labels=4x40")
+
+
 def test_another_error_is_no_story(tmp_path: Path) -> None:
     reporter = OOMReporter(strict=True)
     trainer = make_trainer(tmp_path, [reporter], trainer_class=Greedy)
@@ -301,6 +312,25 @@ def test_a_loop_of_ones_own_is_told_of_too(at: str) -> None:
         assert oom["why_now"] == "the first evaluation."
     if phase in ("forward", "backward", "optimizer"):
         assert oom["batch"] == {"rows": 2, "length": 8}
+
+
+def test_an_evaluation_with_gradients_belongs_to_the_step_before_it() -> None:
+    """Its passes look like those of the next step to who hears of a loop only by its passes and its optimizer."""
+    reporter, model = OOMReporter(strict=True), torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    loop = ObservedLoop(default_arguments(), lambda: [reporter])
+    loop.listen()
+    for _ in range(3):
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+    model.eval()
+    model.forward = too_much  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError) as raised:
+        model(torch.ones(2, 8))
+    loop.close(raised.value)
+    assert reporter.summary is not None
+    oom = built(reporter.summary)["oom"]
+    assert (oom["phase"], oom["step"]) == ("evaluate", 3)
 
 
 def test_the_text_follows_the_traceback_of_a_script(tmp_path: Path) -> None:

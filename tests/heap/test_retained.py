@@ -1,5 +1,6 @@
 """Objects that should be gone: which are alive, how large they are, who holds them; for graphs see `test_release`."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,8 +63,11 @@ def test_a_part_that_outlives_its_model_is_told_as_such() -> None:
 def test_without_an_owner_it_says_what_that_means() -> None:
     held = Retained(what="Net", whole=True, num_bytes=0, num_tensors=0, owners=())
     assert str(held) == (
-        "Net is still held, and no variable leads to it: C++ code holds it, or it is garbage hidden by gc.freeze()"
+        "Net is still held, and no variable leads to it: a running statement or C++ code holds it, "
+        "or it is garbage hidden by gc.freeze()"
     )
+    held = replace(held, searched=False)
+    assert str(held) == "Net is still held; holder not found: the search ran out of time"
 
 
 def test_the_tensors_of_an_optimizer_and_of_containers_are_found_each_once() -> None:

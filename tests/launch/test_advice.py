@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -15,33 +16,9 @@ from forgather_mem.launch.advice import with_planned_advice
 from forgather_mem.telemetry.report import OomReport, RunReport
 from tests.launch.commands import RUN, python, run
 from tests.launch.test_failed_training import out_of_memory, report_of
+from tests.launch.test_own_loop import in_a_fork
 
 ACCUMULATION = "gradient_accumulation_steps"
-
-SCRIPT = """
-import json, os, resource
-import torch
-from transformers import Trainer, TrainingArguments
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = torch.nn.Linear(64, 4096), torch.nn.Linear(4096, 1)
-
-    def forward(self, x, labels):
-        return {"loss": (self.last(torch.tanh(self.first(x)).sigmoid()).squeeze(-1) - labels).square().mean()}
-
-arguments = {"per_device_train_batch_size": 2048, "max_steps": 3, "use_cpu": True, "report_to": [],
-             "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True, "remove_unused_columns": False}
-arguments |= json.loads(os.environ.get("INSTEAD", "{}"))
-rows = [{"x": torch.ones(64), "labels": 1.0}] * 8192
-trainer = Trainer(Net(), TrainingArguments("out", **arguments), train_dataset=rows)
-with open("/proc/self/statm") as file:
-    used = int(file.read().split()[5]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_DATA, (used + 110 * 2**20, resource.RLIM_INFINITY))
-trainer.train()
-print("done")
-"""
 
 
 def advised(report: RunReport, folder: Path, script: str, most_s: float = 60) -> OomReport:
@@ -50,20 +27,6 @@ def advised(report: RunReport, folder: Path, script: str, most_s: float = 60) ->
     found = with_planned_advice(report, Command([sys.executable, path], path, []), most_s).oom
     assert found is not None
     return found
-
-
-@pytest.mark.soak  # many plans; docs/oom.md has one that runs always
-def test_what_is_told_to_fit_lets_the_script_finish(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    result = run([*RUN, "--report", "report.json", "train.py"], tmp_path)
-    assert result.code == 1, "as without us"
-    assert "forgather-mem: out of memory in step 1, " in result.err
-    assert ": planning what would have fitted (at most 60 s; Ctrl-C ends it)\n" in result.err
-    report = json.loads((tmp_path / "report.json").read_text())
-    first = report["advice"][0]
-    assert first["predicted_bytes"] < report["oom"]["limit_bytes"], report["oom"]["fit"]
-    assert "WOULD HAVE FIT  (planned, beside " in result.err
-    assert run(python("train.py"), tmp_path, INSTEAD=json.dumps(first["set"])).out.endswith("done\n")
 
 
 LOOP = """
@@ -90,7 +53,7 @@ print("done")
 """
 
 
-@pytest.mark.soak  # many plans
+@pytest.mark.soak  # many plans; of Trainers benchmarks/ooms.py applies what is told
 def test_what_is_told_to_fit_lets_a_loop_of_the_scripts_own_finish(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOP)
     run([*RUN, "--advice-s", "300", "--report", "report.json", "train.py"], tmp_path)
@@ -125,6 +88,18 @@ def test_a_launcher_is_not_started_again() -> None:
 def test_a_script_that_does_not_train_again_is_told_as_such(tmp_path: Path) -> None:
     oom = advised(report_of(out_of_memory()), tmp_path, "raise SystemExit(7)")
     assert oom.fit == "not planned: started again, it ended with 7 before its training"
+
+
+def test_limits_are_raised_as_far_as_they_may_be_and_below_others_it_says_so(tmp_path: Path) -> None:
+    def told() -> list[object]:
+        resource.setrlimit(resource.RLIMIT_DATA, (2**45, 2**46))
+        fit = advised(report_of(out_of_memory()), tmp_path, "raise MemoryError").fit
+        return [fit, resource.getrlimit(resource.RLIMIT_DATA)]
+
+    assert in_a_fork(told) == [
+        "not planned: planning it takes more memory than data (RLIMIT_DATA) leaves, which can't be raised here",
+        (2**46, 2**46),
+    ]
 
 
 SLEEPS = "import os, time; open(PIDS, 'w').write(f'{os.getpid()} {os.fork()}'); time.sleep(100)"

@@ -17,6 +17,7 @@ def test_a_file_is_written_compared_with_and_written_again(tmp_path: Path) -> No
     assert against_baseline(file, [run()], said.append, update=True) == ([], [])
     assert said == [f"forgather-mem: the baseline is in {file}"]
     assert against_baseline(file, [run()], said.append, update=False) == ([], [])
+    assert said[1:] == [f"forgather-mem: no more memory than in the baseline {file}"]
     assert against_baseline(file, [run(optimizer=30)], said.append, update=False)[0] == [
         "optimizer: 24.0 MiB in the baseline, 30.0 MiB now, 25.0 % more"
     ]

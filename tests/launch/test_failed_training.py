@@ -55,6 +55,11 @@ def test_what_is_no_tensor_of_the_training_is_beside_it() -> None:
     assert (failed.rows, failed.length, failed.sizes) == (8, 512, "input_ids=8x512")
 
 
+def test_what_a_pass_has_freed_on_its_way_out_may_have_been_as_much_as_was_asked_for() -> None:
+    failed = told(report_of(out_of_memory(free_bytes=None)))
+    assert (failed.taken_bytes, failed.unseen_bytes, failed.limit_bytes) == (600 * MIB, 80 * MIB, 980 * MIB)
+
+
 def test_graphs_that_no_training_needs_go_with_the_remedies_that_are_about_them() -> None:
     in_use = {
         "activations": 100 * MIB,

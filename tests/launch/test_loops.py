@@ -102,6 +102,55 @@ def test_the_leak_of_a_plain_loop_is_found_with_its_holder_and_line(tmp_path: Pa
     assert "150 steps" in result.report
 
 
+@pytest.mark.fresh
+def test_a_loop_with_another_model_is_a_training_of_its_own_after_one_that_can_be_judged(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(PLAIN + "main(60)\nmain(110)\nmain(30)\n")
+    result = watched_forked(["script.py"], tmp_path)
+    found = [read(path) for path in sorted(tmp_path.glob("forgather_mem/*/report.json"))]
+    assert [(report["steps"], report["leak"]["verdict"]) for report in found][1:] == [(30, "not enough data")]
+    assert found[0]["steps"] == 170, "60 steps are too few to be judged for themselves"
+    assert "forward" in {peak["phase"] for peak in found[1]["peaks"]}
+    assert "of 2 trainings; the other:" in result.report
+
+
+FRAMEWORKS = {
+    "stable_baselines3/common/on_policy_algorithm.py": """
+import torch
+
+class OnPolicyAlgorithm:
+    def collect_rollouts(self, model):
+        with torch.no_grad():
+            for _ in range(20):
+                model.eval()(torch.randn(32, 64))
+        model.train()
+""",
+    "skorch/net.py": """
+class NeuralNet:
+    def on_epoch_end(self):
+        pass
+""",
+}
+
+
+@pytest.mark.fresh
+def test_what_frameworks_play_is_a_phase_and_their_epochs_are_told(tmp_path: Path) -> None:
+    for name, text in FRAMEWORKS.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    text = PLAIN.replace(
+        "    for step in range", "    from skorch.net import NeuralNet\n    for step in range"
+    ).replace("        rows =", "        step % 20 or OnPolicyAlgorithm().collect_rollouts(model)\n        rows =")
+    head = "from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm\n"
+    _, report = as_alone(
+        tmp_path, head + text.replace("    print(", "    NeuralNet().on_epoch_end()\n    print(") + "main(60)\n"
+    )
+    assert {peak["phase"] for peak in report["peaks"]} >= {"generate", "forward"}
+    assert "evaluate" not in {peak["phase"] for peak in report["peaks"]}
+    (log,) = tmp_path.glob("forgather_mem/*/memory.rank0.jsonl")
+    (ended,) = (row for row in map(json.loads, log.read_text().splitlines()) if row.get("event") == "train_end")
+    assert ended["epoch"] == 1.0
+
+
 LARGE_AT_FIRST = """
 import time
 import torch

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from forgather_mem.formats.ring_memory import StateMemory
-from forgather_mem.launch.outcome import print_reports, tell_outcome
+from forgather_mem.launch.outcome import print_reports, report_outcome
 from forgather_mem.launch.sampler import Sampler
 from forgather_mem.reporting.run_dir import run_report
 from tests.faults import failing
@@ -83,7 +83,7 @@ def test_a_training_whose_folder_is_cleared_away_has_its_report(folder: Path) ->
     assert not list(folder.glob("forgather_mem*"))
 
 
-OURS = (StateMemory.settle, Sampler.end, tell_outcome, run_report, print_reports)
+OURS = (StateMemory.settle, Sampler.end, report_outcome, run_report, print_reports)
 ERRORS = (RecursionError, MemoryError, KeyboardInterrupt)
 
 

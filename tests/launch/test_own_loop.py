@@ -3,6 +3,7 @@
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,16 +41,15 @@ def collated(rows: Any) -> torch.Tensor:
     return torch.stack(rows)
 
 
-def loop_of(*counts: int, rows: int | None = None) -> OwnLoop:
-    """One that has learnt from a plan with so many batches, backward passes and steps."""
+def loop_of(batches: int = 1, passes: int = 1, rows: int | None = None) -> OwnLoop:
+    """One that has learnt from a plan with so many batches and backward passes in a step."""
     loop = OwnLoop(Script(False))
-    names = dict(zip(("batches", "passes", "steps"), counts, strict=True))
-    loop.learn(PLAN.with_notes([own_loop._COUNTS.format(**names)]), rows)
+    loop.learn(replace(PLAN, accumulation=batches, passes=passes), rows)
     return loop
 
 
 def edits_of(changed: dict[str, Any]) -> EditedScript:
-    return loop_of(2, 2, 2).edited(changed, lambda collate: collate)
+    return loop_of().edited(changed, lambda collate: collate)
 
 
 def edit(changed: dict[str, Any]) -> None:
@@ -60,10 +60,10 @@ def edit(changed: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("counts", "accumulation", "keeps_graphs"),
-    [((2, 2, 2), 1, False), ((8, 8, 2), 4, False), ((8, 1, 1), 1, True), ((3, 6, 3), 2, False)],
+    [((1, 1), 1, False), ((4, 4), 4, False), ((8, 1), 1, True), ((2, 2), 2, False)],
 )
 def test_what_a_step_consists_of_is_learnt_from_the_plan(
-    counts: tuple[int, int, int], accumulation: int, keeps_graphs: bool
+    counts: tuple[int, int], accumulation: int, keeps_graphs: bool
 ) -> None:
     loop = loop_of(*counts)
     assert (loop.rows, loop.accumulation, loop.keeps_graphs) == (ROWS, accumulation, keeps_graphs)
@@ -77,11 +77,11 @@ def test_a_smaller_batch_is_told_with_the_line_of_the_only_loader_that_has_it() 
     for loader, line in zip(loaders, (5, 5, 8), strict=True):
         setattr(loader, MADE_AT, f"train.py:{line}")
     change = Change(text="", set={"per_device_train_batch_size": 8, "gradient_accumulation_steps": 3})
-    told = loop_of(2, 2, 2).told(change)
+    told = loop_of().with_line(change)
     assert told.text == "batch size 8 (DataLoader at train.py:5), gradients of 3 batches in each step"
     assert told.set == {}
     setattr(loaders[1], MADE_AT, "train.py:9")
-    assert loop_of(2, 2, 2).told(change).text == "batch size 8, gradients of 3 batches in each step"
+    assert loop_of().with_line(change).text == "batch size 8, gradients of 3 batches in each step"
 
 
 def test_what_nobody_can_change_for_the_user_is_not_planned() -> None:
@@ -143,7 +143,7 @@ def test_batches_are_changed_and_an_evaluation_has_a_size_of_its_own() -> None:
     running = iter(trains)
 
     def sizes() -> list[tuple[int, ...]]:
-        for one in loop_of(2, 2, 2).edited({"per_device_eval_batch_size": 4}, doubled)._edits:
+        for one in loop_of().edited({"per_device_eval_batch_size": 4}, doubled)._edits:
             one()
         return [tuple(next(iter(one)).shape) for one in (trains, evaluates)]
 

@@ -200,11 +200,21 @@ for number, row in enumerate(torch.utils.data.DataLoader(rows, 2, collate_fn=col
         optimizer.step()
         optimizer.zero_grad()
 """
+UNFREEZES = """
+model = net(hidden=512)
+optimizer = torch.optim.AdamW(model.parameters())
+for epoch in range(3):
+    model[2].requires_grad_(epoch > 0)
+    for row, label in data():
+        F.cross_entropy(model(row), label).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
 LOOPS = {
     "accelerate": ACCELERATE, "accumulates": ACCUMULATES, "by hand": BY_HAND, "checkpoints": CHECKPOINTS,
     "closure": CLOSURE, "evaluates first": EVALUATES_FIRST, "evaluates later": EVALUATES_LATER, "fabric": FABRIC,
     "finder": FINDER, "padded": PADDED, "twice": TWICE,
-    "gan": GAN, "in backward": IN_BACKWARD, "lightning": LIGHTNING, "penalty": PENALTY,
+    "gan": GAN, "in backward": IN_BACKWARD, "lightning": LIGHTNING, "penalty": PENALTY, "unfreezes": UNFREEZES,
 }  # fmt: skip
 
 
@@ -313,7 +323,7 @@ import multiprocessing
 def label(number): return torch.full((16,), number % 10)
 with multiprocessing.get_context("fork").Pool(2) as pool:
     print("pool", *[process.pid for process in pool._pool])
-    for labels in pool.imap(label, range(100)):
+    for labels in pool.imap(label, range(3)):
         step(torch.randn(16, 64), labels)
 """
     (tmp_path / "train.py").write_text(HEAD + LOOP + pool)

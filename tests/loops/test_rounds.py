@@ -47,6 +47,19 @@ def test_a_step_is_a_round_of_all_that_step(known: list[int], calls: list[int], 
     assert num_steps(known, calls) == expected
 
 
+def test_they_are_over_when_the_only_one_is_gone_after_enough_steps() -> None:
+    (one,) = optimizers(1)
+    rounds = OptimizerRounds([one])
+    for _ in range(5):
+        rounds.ends_with(one)
+        assert not rounds.are_over(4)
+    del one
+    assert (rounds.are_over(4), rounds.are_over(6)) == (True, False)
+    rounds.ends_with(following := optimizers(1)[0])
+    del following
+    assert not rounds.are_over(4), "those of another one don't count"
+
+
 @pytest.mark.parametrize(
     ("known", "calls", "expected"),
     [([0, 1], [0] * 8, 8), ([0, 1], [0, 1, 0], 0), ([0], [0] * 3, 0), ([0, 1], [], 0)],

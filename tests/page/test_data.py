@@ -98,14 +98,6 @@ def test_what_happened_is_marked() -> None:
         assert kind in {mark["kind"] for mark in found}  # type: ignore[attr-defined]
 
 
-def test_a_checkpoint_at_which_nothing_was_read_is_marked_by_the_settings() -> None:
-    readings = on_a_gpu(100)
-    settings = {"arguments.save_strategy": "steps", "arguments.save_steps": "40", "arguments.eval_steps": "10**9"}
-    readings.take(Finding(kind="settings", step=1, text="", data={**settings, "arguments.eval_strategy": "steps"}))
-    found = page_data(parsed(all_well()), readings)["marks"]
-    assert [mark["step"] for mark in found if mark["kind"] == "checkpoint"] == [40, 80]  # type: ignore[attr-defined]
-
-
 def test_many_marks_of_a_kind_are_an_even_selection() -> None:
     rows: list[tuple[str, int, dict[str, float]]] = [
         ("step_end", step, {"host/rss_bytes": 1.0, "collect/time_s": 0.1}) for step in range(1, 5001)

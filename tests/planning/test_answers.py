@@ -9,6 +9,7 @@ import pytest
 from transformers import Trainer
 
 import forgather_mem
+from forgather_mem.errors import PlanError
 from forgather_mem.planning.answers import Card, answer_to, card_plan
 from forgather_mem.planning.batches import PlannedShape, Wanted
 from forgather_mem.planning.card import context_of
@@ -61,13 +62,14 @@ def planned_by_a_law(asked: Wanted) -> Plan:
 
 def card_of(rows: int | None, card_bytes: int, **more: Any) -> CardPlan:
     asked = Wanted(PlannedShape(rows))
-    return card_plan(
-        planned_by_a_law(asked), asked, lambda one: lambda: planned_by_a_law(one), card=Card(card_bytes, **more)
-    )
+    other = planned_by_a_law(asked._replace(changes={"gradient_checkpointing": True}))
+    instead = {"gradient_checkpointing=True": other, "bf16=True": PlanError("it can't be planned")}
+    card = Card(card_bytes, may_split=True, **more)
+    return card_plan(planned_by_a_law(asked), instead, asked, lambda one: lambda: planned_by_a_law(one), card)
 
 
 def test_of_a_card_it_says_what_fits_and_what_else_there_is() -> None:
-    card = card_of(None, 6 * GIB + CONTEXT, ways=[("gradient_checkpointing", True)], longest=4096)
+    card = card_of(None, 6 * GIB + CONTEXT, longest=4096)
     assert card.fits
     assert card.most_rows is not None
     assert card.most_rows.size == 32

@@ -115,17 +115,6 @@ def test_a_longer_generation_takes_more_and_is_planned_as_fast(tmp_path: Path) -
     assert peak(100_200) - peak(100_100) == pytest.approx(100 * cache, rel=0.6)
 
 
-@pytest.mark.soak
-@pytest.mark.filterwarnings("ignore")
-def test_a_long_generation_is_planned_as_fast_or_refused(tmp_path: Path) -> None:
-    def notes(**how: Any) -> tuple[str, ...]:
-        return forgather_mem.plan(generating(tmp_path, llama(), max_new_tokens=3_000, **how)).notes
-
-    assert len(notes(cache_implementation="static")) == 1
-    refused = "The evaluation is not planned: generation without a cache is planned up to 256 tokens, not 3,000"
-    assert refused in notes(use_cache=False)
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_what_asks_for_tokens_is_planned(tmp_path: Path) -> None:
     class Reading(Seq2SeqTrainer):

@@ -43,15 +43,6 @@ def test_tied_weights_stay_one() -> None:
     assert list(log.sizes) == [128]
 
 
-def test_parameters_in_one_storage_stay_in_one() -> None:
-    model, flat = nn.Linear(3, 2), torch.zeros(8)
-    model.weight = nn.Parameter(flat[:6].view(2, 3))
-    model.bias = nn.Parameter(flat[6:])
-    log = emptied(model)
-    assert list(log.sizes) == [32]
-    assert (model.weight.shape, model.bias.shape) == ((2, 3), (2,))
-
-
 def test_a_model_that_was_never_filled_is_as_good() -> None:
     with torch.device("meta"):
         model = nn.Linear(2**14, 2**14)

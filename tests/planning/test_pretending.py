@@ -204,3 +204,13 @@ def test_grouped_products_are_planned_in_32_bits_as_well(mode: Pretending) -> No
     assert (result.shape, result.dtype) == ((32, 24), torch.float32)
     assert rows.grad is not None
     assert rows.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss", "l1_loss"])
+def test_the_sum_of_a_loss_keeps_what_a_real_one_keeps(mode: Pretending, loss: str) -> None:
+    given = torch.rand(64, 1), torch.rand(64, 1)
+    real = getattr(torch.nn.functional, loss)(*given)
+    with mode:
+        planned = getattr(torch.nn.functional, loss)(*map(mode.unknown, given))
+    assert planned.shape == real.shape
+    assert planned.untyped_storage().nbytes() == real.untyped_storage().nbytes()

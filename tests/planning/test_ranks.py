@@ -26,7 +26,6 @@ SCRIPT = Path(on_two_ranks.__file__)
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param({}, marks=pytest.mark.soak),
         {"gradient_accumulation_steps": 2, "ddp_bucket_cap_mb": 1, "ddp_find_unused_parameters": False},
         pytest.param(
             {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8, "optim": "sgd"},
@@ -45,11 +44,16 @@ def test_the_peak_is_that_of_each_of_two_ranks(tmp_path: Path, arguments: dict[s
 @pytest.mark.parametrize(
     "arguments",
     [
+        {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}},
         pytest.param(
-            {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}},
+            {
+                "fsdp": True,
+                "fsdp_config": {"activation_checkpointing": True},
+                "eval_strategy": "steps",
+                "eval_steps": 2,
+            },
             marks=pytest.mark.soak,
         ),
-        {"fsdp": True, "fsdp_config": {"activation_checkpointing": True}, "eval_strategy": "steps", "eval_steps": 2},
     ],
 )
 def test_fsdp_of_a_trainer_is_that_of_each_of_two_ranks(tmp_path: Path, arguments: dict[str, Any]) -> None:

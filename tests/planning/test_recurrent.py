@@ -46,7 +46,7 @@ def test_a_plan_has_what_a_layer_keeps(
     assert plan.peak_bytes == pytest.approx(real.peak_bytes, rel=0.02)
 
 
-@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("kind", [pytest.param(nn.GRU, marks=pytest.mark.soak), nn.LSTM])
 def test_rows_of_many_lengths_are_planned(kind: type[nn.RNNBase]) -> None:
     model = nn.ModuleList([nn.Linear(8, 16), kind(16, 24, bidirectional=True)])
     optimizer, lengths = torch.optim.AdamW(model.parameters()), torch.tensor([20, 13, 13, 3])

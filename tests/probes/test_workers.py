@@ -17,7 +17,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from forgather_mem.engine.run import Run
+from forgather_mem.planning.isolation.child import begun_in_a_child
 from forgather_mem.probes import WorkerProbe
+from forgather_mem.system.procfs import PLANNER, is_named
 from forgather_mem.telemetry.records import Work
 from forgather_mem.units import MIB
 from tests.memory import touched
@@ -220,3 +222,16 @@ def test_readings_are_rare(run: Run, read: Read) -> None:
     probe = WorkerProbe().begin(run)
     assert read(probe)
     assert read(probe) == {}
+
+
+def test_a_process_of_ours_that_plans_is_no_child_of_the_training(probe: Work, read: Read) -> None:
+    before = reading(read, probe)["host/other_children"]  # of multiprocessing, where another test has started it
+    begun = begun_in_a_child(lambda: time.sleep(60))
+    try:
+        deadline_s = time.monotonic() + 20
+        while not is_named(Path(f"/proc/{begun.pid}"), PLANNER):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        assert reading(read, probe)["host/other_children"] == before
+    finally:
+        begun.end()

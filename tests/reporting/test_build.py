@@ -102,6 +102,14 @@ def test_on_the_host_the_parts_add_up_to_the_peak() -> None:
     assert sum(parts.values()) == 800 * MIB
 
 
+def test_on_the_host_the_text_has_the_activations_that_a_comparison_has() -> None:
+    summary = cpu_run()
+    assert "rise in a step 170.0 MiB" in text_of(report := built(summary))
+    read(summary, 160, {"tensors/activations_bytes": 120 * MIB})
+    assert "activations 120.0 MiB" in (text := text_of(built(summary)))
+    assert f"other {report['breakdown']['other'] / MIB + 50:.1f} MiB" in text
+
+
 def test_on_a_device_activations_are_what_comes_on_top_of_what_stays_between_steps() -> None:
     parts = built(gpu_run())["breakdown"]
     # at 41.3 in the backward pass some of the gradients were there, at 40.0 in the forward pass none

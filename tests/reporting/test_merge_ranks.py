@@ -105,3 +105,6 @@ def test_of_ranks_that_leak_alike_the_one_whose_holder_is_known_is_told() -> Non
     text = " ".join(text_of(unlike).split())
     assert "LEAK host memory grows 976.6 KiB a step" in text
     assert "held by not looked for: the run ended first" in text
+    innocent = of_rank(0, 0.0, named=False)
+    innocent["leak"]["verdict"] = "no leak"
+    assert "host memory of rank 1 grows" in text_of(merged([innocent, of_rank(1, 1.0e6, named=False)]))

@@ -112,3 +112,13 @@ def test_a_context_that_fails_is_no_failure_of_the_call(kind: Callable[..., Any]
 
     assert CALLS[kind](around_calls(kind, Fails)(2)) == 3
     assert happened == ["__enter__", "inside"] + ["__exit__"] * (fails_at == "__exit__")
+
+
+def test_the_traceback_of_a_failing_call_is_as_without_a_context() -> None:
+    def fails() -> None:
+        raise ValueError("of the call")
+
+    with pytest.raises(ValueError, match="of the call") as caught:
+        around_calls(fails, noted)()
+    assert [entry.frame.code.name for entry in caught.traceback][1:] == ["fails"]
+    assert happened[0] == "begin"

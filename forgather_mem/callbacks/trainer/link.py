@@ -120,14 +120,15 @@ class Link:
             if not self._inside:
                 self._wrap_parts(trainer)
             self._wrapped.wrap(trainer, "log", functools.partial(_log, run))
-            self._tell_before_the_optimizer(trainer, run)
+            self._fire_before_the_optimizer(trainer, run)
         if phases and not self._tells_phases:
             self._tells_phases = True
             wrap_phases(self._wrapped, trainer, run)
 
     def callbacks(self) -> list[Any]:
-        """All of the trainer's callbacks."""
-        return _callbacks_of(self._trainer())
+        """All of the trainer's callbacks: transformers keeps them in a handler, Forgather in the trainer itself."""
+        trainer = self._trainer()
+        return list(getattr(getattr(trainer, "callback_handler", trainer), "callbacks", ()))
 
     def around_clipping(self, around: Around) -> bool:
         """Until the run ends, clip gradients through `around(call, arguments, keywords)`, which calls `call`.
@@ -207,23 +208,23 @@ class Link:
         if trainer is not None and LINKS.get(trainer) is self:
             LINKS.discard(trainer)
 
-    def _tell_before_the_optimizer(self, trainer: object, run: Run) -> None:
+    def _fire_before_the_optimizer(self, trainer: object, run: Run) -> None:
         """Fire `pre_optimizer_step` from the optimizer, since Forgather's trainer has no such event."""
         optimizer: Any = getattr(trainer, "optimizer", None)
         if hasattr(trainer, "callback_handler") or not hasattr(optimizer, "register_step_pre_hook"):
             return
 
-        def tell_all() -> None:
+        def fire_all() -> None:
             owner: Any = self._trainer()
             objects = {name: getattr(owner, name, None) for name in _OBJECTS}
             for callback in self.callbacks():
                 if callback in self.users:
                     callback.on_pre_optimizer_step(owner.args, owner.state, getattr(owner, "control", None), **objects)
 
-        def tell(*_: object) -> None:
-            run.fence.call("link", tell_all)
+        def fire(*_: object) -> None:
+            run.fence.call("link", fire_all)
 
-        run.at_close(optimizer.register_step_pre_hook(tell).remove)
+        run.at_close(optimizer.register_step_pre_hook(fire).remove)
 
     def _wrap_parts(self, trainer: object) -> None:
         parts = _PARTS if hasattr(trainer, "_run_epoch") else _PARTS + _SMALL_PARTS
@@ -310,12 +311,6 @@ def _keep_plan(run: Run, trainer: Any) -> None:
     plan = known.PLANS.get(trainer) if known is not None else None
     if plan is not None:
         run.facts.header = replace(run.facts.header, plan=plan.to_dict())
-
-
-def _callbacks_of(trainer: object) -> list[Any]:
-    """The trainer's callbacks: transformers keeps them in a handler, Forgather in the trainer itself."""
-    owner = getattr(trainer, "callback_handler", trainer)
-    return list(getattr(owner, "callbacks", ()))
 
 
 def fellow_callbacks() -> list[Any]:

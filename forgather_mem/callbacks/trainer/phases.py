@@ -79,7 +79,7 @@ class PhaseWrapper(MethodPatch):
         try:
             phases = run.phases
             if phase == "forward" and phases.on_batch:
-                _tell_of_batch(run, arguments, keywords)
+                _hand_on_batch(run, arguments, keywords)
             entered = phases.enter(phase)
         except run.fence.kept(self.name):
             pass
@@ -132,7 +132,7 @@ class _EngineStep(PhaseWrapper):
             raise
 
 
-def _tell_of_batch(run: Run, arguments: Arguments, keywords: Keywords) -> None:
+def _hand_on_batch(run: Run, arguments: Arguments, keywords: Keywords) -> None:
     began_s = time.perf_counter()
     for see in run.phases.on_batch:
         run.fence.call("batch", see, arguments, keywords)

@@ -105,7 +105,7 @@ class _Watcher:
         self._tracking = tracking
         self._limits = limits
         self._fence = run.fence
-        self._due = self._told = False
+        self._due = self._has_warned = False
         self._num_readings = 0
         self._norms: Norms | None = None
         self._gradients: GradientNorms | None = None
@@ -138,7 +138,7 @@ class _Watcher:
                 if self._linked:  # but the trainer has not clipped
                     self._max_norm = math.inf
                 else:
-                    self._say_what_is_measured(moment)
+                    self._warn_after_clipping(moment)
         elif self._due:
             self._write(moment)
         return NOTHING
@@ -155,8 +155,8 @@ class _Watcher:
         spread_by = sharded_by(model, moment.args)
         if spread_by is not None:
             self._due = self._linked
-            if not self._told:
-                self._told = True
+            if not self._has_warned:
+                self._has_warned = True
                 logger.warning(
                     "GradLogger: the parameters are spread over ranks (%s): only the trainer's own total is logged",
                     spread_by,
@@ -169,10 +169,10 @@ class _Watcher:
     def _measure(self, scale: float = 1.0) -> Norms | None:
         return self._gradients.read(scale) if self._gradients is not None else None
 
-    def _say_what_is_measured(self, moment: Moment) -> None:
+    def _warn_after_clipping(self, moment: Moment) -> None:
         clips_at = getattr(moment.args, "max_grad_norm", None)
-        if not self._told and clips_at:
-            self._told = True
+        if not self._has_warned and clips_at:
+            self._has_warned = True
             logger.warning("GradLogger: no link to the trainer: norms are those after clipping to %s", clips_at)
 
     def _write(self, moment: Moment) -> None:

@@ -234,8 +234,5 @@ def _metrics(logs: Mapping[str, object]) -> str:
     """The metrics on one line, the most important first."""
     names = [name for name in _FIRST if name in logs]
     names += [name for name in logs if name not in _FIRST and name not in _LEFT_OUT]
-    return "  ".join(f"{name} {_value(logs[name])}" for name in names)
-
-
-def _value(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    values = ((name, logs[name]) for name in names)
+    return "  ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values)

@@ -311,7 +311,8 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
 def _random_generators_kept(model: torch.nn.Module) -> Iterator[None]:
     """Restores the random states of Python, numpy and torch, on the CPU and the model's devices."""
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type not in ("cpu", "meta")}
-    kept = [(torch.get_device_module(device), _of_device(device)) for device in devices]
+    # There is one of type mps only, and its functions take no device
+    kept = [(torch.get_device_module(device), () if device.type == "mps" else (device,)) for device in devices]
     states = [module.get_rng_state(*of_device) for module, of_device in kept]
     host = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
@@ -322,7 +323,3 @@ def _random_generators_kept(model: torch.nn.Module) -> Iterator[None]:
         torch.set_rng_state(host[2])
         for (module, of_device), state in zip(kept, states, strict=True):
             module.set_rng_state(state, *of_device)
-
-
-def _of_device(device: torch.device) -> tuple[torch.device, ...]:
-    return () if device.type == "mps" else (device,)  # there is only one, and its functions take no device

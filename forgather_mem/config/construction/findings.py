@@ -103,7 +103,8 @@ class _Search:
         for name, value in _arguments(node, callee) if accepted else ():
             if name in accepted and (problem := accepted[name].problem(value)):
                 raise self._resolver.error(node, f"{name} of {node.constructor} {problem[0]}", name, problem[1])
-        if _is_ours(callee.function) and not is_file(node) and node.kind in ("singleton", "factory"):
+        is_ours = isinstance(callee.function, type) and f"{callee.function.__module__}.".startswith(_OURS)
+        if is_ours and not is_file(node) and node.kind in ("singleton", "factory"):
             self._ours.append(node)
         elif not callee.is_value or node.kind == "meta":
             self._unbuildable.add(id(node))
@@ -132,10 +133,6 @@ class _Search:
                 if id(user) not in self._unbuildable:
                     self._unbuildable.add(id(user))
                     todo.append(id(user))
-
-
-def _is_ours(function: object) -> bool:
-    return isinstance(function, type) and f"{function.__module__}.".startswith(_OURS)
 
 
 def _arguments(node: CallNode, callee: Callee) -> Iterator[tuple[str, Value]]:

@@ -47,8 +47,6 @@ def parameters_of(function: Callable[..., object], *, follow_wrapped: bool = Fal
     """
     if not follow_wrapped and getattr(function, "__signature__", None) is not None:
         return None
-    if not follow_wrapped and (parameters := _of_python(function)):
-        return parameters
     try:
         signature = inspect.signature(function, follow_wrapped=follow_wrapped)
     except (ValueError, TypeError):
@@ -72,25 +70,6 @@ def python_function(function: Callable[..., object]) -> FunctionType | None:
         is_usual = makes is object.__new__ and type(function).__call__ is type.__call__
         found = function.__init__ if is_usual else None  # type: ignore[misc]  # of this class itself
     return found if isinstance(found, FunctionType) else None
-
-
-def _of_python(function: Callable[..., object]) -> Parameters | None:
-    """As `inspect` would find, but a hundred times faster."""
-    found, skipped = python_function(function), int(isinstance(function, type))
-    if found is None:
-        return None
-    code, defaults = found.__code__, found.__defaults__ or ()
-    num_plain = code.co_argcount
-    positional = code.co_varnames[skipped:num_plain]
-    keyword_only = code.co_varnames[num_plain : num_plain + code.co_kwonlyargcount]
-    required = {*positional[: max(len(positional) - len(defaults), 0)], *keyword_only}
-    return Parameters(
-        positional=positional,
-        named=frozenset((*positional[max(code.co_posonlyargcount - skipped, 0) :], *keyword_only)),
-        required=frozenset(required - (found.__kwdefaults__ or {}).keys()),
-        more_positions=bool(code.co_flags & inspect.CO_VARARGS),
-        more_names=bool(code.co_flags & inspect.CO_VARKEYWORDS),
-    )
 
 
 def misfit(takes: Parameters, num_args: int, names: Set[str], *, more_come: bool = False) -> Misfit | None:

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 
 import yaml
 
-from forgather_mem.config.graph.tags import missing_colon_hint
+from forgather_mem.config.graph.tags import CALLS, missing_colon_hint
 from forgather_mem.config.source.rendered import Rendered
-from forgather_mem.config.source.syntax import indent_of
+from forgather_mem.config.source.syntax import FORMS, indent_of
 from forgather_mem.errors import TemplateError
 
 _HAS_KEY = re.compile(r":(?:\s|$)")
 _BLANK = re.compile(r"\s*(?:#|$)")
 _WORD = re.compile(r"\s*([^\W\d][\w.-]{0,99})(?=\s|$)")
 _OPENS = re.compile(r"(?::|^\s*-)(?:\s+[!&]\S+)*\s*(?:#.*)?$")  # what follows in the next line is its value
+_NEARLY = re.compile(r"\s*(?:=+>?|-+|<+|>+)\s*((super\(\)|(?:extends|include|if|for|set|block|end\w+)\b).*)")
+_NO_TAG = re.compile(rf".{{0,200}}:\s+((?:{'|'.join((*CALLS, *FORMS))}):\S.{{0,200}})")
 _OF_LINES = {  # what the parser says of a line as a whole, and what then may be meant
     "did not find expected key": r"\s*-\s+(\S.{0,100})",
     "did not find expected '-' indicator": r"\s*[\w.-]+:\s+(\S.{0,100})",
@@ -47,8 +49,9 @@ def syntax_error_of(rendered: Rendered, path: str, error: Exception) -> Template
     found = None
     if isinstance(error, yaml.MarkedYAMLError) and at is not None:
         number = min(at.line, len(lines) - 1)
-        found = _tab(lines, number) or _missing_colon(lines, number) or _misplaced(lines, number, str(error.problem))
-        found = found or _as_said(error, at if at.line < len(lines) else error.context_mark or at)
+        found = _tab(lines, number) or _nearly(lines, number) or _missing_colon(lines, number)
+        found = found or _misplaced(lines, number, str(error.problem))
+        found = found or _as_the_parser_says(error, at if at.line < len(lines) else error.context_mark or at)
     found = found or _unreadable(rendered.text, error)
     line = lines[found.number] if found.number < len(lines) else ""
     message, hint = found.message, found.hint
@@ -65,6 +68,18 @@ def _tab(lines: Sequence[str], number: int) -> _Mistake | None:
         return None
     hint = "indent with spaces; YAML allows no tab here"
     return _Mistake(number, "a tab indents this line", hint, line.index("\t"))
+
+
+def _nearly(lines: Sequence[str], number: int) -> _Mistake | None:
+    """A line here, or the last one above, that is nearly a statement or a tag."""
+    above = (at for at in range(number - 1, -1, -1) if not _BLANK.match(lines[at]))
+    for at in (number, *itertools.islice(above, 1)):
+        if statement := _NEARLY.match(lines[at]):
+            meant = ("== " if statement[2] == "super()" else "-- ") + statement[1]
+            return _Mistake(at, "this line is no statement", f"did you mean {meant!r}?")
+        if at < number and (tag := _NO_TAG.match(lines[at])):
+            return _Mistake(at, "nothing can stand below a text", f"did you mean '!{tag[1]}'?")
+    return None
 
 
 def _missing_colon(lines: Sequence[str], number: int) -> _Mistake | None:
@@ -108,7 +123,7 @@ def _levels(above: Sequence[str]) -> Iterator[int]:
             return
 
 
-def _as_said(error: yaml.MarkedYAMLError, at: yaml.Mark) -> _Mistake:
+def _as_the_parser_says(error: yaml.MarkedYAMLError, at: yaml.Mark) -> _Mistake:
     """What the parser says, where it says it; of what is not closed where it begins."""
     said = ", ".join(str(part) for part in (error.context, error.problem) if part)
     if "scanning a tag" in said:

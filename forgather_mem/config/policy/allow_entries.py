@@ -52,12 +52,8 @@ def parse_entry(entry: str) -> Name | Address | str:
         raise ValueError(f"allow={entry!r} is no namespace, name or file: {error}") from None
     if ":" in entry:
         return name
-    is_built_in = name.kind == "built-in" and (not name.module or _is_function(entry))
+    is_built_in = name.kind == "built-in" and (not name.module or hasattr(builtins, entry.partition(".")[0]))
     return name if is_built_in else entry
-
-
-def _is_function(entry: str) -> bool:
-    return hasattr(builtins, entry.partition(".")[0])
 
 
 def entries_of_environment() -> list[str]:

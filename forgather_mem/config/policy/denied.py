@@ -161,10 +161,7 @@ def _known() -> dict[str, list[str]]:
     for entry in (*ALIASES, *EXACT):
         module, _, name = entry.partition(":")
         known.setdefault(module, []).append(name)
-    known.update({package: list(_listed_in(package)) for package in reversed(_PACKAGES)})
+    for package in reversed(_PACKAGES):
+        names: Iterable[str] = importlib.import_module(package).__all__
+        known[package] = [name for name in names if package != "forgather_mem" or f"{package}:{name}" in EXACT]
     return {**known, "": [*BUILTINS, *VALUE_FUNCTIONS]}
-
-
-def _listed_in(package: str) -> Iterable[str]:
-    names: Iterable[str] = importlib.import_module(package).__all__
-    return [name for name in names if package != "forgather_mem" or f"{package}:{name}" in EXACT]

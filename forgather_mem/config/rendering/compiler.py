@@ -7,17 +7,15 @@ this carries over to the next render.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from jinja2 import Template, TemplateNotFound, TemplateSyntaxError, Undefined, nodes
+from jinja2 import Template, TemplateNotFound, Undefined, nodes
 from jinja2.environment import Template as CompiledTemplate
 from jinja2.exceptions import TemplateRuntimeError
 
-from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.instrument import Instrument, Outline
 from forgather_mem.config.rendering.sandbox import Sandbox
@@ -241,20 +239,6 @@ class Compiler(Sandbox):
             return by.place(line, chain=chain()).error(f"template {last!r} not found", hint=hint)
 
         raise Missing(last, explain)
-
-    def load_named(self) -> None:
-        """Load, without rendering, all templates that the text of the loaded ones names, recursively, up to a limit."""
-        with contextlib.suppress(LimitPassed, OutOfTime):
-            for load in self.job.loads:  # grows while we iterate
-                for name, used, line in self.outline(load.source).references:
-                    self._load_named(name, used, line, load.source)
-
-    def _load_named(self, name: str, used: str, line: int, by: Source) -> None:
-        with contextlib.suppress(TemplateError, TemplateSyntaxError):
-            source = self.job.resolve(name, by)
-            if source is not None and source.key not in self.job.first:
-                self.job.use(Load(source, used, by, line))
-                self.compiled(source)
 
     def get_template(self, name: object, parent: str | None = None, globals: object = None) -> CompiledTemplate:  # noqa: A002
         """Called by generated code with the result of `find`."""

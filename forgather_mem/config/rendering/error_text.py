@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from jinja2 import TemplateSyntaxError
 from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from jinja2.parser import Parser
 
 from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Missing
@@ -43,7 +44,7 @@ def explain(error: Exception, compiler: Compiler) -> TemplateError:
                 f"{unclosed[1]!r} has no end",
                 f"add -- end{unclosed[1]}",
             )
-        return _at(source, line or 1, error, message, hint, job.chain(source.key))
+        return _at(source, _begun(source, line or 1), error, message, hint, job.chain(source.key))
     frames = list(_frames(error, job))
     if not frames:
         return TemplateError(message, template=job.loads[0].source.name if job.loads else None, hint=hint)
@@ -59,6 +60,13 @@ def _opened(source: Source, tag: str) -> int:
     for found in re.finditer(rf"\{{%[-+]?\s*(end)?{tag}\b", text):
         opened = opened[:-1] if found[1] else [*opened, found.start()]
     return text.count("\n", 0, opened[-1] if opened else 0) + 1
+
+
+def _begun(source: Source, line: int) -> int:
+    """The line on which the tag begins that is open at the end of this one."""
+    text = "\n".join(source.jinja().split("\n")[:line])
+    begin, end = (max(map(text.rfind, marks)) for marks in (("{{", "{%"), ("}}", "%}")))
+    return text.count("\n", 0, begin) + 1 if begin > end else line
 
 
 def _at(source: Source, line: int, error: Exception, message: str, hint: str | None, chain: list[str]) -> TemplateError:
@@ -116,7 +124,7 @@ def _near_name(error: MissingName, compiler: Compiler) -> str | None:
     if not isinstance(error.name, str):
         return None
     if not str(error).startswith(repr(error.name)) and error.known is None:
-        return None
+        return _near_word(str(error), compiler)
     if error.known is not None:
         return did_you_mean(error.name, error.known) or f"there is: {', '.join(sorted(error.known)[:12]) or 'nothing'}"
     known = {*compiler.globals, *compiler.variables}
@@ -129,6 +137,12 @@ def _near_name(error: MissingName, compiler: Compiler) -> str | None:
 def _near_word(message: str, compiler: Compiler) -> str | None:
     if end := re.search(r"unknown tag 'end(\w+)'", message):
         return f"no -- {end[1]} is open here"
+    if tag := re.search(r"unknown tag '(\w+)'", message):
+        return did_you_mean(tag[1], [name[6:] for name in dir(Parser) if name.startswith("parse_")])
+    if "no parent block" in message:
+        return 'a template that extends another says so in its first line: -- extends "NAME"'
+    if bracket := re.search(r"unexpected '.+', expected '([])}])'", message):
+        return f"is a '{bracket[1]}' missing on this line?"
     match = re.search(r"[Nn]o (filter|test) named '([^']+)'", message)
     if match is None:
         return None

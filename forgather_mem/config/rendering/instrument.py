@@ -7,9 +7,10 @@ names of these filters begin with a space, so no template can write them.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jinja2 import nodes
@@ -32,17 +33,17 @@ class Outline:
         blocks: Line of each block.
         outer_blocks: Blocks outside any other block.
         used_blocks: Blocks that it prints itself with `self.name()`.
-        references: Template names written as constants, each with its kind of use and its line.
         names: Variables that it sets.
         mentioned: Names in its expressions: of variables, of attributes, and texts, which may be keys.
+        outside: The first line that would be printed if the template extended no other; None if there is none.
     """
 
     blocks: dict[str, int] = field(default_factory=dict)
     outer_blocks: list[str] = field(default_factory=list)
     used_blocks: set[str] = field(default_factory=set)
-    references: list[tuple[str, str, int]] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     mentioned: set[str] = field(default_factory=set)
+    outside: int | None = None
 
 
 class Instrument(NodeTransformer):
@@ -85,16 +86,34 @@ class Instrument(NodeTransformer):
                 first = [inner for inner in node.body if not isinstance(inner, _SILENT)][:1]  # of the next turn
                 self._end_includes(node.body, [*following, *first])
                 self._end_includes(node.else_, following)
-            elif swallows and isinstance(node, nodes.Include) and node.with_context and self._is_alone(node.lineno):
+            elif (
+                swallows
+                and isinstance(node, nodes.Include)
+                and node.with_context
+                and _TAG.fullmatch(self._lines[node.lineno - 1])
+            ):
                 ended = _filter("line", nodes.Const(None, lineno=node.lineno), [])
                 ended.node = None
                 body[number] = nodes.FilterBlock([node], ended, lineno=node.lineno)
             if not isinstance(node, _SILENT):
                 following = [node]
 
-    def _is_alone(self, line: int) -> bool:
-        """Whether a line is one tag and nothing else."""
-        return bool(_TAG.fullmatch(self._lines[line - 1]))
+    def visit_Template(self, node: nodes.Template) -> nodes.Node:
+        body = itertools.dropwhile(lambda inner: not isinstance(inner, nodes.Extends), node.body)
+        self.outline.outside = next(self._outside(body), None)
+        return self.generic_visit(node)
+
+    def _outside(self, body: Iterable[nodes.Node]) -> Iterator[int]:
+        """The lines of what would be printed outside of blocks; comments of YAML say nothing to anybody."""
+        for node in body:
+            if isinstance(node, nodes.Output):
+                for part in node.nodes:
+                    texts = part.data.split("\n") if isinstance(part, nodes.TemplateData) else ["{{"]
+                    for line, text in enumerate(texts, part.lineno):
+                        if text.strip() and not self._lines[line - 1].lstrip().startswith("#"):
+                            yield line
+            elif not isinstance(node, (*_SILENT, nodes.Block, nodes.CallBlock)):
+                yield from self._outside(node.iter_child_nodes())
 
     def visit_Block(self, node: nodes.Block) -> nodes.Node:
         self.outline.blocks[node.name] = node.lineno
@@ -124,9 +143,6 @@ class Instrument(NodeTransformer):
     visit_Import = visit_FromImport = visit_Include = visit_Extends
 
     def _found(self, name: nodes.Expr, used: str, line: int) -> nodes.Expr:
-        for const in name.items if isinstance(name, nodes.List | nodes.Tuple) else [name]:
-            if isinstance(const, nodes.Const) and isinstance(const.value, str):
-                self.outline.references.append((const.value, used, line))
         return _filter("find", name, [nodes.Const(self._key), nodes.Const(used), nodes.Const(line)])
 
     def visit_Const(self, node: nodes.Const) -> nodes.Node:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -101,7 +102,7 @@ class Renderer:
     ) -> tuple[list[Reference], TemplateError | None]:
         """The templates that a template uses: level, name and file of each, itself first; and what stopped the render.
 
-        They are found by rendering it; if that fails, they are those loaded until then and those that their text names.
+        They are found by rendering it; if that fails, they are those loaded until then.
         """
         failure = None
         with self._lock:
@@ -114,7 +115,6 @@ class Renderer:
                     _unknown_blocks(self._compiler)
             except TemplateError as error:
                 failure = error
-                self._compiler.load_named()
         return referenced(job.loads), failure
 
     def _source(self, name: str) -> Source:
@@ -195,7 +195,7 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
     therefore an error; any other is only reported (templates in the wild have such leftovers).
 
     Raises:
-        TemplateError: for the first of them that looks misspelt.
+        TemplateError: for the first of them that looks misspelt, or for a line outside of all blocks.
     """
     job = compiler.job
     used = {name for load in job.loads for name in compiler.outline(load.source).used_blocks}
@@ -208,11 +208,18 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
             known.update(compiler.outline(at).blocks)
             at = job.parents.get(at.key)
         outline = compiler.outline(child)
+        chain = ", ".join(job.chain(key)) or None
+        if outline.outside is not None:
+            place = child.place(outline.outside, chain=chain)
+            meant = re.fullmatch(r"\[(\w+)!*|(\w+)!*\]", (place.source_line or "").strip())
+            blocks = f"write it in one of the blocks: {', '.join(sorted(known)[:20])}"
+            hint = f"did you mean '[{meant[1] or meant[2]}]'?" if meant else blocks
+            raise place.error("this line stands outside of every block and is never rendered", hint=hint)
         for name in outline.outer_blocks:
             if name in known or name in used:
                 continue
             near = nearest(name, known, _MISSPELT)
-            error = child.place(outline.blocks[name], chain=", ".join(job.chain(key)) or None).error(
+            error = child.place(outline.blocks[name], chain=chain).error(
                 f"no template that {child.name} extends has a block {name!r}, so it is not rendered",
                 hint=f"did you mean {near!r}?" if near else f"the blocks are: {', '.join(sorted(known)[:20])}",
             )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from forgather_mem.diagnose.alerts.foretold import Foretold, left_in, left_text
+from forgather_mem.diagnose.alerts.alert import Alert, left_in, left_text
 from forgather_mem.system.allocator import gauge_now
 from forgather_mem.system.headroom import Room, device_room, host_rooms
 from forgather_mem.system.native_heap import allocated_natively_bytes
@@ -51,7 +51,7 @@ class EvaluationGrowth:
         self._next: float = _WHEN.first
         self._seen: list[tuple[int, int, int]] = []  # batches, bytes on the device and on the host
 
-    def batch_done(self, num_batches: Callable[[], int | None]) -> Foretold | None:
+    def batch_done(self, num_batches: Callable[[], int | None]) -> Alert | None:
         """Note that a batch has been predicted; what will not fit, found once, the device first: there it fails first.
 
         Args:
@@ -71,7 +71,7 @@ class EvaluationGrowth:
         grown = [_growth([(row[0], row[place]) for row in self._seen]) for place in (1, 2)]
         whole = num_batches() if sum(grown) >= _WHEN.least_a_batch_bytes else None
         if whole is None or whole <= 2 * self._num_batches:
-            self._next = math.inf if whole is not None or self._num_batches > 64 else self._next
+            self._next = math.inf if whole is not None else self._next
             return None
         for room, a_batch in zip((device_room(), next(iter(host_rooms()), None)), grown, strict=True):
             found = self._against(room, a_batch, whole) if room is not None and a_batch > 0 else None
@@ -80,7 +80,7 @@ class EvaluationGrowth:
                 return found
         return None
 
-    def _against(self, room: Room, a_batch: float, num_batches: int) -> Foretold | None:
+    def _against(self, room: Room, a_batch: float, num_batches: int) -> Alert | None:
         done, times, left = self._num_batches, self._times, left_in(room)
         # Where they are joined: the new array beside the old one, and of these what is there now
         needed = (times * num_batches - (times - 1) - done) * a_batch
@@ -94,7 +94,7 @@ class EvaluationGrowth:
             f"after {num_batches:,} batches{twice}. {left_text(left, room.limit)}, which batch {at_batch:,} exceeds: "
             "keep only what the metrics need of a batch: numbers or argmax(-1), not all outputs"
         )
-        return Foretold(name="evaluation", text=text, needed_bytes=round(needed), left_bytes=left, at_batch=at_batch)
+        return Alert(name="evaluation", text=text, value=round(needed), limit=left, full_at_batch=at_batch)
 
 
 def _growth(seen: Sequence[tuple[int, int]]) -> float:

@@ -80,8 +80,7 @@ class Filling:
         self._span_steps = max(3 * within_steps, 4 * _WHEN.fewest_points)
         self._points: deque[Point] = deque()
         self._last: deque[float] = deque(maxlen=_WHEN.calm_points)
-        self._top = self._bottom = 0.0
-        self._given_back = 0.0
+        self._top = self._given_back = 0.0
         self._now = 0
 
     def add(self, step: int, size: float) -> None:
@@ -92,13 +91,8 @@ class Filling:
         while points and points[0][0] < step - self._span_steps:
             points.popleft()
         calm = min(self._last)
-        if not points or calm > self._top:
-            self._top = self._bottom = calm
-        elif calm < self._bottom:  # how far it has fallen from its top
-            self._bottom = calm
-            self._given_back = max(self._given_back, self._top - calm)
-        elif calm - self._bottom > 0.5 * (self._top - self._bottom):  # it rises again: the next fall is a new one
-            self._top = self._bottom = calm
+        self._top = max(calm, self._top) if points else calm
+        self._given_back = max(self._given_back, self._top - calm)
         points.append((step, size))
         if len(points) > _WHEN.most_points:  # the older, the sparser
             old = len(points) - _WHEN.recent_points

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.alerts.foretold import Foretold, tell
+from forgather_mem.diagnose.alerts.alert import Alert, emit_alert
 from forgather_mem.probes.live_objects import live_objects
-from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
+from forgather_mem.telemetry.records import FORETOLD, NOTHING, Moment, RunInfo, Sample
 
 if TYPE_CHECKING:
     # Loaded where there is something to foretell: a loop of the script's own is never planned, and may not evaluate.
@@ -39,10 +40,10 @@ class LateFailures:
         for found in self._look(moment):
             if found is not None and found.name not in self._told:
                 self._told.add(found.name)
-                tell(moment.run, moment.step, found)
+                emit_alert(moment.run, replace(found, step=moment.step, rank=moment.run.rank), what=FORETOLD)
         return NOTHING
 
-    def _look(self, moment: Moment) -> list[Foretold | None]:
+    def _look(self, moment: Moment) -> list[Alert | None]:
         if moment.event == "prediction_step":
             return [self._predicted(moment)]
         self._has_evaluated |= moment.event in ("evaluate", "predict")
@@ -55,7 +56,7 @@ class LateFailures:
             self._ahead = PlannedAhead(self._run)
         return [*self._ahead.look(moment, has_evaluated=self._has_evaluated)]
 
-    def _predicted(self, moment: Moment) -> Foretold | None:
+    def _predicted(self, moment: Moment) -> Alert | None:
         if "evaluation" in self._told:
             return None
         if self._evaluation is None:
@@ -63,7 +64,13 @@ class LateFailures:
 
             computes = getattr(self._run.trainer(), "compute_metrics", None) is not None
             self._evaluation = EvaluationGrowth(computes and getattr(moment.args, "eval_do_concat_batches", False))
-        return self._evaluation.batch_done(lambda: num_batches_of(moment))
+        return self._evaluation.batch_done(lambda: self._num_batches(moment))
+
+    def _num_batches(self, moment: Moment) -> int | None:
+        found = num_batches_of(moment)
+        if found is None:  # nor will it be found later: a search goes through all objects, and a policy plays often
+            self._told.add("evaluation")
+        return found
 
 
 def num_batches_of(moment: Moment) -> int | None:

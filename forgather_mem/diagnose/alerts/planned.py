@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterator, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forgather_mem.diagnose.alerts.foretold import Foretold, left_in, left_text
+from forgather_mem.diagnose.alerts.alert import Alert, left_in, left_text
 from forgather_mem.errors import PlanError, missing, ours
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import Room, device_room, host_rooms
-from forgather_mem.system.installed import installed
+from forgather_mem.system.own_limits import raise_own_limits
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Moment, RunInfo
 from forgather_mem.units import GIB, MIB, format_bytes
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _Trainer = Any  # of transformers, which is not imported here
-_resource = installed("resource")
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _PASSING = ("batch", "activations", "results", "temporaries")  # parts of a plan that are not there between two steps
 
@@ -92,7 +91,7 @@ class PlannedAhead:
         self._child: BegunChild[Outlook] | None = None
         run.at_close(self._end)
 
-    def look(self, moment: Moment, *, has_evaluated: bool) -> list[Foretold]:
+    def look(self, moment: Moment, *, has_evaluated: bool) -> list[Alert]:
         """At the end of a step, what will not fit, once. Takes 2 us while nothing is known."""
         since_step, since_s = self._since = self._since or (moment.step, time.monotonic())
         outlook = None
@@ -143,7 +142,7 @@ class PlannedAhead:
             child.end()
 
 
-def _too_large(outlook: Outlook, moment: Moment, room: Room, has_evaluated: bool) -> Iterator[Foretold]:
+def _too_large(outlook: Outlook, moment: Moment, room: Room, has_evaluated: bool) -> Iterator[Alert]:
     """What does not fit of what is still to come."""
     left, at_step = left_in(room), outlook.step
     if outlook.training_bytes > left and (at_step is None or at_step > moment.step):
@@ -153,7 +152,7 @@ def _too_large(outlook: Outlook, moment: Moment, room: Room, has_evaluated: bool
             f"{which} ({outlook.batch}) needs {format_bytes(needed)}, {left_text(left, room.limit)}: cut samples "
             "(max_length), split or drop the longest, or use smaller batches with more gradient_accumulation_steps"
         )
-        yield Foretold(name="longest batch", text=text, needed_bytes=needed, left_bytes=left, at_step=at_step)
+        yield Alert(name="longest batch", text=text, value=needed, limit=left, full_at_step=at_step)
     at_step = None if has_evaluated else _next_evaluation(moment)
     if outlook.evaluation_bytes > left and at_step is not None:
         needed = outlook.evaluation_bytes
@@ -162,7 +161,7 @@ def _too_large(outlook: Outlook, moment: Moment, room: Room, has_evaluated: bool
             f"with all that it keeps, {left_text(left, room.limit)}: reduce that in preprocess_logits_for_metrics, as "
             "by logits.argmax(-1), set batch_eval_metrics=True, or evaluate fewer samples"
         )
-        yield Foretold(name="evaluation", text=text, needed_bytes=needed, left_bytes=left, at_step=at_step or None)
+        yield Alert(name="evaluation", text=text, value=needed, limit=left, full_at_step=at_step or None)
 
 
 def _next_evaluation(moment: Moment) -> int | None:
@@ -220,17 +219,15 @@ def _outlook(trainer: _Trainer, step: int, max_steps: int) -> Outlook:
     signal.alarm(_WHEN.most_s)
     _drop_values(library, trainer)
     os.nice(19)  # from now on: until then the training copies what it writes
-    for limit in (_resource.RLIMIT_AS, _resource.RLIMIT_DATA):  # the training's own
-        _resource.setrlimit(limit, (_resource.getrlimit(limit)[1],) * 2)
+    raise_own_limits()  # the training's
     from forgather_mem.planning.batches import Wanted
-    from forgather_mem.planning.private_state import COMPILED
     from forgather_mem.planning.stand_ins import StandIns
     from forgather_mem.planning.trainer import plan_of_trainer
 
     longest = _plan_batches_ahead(trainer, step, max_steps)
     answers = StandIns()
     plan = plan_of_trainer(trainer, Wanted(), None, answers)
-    if answers.conditions or plan.bound == "at most" or COMPILED in plan.notes:
+    if answers.conditions or plan.bound == "at most":
         raise PlanError("less may be enough")
     outlook = _of_plan(plan, trainer)
     return outlook._replace(step=longest) if longest else outlook._replace(training_bytes=0)
@@ -266,29 +263,27 @@ def _plan_batches_ahead(trainer: _Trainer, step: int, max_steps: int) -> int | N
     The child has its own copy of the running sampler, which gives it all of them.
 
     Returns:
-        The step of the largest; None where none is known to come that is as large as any can be.
+        The step of the largest; None where none is known, or all are alike.
     """
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    from forgather_mem.planning.batches import largest_that_comes, longest_rows, looked_at
+    from forgather_mem.planning.batches import Sizes, largest_of, looked_at, row_length
 
-    args, dataset = trainer.args, trainer.callback_handler.train_dataloader.dataset
-    accumulation: int = args.gradient_accumulation_steps
-    measured = looked_at(dataset, args.length_column_name)
-    longest = longest_rows(dataset, args.train_batch_size, args.length_column_name)
+    dataset: Any = trainer.callback_handler.train_dataloader.dataset
+    accumulation: int = trainer.args.gradient_accumulation_steps
+    sizes: dict[int, Sizes] = {}
     gc.unfreeze()
     for running in (one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)):
         taken: int = getattr(running, "_send_idx", running._num_yielded)
-        if longest and running._dataset is dataset and taken >= step * accumulation:
-            ahead = list(itertools.islice(running._sampler_iter, max_steps * accumulation - taken))
-            loader = DataLoader(dataset, batch_sampler=ahead, collate_fn=running._collate_fn)
-            coming = largest_that_comes(loader, measured, accumulation, None)
-            if coming is None:
+        if running._dataset is dataset and taken >= step * accumulation and hasattr(dataset, "__getitem__"):
+            coming = itertools.islice(running._sampler_iter, max_steps * accumulation - taken)
+            ahead: list[Any] = list(looked_at(dataset, coming, sizes))
+            later = range(min(accumulation, len(ahead) - 1), len(ahead))
+            largest = largest_of(ahead, sizes, running._collate_fn, dataset, later) if ahead else None
+            if largest is None or len(set(map(row_length, sizes.values()))) == 1:
                 return None
-            numbers = coming.batches[coming.largest]
-            if len(numbers) * max(measured[row].length for row in numbers) < len(longest.numbers) * longest.length:
-                return None  # it has been, or never comes
+            loader = DataLoader(dataset, batch_sampler=ahead, collate_fn=running._collate_fn)
             trainer.get_train_dataloader = itertools.repeat(loader).__next__
-            return (taken + coming.largest) // accumulation + 1
+            return (taken + largest.largest) // accumulation + 1
     return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from forgather_mem.diagnose.alerts.alert import Alert, emit_alert, told_by
 from forgather_mem.diagnose.alerts.capacity import Wall, wall_text
-from forgather_mem.diagnose.alerts.foretold import emit_alert
 from forgather_mem.system.allocator import used_allocators
 from forgather_mem.system.rank_store import RankAgreement, get, put
 from forgather_mem.system.time_budget import TimeBudget
@@ -23,34 +23,6 @@ logger = logging.getLogger(__name__)
 # Ranks look into the store at each step; after this many steps all of them have done so.
 _AHEAD_STEPS = 4
 _FIND_DEVICES_EVERY_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
-    """One alert; plain data.
-
-    Attributes:
-        step: The step that has just finished.
-        rank: Rank of the process.
-        name: A sample name, or "host" or "device" for a forecast; "device1" for another device than the current one;
-            "evaluation" or "longest batch" for a failure that was foretold.
-        value: The sample's value; for a forecast, the growth in bytes per step; for what was foretold, the bytes that
-            are needed.
-        limit: The limit crossed; None for a forecast; for what was foretold, the bytes that are left.
-        text: One line for a person.
-        full_at_step: The step at which memory will be full at this rate; None for a limit.
-        full_at_low, full_at_high: The likely range of `full_at_step`.
-    """
-
-    step: int
-    rank: int
-    name: str
-    value: float
-    limit: float | None
-    text: str
-    full_at_step: int | None = None
-    full_at_low: int | None = None
-    full_at_high: int | None = None
 
 
 class AlertWatch:
@@ -96,8 +68,7 @@ class AlertWatch:
             self._calls += 1
             alerts += [alert for wall in self._walls if (alert := _wall_alert(moment, wall)) is not None]
         for alert in alerts:
-            data = {name: getattr(alert, name) for name in Alert.__dataclass_fields__ if name != "text"}
-            emit_alert(moment.run, alert.step, alert.text, data)
+            emit_alert(moment.run, alert)
         if self._save or self._stop:
             self._ask(moment, bool(alerts))
         for alert in alerts:  # last: an unreachable tracker must not prevent the rest
@@ -189,12 +160,8 @@ class ForetoldRelay:
 
     def tell(self, finding: Finding) -> None:
         """Pass it on, if it is one."""
-        data = finding.data
-        if finding.kind != "alert" or data.get("what") != FORETOLD:
-            return
-        names = ("step", "rank", "name", "value", "limit", "full_at_step")
-        alert = Alert(text=finding.text, **{name: data[name] for name in names})
-        _pass_on(self._run, alert, self._call)
+        if finding.kind == "alert" and finding.data.get("what") == FORETOLD:
+            _pass_on(self._run, told_by(finding), self._call)
 
     def __getstate__(self) -> dict[str, object]:
         return {"_call": self._call, "_run": None}

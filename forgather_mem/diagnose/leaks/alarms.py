@@ -102,7 +102,7 @@ class LiveAlarm:
         found = {
             name: trend
             for name, one in series.items()
-            if one.may_grow(floor_of(name)) and (trend := one.judge(floor_of(name))).kind == "leak"
+            if one.may_grow(floor_of(name)) and (trend := one.judge(floor_of(name))).is_suspect
         }
         self._in_a_row = self._in_a_row + 1 if found else 0
         return found if self._in_a_row > 1 else {}

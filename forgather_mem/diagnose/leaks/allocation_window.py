@@ -7,6 +7,7 @@ allocates is not, but the Python object of each tensor is, so that a tensor has 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import os
 import sys
@@ -21,12 +22,13 @@ from forgather_mem.probes.tensors import storages_of
 from forgather_mem.source.source_lines import OURS, is_user_file
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.installed import installed
-from forgather_mem.units import MIB
+from forgather_mem.units import KIB, MIB
 
 tracemalloc = installed("tracemalloc")
 
 Line = tuple[str, int]
 _MOST_BYTES = 16 * MIB  # of memory of its own
+_LARGE_BYTES = 4 * KIB  # a page: of a smaller block nobody asks for the line by its size
 # https://github.com/python/cpython/issues/128679: until then `tracemalloc.stop()` frees what a thread without the GIL
 # may be using, such as a thread of C++ that calls into Python.
 _FIXED = ((3, 12, 9), (3, 13, 2))
@@ -37,9 +39,10 @@ class AllocationWindow:
 
     Attributes:
         made: By how many bytes what each line made has grown between the last two readings, as the user's innermost.
-        largest: The largest single block of each.
+        largest: The largest single block of each, if it is of 4 KiB or more.
         ran: Bytes by each line of the user's that led to them.
-        has_read: Whether that is all that was handed out.
+        total: The same of all that was made, whoever has called for it.
+        saw_all: Whether that is all that was handed out: it was open at the last reading, too.
     """
 
     def __init__(self, *, opens: bool = True) -> None:
@@ -48,7 +51,8 @@ class AllocationWindow:
         self.largest: Counter[Line] = Counter()
         self.ran: Counter[Line] = Counter()
         self._alive: Counter[Line] = Counter()
-        self.has_read = False
+        self.total = self._total = 0
+        self.saw_all = False
         if self.is_open:
             tracemalloc.start(8)  # frames of each allocation, a guess; each takes a microsecond and more
 
@@ -62,19 +66,26 @@ class AllocationWindow:
 
     def read(self, young: Iterable[object]) -> None:
         """Add up what is alive by line, with the storages of the tensors among these."""
+        self.saw_all = self.is_open
         if not self.is_open:
             return
-        self.has_read = True
         before, self._alive, self.ran = self._alive, Counter(), Counter()
+        total, self._total = self._total, 0
         self.largest.clear()
-        for trace in tracemalloc.take_snapshot().traces:
-            self._add(trace.traceback, trace.size)
+        snapshot = tracemalloc.take_snapshot()
+        for made in snapshot.statistics("traceback"):  # of many small objects few places are left
+            self._add(made.traceback, made.size)
+        for trace in snapshot.traces:
+            if trace.size >= _LARGE_BYTES:
+                for line in itertools.islice(_users(trace.traceback), 1):
+                    self.largest[line] = max(self.largest[line], trace.size)
         counted: set[object] = set()
         for tensor in filter(is_tensor, young):
             storages = {key: size for key, size in storages_of(tensor) if key not in counted}
             counted |= storages.keys()
             self._add(_trace_of(tensor), sum(storages.values()))
         self.made = Counter({line: size - before[line] for line, size in self._alive.items()})
+        self.total = self._total - total
 
     def close(self) -> None:
         """Stop; what was read remains."""
@@ -103,10 +114,10 @@ class AllocationWindow:
 
     def _add(self, trace: Sequence[Any], size: int) -> None:
         lines = list(dict.fromkeys(_users(trace)))
+        self._total += size if not any(frame.filename.startswith(OURS) for frame in trace[-2:]) else 0
         self.ran.update(dict.fromkeys(lines, size))
         for line in lines[:1]:
             self._alive[line] += size
-            self.largest[line] = max(self.largest[line], size)
 
 
 def _users(trace: Sequence[Any]) -> Iterator[Line]:

@@ -33,13 +33,11 @@ class GainLimits:
         segment_bytes: CUDA's allocator takes 20 MiB at a time: one more segment is no growth.
         fewest_points: Of fewer nothing is said.
         kept_bytes: Freed memory that the C library keeps in any training of some minutes.
-        beyond_frac: Of a leak's rate: less beside it is not told.
     """
 
     segment_bytes: int = 20 * MIB
     fewest_points: int = 6
     kept_bytes: int = 32 * MIB
-    beyond_frac: float = 0.2
 
 
 _LIMITS = GainLimits()
@@ -114,24 +112,6 @@ def kept_sentence(gain: Gain) -> str:
     '5.0 MiB that were freed in the last 190 steps stay with the C library'
     """
     return f"{format_bytes(gain.kept_bytes)} that were freed in the last {gain.steps:,} steps stay with the C library"
-
-
-def beyond_sentence(gain: Gain, leak_per_step: float) -> str | None:
-    """What the process gains beside what was found to leak; None if that is little.
-
-    >>> gain = Gain(name="process", bytes=75 * MIB, steps=100, kept_bytes=25 * MIB)
-    >>> beyond_sentence(gain, MIB / 2)
-    'The process grows 768.0 KiB a step, 256.0 KiB of it fragmentation'
-    """
-    beyond = gain.per_step - leak_per_step
-    if beyond < _LIMITS.beyond_frac * leak_per_step or beyond < MOST_PER_STEP:
-        return None
-    text = f"The process grows {format_bytes(gain.per_step)} a step"
-    if (free := min(beyond, gain.kept_bytes / gain.steps)) >= 0.1 * beyond:
-        text += f", {format_bytes(free)} of it fragmentation"
-    if beyond - free >= MOST_PER_STEP and beyond - free >= 0.1 * beyond:
-        text += f", {format_bytes(beyond - free)} of it in no size that is judged"
-    return text
 
 
 def _gained(points: Sequence[Point], since: int) -> tuple[float, int]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow
-from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look
+from forgather_mem.diagnose.leaks.holder_kinds import KINDS
+from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, newest, place_bytes, usual_bytes
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
     Suspect,
@@ -17,11 +19,10 @@ from forgather_mem.diagnose.leaks.suspects import (
     suspect_of,
 )
 from forgather_mem.heap.garbage import Mark, garbage_among
-from forgather_mem.heap.object_size import has_graph, keeps_frames, runs_workers
+from forgather_mem.heap.object_size import deep_bytes, has_graph, keeps_frames, runs_workers
 from forgather_mem.heap.reachable import ReachableGraph
+from forgather_mem.heap.unreached import Unreached, lead_to
 from forgather_mem.source.syntax import forget_trees
-
-_SIZE_UNKNOWN = ("graph", "exceptions")  # a graph belongs to C++, and an error's frames may hold one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class LookThresholds:
         in_window_frac: Of the growth: a container that brings more between the looks brings less in the whole run.
             Set on one training whose evaluation fell between the looks: 2.33 items a step for 1.13.
         most_merged: Containers that are compared by name, since there may be one for each layer.
+        most_unreached: Containers without a name whose items are weighed.
     """
 
     least_frac: float = 0.05
@@ -42,6 +44,7 @@ class LookThresholds:
     explained_frac: float = 0.5
     in_window_frac: float = 1.05
     most_merged: int = 400
+    most_unreached: int = 40
 
 
 LOOK = LookThresholds()
@@ -55,15 +58,16 @@ class CloserLook:
     def __init__(self, step: int, far: bool = False) -> None:
         """Take the first look, at the step that has just finished; `far`: at what no name leads to and at lines."""
         self.step = step
-        self._far = far
-        walk = ReachableGraph.walk(unnamed=far)
+        walk = ReachableGraph.walk()
         self._look = look(walk, step)
         self._saw_all = walk.complete
+        self._unreached = Unreached(walk) if far else None
         walk.forget()
         self._mark = Mark()
         self._made = AllocationWindow(opens=far)
         self._made_from = step
-        self.saw_python = False  # all that Python's allocators handed out, and it was little
+        # Whether no Python object can hold it: all that their allocators handed out was seen, and it was little
+        self.saw_python = False
 
     def own_bytes(self) -> int:
         """What the look itself takes now, from the C library."""
@@ -87,14 +91,14 @@ class CloserLook:
         made = self._made
         made.read(self._mark.younger() or gc.get_objects())
         made.close()  # traced, what follows takes ten times as long
-        walk = ReachableGraph.walk(unnamed=self._far)
+        walk = ReachableGraph.walk()
         try:
             found = self._found(walk, step, rate, num_steps)
-            # What C++ or the frames of an error hold can't be told
-            open_ = any(one.kind == "graph" or keeps_frames(one.samples) for one in found)
-            told = math.inf if open_ else sum(one.bytes_per_step for one in found)
-            little = sum(made.made.values()) < LOOK.held_frac * rate * steps
-            self.saw_python = made.has_read and walk.complete and little
+            if _told(found) < LOOK.explained_frac * rate and self._lead_to_unreached(walk, step - self.step, rate):
+                found = self._found(walk, step, rate, num_steps)
+            told = _told(found)
+            little = made.total < LOOK.held_frac * rate * steps
+            self.saw_python = made.saw_all and walk.complete and little
             suspects = [suspect_of(one, walk) for one in found]
         finally:
             walk.forget()
@@ -123,6 +127,17 @@ class CloserLook:
             found.sort(key=lambda one: -one.bytes_per_step)
         return found[:MAX_SUSPECTS]
 
+    def _lead_to_unreached(self, walk: ReachableGraph, steps: int, rate: float) -> bool:
+        """Look for what has grown in the whole heap, and from there for who holds it; whether anything was found."""
+        grown = self._unreached.grown(walk, max(4, steps / 2)) if self._unreached is not None else []
+        for thing, then in grown[: LOOK.most_unreached]:
+            each = usual_bytes([deep_bytes(item, set(), set()) for item in newest(thing, 3)]) + place_bytes(thing)
+            is_much = (len(thing) - then) * each >= LOOK.held_frac * rate * steps
+            if is_much and lead_to(thing, walk, {id(grown), *map(id, grown)}):
+                self._look.add(thing, then)
+                return True
+        return False
+
     def drop(self) -> None:
         """Stop what is recorded."""
         self._mark.drop()
@@ -149,6 +164,12 @@ def _sorted(suspects: list[Suspect], rate: float, num_steps: int) -> list[Suspec
     return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
 
 
+def _told(found: Sequence[GrownObject]) -> float:
+    """How many bytes a step these explain; what C++ or the frames of an error hold can't be told."""
+    open_ = any(one.kind == "graph" or keeps_frames(one.samples) for one in found)
+    return math.inf if open_ else sum(one.bytes_per_step for one in found)
+
+
 def _matters(one: GrownObject, rate: float) -> bool:
     """Whether it is large enough to be the leak, or a part of it."""
     if one.kind == "graph" or one.bytes_per_step >= LOOK.least_frac * rate:
@@ -160,7 +181,7 @@ def _matters(one: GrownObject, rate: float) -> bool:
 
 def _give_rest_to_graph(suspects: list[Suspect], rate: float) -> None:
     """The size of a graph can't be queried: attribute to it what the others don't explain."""
-    graphs = [one for one in suspects if one.kind in _SIZE_UNKNOWN]
+    graphs = [one for one in suspects if not KINDS[one.kind].is_sized]
     rest = rate - sum(one.bytes_per_step for one in suspects)
     for one in graphs[:1]:
         one.bytes_per_step += max(0.0, rest)
@@ -209,13 +230,7 @@ def _sum_of(group: list[tuple[str, GrownObject]]) -> GrownObject:
     first = ones[0]
     count_per_step = sum(one.count_per_step for one in ones)
     each_bytes = sum(one.bytes_per_step for one in ones) / count_per_step
-    return GrownObject(
-        first.position,
-        first.kind,
-        count_per_step,
-        each_bytes,
-        sum(one.count for one in ones),
-        first.samples,
-        None if any(one.bound is None for one in ones) else sum(one.bound or 0 for one in ones),
-        common_name([name for name, _ in group]),
-    )
+    count, bounds = sum(one.count for one in ones), [one.bound for one in ones if one.bound is not None]
+    bound = sum(bounds) if len(bounds) == len(ones) else None
+    name = common_name([name for name, _ in group])
+    return replace(first, count_per_step=count_per_step, each_bytes=each_bytes, count=count, bound=bound, name=name)

@@ -39,6 +39,7 @@ class HolderKind:
 
     Attributes:
         name: The suspect's `kind`.
+        is_sized: Whether all that it keeps can be counted: a graph belongs to C++, and frames may hold one.
         cure: What to do about it.
         holder: Recognizes it by what has grown.
         item: Recognizes it by something inside a new item.
@@ -52,11 +53,12 @@ class HolderKind:
     item: Callable[[Any], bool] = lambda item: False
     iterators: tuple[str, ...] = ()
     made_by: str = ""
+    is_sized: bool = True
 
 
 # The first that fits counts.
 _KINDS = (
-    HolderKind(name="graph",
+    HolderKind(name="graph", is_sized=False,
         holder=lambda held: held.one.kind == "graph",
         item=lambda item: is_tensor(item) and item.grad_fn is not None,
         cure="keep numbers, not graphs: loss.item(), or loss.detach() for a tensor"),
@@ -84,9 +86,9 @@ _KINDS = (
     HolderKind(name="open contexts",
         holder=lambda held: held.path.endswith("ExitStack._exit_callbacks"),
         cure="these contexts are entered and never left: close() the stack, or use `with`"),
-    HolderKind(name="exceptions", item=lambda item: isinstance(item, BaseException | TracebackType),
+    HolderKind(name="exceptions", is_sized=False, item=lambda item: isinstance(item, BaseException | TracebackType),
         cure="keep str(error), or traceback.clear_frames(error.__traceback__) before keeping it"),
-    HolderKind(name="threads",
+    HolderKind(name="threads", is_sized=False,
         item=lambda item: isinstance(item, threading.Thread), made_by="Thread",
         cure="let the threads return, and join() them"),
     HolderKind(name="device", item=lambda item: is_tensor(item) and item.device.type != "cpu",
@@ -123,17 +125,22 @@ KINDS = {kind.name: kind for kind in _KINDS}
 
 
 def kind_of(held: Held) -> HolderKind:
-    """The first kind that recognizes the holder, or else the first new item that any recognizes."""
+    """The first kind that recognizes the holder, or else what a new item is for the most part."""
     for kind in _KINDS:
         if kind.holder(held) or any(f"({name})" in held.path for name in kind.iterators):
             return kind
-    for item in inside(held.one.samples):
+    for item, part in [(one, part) for one in held.one.samples[:2] for part in inside([one])]:
         for kind in _KINDS:
-            if kind.item(item):
+            if kind.item(part) and (not kind.is_sized or _is_most_of(part, item)):
                 return KINDS["size"] if held.one.kind == "size" and kind.name in ("tensor", "view") else kind
     if held.one.kind == "size":
         return KINDS["size"]
     return KINDS["dict" if issubclass(type(held.container), dict | set) else "list"]
+
+
+def _is_most_of(part: object, item: object) -> bool:
+    """Whether a part of an item takes most of its bytes."""
+    return part is item or 2 * deep_bytes(part, set(), set()) >= deep_bytes(item, set(), set())
 
 
 def cure_of(kind: HolderKind, held: Held) -> str:
@@ -194,10 +201,9 @@ def signature_of(one: GrownObject) -> str:
         sample = max(reversed(sample), key=lambda part: deep_bytes(part, set(), set()))
     if isinstance(sample, tuple) and len(sample) == 1:
         sample = sample[0]
-    if not is_tensor(sample):
-        tensor = next((part for part in inside([sample]) if is_tensor(part)), None)
-        if tensor is not None and not isinstance(sample, BaseException):
-            return f"{_shape(sample)} with {_shape(tensor)}"
+    largest = max(inside([sample]), key=big_bytes)
+    if largest is not sample and big_bytes(largest) and _is_most_of(largest, sample):
+        return f"{_shape(sample)} with {_shape(largest)}"
     return _shape(sample)
 
 

@@ -52,7 +52,8 @@ class HolderBound(NamedTuple):
 def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
     """Why it will stop growing, or may; None if there is no sign of that."""
     one, container, path, owner = held
-    if one.kind == "size" and names and not any(adding_lines(named, is_list=False) for named in names):
+    is_fixed = is_tensor(container) or isinstance(container, str | bytes) or _is_array(container)
+    if one.kind == "size" and is_fixed and names and not any(adding_lines(named, is_list=False) for named in names):
         return HolderBound(f"{path} is replaced by a longer one at each step, as where batches get longer")
     if one.bound is not None:
         return HolderBound(f"{path} holds {one.bound:,} at most", one.bound)
@@ -70,6 +71,10 @@ def line_of_function(samples: Sequence[object]) -> tuple[str, int] | None:
         if isinstance(function, FunctionType) and (found := line_of_code(function.__code__)):
             return found
     return None
+
+
+def _is_array(container: object) -> bool:
+    return type(container).__module__ == "numpy"
 
 
 def _is_keyed_by_row(container: object, rows: int) -> bool:

@@ -8,6 +8,7 @@ from forgather_mem.actions.collect import collect
 from forgather_mem.actions.freeze import HeapHold
 from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 from forgather_mem.diagnose.leaks.sizes import allocated_bytes
+from forgather_mem.diagnose.leaks.suspects import native_suspect
 from forgather_mem.growth.lower_envelope import Point, rate_of
 from forgather_mem.units import format_bytes
 
@@ -50,14 +51,16 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
         look.drop()
         return None
     suspects = look.finish(calls, rate)
+    if not suspects and look.saw_python:
+        suspects = [native_suspect(rate)]
     look.drop()
     lines = [f"each call leaves {format_bytes(rate)} behind ({format_bytes(low)} to {format_bytes(high)})"]
-    for suspect in suspects[:3]:
+    for suspect in [one.reported() for one in suspects[:3]]:
         made = f"added at {suspect.allocated_at}: {suspect.source_line}" if suspect.allocated_at else ""
-        held = f"held by {suspect.held_by}" if suspect.held_by else "holder not found"
+        held = f"held by {suspect.held_by}" if suspect.held_by else suspect.holder
         lines.append(", ".join(filter(None, (held, made))))
         if suspect.cure:
             lines.append(f"  try: {suspect.cure}")
     if not suspects:
-        lines.append("no Python object holds it" if look.saw_python else "its holder was not found")
+        lines.append("holder not found")
     return "\n".join(lines)

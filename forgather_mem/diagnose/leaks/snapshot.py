@@ -24,7 +24,7 @@ from forgather_mem.heap.object_size import (
     largest_held,
 )
 from forgather_mem.heap.owner_paths import LRU_CACHE
-from forgather_mem.heap.reachable import ReachableGraph
+from forgather_mem.heap.reachable import MANY, ReachableGraph
 from forgather_mem.probes.tensors import storages_of
 
 
@@ -64,6 +64,10 @@ class Look:
     newest_operation: int | None
     types: Counter[str]
     known: set[int]
+
+    def add(self, container: object, length: int) -> None:
+        """Add a container that was not reached: it had this length."""
+        self.lengths[_as_number(id(container), type(container))] = length
 
 
 @dataclass(slots=True)
@@ -150,7 +154,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             continue  # the cache itself is told
         if then is not None and now is not None and now > then:
             samples, each = _usual_items(node, now - then, steps, known, counted)
-            each += 8 if type(node) in (list, deque) else 100
+            each += place_bytes(node)
             found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, bound_of(node)))
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
@@ -213,14 +217,20 @@ def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
 def _usual_items(
     node: Any, more: int, steps: int, known: set[int], counted: set[tuple[object, int]]
 ) -> tuple[list[object], float]:
-    """Some of the new items, and the mean size of one. Where sizes differ, all that one step brings are looked at."""
+    """Some of the new items, of the usual size first, and the mean size of one.
+
+    Where sizes differ, all that one step brings are looked at.
+    """
     samples = _new_items(node, min(more, _LIMITS.samples), known)
     sizes = [deep_bytes(sample, known, counted) for sample in samples]
     a_step = min(more // steps, _LIMITS.most_samples)
     if a_step > len(samples) and max(sizes, default=0.0) > 1.5 * min(sizes, default=0.0):
         further = _new_items(node, a_step, known)[: -len(samples)]
-        sizes += [deep_bytes(sample, known, counted) for sample in further]
-    return samples, usual_bytes(sizes)
+        samples, sizes = samples + further, sizes + [deep_bytes(sample, known, counted) for sample in further]
+    each = usual_bytes(sizes)
+    # The newest may not have all of it yet, as a task that still runs
+    nearest = sorted(zip(samples, sizes, strict=True), key=lambda pair: abs(pair[1] - each))
+    return [sample for sample, _ in nearest[: _LIMITS.samples]], each
 
 
 def usual_bytes(sizes: list[float]) -> float:
@@ -231,6 +241,11 @@ def usual_bytes(sizes: list[float]) -> float:
     """
     some = [size for size in sizes if size > 0.1 * max(sizes)]
     return statistics.fmean(some if 2 * len(some) > len(sizes) else sizes) if sizes else 0.0
+
+
+def place_bytes(container: object) -> int:
+    """What a container takes for each of its items, about."""
+    return 8 if type(container) in (list, deque) else 100
 
 
 def length_of(node: Any) -> int | None:
@@ -266,8 +281,10 @@ def _as_number(key: int, kind: type) -> int:
 
 
 def _new_items(node: Any, count: int, known: set[int]) -> list[object]:
-    """Items that were not there at the last look, wherever they are: in a heap, new ones are not last."""
-    if issubclass(type(node), list) and count < len(node) <= _LIMITS.many:
+    """Items that were not there at the last look, wherever they are: in a heap or a set, new ones are not last."""
+    if issubclass(type(node), set):
+        return [item for item in itertools.islice(node, count + MANY) if id(item) not in known][:count]
+    if issubclass(type(node), list) and count < len(node) <= MANY:
         new = [item for item in node if id(item) not in known]
         if count <= len(new) < len(node):  # numbers and strings are not tracked
             return new[-count:]

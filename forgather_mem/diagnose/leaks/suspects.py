@@ -87,7 +87,7 @@ class Suspect:
     def choose_line(self, made: AllocationWindow, num_steps: int) -> None:
         """Of the lines that add to it, the one that ran; else the one that made in so many steps what it grew by."""
         chosen = made.likeliest(self.lines) if len(self.lines) > 1 else None
-        chosen = chosen or made.line_of(self.bytes_per_step * num_steps)
+        chosen = chosen or made.line_of(self.bytes_per_step * num_steps, self.bytes or 0)
         if chosen is not None and not self.allocated_at:
             self.set_line(chosen)
 
@@ -185,7 +185,10 @@ def made_suspects(line: Line | None, bytes_per_step: float) -> list[Suspect]:
 
 
 def native_suspect(bytes_per_step: float) -> Suspect:
-    """Memory that no Python object holds."""
+    """Memory that C or C++ code keeps.
+
+    Only for what has grown while a window saw all that Python's allocators handed out, and that was little.
+    """
     return Suspect(
         type="native memory",
         bytes_per_step=bytes_per_step,
@@ -202,7 +205,8 @@ def _users_path(way: Sequence[object]) -> str | None:
     if users != [True, False]:
         return None
     first = next(at for at, thing in enumerate(way) if thing is owners[0])
-    return _PARTS.sub("", f"{type(owners[0]).__name__}{write_path(way[first:])}")
+    owner = owners[0] if isinstance(owners[0], type) else type(owners[0])
+    return _PARTS.sub("", f"{owner.__name__}{write_path(way[first:])}")
 
 
 def _slot(container: object, value: object) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, Gain, beyond_sentence, kept_sentence, sentence_of
+from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, Gain, kept_sentence, sentence_of
 from forgather_mem.diagnose.leaks.growing import FLOORS, LEAK, full_at, label_of, whole_of
 from forgather_mem.growth.trend import Trend
 from forgather_mem.system.headroom import device_room, host_rooms
@@ -63,8 +63,6 @@ def verdict_of(
         from forgather_mem.diagnose.leaks.suspects import native_suspect
 
         suspects = [native_suspect(trend.per_step)]
-    beyond = None if "device" in growing else next((one for one in gains if one.name == "process"), None)
-    whole = max(trend.per_step, beyond.per_step if beyond is not None else 0.0)
     return LeakReport(
         verdict="leak",
         where=where,
@@ -72,8 +70,7 @@ def verdict_of(
         bytes_per_step_low=trend.low,
         bytes_per_step_high=trend.high,
         since_step=trend.since_step,
-        full_at_step=full_at(step, whole, "device" in growing),
-        why=beyond_sentence(beyond, trend.per_step) if beyond is not None else None,
+        full_at_step=full_at(step, trend.per_step, "device" in growing),
         suspects=tuple(one.reported() for one in suspects),
         sure=sure,
         judged=True,
@@ -120,7 +117,8 @@ def with_copied(leak: LeakReport, suspect: Suspect, since_step: int) -> LeakRepo
         why += f"; {leak.why}" if leak.why else ""
     elif leak.why:
         return replace(leak, why=f"{leak.why}. {why[0].upper()}{why[1:]}", suspects=(*leak.suspects, told))
-    return _undecided("copied pages", why, suspect.bytes_per_step, since_step, [suspect], "workers")
+    copied = _undecided("copied pages", why, suspect.bytes_per_step, since_step, [suspect], "workers")
+    return replace(copied, verdict="copied pages" if leak.verdict == "no leak" else leak.verdict)
 
 
 def _where(growing: Mapping[str, Trend], suspects: list[Suspect]) -> str:

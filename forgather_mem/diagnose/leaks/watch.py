@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import textwrap
 import time
 import weakref
@@ -13,9 +15,9 @@ from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, taken_back
 from forgather_mem.diagnose.leaks.gains import unexplained
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_of, whole_of
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
-from forgather_mem.growth.trend import Series, Trend
+from forgather_mem.growth.trend import Series, Trend, fewest_steps
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
-from forgather_mem.units import format_average, format_bytes, format_duration
+from forgather_mem.units import format_bytes, format_duration, format_pace
 
 if TYPE_CHECKING:
     # What looks for a holder is loaded when something grows: most trainings never need it, and it takes a MiB.
@@ -74,7 +76,7 @@ class LeakWatch:
         if is_last:
             self._sizes.copied.read_last(moment.step)
         if is_last and self._suspects:
-            _count_again(self._suspects, self._looks > 1)  # before what ends with the training empties its own
+            _count_again(self._suspects)  # before what ends with the training empties its own
             self._counted = True
         return NOTHING
 
@@ -83,7 +85,7 @@ class LeakWatch:
         if self._look is not None:
             self._end_look(run)
         if not self._counted:
-            _count_again(self._suspects, self._looks > 1)
+            _count_again(self._suspects)
         leak = self._verdict(run)
         copied = self._sizes.copied.found()
         if copied is not None:
@@ -96,6 +98,9 @@ class LeakWatch:
             self._live.taken_back.append(said)
             _print(run, f"taken back: {said}.")
         leak = replace(leak, taken_back=tuple(self._live.taken_back))
+        if leak.verdict == "not enough data":
+            readings = max((series.points for series in self._series.values()), key=len, default=[])
+            leak = replace(leak, judged_steps=fewest_steps(readings))
         _emit(run, leak)
 
     def _close(self) -> None:
@@ -182,7 +187,7 @@ class LeakWatch:
             if run.step > look.step:
                 found = look.finish(run.step, self._rate, self._first_step)
                 self._saw_python = look.saw_python
-                self._suspects = max(found, self._suspects, key=_told)
+                self._suspects = max(found, self._suspects, key=_is_known)
         finally:
             look.drop()
         del look  # its numbers are given back
@@ -253,7 +258,7 @@ def _sentence(leak: LeakReport) -> str:
 def _held(top: Suspect) -> str:
     """Who holds it, in words."""
     made = f", made at {top.allocated_at}" if top.allocated_at else ""
-    many = f", +{format_average(top.count_per_step)} a step" if top.count_per_step else ""
+    many = f", {format_pace(top.count_per_step)}" if top.count_per_step else ""
     return f"held by {top.held_by}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else "")
 
 
@@ -263,12 +268,12 @@ def _print(run: RunInfo, text: str) -> None:
     run.print_line(textwrap.fill(f"forgather-mem: step {run.step:,}: {text}", 80, subsequent_indent=indent))
 
 
-def _told(suspects: Sequence[Suspect]) -> tuple[bool, bool]:
+def _is_known(suspects: Sequence[Suspect]) -> tuple[bool, bool]:
     """What these suspects tell: a holder, and a line."""
     return any(one.held_by for one in suspects), any(one.allocated_at for one in suspects[:1])
 
 
-def _count_again(suspects: list[Suspect], far: bool) -> None:
+def _count_again(suspects: list[Suspect]) -> None:
     """Update how much the holders hold now; one that has become shorter does not only grow."""
     counted = [one for one in suspects if one.count and one.bytes is not None]
     if not counted:
@@ -276,14 +281,15 @@ def _count_again(suspects: list[Suspect], far: bool) -> None:
     from forgather_mem.diagnose.leaks.snapshot import length_of
     from forgather_mem.heap.reachable import ReachableGraph
 
-    walk = ReachableGraph.walk(unnamed=far)
+    keys = {one.key for one in counted}
+    walk = ReachableGraph.walk()  # the collector does not show what is frozen, nor the walk what has no name
+    there = {id(node): node for node in itertools.chain(walk.nodes, gc.get_objects()) if id(node) in keys}
+    walk.forget()
     for one in counted:
-        position = walk.position(one.key)
-        length = length_of(walk.nodes[position]) if position is not None else None
+        length = length_of(there.get(one.key))
         if length is None or one.bytes is None or not one.count:
             one.bytes = one.count = None  # it is gone, or its id was reused
         else:
             if length < LEAK.shrunk_frac * one.count:
                 one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
             one.bytes, one.count = round(one.bytes / one.count * length), length
-    walk.forget()

@@ -15,7 +15,7 @@ _COLOURS = (1, 3, 4)  # in a picture that stands alone, (colours, height, width)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchForms:
-    """How far is looked for a batch, as set on the trainings of tests/ooms and benchmarks/any_training.py.
+    """How far is looked for a batch, as set on the trainings of tests/ooms and on nine scripts of others.
 
     Attributes:
         max_depth: Of the containers that are looked into.

@@ -16,7 +16,7 @@ from forgather_mem.probes.tensors import tensor_bytes
 from forgather_mem.system.allocator import allocator_of, driver_memory, gauge
 from forgather_mem.system.headroom import host_rooms, private_bytes
 from forgather_mem.system.native_heap import beyond_heap_bytes, unused_heap_bytes
-from forgather_mem.system.procfs import own_memory
+from forgather_mem.system.procfs import kib_fields, own_memory, read_once
 
 _TENSORS = ("parameters", "gradients", "optimizer")
 # What a phase adds while it runs, by its common name.
@@ -88,7 +88,8 @@ def _on_host(
     name = _OF_PHASE.get(failure.phase) if before_bytes is not None else None
     in_use = failure.in_use = {**parts, **_beside(parts, name, anonymous_bytes, before_bytes)}
     if failure.requested_bytes is not None:
-        freed_bytes = failure.freed_bytes = max(0, failure.free_bytes - failure.requested_bytes)
+        freed_bytes = max(0, min(failure.free_bytes - failure.requested_bytes, _given_back(whole)))
+        failure.freed_bytes = freed_bytes
         # Temporaries of a pass are freed with its C++ frames, a half-built object with its builder
         gone = name or _UNFINISHED.get(failure.phase, "temporary")
         in_use[gone] = in_use.get(gone, 0) + freed_bytes
@@ -97,6 +98,12 @@ def _on_host(
     else:
         in_use["data workers"] = workers_bytes
         failure.others_bytes = max(0, room.used_bytes - anonymous_bytes - workers_bytes)
+
+
+def _given_back(whole: bool) -> int:
+    """What this process had more at its highest: of its addresses, or of its resident memory."""
+    status, now = kib_fields(read_once("/proc/self/status")), own_memory()
+    return status[b"VmPeak"] - now.address_bytes if whole else status[b"VmHWM"] - now.resident_bytes
 
 
 def _beside(

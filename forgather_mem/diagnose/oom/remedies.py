@@ -30,6 +30,8 @@ _BUILDS_A_MODEL = frozenset(
 )
 # What a remedy changes about the training, in the order in which remedies are told
 NOTHING, SPEED, NUMBERS = range(3)
+_ACTIVATIONS, _STATE = ("activations", "graph", "the batch"), ("optimizer",)
+_OF_PHASE = {"optimizer": "optimizer", "evaluate": "evaluation"}  # what a phase asks for
 _CHANGES = {NOTHING: "", SPEED: "slower", NUMBERS: "changes the training"}
 
 
@@ -100,6 +102,7 @@ class Remedy(NamedTuple):
         is_planned: Whether a plan can tell how much it saves.
         is_ladder: Whether each saves more than the one before, so that one of them is told.
         is_cause: Whether it says why memory ran out: then no ladder is told beside it.
+        reduces: The parts of what is in use that it makes smaller; nothing where that can't be said.
     """
 
     where: str
@@ -108,6 +111,7 @@ class Remedy(NamedTuple):
     is_planned: bool = False
     is_ladder: bool = False
     is_cause: bool = False
+    reduces: tuple[str, ...] = ()
 
     def offers(self, case: Case) -> list[Change]:
         """The same with what it changes in the notes."""
@@ -116,6 +120,15 @@ class Remedy(NamedTuple):
             replace(change, note="; ".join(filter(None, (_CHANGES[self.alters], change.note))) or None)
             for change in found
         ]
+
+    def is_useless(self, failure: Failure | None) -> bool:
+        """Whether all of what it makes smaller is less than what was missing, as far as the census tells."""
+        if failure is None or not self.reduces or "parameters" not in failure.in_use:
+            return False
+        wanted, free = failure.requested_bytes or 0, failure.free_bytes or 0
+        missing = 1 if failure.freed_bytes else max(1, wanted - free)  # some of what is free now was not so then
+        known = sum(size for part, size in failure.in_use.items() if part.startswith(self.reduces))
+        return known + wanted * (_OF_PHASE.get(failure.phase, "activations") in self.reduces) < missing
 
 
 def plannable(case: Case) -> Iterator[list[Change]]:
@@ -131,7 +144,7 @@ def may_help(case: Case) -> list[Change]:
     found: dict[str, Change] = {}
     has_cause = any(remedy.is_cause and remedy.offers(case) for remedy in REMEDIES)
     for remedy in sorted(REMEDIES, key=lambda remedy: remedy.alters):
-        if not (has_cause and remedy.is_ladder):
+        if not (has_cause and remedy.is_ladder) and not remedy.is_useless(case.failure):
             offered = remedy.offers(case)
             # Nobody knows how far down it has to go: the second rung
             for change in offered[:2][-1:] if remedy.is_ladder else offered:
@@ -190,37 +203,18 @@ def checkpointing_name(settings: RunSettings) -> str:
 
 def _optimizers(case: Case) -> Iterator[Change]:
     now = str(case.settings.arguments.get("optim") or "")
-    if case.failure is not None and case.phase == "optimizer" and not _needs_less_state(case.failure):
+    if not now and case.phase != "optimizer":  # of a loop of the user's: nobody knows which it is
         return
-    if not now:
-        if case.phase == "optimizer":  # of a loop of the user's
-            states = "another optimizer: rows and columns instead of states"
-            yield _doing("torch.optim.Adafactor", states, optim="adafactor")
-            yield _doing(
-                "torch.optim.SGD", "another optimizer, without state: it needs another learning rate", optim="sgd"
-            )
-        return
-    if case.on_device and importlib.util.find_spec("bitsandbytes"):
+    if case.on_device and now == "adamw_torch":
+        yield _setting("no copies of all tensors at once", optim="adamw_torch_fused")
+    if now and case.on_device and importlib.util.find_spec("bitsandbytes"):
         yield _setting("8-bit states; embeddings and small tensors in float32", optim="adamw_bnb_8bit")
-    if importlib.util.find_spec("torchao") and takes_optimizer("adamw_torch_8bit"):
+    if now and importlib.util.find_spec("torchao") and takes_optimizer("adamw_torch_8bit"):
         yield _setting("8-bit states, of torchao", optim="adamw_torch_8bit")
     if now not in ("adafactor", "sgd"):
         yield _setting("another optimizer: rows and columns instead of states", optim="adafactor")
     if now != "sgd":
         yield _setting("another optimizer, without state: it needs another learning rate", optim="sgd")
-
-
-def _needs_less_state(failure: Failure) -> bool:
-    """Whether the optimizer's state was being made: else another optimizer does not help."""
-    return failure.is_first or "_init_group" in failure.functions or not failure.in_training
-
-
-def _on_device_optimizers(case: Case) -> Iterator[Change]:
-    if case.on_device and case.settings.arguments.get("optim") == "adamw_torch":
-        yield _setting("no copies of all tensors at once", optim="adamw_torch_fused")
-        if importlib.util.find_spec("bitsandbytes"):
-            yield _setting("states move to the host where the device is full", optim="paged_adamw_32bit")
-        yield _doing("DeepSpeed ZeRO or FSDP with offload", "the optimizer's state on the host")
 
 
 def _shorter(case: Case) -> Iterator[Change]:
@@ -301,7 +295,10 @@ def _checkpoints(case: Case) -> Iterator[Change]:
         return
     functions = case.failure.functions if case.failure is not None else ()
     if "_save_optimizer_and_scheduler" in functions:  # else it was the model itself
-        yield _setting("a resumed run starts without optimizer state", save_only_model=True)
+        # The model is saved by then, and what was in use is all there is without the rest
+        predicted = case.failure.used_bytes if case.failure is not None and not case.failure.freed_bytes else None
+        alone = _setting("a resumed run starts without optimizer state", save_only_model=True)
+        yield replace(alone, predicted_bytes=predicted)
     yield _setting("no checkpoint before its end: save the model after it", save_strategy="no")
 
 
@@ -438,8 +435,8 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(_ANYWHERE, NOTHING, _keep_less),
     Remedy("library callback copy", NOTHING, _callbacks),
     Remedy(_PASSES, NUMBERS, _no_batch_fits, is_cause=True),
-    Remedy(f"{_PASSES} other", NOTHING, smaller_batches, is_planned=True, is_ladder=True),
-    Remedy(_PASSES, NOTHING, _attention, is_planned=True),
+    Remedy(f"{_PASSES} other", NOTHING, smaller_batches, is_planned=True, is_ladder=True, reduces=_ACTIVATIONS),
+    Remedy(_PASSES, NOTHING, _attention, is_planned=True, reduces=_ACTIVATIONS),
     Remedy("data", NOTHING, smaller_batches, is_ladder=True),
     Remedy("evaluate", NOTHING, _evaluation_batches, is_planned=True, is_ladder=True),
     Remedy("evaluate", NOTHING, _evaluation_keeps, is_planned=True),
@@ -447,11 +444,10 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("startup", NOTHING, _data_in_a_file),
     Remedy("forward backward optimizer evaluate", NOTHING, _fragments),
     Remedy("data", SPEED, _fewer_workers),
-    Remedy(_PASSES, SPEED, _checkpointing, is_planned=True),
-    Remedy("optimizer", SPEED, _on_device_optimizers),
+    Remedy(_PASSES, SPEED, _checkpointing, is_planned=True, reduces=_ACTIVATIONS),
     Remedy("evaluate", NUMBERS, _fewer_predictions, is_planned=True),
-    Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, is_planned=True),
-    Remedy(_PASSES, NUMBERS, _shorter, is_planned=True, is_ladder=True),
+    Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, is_planned=True, reduces=_STATE),
+    Remedy(_PASSES, NUMBERS, _shorter, is_planned=True, is_ladder=True, reduces=_ACTIVATIONS),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, is_planned=True),
     Remedy("startup", NUMBERS, _half_weights),
     Remedy("backward optimizer", NUMBERS, _fewer_parameters),

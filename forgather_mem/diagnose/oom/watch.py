@@ -57,6 +57,7 @@ class OutOfMemoryWatch:
         self._failure: Failure | None = None
         self._unexamined: tuple[OomReport, str] | None = None  # instead of it
         self._predictions, self._first_step, self._told_size = 0, run.step, 0
+        self._largest = 0, ""  # size and shapes of the largest batch
         self._trained_bytes: int | None = None
         self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
@@ -68,7 +69,7 @@ class OutOfMemoryWatch:
         run.watch_phases(self)
         run.watch_batches(self._see)
         run.watch_failure(self._failed)
-        run.at_close(self._tell)
+        run.at_close(self._report)
         if self._snapshot is not None:
             self._snapshot.start()
 
@@ -127,12 +128,14 @@ class OutOfMemoryWatch:
         self._passes.append(_operation_number())
         batch = self._batch_of(arguments, keywords)
         self.uses.see(batch)
+        if batch is not None and batch.size > self._largest[0]:
+            self._largest = batch.size, self._batch_of.sizes
         if batch is not None and batch.size > _LARGER * self._told_size:  # before it runs: it may be the last
             self._told_size = batch.size
-            self._tell_batch(batch)
+            self._emit_batch(batch, self._batch_of.sizes)
 
-    def _tell_batch(self, batch: Batch) -> None:
-        shape = {"batch.rows": batch.rows, "batch.length": batch.length, "batch.sizes": self._batch_of.sizes}
+    def _emit_batch(self, batch: Batch, sizes: str) -> None:
+        shape = {"batch.rows": batch.rows, "batch.length": batch.length, "batch.sizes": sizes}
         settings = {name: str(size) for name, size in shape.items() if size}
         self._run.emit(Finding(kind="settings", step=self._run.step, text="settings", data=settings))
 
@@ -171,10 +174,12 @@ class OutOfMemoryWatch:
             failure.predictions = self._predictions  # which a custom loop may not report
         step = max(run.step, self._trainers_step())
         in_step = phase in STEP_PHASES if run.in_step is None else run.in_step and told not in OPAQUE_PHASES
+        if phase == "evaluate" and run.trainer() is None:  # with gradients its passes look like those of a step
+            in_step = False
         failure.step, failure.steps_done = step + (in_step and step == run.step), step - self._first_step
         if phase in STEP_PHASES and phase != "data" and uses.batch is not None:  # in that it does not exist yet
             failure.batch = uses.batch
-            self._tell_batch(uses.batch)
+            self._emit_batch(uses.batch, self._batch_of.sizes)
         failure.largest = uses.largest
         look_at_memory(
             failure,
@@ -193,21 +198,21 @@ class OutOfMemoryWatch:
         step = getattr(getattr(self._run.trainer(), "state", None), "global_step", None)
         return step if isinstance(step, int) else 0
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Called after all works have ended, so that the verdict about leaks exists."""
         run, uses, failure = self._run, self.uses, self._failure
         if failure is None and uses.largest is not None:
-            self._tell_batch(uses.largest)
+            self._emit_batch(uses.largest, self._largest[1])
         if self._unexamined is not None:
-            self._tell_failure(*self._unexamined, ())
+            self._emit_failure(*self._unexamined, ())
         elif failure is not None:
             from forgather_mem.diagnose.oom.explanation import explained, sentence
 
             run.reach(self._first_step + failure.steps_done)
             oom, advice = explained(failure, run.told.leak, self._settings)
-            self._tell_failure(oom, sentence(failure), advice)
+            self._emit_failure(oom, sentence(failure), advice)
 
-    def _tell_failure(self, oom: OomReport, text: str, advice: Sequence[Change]) -> None:
+    def _emit_failure(self, oom: OomReport, text: str, advice: Sequence[Change]) -> None:
         from forgather_mem.telemetry.report_schema import to_dict
 
         run = self._run

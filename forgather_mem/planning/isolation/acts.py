@@ -110,17 +110,9 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
     def writing(writer: Callable[..., object]) -> object:
         return lambda file, *more, **how: writer(opened(file, "wb") if isinstance(file, str) else file, *more, **how)
 
-    def shared(path: str, *_: object, **__: object) -> int:
-        note()
-        raise PermissionError(f"shm_open {path!r}: {ON_NOTHING}")
-
     sys.dont_write_bytecode = True
     _hold_by_the_kernel(scratch)
-    with suppress(ImportError):  # Python may be built without it
-        import _posixshmem  # type: ignore[import-not-found]  # noqa: F401
-    replace("torch._C:PyTorchFileWriter", writing, [])  # these two don't ask Python
-    replace("_posixshmem:shm_open", lambda _: shared, [])
-    replace("_posixshmem:shm_unlink", lambda _: lambda path: None, [])
+    replace("torch._C:PyTorchFileWriter", writing, [])  # it doesn't ask Python
     for module in (builtins, io, sys.modules["_io"]):
         vars(module)["open"] = opened
     vars(os).update({"open": opened_by_number, **{name: skipped(vars(os)[name]) for name in _CHANGING}})

@@ -30,6 +30,7 @@ from forgather_mem.planning.isolation.acts import ON_NOTHING, Lines, act_on_noth
 from forgather_mem.planning.isolation.own_memory import have_own_memory
 from forgather_mem.system.forks import FIRST_IN_CHILD
 from forgather_mem.system.installed import installed
+from forgather_mem.system.procfs import PLANNER
 from forgather_mem.telemetry.run_session import PLAN, SWITCH
 
 Result = TypeVar("Result")
@@ -37,7 +38,7 @@ _resource = installed("resource")
 _ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
 _IDLE_S = 10.0  # without any processor time: longer than any read of data that was seen; a slower disk is refused
-Tell = Callable[[object, BaseException | None], NoReturn]
+GiveAnswer = Callable[[object, BaseException | None], NoReturn]
 
 
 class WaitsError(PlanError):
@@ -51,31 +52,28 @@ class GoesOn(BaseException):
         given: Called with what tells the parent, once, the result or the error, and ends the child.
     """
 
-    def __init__(self, given: Callable[[Tell], None]) -> None:
+    def __init__(self, given: Callable[[GiveAnswer], None]) -> None:
         super().__init__()
         self.given = given
 
 
-def in_a_child(function: Callable[[], Result], most_s: float = _MOST_S, not_done: Lines | None = None) -> Result:
+def in_a_child(function: Callable[[], Result], not_done: Lines | None = None) -> Result:
     """The result of the function, which must be picklable; this process stays as it was.
 
     The child prints nothing and runs on one thread: threads of the parent do not exist in it.
 
     Args:
         function: Called there.
-        most_s: The child is killed after so many seconds.
         not_done: Gets the lines that would have acted on something.
 
     Raises:
         PlanError: if the function raised anything, if the child was killed, or has not ended in time.
         GoesOn: in the child, if the function did.
     """
-    return begun_in_a_child(function, most_s, not_done)()
+    return begun_in_a_child(function, not_done)()
 
 
-def begun_in_a_child(
-    function: Callable[[], Result], most_s: float = _MOST_S, not_done: Lines | None = None
-) -> BegunChild[Result]:
+def begun_in_a_child(function: Callable[[], Result], not_done: Lines | None = None) -> BegunChild[Result]:
     """The same, begun: several children run side by side."""
     # Of a plan's own folder: its process changes no other
     scratch = tempfile.mkdtemp(dir=os.environ.get(PLAN))
@@ -87,11 +85,11 @@ def begun_in_a_child(
             child = os.fork()
             if not child:
                 os.close(reader)
-                _answer(function, partial(_tell, writer, lines))
+                _answer(function, partial(_write_answer, writer, lines))
         finally:
             FIRST_IN_CHILD.clear()
     os.close(writer)
-    return BegunChild(child, reader, scratch, most_s, not_done)
+    return BegunChild(child, reader, scratch, not_done)
 
 
 class BegunChild(Generic[Result]):
@@ -101,15 +99,23 @@ class BegunChild(Generic[Result]):
         pid: Its process.
     """
 
-    def __init__(self, pid: int, reader: int, scratch: str, most_s: float, not_done: Lines | None) -> None:
-        self.pid, self._reader, self._scratch = pid, reader, scratch
-        self._most_s, self._not_done = most_s, not_done
+    def __init__(self, pid: int, reader: int, scratch: str, not_done: Lines | None) -> None:
+        self.pid, self._reader, self._scratch, self._not_done = pid, reader, scratch, not_done
 
     def __call__(self) -> Result:
         try:
-            result, problem, lines = pickle.loads(_answer_of(self.pid, self._reader, self._most_s))
-        finally:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            told = _read_answer(self.pid, self._reader)
+        except BaseException:
+            self.end()
+            raise
+        self._leave()
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        if code:
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            raise PlanError(f"the process that planned was {how}")
+        if not told:
+            raise PlanError("the process that planned has ended without an answer")
+        result, problem, lines = pickle.loads(told)
         if problem is not None:
             raise PlanError(problem)
         if self._not_done is not None:
@@ -127,6 +133,9 @@ class BegunChild(Generic[Result]):
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
+        self._leave()
+
+    def _leave(self) -> None:
         os.close(self._reader)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -164,28 +173,10 @@ def without_handlers(end: Callable[[int, object], object] | signal.Handlers = si
     return again
 
 
-def _answer_of(child: int, reader: int, most_s: float) -> bytes:
-    try:
-        told = _told(child, reader, most_s)
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
-    finally:
-        os.close(reader)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code:
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        raise PlanError(f"the process that planned was {how}")
-    if not told:
-        raise PlanError("the process that planned has ended without an answer")
-    return told
-
-
-def _told(child: int, reader: int, most_s: float) -> bytes:
+def _read_answer(child: int, reader: int) -> bytes:
     """All that the child writes, until it closes its end."""
     parts: list[bytes] = []
-    waits, until_s = select.poll(), time.monotonic() + most_s
+    waits, until_s = select.poll(), time.monotonic() + _MOST_S
     waits.register(reader, select.POLLIN)
     used, since_s = b"", time.monotonic()
     while (now_s := time.monotonic()) < until_s:
@@ -198,7 +189,7 @@ def _told(child: int, reader: int, most_s: float) -> bytes:
             since_s = now_s
         elif now_s - since_s > _IDLE_S:
             raise WaitsError("it waits for a thread, another process or input, which a plan does not have")
-    raise PlanError(f"planning has not ended after {most_s:,.0f} s")
+    raise PlanError(f"planning has not ended after {_MOST_S:,.0f} s")
 
 
 def _processor_time_of(pid: int) -> bytes:
@@ -206,7 +197,7 @@ def _processor_time_of(pid: int) -> bytes:
         return b" ".join(file.read().rpartition(b") ")[2].split()[11:13])
 
 
-def _answer(function: Callable[[], object], tell: Tell) -> None:
+def _answer(function: Callable[[], object], give_answer: GiveAnswer) -> None:
     error: Exception | None = None
     try:
         _prepare()
@@ -214,15 +205,15 @@ def _answer(function: Callable[[], object], tell: Tell) -> None:
             result = function()
         except Exception as raised:  # noqa: BLE001  # the training's own: the parent tells it
             result, error = None, raised
-        tell(result, error)
+        give_answer(result, error)
     except GoesOn as goes_on:
-        goes_on.given(tell)
+        goes_on.given(give_answer)
         raise
     except BaseException:  # noqa: BLE001  # no exit handler of the parent's, no flush of its buffers
         os._exit(1)
 
 
-def _tell(writer: int, not_done: Lines, result: object, error: BaseException | None = None) -> NoReturn:
+def _write_answer(writer: int, not_done: Lines, result: object, error: BaseException | None = None) -> NoReturn:
     code = 1
     try:
         problem = None
@@ -242,6 +233,8 @@ def _take_away(thread: int, writer: int, scratch: str, not_done: Lines) -> None:
     """All by which this process could act on something; the first that it does."""
     if threading.get_ident() != thread:
         return  # another thread has forked meanwhile
+    with suppress(OSError), open("/proc/self/comm", "w") as name:
+        name.write(PLANNER)
     without_handlers()
     _have_own_files(writer)  # first: what is let go may be written
     have_own_memory()

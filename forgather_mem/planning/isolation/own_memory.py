@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
-from contextlib import suppress
 
 from forgather_mem.units import MIB
 
@@ -21,8 +19,8 @@ _MOST_COPIED_BYTES = 64 * MIB  # locks and counters have a page
 def have_own_memory() -> None:
     """From now on nobody else sees what this process writes into memory that it shares; it sees what stood there.
 
-    What can't be opened again is copied, or where it is large, can only be read: who writes there dies. What belongs to
-    a device stays as it is.
+    What is small is copied. What is large can only be read: who writes there dies. What belongs to a device stays as
+    it is.
 
     Raises:
         OSError: if there is no memory left for it.
@@ -31,36 +29,21 @@ def have_own_memory() -> None:
     library.mmap.restype = ctypes.c_void_p
     with open("/proc/self/maps") as maps:
         rows = [row.split(None, 5) for row in maps]
-    for addresses, rights, offset, _, inode, *named in rows:
-        path = named[0].rstrip("\n") if named else ""
+    for addresses, rights, _, _, _, *named in rows:
+        path = named[0] if named else ""
         of_memory = path.startswith("/") and (path.startswith(_OF_MEMORY) or not path.startswith(_OF_DEVICES))
         if rights[1] == "w" and rights[3] == "s" and of_memory:
             begin, end = (int(address, 16) for address in addresses.split("-"))
-            file = _opened_again(int(inode), f"/proc/self/map_files/{addresses}", path)
-            if not _made_private(library, begin, end - begin, file, int(offset, 16)):
+            if not _made_private(library, begin, end - begin):
                 raise OSError(ctypes.get_errno(), "memory that is shared can't be made this process's own")
 
 
-def _made_private(library: ctypes.CDLL, begin: int, num_bytes: int, file: int, offset: int) -> bool:
-    place, size, flags, copied = ctypes.c_void_p(begin), ctypes.c_size_t(num_bytes), mmap.MAP_PRIVATE | _MAP_FIXED, b""
-    if file < 0:
-        if num_bytes > _MOST_COPIED_BYTES:
-            return library.mprotect(place, size, mmap.PROT_READ) == 0  # type: ignore[no-any-return]
-        flags, copied = flags | mmap.MAP_ANONYMOUS, ctypes.string_at(begin, num_bytes)
-    found = library.mmap(place, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, ctypes.c_long(offset))
-    if file >= 0:
-        os.close(file)
+def _made_private(library: ctypes.CDLL, begin: int, num_bytes: int) -> bool:
+    place, size = ctypes.c_void_p(begin), ctypes.c_size_t(num_bytes)
+    if num_bytes > _MOST_COPIED_BYTES:
+        return library.mprotect(place, size, mmap.PROT_READ) == 0  # type: ignore[no-any-return]
+    copied, flags = ctypes.string_at(begin, num_bytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+    found = library.mmap(place, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, ctypes.c_long(0))
     if found == begin:
         ctypes.memmove(place, copied, len(copied))
     return found == begin  # type: ignore[no-any-return]
-
-
-def _opened_again(inode: int, *places: str) -> int:
-    """The file with this number at one of these places, of which the first needs rights that few have; else -1."""
-    for place in places:
-        with suppress(OSError):
-            file = os.open(place, os.O_RDONLY)
-            if os.fstat(file).st_ino == inode:
-                return file
-            os.close(file)
-    return -1

@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.storage_log import StorageLog
-from forgather_mem.units import format_bytes
 
 STEPS = 2  # the first has no state of the optimizer yet
 MOST_BATCHES = 64
@@ -30,14 +29,13 @@ class Rounds:
     Args:
         log: Knows what is kept.
         optimizers: Those that are to step, at least; others are added when they do.
-        most_batches: After so many it is enough.
     """
 
-    def __init__(self, log: StorageLog, optimizers: Iterable[Optimizer] = (), most_batches: int = MOST_BATCHES) -> None:
+    def __init__(self, log: StorageLog, optimizers: Iterable[Optimizer] = ()) -> None:
         # Of each the bytes of its state, -1 until it has stepped; nothing is kept by it
         self._state_bytes, self._wait_for = WeakKeyDictionary[Optimizer, int](), WeakSet[Optimizer]()
-        self._log, self._kept_bytes, self._grown_bytes = log, 0, 0
-        self._batches, self._most = 0, most_batches
+        self._log, self._kept_bytes, self._num_trained = log, 0, 0
+        self._batches, self._has_looked = 0, False
         for optimizer in optimizers:
             self.add(optimizer)
 
@@ -74,30 +72,43 @@ class Rounds:
         return 2 if has_stepped else 1
 
     def grows(self) -> bool:
-        """Whether more is kept than at any batch before."""
-        return 1000 * (self._log.alive_bytes() - self._kept_bytes) > self._kept_bytes
+        """Whether more is kept or trained than at any batch before; once also where some have had no gradient yet."""
+        may_train_more = not self._has_looked and any(map(_has_idle, self._state_bytes))
+        self._has_looked = True
+        keeps_more = 1000 * (self._log.alive_bytes() - self._kept_bytes) > self._kept_bytes
+        return keeps_more or may_train_more or self.trains_more()
+
+    def trains_more(self) -> bool:
+        """Whether more parameters are trained than at any batch before, as where layers are unfrozen."""
+        return self._trained() > self._num_trained
 
     def go_on(self) -> bool:
         """Whether another batch is to be planned; asked before each, where the one before it is through."""
         self._batches += 1
         kept_bytes = self._log.alive_bytes()
-        self._grown_bytes = kept_bytes - self._kept_bytes
+        is_little = 1000 * (kept_bytes - self._kept_bytes) <= kept_bytes  # losses in a list
         self._kept_bytes = max(self._kept_bytes, kept_bytes)
-        is_little = 1000 * self._grown_bytes <= kept_bytes  # losses in a list
+        self._num_trained = max(self._num_trained, self._trained())
         is_through = (self._state_bytes or self._batches > STEPS) and not self._wait_for and is_little
-        return not is_through and self._batches <= self._most
+        return not is_through and self._batches <= MOST_BATCHES
+
+    def _trained(self) -> int:
+        groups = (group["params"] for one in self._state_bytes for group in one.param_groups)
+        return sum(weight.requires_grad for group in groups for weight in group)
 
     def notes(self) -> list[Note]:
         """What has not come to an end."""
-        if self._batches <= self._most:
+        if self._batches <= MOST_BATCHES:
             return []
-        missing = dict.fromkeys(
-            f"{type(one).__name__} has not stepped" if self._state_bytes[one] < 0 else f"{type(one).__name__} grows"
-            for one in self._wait_for
-        )
-        grows = f"each keeps {format_bytes(self._grown_bytes)} more" if self._grown_bytes > 0 else ""
-        why = ", ".join(missing) or grows
-        return [not_through(f"{self._most} batches{f': {why}' if why else ''}.")]
+        idle = dict.fromkeys(type(one).__name__ for one in self._wait_for if self._state_bytes[one] < 0)
+        why = f": {', '.join(idle)} has not stepped" if idle else ", since each keeps more"
+        return [not_through(f"{MOST_BATCHES} batches{why}.")]
 
     def _known(self, optimizer: Optimizer) -> Optimizer | None:
         return next((one for one in self._state_bytes if one.param_groups is optimizer.param_groups), None)
+
+
+def _has_idle(optimizer: Optimizer) -> bool:
+    """Whether it has a state of some that are trained and none of others."""
+    weights = (weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad)
+    return bool(optimizer.state) and any(weight not in optimizer.state for weight in weights)

@@ -27,10 +27,10 @@ from forgather_mem.planning.batches import (
     resized,
     shape_of,
 )  # fmt: skip
-from forgather_mem.planning.highest import Told
-from forgather_mem.planning.isolation.child import GoesOn, Tell
+from forgather_mem.planning.highest import Attempt
+from forgather_mem.planning.isolation.child import GiveAnswer, GoesOn
 from forgather_mem.planning.loop.loaders import Loaders
-from forgather_mem.planning.loop.phases import tell_phases
+from forgather_mem.planning.loop.phases import mark_phases
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings, Emptied, roots
@@ -74,10 +74,10 @@ class Script:
         loop = Loop(Stage(wanted, answers))
         loop.find(alive or AliveThings(), self.is_late)
 
-        def begin(tell: Tell) -> None:
+        def begin(give_answer: GiveAnswer) -> None:
             atexit.register(loop.end)
             sys.excepthook = lambda _, error, __: loop.end(error=error)
-            loop.begin(tell)
+            loop.begin(give_answer)
 
         raise GoesOn(begin)
 
@@ -104,8 +104,8 @@ def plan_function(
     loop = Loop(stage, models, optimizers)
     loop.shapes.append(shape_of(batch))
 
-    def begin(tell: Tell) -> None:
-        loop.begin(tell)
+    def begin(give_answer: GiveAnswer) -> None:
+        loop.begin(give_answer)
         try:
             while not loop.is_through():
                 stage.log.begin("forward", loop.step)
@@ -180,10 +180,10 @@ class Loop:
         self.is_certain, self.skipped = is_late, int(is_late or self.wanted != PlannedShape())
         self._loaders = Loaders(self, alive.all_of(_BaseDataLoaderIter))
 
-    def begin(self, tell: Tell) -> None:
-        """Compute nothing from now on, until the script ends or it is enough: then tell the parent."""
-        self._tell = tell
-        tell_phases(self._stage, self._models, self._stepped, hear_calls=False)
+    def begin(self, give_answer: GiveAnswer) -> None:
+        """Compute nothing from now on, until the script ends or it is enough: then answer the parent."""
+        self._give_answer = give_answer
+        mark_phases(self._stage, self._models, self._stepped, hear_calls=False)
         register_optimizer_step_pre_hook(self._steps)
         around_passes(self._pass, self.notes)
         replace("torch.utils:swap_tensors", lambda _: swap, self.notes)  # `Module.to`: it refuses weights in use
@@ -201,6 +201,18 @@ class Loop:
         if self.rounds.optimizers:
             return 0 if self.skipped else self.rounds.step
         return min(STEPS, self.passes + 1 - self.skipped)
+
+    def most_batches(self, of_epoch: int) -> int:
+        """That come: nobody knows of another epoch."""
+        return of_epoch
+
+    def rounds_of_evaluation(self) -> Rounds | None:
+        """Of a loader's batches that are met here, unless they are trained with."""
+        return None if self.trains else Rounds(self.log)
+
+    def is_first(self, _: int) -> bool:
+        """Whether a batch belongs to the first step."""
+        return self.rounds.step == 1
 
     def has_stepped(self) -> bool:
         """Whether a backward pass or an optimizer was planned."""
@@ -242,7 +254,7 @@ class Loop:
             problem = str(refused)
         # Where this is no training other answers don't help
         answers = StandIns() if problem == NOT_HERE else self._answers
-        self._tell(Told(plan, problem, answers), None)
+        self._give_answer(Attempt(plan, problem, answers), None)
 
     def _steps(self, *_: object) -> None:
         self._is_stepping = True
@@ -327,7 +339,8 @@ class Loop:
         before = f"an error: {problem_of(error)}" if error is not None else before
         self.notes += [not_through(f"{before}.")] if before else []
         self.notes += self.rounds.notes() if self.rounds.optimizers else []
-        return self._stage.plan(self._models, largest(self.shapes or self._given))
+        batches = self.each * max(1, len(self.shapes) // max(1, self.passes))
+        return self._stage.plan(self._models, largest(self.shapes or self._given), batches, self.each)
 
 
 def _of_optimizers(optimizers: Iterable[Optimizer]) -> set[int]:

@@ -73,7 +73,7 @@ class Stage:
         self.notes += emptied.others(alive, self.log, replaced)
         prepare_ranks(models, self.mode, self.notes)
 
-    def plan(self, models: Iterable[nn.Module], shape: PlannedShape, accumulation: int = 1) -> Plan:
-        """What all of it comes to."""
+    def plan(self, models: Iterable[nn.Module], shape: PlannedShape, batches: int = 1, passes: int = 1) -> Plan:
+        """What all of it comes to, with so many batches and backward passes in a step."""
         notes = [*(note for model in models for note in notes_on(model, self.wanted.on_device)), *self.notes]
-        return plan_of_log(self.log, shape, accumulation, notes, self.mode.host)
+        return plan_of_log(self.log, shape, batches, passes, notes, self.mode.host)

@@ -81,10 +81,3 @@ def test_templates_that_are_used_are_listed_with_levels(folder):
         (0, "main.yaml"), (1, "base.yaml"), (2, "part.yaml"),
     ]  # fmt: skip
     assert folder.renderer.references("main.yaml")[0][1][2] == str(folder.path / "base.yaml")
-
-
-def test_templates_are_listed_by_their_text_when_rendering_fails(folder):
-    folder.write(base="{{ nope }}\n-- include 'part.yaml'\n", part="#", main="-- extends 'base.yaml'\n")
-    assert [tuple(reference[:2]) for reference in folder.renderer.references("main.yaml")[0]] == [
-        (0, "main.yaml"), (1, "base.yaml"), (2, "part.yaml"),
-    ]  # fmt: skip

@@ -5,15 +5,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from forgather_mem.diagnose.alerts.alert import Alert
 from forgather_mem.diagnose.alerts.evaluation import EvaluationGrowth
-from forgather_mem.diagnose.alerts.foretold import Foretold
 from forgather_mem.system.headroom import host_rooms
 
 MIB = 2**20
 Keep = Callable[[list[np.ndarray], int], object]
 
 
-def predict(keep: Keep, num_batches: int, predicted: int, *, joins: bool = False) -> tuple[int, Foretold | None]:
+def predict(keep: Keep, num_batches: int, predicted: int, *, joins: bool = False) -> tuple[int, Alert | None]:
     """After how many batches something was told, and what; `keep` keeps what it likes of each batch."""
     kept: list[np.ndarray] = []
     growth = EvaluationGrowth(joins)
@@ -40,8 +40,9 @@ def test_what_is_kept_is_told_long_before_the_end(joins: bool) -> None:
     assert found is not None
     assert after <= 0.2 * num_batches
     times = 2 if joins else 1
-    assert found.needed_bytes == pytest.approx((times * num_batches - after) * MIB, rel=0.02)
-    assert found.at_batch == pytest.approx((after + found.left_bytes / MIB) / times, rel=0.02)
+    assert found.value == pytest.approx((times * num_batches - after) * MIB, rel=0.02)
+    assert found.limit is not None
+    assert found.full_at_batch == pytest.approx((after + found.limit / MIB) / times, rel=0.02)
     assert ("while they are joined" in found.text) == joins
 
 

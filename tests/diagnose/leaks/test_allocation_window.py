@@ -51,7 +51,7 @@ class Loader:
 def given() -> Iterator[int]:
     kept: list[Any] = []
     while True:
-        kept.append(np.ones(5_000))
+        kept.extend(bytes(5_000))  # small numbers take only their places
         yield len(kept)
 
 
@@ -59,7 +59,7 @@ def given() -> Iterator[int]:
     ("made", "holder", "source"),
     [
         (Loader, "Loader.seen", "self.seen.append(np.ones(5_000))"),
-        (given, "local 'kept' of given", "kept.append(np.ones(5_000))"),
+        (given, "local 'kept' of given", "kept.extend(bytes(5_000))  # small numbers take only their places"),
     ],
 )
 def test_what_only_a_for_statement_holds_is_found(made: Any, holder: str, source: str) -> None:
@@ -79,6 +79,23 @@ def test_what_only_a_for_statement_holds_is_found(made: Any, holder: str, source
     assert str(top.held_by).startswith(holder)
     assert top.source_line == source
     assert top.bytes_per_step == pytest.approx(RATE, rel=0.1)
+
+
+def test_the_list_that_a_comprehension_fills_is_found_without_a_name() -> None:
+    """It is on the evaluation stack alone."""
+    looks: list[CloserLook] = []
+    suspects: list[Suspect] = []
+
+    def step(number: int) -> torch.Tensor:
+        if number == 4:
+            looks.append(CloserLook(4, far=True))
+        if number == 16:
+            suspects.extend(looks[0].finish(16, RATE))
+        return torch.ones(10_000)
+
+    assert len([step(number) for number in range(20)]) == 20
+    assert (suspects[0].held_by, suspects[0].type) == ("a list that no variable holds", "list")
+    assert suspects[0].source_line == "return torch.ones(10_000)"
 
 
 class Frames:

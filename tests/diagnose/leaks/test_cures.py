@@ -26,7 +26,7 @@ class Masker:
 
 def test_a_cache_on_a_method_is_one_suspect_that_keeps_its_objects() -> None:
     (top, *others) = suspects_after(lambda step: Masker().starts())
-    assert (top.type, top.each, others) == ("lru_cache", "Masker", [])
+    assert (top.type, top.each, others) == ("lru_cache", "Masker with bytes of 50,000", [])
     assert top.bytes_per_step == pytest.approx(50_500, rel=0.1)
     assert "each key holds `self`" in str(top.cure)
 

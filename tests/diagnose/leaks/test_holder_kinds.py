@@ -90,6 +90,7 @@ def test_a_tee_of_which_one_side_is_not_read_is_named() -> None:
     (top, *_) = suspects_after(lambda step: next(holder.read))
     assert str(top.held_by).endswith("read (_tee)")
     assert top.kind == "tee"
+    assert top.bounded is None, "it is the same that grows"
     assert "itertools.tee(" in top.source_line
 
 

@@ -29,7 +29,7 @@ def test_a_leak_is_looked_into_early_and_printed_when_its_holder_is_known(kind: 
         assert found.suspected is not None
         assert found.printed is not None
         assert found.suspected <= (120 if kind in LEAKS[:2] + LEAKS[4:7] else 700)
-        assert found.printed <= found.suspected + max(32, found.suspected // 4)
+        assert found.printed <= found.suspected + max(48, found.suspected // 4)
         assert found.taken_back is None
 
 

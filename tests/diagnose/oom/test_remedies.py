@@ -136,8 +136,25 @@ def test_where_the_model_itself_is_saved_it_does_not_help_to_save_it_alone() -> 
     assert texts("save") == ["save_strategy='no'"]
 
 
-def test_another_optimizer_does_not_help_where_its_state_is_there() -> None:
-    assert "optim='adafactor'" not in texts("optimizer", is_first=False, in_training=True)
+STATE_IS_SMALL = {
+    "parts": {"parameters": MIB, "optimizer": 2 * MIB, "activations": 8 * MIB},
+    "requested_bytes": 5 * MIB,
+}
+
+
+@pytest.mark.parametrize(
+    ("free", "freed", "is_told"), [(2 * MIB, 0, False), (3 * MIB, 0, True), (9 * MIB, 4 * MIB, True)]
+)
+def test_what_makes_less_smaller_than_was_missing_is_not_told(free: int, freed: int, is_told: bool) -> None:
+    told = texts("backward", free_bytes=free, freed_bytes=freed, **STATE_IS_SMALL)
+    assert ("optim='adafactor'" in told, BATCH_2 in told) == (is_told, True)
+
+
+def test_without_the_optimizers_state_a_checkpoint_takes_what_was_in_use() -> None:
+    saving = failure_of(where="host", phase="save", frames=("_save_optimizer_and_scheduler",), used_bytes=GIB)
+    first, *others = explained(saving, settings=RunSettings(arguments=ARGUMENTS))[1]
+    assert (first.text, first.predicted_bytes) == ("save_only_model=True", GIB)
+    assert all(change.predicted_bytes is None for change in others)
 
 
 def test_ladders_are_whole_where_they_are_planned() -> None:

@@ -30,19 +30,6 @@ def batched(prediction, compute_result=False):
     return {"seen": float(len(prediction.predictions))}
 
 
-class Cut(torch.utils.data.Dataset):
-    """Samples that are cut when they are loaded."""
-
-    def __init__(self, kept):
-        self.kept = kept
-
-    def __len__(self):
-        return len(self.kept)
-
-    def __getitem__(self, index):
-        return {"input_ids": self.kept[index]["input_ids"][:128]}
-
-
 class Cached(Rows):
     """Keeps the first 40 rows that it has made, with something large."""
 
@@ -112,21 +99,12 @@ def lightning(look, evaluated=1600):
     return lambda: runner.fit(Module(), *rows)
 
 
-def nothing(outputs, logits, index):
-    pass
-
-
 def numbers(outputs, logits, index):
     outputs.append(float(logits.mean()))
 
 
 def ids(outputs, logits, index):
     outputs.append(logits.argmax(-1))
-
-
-def a_few(outputs, logits, index):
-    if index < 10:
-        outputs.append(logits)
 
 
 def the_last(outputs, logits, index):
@@ -137,10 +115,6 @@ def all_that_fit(outputs, logits, index):
     outputs.append(logits)
 
 
-def saves(**more):
-    return {"max_steps": 20, "save_strategy": "steps", "save_steps": 5, **more}
-
-
 PLAIN, LONG = samples(400, 20, 100), samples(400, 20, 100, longest=1500, at=300)
 COLLATED = {"data_collator": padded, "arguments": EPOCH}
 CASES = {
@@ -149,8 +123,6 @@ CASES = {
     "eval_argmax": lambda: trainer(arguments=EVERY, compute_metrics=accuracy, preprocess_logits_for_metrics=argmax),
     "eval_batched": lambda: trainer(arguments={**EVERY, "batch_eval_metrics": True}, compute_metrics=batched),
     "eval_accumulates": lambda: trainer(arguments={**EVERY, "eval_accumulation_steps": 8}, compute_metrics=accuracy),
-    "eval_lists": lambda: trainer(arguments={**EVERY, "eval_do_concat_batches": False}, compute_metrics=lambda p: {}),
-    "eval_short": lambda: trainer(arguments=EVERY, compute_metrics=accuracy, evaluation=12),
     "eval_cached": lambda: make(model(), Rows(64), Cached(1600), arguments=EVERY).train,
     "eval_workers": lambda: trainer(arguments={**EVERY, "dataloader_num_workers": 2}),
     "eval_lengths": lambda: (
@@ -166,22 +138,14 @@ CASES = {
     ),
     "long_that_fits": lambda: trainer(LONG, **COLLATED),
     "long_cut_in_collator": lambda: trainer(LONG, data_collator=cut_in_collator, arguments=EPOCH),
-    "long_cut_in_data_set": lambda: trainer(Cut(LONG), **COLLATED),
     "long_never_reached": lambda: trainer(LONG, data_collator=padded, arguments={"max_steps": 40}),
     "long_first": lambda: trainer(LONG[300:] + LONG[:300], **COLLATED),
-    "saves": lambda: trainer(arguments=saves()),
-    "saves_epochs": lambda: trainer(arguments={**EPOCH, "save_strategy": "epoch", "num_train_epochs": 3}),
-    "saves_few": lambda: trainer(arguments=saves(save_total_limit=1)),
-    "saves_model": lambda: trainer(arguments=saves(save_only_model=True)),
-    "loop_nothing": lambda: loop(nothing),
     "loop_numbers": lambda: loop(numbers),
     "loop_ids": lambda: loop(ids),
-    "loop_a_few": lambda: loop(a_few),
     "loop_the_last": lambda: loop(the_last),
     "loop_all_that_fit": lambda: loop(all_that_fit),
     "loop_workers": lambda: loop(numbers, workers=2),
     "lightning_numbers": lambda: lightning(numbers),
-    "lightning_ids": lambda: lightning(ids),
 }
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from forgather_mem.errors import PlanError
+from forgather_mem.planning.isolation import child
 from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child
 from tests.forked import Forked
 from tests.launch.commands import environment
@@ -45,9 +46,10 @@ def test_a_killed_child_is_told() -> None:
         in_a_child(lambda: signal.raise_signal(signal.SIGKILL))
 
 
-def test_a_child_that_never_ends_is_ended() -> None:
+def test_a_child_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_MOST_S", 1.0)
     with pytest.raises(PlanError, match="has not ended after 1 s"):
-        in_a_child(signal.pause, most_s=1.0)
+        in_a_child(signal.pause)
     with pytest.raises(ChildProcessError):  # nothing of it is left
         os.waitpid(-1, os.WNOHANG)
 
@@ -73,6 +75,7 @@ def act(*of):
         file.write(f"{os.getpid()}")
 
 os.register_at_fork(after_in_child=act)
+from forgather_mem.planning.isolation import child
 from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child
 lines = {}
 print(in_a_child(lambda: told, not_done=lines), *(line.partition(":")[0] for line in lines))

@@ -16,7 +16,6 @@ import torch
 
 from forgather_mem.planning.isolation.own_memory import have_own_memory
 from forgather_mem.units import MIB
-from tests.planning.isolation.test_acts import result_in_a_child
 
 _NOBODY = 65534
 
@@ -97,20 +96,3 @@ def test_much_that_can_only_be_copied_is_read_and_who_writes_there_dies() -> Non
     assert code_of_fork(writes, as_nobody=True) == -signal.SIGSEGV
     assert (much[0], much[-1]) == (0, 5)
     much.close()
-
-
-@pytest.mark.parametrize("create", [False, True])
-def test_memory_with_a_name_is_neither_opened_nor_made_nor_removed(tmp_path: Path, create: bool) -> None:
-    there = SharedMemory(create=True, size=16)
-
-    def acts(_: Path) -> None:
-        there.unlink()
-        SharedMemory(f"{there.name}_new" if create else there.name, create=create, size=16)
-
-    try:
-        assert result_in_a_child(acts, tmp_path)[0] == "PermissionError"
-        SharedMemory(there.name).close()
-        with pytest.raises(FileNotFoundError):
-            SharedMemory(f"{there.name}_new")
-    finally:
-        there.unlink()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from forgather_mem.planning.loop.rounds import Rounds
+from forgather_mem.planning.loop.rounds import MOST_BATCHES, Rounds
 from forgather_mem.planning.storage_log import StorageLog
 
 
@@ -67,8 +67,8 @@ def test_a_history_fills() -> None:
 
 def test_after_the_most_batches_it_is_said_what_is_missing() -> None:
     optimizer = torch.optim.AdamW(parameters())
-    rounds, batches = Rounds(StorageLog(), [optimizer], most_batches=10), 0
+    rounds, batches = Rounds(StorageLog(), [optimizer]), 0
     while rounds.go_on():
         batches += 1
-    assert batches == 10
-    assert rounds.notes() == ["Not in the plan is what comes after 10 batches: AdamW has not stepped."]
+    assert batches == MOST_BATCHES
+    assert rounds.notes() == ["Not in the plan is what comes after 64 batches: AdamW has not stepped."]

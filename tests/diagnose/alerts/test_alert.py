@@ -1,13 +1,13 @@
-"""What is told early reaches sinks and report, and the free space is the file system's."""
+"""What is told early reaches sinks and report."""
 
 from pathlib import Path
 
 import pytest
 
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.diagnose.alerts.foretold import Foretold, tell
+from forgather_mem.diagnose.alerts.alert import Alert, emit_alert
 from forgather_mem.sinks import Capture
-from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.records import FORETOLD, Moment, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 from tests.sinks.plain_run import PlainRun
@@ -16,8 +16,8 @@ from tests.training import make_trainer
 
 def test_it_is_printed_and_in_the_records_and_in_the_report(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def tells(moment: Moment, sample: Sample) -> dict[str, float]:
-        found = Foretold(name="evaluation", text="it will not fit", needed_bytes=5, left_bytes=3, at_step=9)
-        tell(moment.run, moment.step, found)
+        found = Alert(step=moment.step, name="evaluation", text="it will not fit", value=5, limit=3, full_at_step=9)
+        emit_alert(moment.run, found, what=FORETOLD)
         return {}
 
     capture = Capture()
@@ -32,6 +32,6 @@ def test_it_is_printed_and_in_the_records_and_in_the_report(tmp_path: Path, capf
 
 
 def test_another_rank_logs_it_with_control_characters_written_out(caplog: pytest.LogCaptureFixture) -> None:
-    found = Foretold(name="evaluation", text="it will not fit in '\x1b[2J\u202e'", needed_bytes=5, left_bytes=3)
-    tell(PlainRun(rank=1, world_size=2), 6, found)
+    found = Alert(step=6, rank=1, name="evaluation", text="it will not fit in '\x1b[2J\u202e'", value=5)
+    emit_alert(PlainRun(rank=1, world_size=2), found)
     assert caplog.messages == [r"rank 1, step 6: it will not fit in '\x1b[2J\u202e'"]

@@ -1,0 +1,22 @@
+import tiny
+import torch
+from torch import distributed
+from torch.distributed.fsdp import fully_shard
+
+distributed.init_process_group("gloo")
+mesh = distributed.init_device_mesh("cpu", (distributed.get_world_size(),))
+model = tiny.net()
+for layer in model:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters())
+stash = []
+for data, target in tiny.loader():
+    loss = (model(data) - target).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    stash.append(torch.ones(50_000))  # leak: stash
+if distributed.get_rank() == 0:
+    print("loss", loss.item())
+distributed.destroy_process_group()
