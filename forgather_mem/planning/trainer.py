@@ -83,8 +83,9 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
     def most_batches(of_epoch: int) -> int:
         if num_steps <= 0:
             return num_epochs * of_epoch
-        epochs, steps_left = divmod(num_steps, math.ceil(of_epoch / steps.each))  # an epoch's last step may be short
-        return epochs * of_epoch + min(of_epoch, steps_left * steps.each)
+        each: int = steps.each
+        epochs, steps_left = divmod(num_steps, math.ceil(of_epoch / each))  # an epoch's last step may be short
+        return epochs * of_epoch + min(of_epoch, steps_left * each)
 
     def at_end(*given: object, **keywords: object) -> None:
         if trainer.args.logging_strategy != "no":
