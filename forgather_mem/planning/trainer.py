@@ -68,7 +68,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
         train_with_ranks(trainer, wanted.ranks, stage.mode, wanted.on_device, notes)
     elif shards_model(trainer):
         raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
-    num_steps, num_epochs = int(trainer.args.max_steps), math.ceil(trainer.args.num_train_epochs)
+    num_steps, num_epochs = int(trainer.args.max_steps), math.ceil(float(trainer.args.num_train_epochs))
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
             is_word = value is False and isinstance(getattr(trainer.args, name), str)  # of transformers 5
@@ -83,9 +83,8 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
     def most_batches(of_epoch: int) -> int:
         if num_steps <= 0:
             return num_epochs * of_epoch
-        each: int = steps.each
-        epochs, steps_left = divmod(num_steps, math.ceil(of_epoch / each))  # an epoch's last step may be short
-        return epochs * of_epoch + min(of_epoch, steps_left * each)
+        epochs, steps_left = divmod(num_steps, math.ceil(of_epoch / steps.each))  # an epoch's last step may be short
+        return epochs * of_epoch + min(of_epoch, steps_left * steps.each)
 
     def at_end(*given: object, **keywords: object) -> None:
         if trainer.args.logging_strategy != "no":
