@@ -51,7 +51,9 @@ def test_it_is_explained_and_ends_as_alone(ooms: ModuleType, name: str, tmp_path
 
 
 @pytest.mark.fresh
-@pytest.mark.parametrize(("name", "start"), [("startup", forked), ("optimizer", None)], ids=["startup", "optimizer"])
+@pytest.mark.parametrize(
+    ("name", "start"), [("startup", forked), pytest.param("optimizer", None, marks=pytest.mark.soak)]
+)
 def test_phase_and_size_are_right_at_a_real_limit(ooms: ModuleType, name: str, start: Any) -> None:
     found = ooms.outcome_of(name, plain=False, advice=False, start=start)
     assert found.told in found.phases

@@ -103,10 +103,6 @@ def numbers(outputs, logits, index):
     outputs.append(float(logits.mean()))
 
 
-def ids(outputs, logits, index):
-    outputs.append(logits.argmax(-1))
-
-
 def the_last(outputs, logits, index):
     outputs[:] = [collections.deque([*(outputs[0] if outputs else ()), logits], maxlen=8)]
 
@@ -141,7 +137,6 @@ CASES = {
     "long_never_reached": lambda: trainer(LONG, data_collator=padded, arguments={"max_steps": 40}),
     "long_first": lambda: trainer(LONG[300:] + LONG[:300], **COLLATED),
     "loop_numbers": lambda: loop(numbers),
-    "loop_ids": lambda: loop(ids),
     "loop_the_last": lambda: loop(the_last),
     "loop_all_that_fit": lambda: loop(all_that_fit),
     "loop_workers": lambda: loop(numbers, workers=2),
