@@ -24,11 +24,11 @@ pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
     "arguments",
     [
         {},
-        {"optim": "adafactor"},
+        pytest.param({"optim": "adafactor"}, marks=pytest.mark.soak),
         {"gradient_accumulation_steps": 3},
         {"bf16": True},
         {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
-        {"max_grad_norm": 0.0, "optim": "sgd"},
+        pytest.param({"max_grad_norm": 0.0, "optim": "sgd"}, marks=pytest.mark.soak),
     ],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
