@@ -57,7 +57,7 @@ def stairs_of(part: Sequence[Point]) -> list[Point]:
 def has_stairs(part: Sequence[Point], grown: float, fewest: int = FEWEST_RISES, most: float = 3.0) -> bool:
     """Whether it grows in equal rises at regular intervals, the last within one interval of the end of the run.
 
-    None is larger than `most` times the usual one.
+    None is larger than `most` times the usual one: 3, or 1.5 where few rises decide, both guesses.
     """
     rises = [(step, rise) for step, rise in stairs_of(part) if rise > 0.04 * grown]
     if len(rises) < fewest:

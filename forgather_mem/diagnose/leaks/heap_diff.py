@@ -36,7 +36,7 @@ class LookThresholds:
         in_window_frac: Of the growth: a container that brings more between the looks brings less in the whole run.
             Set on one training whose evaluation fell between the looks: 2.33 items a step for 1.13.
         most_merged: Containers that are compared by name, since there may be one for each layer.
-        most_unreached: Containers without a name whose items are weighed.
+        most_unreached: Containers without a name whose items are weighed, those that have grown most: a guess.
     """
 
     least_frac: float = 0.05
