@@ -47,8 +47,8 @@ class GrowthThresholds:
         at_end_frac: Of the usual growth: the least in the last two stretches.
         single_rises: Number of single late allocations that may hide a leak behind their size.
         steady_frac: Of the first third's rate: from this on the last third's counts as steady.
-        walk_errors: Standard errors by which the mean rise of a stretch is above 0. Set on 60 made-up buffers whose items
-            are replaced at random, of which 1 is an alarm in place of 3.
+        walk_errors: Standard errors by which the mean rise of a stretch is above 0. Set on 60 made-up buffers of
+            which random items are replaced: 1 alarm in place of 3.
         third_errors, chance_errors: Standard errors by which thirds differ, and by which stretches bring ever less.
         edges, fewest_edges: Stretches in which slowing down is looked for, and the fewest of them in a third.
     """

@@ -20,7 +20,7 @@ Found = TypeVar("Found")
 Asked = TypeVar("Asked")
 Search = Generator[Asked, Plan, Found]
 _MOST_PLANS = 10  # a search whose forecasts are all wrong ends with the best that it has found
-_NEAR = 32  # a size that is larger by less than one in so many is not looked for: a guess at what nobody minds
+_NEAR = 32  # a size that is larger by less than one in so many is not looked for: a guess
 
 
 def side_by_side(
