@@ -35,6 +35,7 @@ from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_bytes
 
 _ARGMAX, _ACCUMULATION = "preprocess_logits_for_metrics", "gradient_accumulation_steps"
+_ELSE = "batch", "results", "callbacks", "temporaries"  # parts of a plan that more than one setting changes
 _STAYS = "parameters", "gradients", "optimizer"
 
 
@@ -98,9 +99,9 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         found.add([change], planner, None, is_kind=False)
         found.kinds.extend([NO_GRAPH] for _ in found.changes)
         yield
-    for ladder in plannable(case):
+    for remedy, ladder in plannable(case):
         if len(found.changes) < _LIMITS.most_told:
-            found.add(ladder, planner, loop)
+            found.add(ladder, planner, loop, reduces=remedy.reduces)
             yield
 
 
@@ -113,10 +114,18 @@ class PlannedRemedies:
     kinds: list[list[str]] = field(default_factory=list)
     kills: list[KillInPlan] = field(default_factory=list)
 
-    def add(self, ladder: Sequence[Change], planner: _Planner, loop: OwnLoop | None, *, is_kind: bool = True) -> None:
+    def add(
+        self,
+        ladder: Sequence[Change],
+        planner: _Planner,
+        loop: OwnLoop | None,
+        *,
+        reduces: tuple[str, ...] = (),
+        is_kind: bool = True,
+    ) -> None:
         """Of these changes the first that fits, or that none does; nothing where they can't be planned."""
         try:
-            fits = planner.first_that_fits(ladder)
+            fits = None if planner.has_too_little(reduces) else planner.first_that_fits(ladder)
         except PlanError:
             return
         told = [loop.with_line(change) if loop else change for change in (fits or ladder[-1],)]
@@ -175,6 +184,13 @@ class _Planner:
         """Of the training."""
         of = self._training
         return self._loop.settings if self._loop else settings_of(of.args, of.model, of)
+
+    def has_too_little(self, parts: tuple[str, ...]) -> bool:
+        """Whether without any of these parts it would still not fit: then no change of them is planned."""
+        if not parts:
+            return False
+        there = (size for part, size in self.own.highest_parts().items() if part.startswith((*parts, *_ELSE)))
+        return self._bytes_of(self.own) - sum(there) > self.most_bytes
 
     def first_that_fits(self, ladder: Sequence[Change]) -> Change | None:
         """The smallest change of these that fits, with its peak; None if none does.

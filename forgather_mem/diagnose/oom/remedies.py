@@ -131,12 +131,11 @@ class Remedy(NamedTuple):
         return known + wanted * (_OF_PHASE.get(failure.phase, "activations") in self.reduces) < missing
 
 
-def plannable(case: Case) -> Iterator[list[Change]]:
+def plannable(case: Case) -> Iterator[tuple[Remedy, list[Change]]]:
     """Ladders of changes, by what they change about the training: the first of each that fits is worth telling."""
     for remedy in sorted(REMEDIES, key=lambda remedy: remedy.alters):
-        if remedy.is_planned:
-            found = remedy.offers(case)
-            yield from [found] * bool(found) if remedy.is_ladder else [[change] for change in found]
+        if remedy.is_planned and (found := remedy.offers(case)):
+            yield from ((remedy, ladder) for ladder in ([found] if remedy.is_ladder else [[one] for one in found]))
 
 
 def may_help(case: Case) -> list[Change]:
