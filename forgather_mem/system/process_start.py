@@ -27,14 +27,14 @@ def process_start(pid: int | str = "self") -> str:
         return ""
 
 
-def process_age_s() -> float | None:
-    """Seconds since this process was started or forked, to 10 ms; None where the kernel does not tell.
+def process_age_s(pid: int | str = "self") -> float | None:
+    """Seconds since a process was started or forked, to 10 ms; None where the kernel does not tell.
 
     >>> 0 <= process_age_s() <= time.clock_gettime(time.CLOCK_BOOTTIME)
     True
     """
     try:
-        began_s = int(stat_fields("/proc/self")[START_TIME]) / os.sysconf("SC_CLK_TCK")
+        began_s = int(stat_fields(f"/proc/{pid}")[START_TIME]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
     except ours(OSError, AttributeError):  # no /proc, or no such clock
         return None
