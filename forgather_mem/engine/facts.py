@@ -13,10 +13,10 @@ from typing import Any
 from forgather_mem.engine.summary import RunFacts
 from forgather_mem.errors import ours
 from forgather_mem.system.allocator import current_allocator, gauge, used_allocators
+from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.native_heap import allocated_natively_bytes
-from forgather_mem.system.process_header import process_header
-from forgather_mem.system.process_start import loaded_versions, what_runs
+from forgather_mem.system.process_start import loaded_versions, process_header, what_runs
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.rank_store import count, share_text
 from forgather_mem.telemetry import run_session
@@ -39,6 +39,7 @@ def header_of(args: Any, step: int = 0) -> RunHeader:
         limit_bytes=limit_bytes,
         limit_kind=limit_kind,
         step=step,
+        kills=kill_counter() or None,
         micro_batches=int(getattr(args, "gradient_accumulation_steps", 1) or 1),
     )
 

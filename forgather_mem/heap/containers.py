@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from forgather_mem.errors import ours
 
 LRU_CACHE = type(functools.lru_cache(len))
+_QUEUE_HAS_A_LIST = sys.version_info < (3, 13)
 
 
 class ContainerKind(NamedTuple):
@@ -27,9 +28,9 @@ class ContainerKind(NamedTuple):
         place_bytes: What it takes for each item, about.
     """
 
-    length: Callable[[Any], int]
-    newest: Callable[[Any, int], list[object]]
-    bound: Callable[[Any], int | None] = lambda container: None
+    length: Callable[..., int]
+    newest: Callable[..., list[object]]
+    bound: Callable[..., int | None] = lambda container: None
     has_parts: bool = False
     place_bytes: int = 100
 
@@ -63,7 +64,7 @@ def _last_entries(node: dict[object, object], count: int) -> list[object]:
     return [(key, dict.get(node, key)) for key in _last(node, count)]
 
 
-def _last_cached(node: Any, count: int) -> list[object]:
+def _last_cached(node: functools._lru_cache_wrapper[object], count: int) -> list[object]:
     held = [thing for thing in gc.get_referents(node) if not isinstance(thing, type)]
     size = node.cache_info().currsize
     if node.cache_info().maxsize is not None:  # keys and results alternate, oldest first
@@ -74,9 +75,7 @@ def _last_cached(node: Any, count: int) -> list[object]:
 
 def _last_put(node: SimpleQueue[object], count: int) -> list[object]:
     held = gc.get_referents(node)
-    if sys.version_info < (3, 13):  # they are in a list of its own
-        return _last(held[0], count)
-    return held[: node.qsize()][-count:]
+    return _last(held[0] if _QUEUE_HAS_A_LIST else held[: node.qsize()], count)
 
 
 # The first that a class is derived from counts.
@@ -84,12 +83,9 @@ CONTAINERS: dict[type, ContainerKind] = {
     list: ContainerKind(len, _last, place_bytes=8),
     dict: ContainerKind(len, _last_entries),
     set: ContainerKind(len, lambda node, count: list(itertools.islice(iter(node), count))),
-    deque: ContainerKind(len, _last, bound=lambda node: node.maxlen, place_bytes=8),
+    deque: ContainerKind(len, _last, lambda node: node.maxlen, place_bytes=8),
     LRU_CACHE: ContainerKind(
-        lambda node: int(node.cache_info().currsize),
-        _last_cached,
-        bound=lambda node: node.cache_info().maxsize,
-        has_parts=True,
+        lambda it: it.cache_info().currsize, _last_cached, lambda it: it.cache_info().maxsize, has_parts=True
     ),
     SimpleQueue: ContainerKind(SimpleQueue.qsize, _last_put, has_parts=True, place_bytes=8),
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from forgather_mem.formats.ring_writer import RingWriter
-from forgather_mem.system.process_header import process_header
+from forgather_mem.system.cgroups import kill_counter
+from forgather_mem.system.process_start import process_header
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -35,7 +36,7 @@ class Sampler:
         self._ring: RingWriter | None = None
         if folder is None:
             return
-        header = process_header(pid, command.script, command.arguments)
+        header = {**process_header(pid, command.script, command.arguments), "kills": kill_counter()}
         try:
             self._ring = RingWriter(os.path.join(folder, run_session.WAITING_RING), header)
         except OSError:

@@ -14,12 +14,7 @@ from transformers.trainer_callback import ProgressCallback as TransformersBar
 
 import forgather_mem.callbacks
 from forgather_mem import load_callbacks
-from forgather_mem.callbacks import (
-    GradLogger,
-    JsonLogger,
-    MemoryCallback,
-    TBLogger,
-)
+from forgather_mem.callbacks import GradLogger, JsonLogger, MemoryCallback, TBLogger
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every

@@ -97,18 +97,8 @@ def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").touch()
     words = ["--template", "mine.yaml", "--set=lr=1", "--set", "run=a=b", "--allow", "mine", "--report", "r.json"]
-    words += [
-        "--plan",
-        "--fail-on",
-        "leak",
-        "--max-peak",
-        "host=8GiB",
-        "--max-peak=gpu0=1GiB",
-        "--",
-        "train.py",
-        "--set",
-        "x",
-    ]
+    words += ["--plan", "--fail-on", "leak", "--max-peak", "host=8GiB", "--max-peak=gpu0=1GiB", "--"]
+    words += ["train.py", "--set", "x"]
     assert vars(asked(*words)) == {
         "template": str(tmp_path / "mine.yaml"),  # the command may change its folder
         "settings": ["lr=1", "run=a=b"],

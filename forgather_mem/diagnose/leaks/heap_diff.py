@@ -11,13 +11,7 @@ from dataclasses import dataclass, replace
 from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, usual_bytes
-from forgather_mem.diagnose.leaks.suspects import (
-    MAX_SUSPECTS,
-    Suspect,
-    cycle_suspects,
-    made_suspects,
-    suspect_of,
-)
+from forgather_mem.diagnose.leaks.suspects import MAX_SUSPECTS, Suspect, cycle_suspects, made_suspects, suspect_of
 from forgather_mem.heap.containers import CONTAINERS, newest
 from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import deep_bytes, has_graph, keeps_frames, runs_workers
