@@ -1,7 +1,7 @@
 """Everything that can be found out about a construction without building anybody's objects, values included.
 
-The only objects made are our own callbacks and their parts, whose constructors check their arguments and do nothing
-else; they are dropped again.
+The only objects made are plain values, and our own callbacks and their parts, whose constructors check their
+arguments and do nothing else; they are dropped again.
 """
 
 from __future__ import annotations
