@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import shlex
@@ -65,29 +66,23 @@ def check(
 
 
 def found_problems(
-    environment: ConfigEnvironment, name: str, variables: dict[str, object], builds: str | None = None
+    environment: ConfigEnvironment, name: str, variables: dict[str, object], target: str | None = None
 ) -> tuple[list[Problem], str]:
     """What is wrong with a template, found without torch and transformers if it names only ours; and what comes of it.
 
-    `builds` is the target that is then built, too: constructors of ours only check their arguments.
+    `target` is one that it has to have.
     """
     from forgather_mem.config.check import Problem, problems_of, results
 
     try:  # once: a hostile template takes as long as it may each time
         config = environment.load(name, **variables)
+        if target is not None and target not in config.targets:
+            config.construct(target)  # raises: it says what may have been meant
     except TemplateError as error:
         return [Problem(kind="template", error=error)], ""
     is_light = all(use.name.startswith(_OURS) for use in config.names())
 
-    def found() -> list[Problem]:
-        problems = problems_of(config, environment, name, variables)
-        if builds and is_light and not any(problem.is_mistake for problem in problems):
-            try:
-                environment.load(name, **variables).construct(builds)
-            except TemplateError as error:
-                problems.append(Problem(kind="template", error=error))
-        return problems
-
+    found = functools.partial(problems_of, config, environment, name, variables)
     return [] if is_light and _is_well_without_torch(lambda: not found()) else found(), results(config)
 
 

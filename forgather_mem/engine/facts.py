@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from forgather_mem.system.allocator import current_allocator, gauge, used_alloca
 from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.native_heap import allocated_natively_bytes
-from forgather_mem.system.process_start import loaded_versions, process_age_s, process_start, what_runs
+from forgather_mem.system.process_start import loaded_versions, process_header, what_runs
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.rank_store import count, share_text
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.redaction import redacted_argv
 from forgather_mem.telemetry.report_part import RunHeader
+from forgather_mem.telemetry.report_schema import from_dict
 from forgather_mem.telemetry.run_session import rank_and_size
 
 logger = logging.getLogger(__name__)
@@ -30,29 +31,17 @@ def header_of(args: Any, step: int = 0) -> RunHeader:
     """What is known of a process that trains, from the arguments of any trainer; what they lack is left out."""
     rank, world_size = rank_and_size()
     limit_bytes, limit_kind = limit_facts()
-    return RunHeader(
+    return replace(
+        from_dict(RunHeader, process_header(os.getpid(), what_runs(), sys.argv[1:])),
         rank=int(getattr(args, "process_index", rank) or 0),
         world_size=int(getattr(args, "world_size", world_size) or 1),
-        pid=os.getpid(),
-        host=os.uname().nodename,
-        process=process_start(),
-        script=what_runs(),
-        argv=redacted_argv(tuple(sys.argv[1:])),
         versions=loaded_versions(),
-        started_s=time.time(),
         limit_bytes=limit_bytes,
         limit_kind=limit_kind,
         step=step,
         kills=kill_counter() or None,
-        process_started_s=process_started_s(),
         micro_batches=int(getattr(args, "gradient_accumulation_steps", 1) or 1),
     )
-
-
-def process_started_s() -> float:
-    """When this process began; 0.0 where that is not known."""
-    age_s = process_age_s()
-    return 0.0 if age_s is None else round(time.time() - age_s, 2)
 
 
 def startup_of(began_s: float) -> tuple[tuple[float, float], ...]:

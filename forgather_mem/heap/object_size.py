@@ -8,13 +8,13 @@ import itertools
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from forgather_mem.heap.owner_paths import LRU_CACHE, attributes_of
+from forgather_mem.heap.containers import container_kind
+from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.probes.tensors import storages_of, values_of
 from forgather_mem.source.frame_variables import frame_variables, is_frame_running
 from forgather_mem.source.source_lines import is_our_class
@@ -236,7 +236,7 @@ def _sort_of(kind: type) -> int:
         return TENSOR
     if kind in (bytes, str, bytearray):
         return TEXT
-    if kind is LRU_CACHE or issubclass(kind, dict | list | set | deque):
+    if container_kind(kind) is not None:
         return CONTAINER
     if kind in (FrameType, TracebackType, MethodType):
         return NOT_ASKED

@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
+from queue import SimpleQueue
 from types import (
     AsyncGeneratorType,
     BuiltinMethodType,
@@ -23,6 +24,7 @@ from types import (
     TracebackType,
 )
 
+from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import line_name
 
@@ -41,7 +43,6 @@ _NAMED_BY_ATTRIBUTE = (
     "obj",
 )
 _TENSOR_PARTS = ("_backward_hooks", "_post_accumulate_grad_hooks", "grad", "_base")
-LRU_CACHE = type(functools.lru_cache(len))
 # What is suspended, and which attribute has its frame
 FRAMES = {GeneratorType: "gi_frame", CoroutineType: "cr_frame", AsyncGeneratorType: "ag_frame"}
 
@@ -141,6 +142,8 @@ def _step(before: object, holder: object, held: object, *, names: bool) -> str:
     if kind is FunctionType:
         defaults = held is holder.__kwdefaults__  # type: ignore[attr-defined]
         return f", default arguments of {_function(holder.__code__)} " * defaults  # type: ignore[attr-defined]
+    if kind is SimpleQueue:
+        return ""
     if kind is LRU_CACHE:
         return f", cache of {holder.__qualname__}"  # type: ignore[attr-defined]
     if kind in FRAMES:

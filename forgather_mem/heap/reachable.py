@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
+from queue import SimpleQueue
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -26,8 +27,8 @@ from types import (
 )
 from typing import Any
 
+from forgather_mem.heap.containers import container_kind
 from forgather_mem.heap.owner_paths import (
-    LRU_CACHE,
     attributes_of,
     cell_contents,
     frame_name,
@@ -46,7 +47,6 @@ _ATOMS = frozenset((
     int, float, complex, bool, str, bytes, type(None), CodeType, ModuleType, BuiltinFunctionType, FrameType,
     GetSetDescriptorType, MemberDescriptorType, WrapperDescriptorType, property, range, slice,
 ))  # fmt: skip
-_CONTAINERS = (list, dict, set, deque, LRU_CACHE)
 # Modules of libraries that keep what users pass to them.
 _KEEPERS = (("logging", "root"), ("threading", "_active"), ("matplotlib._pylab_helpers", "Gcf.figs"), ("gc", "garbage"))
 
@@ -98,7 +98,7 @@ class ReachableGraph:
         for frame in itertools.chain(left, running_frames()):
             of_user = is_user_file(frame.f_code.co_filename)
             for label, thing in _variables(frame):
-                is_plain = issubclass(type(thing), _CONTAINERS) or frame in left
+                is_plain = container_kind(type(thing)) is not None or frame in left
                 (librarys if not of_user else plain if is_plain else users).append((label, thing))
         position = 0
         for roots in ([*users, *_namespaces()], plain, librarys):
@@ -243,6 +243,9 @@ def _held_by(thing: Any) -> Iterable[Any]:
     elif kind is set or kind is frozenset:
         if len(thing) > MANY:
             return list(itertools.islice(thing, _LAST))
+    elif kind is SimpleQueue:
+        held = gc.get_referents(thing)  # all its items, from Python 3.13 on
+        return held if len(held) <= MANY else _ends(held, reversed(held))
     elif kind is ContextVar:
         return [thing.get(None)]
     elif kind is FunctionType:

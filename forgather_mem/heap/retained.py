@@ -7,17 +7,13 @@ import itertools
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from forgather_mem.heap.autograd import operations_of
-from forgather_mem.heap.object_size import is_tensor
+from forgather_mem.heap.object_size import big_bytes, is_tensor
 from forgather_mem.heap.owners import Owner, find_owners
 from forgather_mem.probes.tensors import storages_of, tensors_in
 from forgather_mem.units import format_bytes
-
-if TYPE_CHECKING:
-    import torch
-
 
 T = TypeVar("T")
 
@@ -114,10 +110,10 @@ class _Watch:
         if itself is None and not tensors:
             return None
         whole = itself is not None
-        found = _owners(itself if whole else max(tensors, key=storage_bytes), max_owners, [tensors], leaving)
+        found = _owners(itself if whole else max(tensors, key=big_bytes), max_owners, [tensors], leaving)
         if found is None and whole and tensors:
             whole = False  # soon
-            found = _owners(max(tensors, key=storage_bytes), max_owners, [tensors], leaving)
+            found = _owners(max(tensors, key=big_bytes), max_owners, [tensors], leaving)
         if found is None:
             return None
         owners, searched = found
@@ -154,11 +150,6 @@ def describe(thing: object) -> str:
     if is_tensor(thing):
         return f"{type(thing).__name__} {list(thing.shape)} {str(thing.dtype).removeprefix('torch.')}"
     return type(thing).__name__
-
-
-def storage_bytes(tensor: torch.Tensor) -> int:
-    """Size of a tensor's storages, in bytes."""
-    return sum(size for _, size in storages_of(tensor))
 
 
 def _weak(thing: T) -> weakref.ref[T] | None:

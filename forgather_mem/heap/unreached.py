@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sized
 from types import FrameType
 
+from forgather_mem.heap.containers import CONTAINERS
 from forgather_mem.heap.owner_paths import FRAMES, has_attributes
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.source_lines import is_user_file
 
-_KINDS = frozenset({list, dict, set, deque})
+_KINDS = frozenset(kind for kind in CONTAINERS if issubclass(kind, Sized))
 
 
 class Unreached:

@@ -38,6 +38,7 @@ def _check_template(arguments: Arguments) -> int:
     """Print what is wrong with the template or its variables; returns the exit code, 0 for no error."""
     if not (arguments.template or arguments.settings or arguments.allow):
         return 0
+    from forgather_mem.config.check import CALLBACKS
     from forgather_mem.config.environment import ConfigEnvironment
     from forgather_mem.load import WATCH
 
@@ -45,7 +46,7 @@ def _check_template(arguments: Arguments) -> int:
     environment, name = ConfigEnvironment((), policy=policy), str(WATCH)
     if arguments.template:
         environment, name = environment_of(arguments.template, policy=policy)
-    found, _ = found_problems(environment, name, parse_settings(arguments.settings), builds="trainer_callbacks")
+    found, _ = found_problems(environment, name, parse_settings(arguments.settings), target=CALLBACKS)
     mistakes = [problem for problem in found if problem.is_mistake]
     for problem in mistakes:
         complain(str(problem.error))

@@ -130,13 +130,8 @@ def _environment(arguments: Arguments, folder: str | None) -> dict[str, str]:
     # entry would mean the current folder.
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_SITE, environment.get("PYTHONPATH"))))
     environment[run_session.FOLDER] = folder or ""  # there also without a place: the sign that Trainers are watched
-    for name, value in (
-        (run_session.TEMPLATE, arguments.template),
-        (run_session.SETTINGS, "\n".join(arguments.settings)),
-        (run_session.ALLOW, "\n".join(arguments.allow)),
-        (run_session.PLAN_FIRST, "1" if arguments.plan else ""),
-    ):
+    for option, name in run_session.OPTIONS.items():
         environment.pop(name, None)
-        if value:
-            environment[name] = value
+        if value := getattr(arguments, option):
+            environment[name] = str(value) if isinstance(value, str | int) else "\n".join(value)
     return environment

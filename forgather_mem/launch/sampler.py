@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 
 from forgather_mem.formats.ring_writer import RingWriter
 from forgather_mem.system.cgroups import kill_counter
-from forgather_mem.system.process_start import process_start
+from forgather_mem.system.process_start import process_header
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -34,14 +33,10 @@ class Sampler:
         self._statm = f"/proc/{pid}/statm"
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._peak_bytes = 0
-        header = {
-            "rank": 0, "world_size": 1, "pid": pid, "host": os.uname().nodename, "process": process_start(pid),
-            "script": command.script, "argv": command.arguments, "started_s": time.time(), "step": 0,
-            "kills": kill_counter(),
-        }  # fmt: skip
         self._ring: RingWriter | None = None
         if folder is None:
             return
+        header = {**process_header(pid, command.script, command.arguments), "kills": kill_counter()}
         try:
             self._ring = RingWriter(os.path.join(folder, run_session.WAITING_RING), header)
         except OSError:

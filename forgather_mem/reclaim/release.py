@@ -14,9 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from forgather_mem.heap.failed_frames import drop_frames
+from forgather_mem.heap.object_size import big_bytes
 from forgather_mem.heap.owner_paths import frame_name
 from forgather_mem.heap.owners import find_owners
-from forgather_mem.heap.retained import WeakWatch, describe, storage_bytes
+from forgather_mem.heap.retained import WeakWatch, describe
 from forgather_mem.heap.variables import empty_assigned
 from forgather_mem.reclaim.sequence import MemoryNow, give_back, memory_now, write_steps
 from forgather_mem.sinks.console import print_line
@@ -171,14 +172,14 @@ class cleanup:  # lower case: it is used like a function, `with cleanup():`
         before = {id(tensor) for ref in self._tensors if (tensor := ref()) is not None}
         self._tensors.clear()
         tensors = _errors_and_tensors()[1]
-        new = sorted((tensor for tensor in tensors if id(tensor) not in before), key=storage_bytes, reverse=True)
-        num_bytes = sum(storage_bytes(tensor) for tensor in new)
+        new = sorted((tensor for tensor in tensors if id(tensor) not in before), key=big_bytes, reverse=True)
+        num_bytes = sum(big_bytes(tensor) for tensor in new)
         if num_bytes < MIN_KEPT_BYTES:
             return num_bytes, ()
         sentences = []
         for owner in find_owners(new[:3], max_owners=3, ignore=[new, tensors]):
             tensor = new[owner.target]
-            sentences.append(f"{describe(tensor)}, {format_bytes(storage_bytes(tensor))}, held by {owner.path}")
+            sentences.append(f"{describe(tensor)}, {format_bytes(big_bytes(tensor))}, held by {owner.path}")
         return num_bytes, tuple(sentences)
 
 

@@ -13,14 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from forgather_mem.errors import ours
-from forgather_mem.system.allocator import (
-    Allocator,
-    Nested,
-    current_allocator,
-    driver_memory,
-    gauge,
-    used_allocators,
-)
+from forgather_mem.system.allocator import Allocator, Nested, current_allocator, driver_memory, gauge, used_allocators
 from forgather_mem.system.memory_limit import MemoryLimit
 from forgather_mem.system.own_limits import Bound, own_limits
 from forgather_mem.system.peak_windows import peaks_of

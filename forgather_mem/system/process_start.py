@@ -10,6 +10,7 @@ import sys
 import time
 
 from forgather_mem.errors import ours
+from forgather_mem.telemetry.redaction import redacted_argv
 
 START_TIME = 22 - 3
 """In `stat_fields`."""
@@ -27,17 +28,31 @@ def process_start(pid: int | str = "self") -> str:
         return ""
 
 
-def process_age_s() -> float | None:
-    """Seconds since this process was started or forked, to 10 ms; None where the kernel does not tell.
+def process_age_s(pid: int | str = "self") -> float | None:
+    """Seconds since a process was started or forked, to 10 ms; None where the kernel does not tell.
 
     >>> 0 <= process_age_s() <= time.clock_gettime(time.CLOCK_BOOTTIME)
     True
     """
     try:
-        began_s = int(stat_fields("/proc/self")[START_TIME]) / os.sysconf("SC_CLK_TCK")
+        began_s = int(stat_fields(f"/proc/{pid}")[START_TIME]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
     except ours(OSError, AttributeError):  # no /proc, or no such clock
         return None
+
+
+def process_header(pid: int, script: str, argv: list[str]) -> dict[str, object]:
+    """What a run's header says of any process, training or not: fields of `RunHeader`, the others are of a training.
+
+    >>> process_header(os.getpid(), "train.py", ["--api_key", "k3y"])["argv"]
+    ['--api_key', '***']
+    """
+    now_s, age_s = time.time(), process_age_s(pid)
+    return {
+        "pid": pid, "host": os.uname().nodename, "process": process_start(pid), "script": script,
+        "argv": list(redacted_argv(tuple(argv))), "started_s": now_s,
+        "process_started_s": 0.0 if age_s is None else round(now_s - age_s, 2),
+    }  # fmt: skip
 
 
 def is_process_running(pid: int, host: str, start: str) -> bool | None:

@@ -13,15 +13,7 @@ from pathlib import Path
 
 from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Finding, Sample, Sink
-from forgather_mem.testing.small_run import (
-    SmallRun,
-    check_members,
-    files_below,
-    in_child,
-    readings,
-    require,
-    trainings,
-)
+from forgather_mem.testing.small_run import SmallRun, check_members, files_below, in_child, readings, require, trainings
 
 _ADVICE = (
     "a sink handles its own I/O errors (drop, count, say so in problems()) and takes whatever finite numbers and texts "

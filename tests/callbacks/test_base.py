@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 from transformers import TrainerCallback
 
-from forgather_mem.callbacks import (
-    ClearCacheCallback,
-    MemoryCallback,
-    SimpleGarbageCollector,
-    TBMemoryLogger,
-)
+from forgather_mem.callbacks import ClearCacheCallback, MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 from tests.callbacks.common import RunsOutOfMemoryOnce, Steps, all_callbacks, captured

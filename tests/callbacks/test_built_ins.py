@@ -5,7 +5,6 @@ import inspect
 import pickle
 import re
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,48 +14,26 @@ from transformers.trainer_callback import ProgressCallback as TransformersBar
 
 import forgather_mem.callbacks
 from forgather_mem import load_callbacks
-from forgather_mem.callbacks import (
-    GradLogger,
-    InfoCallback,
-    JsonLogger,
-    LeakDetector,
-    MemoryAlert,
-    MemoryCallback,
-    OOMReporter,
-    ProfileMemory,
-    ProgressCallback,
-    ScheduledGarbageCollector,
-    TBLogger,
-    TextgenCallback,
-)
+from forgather_mem.callbacks import GradLogger, JsonLogger, MemoryCallback, TBLogger
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
-from tests.callbacks.common import Steps, all_callbacks
+from tests.callbacks.common import OF_MEMORY, OF_TRAINING, Steps, all_callbacks, of_training
 from tests.events import event_folders, scalars, texts
 from tests.memory import open_descriptors
 from tests.tokenizer import tiny_tokenizer
 from tests.training import fingerprint, make_trainer
 
-SAMPLED = {"do_sample": True, "max_new_tokens": 3}
-BUILT_INS: dict[str, Callable[..., TrainerCallback]] = {
-    "ProgressCallback": ProgressCallback,
-    "InfoCallback": lambda **options: InfoCallback(True, **options),
-    "TBLogger": lambda **options: TBLogger(name="x", **options),
-    "JsonLogger": lambda **options: JsonLogger(name="x", **options),
-    "TextgenCallback": lambda **options: TextgenCallback(None, ["w3 w4"], SAMPLED, 1, **options),
-    "GradLogger": lambda **options: GradLogger(log_frequency=1, **options),
-}
-WATCHING = (LeakDetector(every_steps=1), OOMReporter(), ScheduledGarbageCollector(every_steps=2))
 SETTINGS = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 3, "logging_steps": 1}
 
 
-def built_ins(**options: Any) -> list[TrainerCallback]:
-    return [build(**options) for build in BUILT_INS.values()]
+def every_one(**options: Any) -> list[TrainerCallback]:
+    return [*of_training(**options), *all_callbacks(**options)]
 
 
-def every_one() -> list[TrainerCallback]:
-    return [*built_ins(), *all_callbacks(), *WATCHING, MemoryAlert(), ProfileMemory()]
+def exported() -> dict[str, type[TrainerCallback]]:
+    public = {name: getattr(forgather_mem.callbacks, name) for name in forgather_mem.callbacks.__all__}
+    return {name: one for name, one in public.items() if isinstance(one, type) and issubclass(one, TrainerCallback)}
 
 
 class TextTrainer(Trainer):
@@ -102,7 +79,7 @@ def left_behind(trainer: Trainer) -> dict[str, Any]:
 
 def test_with_all_of_them_a_training_is_bit_identical_and_nothing_is_left(tmp_path: Path) -> None:
     seen = []
-    for name, callbacks in (("without", []), ("with", [*built_ins(), *all_callbacks(), *WATCHING])):
+    for name, callbacks in (("without", []), ("with", every_one())):
         watcher = Watcher()
         before = {thread.name for thread in threading.enumerate()}
         settings = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.1, "rows": 64}
@@ -126,7 +103,7 @@ class FailsInForward(TextTrainer):
 
 
 def test_a_training_that_breaks_leaves_nothing_and_the_next_one_is_whole(tmp_path: Path) -> None:
-    callbacks = built_ins()
+    callbacks = every_one()
     trainer = make_trainer(tmp_path / "a", callbacks, trainer_class=FailsInForward, **SETTINGS)
     with pytest.raises(RuntimeError, match="forward failed"):
         trainer.train()
@@ -146,8 +123,7 @@ def test_switched_off_they_do_nothing_at_all(
         monkeypatch.setenv("FORGATHER_MEM", "0")
     steps = Steps()
     watching = MemoryCallback([Rule(Every(steps=1), [steps])], enabled=way == "environment")
-    more = all_callbacks() if way == "environment" else []
-    trainer = trained(tmp_path, [*built_ins(enabled=way == "environment"), watching, *more], save_strategy="no")
+    trainer = trained(tmp_path, [*every_one(enabled=way == "environment"), watching], save_strategy="no")
     trainer.evaluate()
     assert (steps.steps, run_of(trainer.state)) == ([], None)
     assert "_inner_training_loop" not in vars(trainer)
@@ -159,10 +135,9 @@ def test_switched_off_they_do_nothing_at_all(
 
 
 def test_each_that_is_exported_is_tried_here_and_has_the_two_common_switches() -> None:
-    tried = {type(one) for one in every_one()}
-    exported = {getattr(forgather_mem.callbacks, name) for name in forgather_mem.callbacks.__all__}
-    for kind in (one for one in exported if isinstance(one, type) and issubclass(one, TrainerCallback)):
-        assert kind in tried
+    tried = {type(one).__name__: type(one) for one in every_one()}
+    assert tried.keys() == OF_TRAINING.keys() | OF_MEMORY.keys() == exported().keys()
+    for kind in tried.values():
         for switch, default in (("enabled", True), ("strict", False)):
             parameter = inspect.signature(kind).parameters[switch]
             assert (parameter.default, parameter.kind) == (default, inspect.Parameter.KEYWORD_ONLY)
@@ -216,7 +191,7 @@ def test_parameters_written_for_forgathers_own_build_ours_and_they_train(
 ) -> None:
     (tmp_path / "mine.yaml").write_text(FORGATHERS)
     callbacks = load_callbacks("mine.yaml", searchpath=tmp_path, folder=str(tmp_path / "out" / "runs" / "x"))
-    assert {type(callback).__name__ for callback in callbacks} == set(BUILT_INS)
+    assert {type(callback).__name__ for callback in callbacks} == set(OF_TRAINING)
     trained(tmp_path / "out", callbacks)
     assert [path.parent for path in tmp_path.rglob("trainer_logs.json")] == event_folders(tmp_path)
     assert {"train-loss", "grad_norm_total", "textgen/time_ms"} <= set(scalars(tmp_path))
@@ -244,9 +219,7 @@ def test_the_shipped_template_has_both_loggers_and_a_child_adds_to_them(tmp_path
 def test_every_callback_has_its_section_in_the_docs() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "callback_examples.md").read_text(encoding="utf-8")
     sections = set(re.findall(r"^### (\w+)$", page, re.M))
-    public = {name: getattr(forgather_mem.callbacks, name) for name in forgather_mem.callbacks.__all__}
-    classes = {name for name, value in public.items() if isinstance(value, type) and issubclass(value, TrainerCallback)}
-    assert classes == sections
+    assert exported().keys() == sections
     for name in sections:
         assert f"!singleton:forgather_mem.callbacks:{name}\n" in page
         assert f"{name}(" in page

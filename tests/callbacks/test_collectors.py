@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from forgather_mem.callbacks import (
-    CudaGarbageCollector,
-    SimpleGarbageCollector,
-)
+from forgather_mem.callbacks import CudaGarbageCollector, SimpleGarbageCollector
 from tests.callbacks.common import captured
 from tests.programs import no_collections
 from tests.training import make_trainer

@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 from transformers import Trainer, TrainerCallback
 
-from forgather_mem.callbacks import (
-    MemoryCallback,
-    SimpleGarbageCollector,
-    TBMemoryLogger,
-)
+from forgather_mem.callbacks import MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule

@@ -22,7 +22,8 @@ from forgather_mem.callbacks import (
 )
 from forgather_mem.callbacks.memory_alert import Alert
 from forgather_mem.telemetry.records import Moment, Sample
-from tests.callbacks.test_built_ins import SETTINGS, TextTrainer, built_ins
+from tests.callbacks.common import of_training
+from tests.callbacks.test_built_ins import SETTINGS, TextTrainer
 from tests.training import Bigrams, make_trainer
 
 DISTRIBUTED = {"ddp_backend": "gloo", "dataloader_pin_memory": False, "disable_tqdm": True}
@@ -70,7 +71,7 @@ if __name__ == "__main__":
     trainer = make_trainer(
         folder,
         [
-            *built_ins(),
+            *of_training(),
             SimpleGarbageCollector(collect_freq_step=2, verbose=True),
             TBMemoryLogger(rank_steps=2),
             JsonMemoryLogger(),

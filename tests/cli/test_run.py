@@ -9,13 +9,38 @@ from forgather_mem.cli.command import Arguments, command_of
 from forgather_mem.cli.parser import CommandParser
 from forgather_mem.cli.run import add_arguments
 from forgather_mem.errors import UsageError
-from tests.launch.commands import RUN, run
+from forgather_mem.launch.parent import _environment
+from forgather_mem.telemetry import run_session
+from tests.launch.commands import ROOT, RUN, run
 
 
 def asked(*words: str) -> Arguments:
     parser = CommandParser("forgather-mem run", "")
     add_arguments(parser)
     return Arguments(parser.parse(words))
+
+
+# What the waiting parent itself needs, before or after the command
+OF_THE_PARENT = {"report", "fail_on", "baseline", "update_baseline", "max_peaks", "advice_s"}
+
+
+def test_each_option_reaches_who_needs_it_and_is_explained() -> None:
+    parser = CommandParser("forgather-mem run", "")
+    add_arguments(parser)
+    options = {one.dest: one for one in parser._actions if one.dest not in ("help", "command")}
+    assert Arguments.__annotations__.keys() == {*options, "command"}
+    assert options.keys() - run_session.OPTIONS.keys() == OF_THE_PARENT, (
+        "what a training needs is in `run_session.OPTIONS`, what the parent alone needs is named here"
+    )
+    docs = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    assert [one.option_strings for one in options.values() if one.option_strings[0] not in docs] == []
+    asked = Arguments(dict.fromkeys(options, "x"))
+    assert _environment(asked, None).items() >= dict.fromkeys(run_session.OPTIONS.values(), "x").items()
+    code = {path: path.read_text(encoding="utf-8") for path in (ROOT / "forgather_mem").rglob("*.py")}
+    names = [name for name, value in vars(run_session).items() if value in run_session.OPTIONS.values()]
+    assert [name for name in names if not any(f"run_session.{name}" in text for text in code.values())] == []
+    for option in OF_THE_PARENT:
+        assert any(f"arguments.{option}" in text for text in code.values()), option
 
 
 @pytest.mark.parametrize(
@@ -72,18 +97,8 @@ def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").touch()
     words = ["--template", "mine.yaml", "--set=lr=1", "--set", "run=a=b", "--allow", "mine", "--report", "r.json"]
-    words += [
-        "--plan",
-        "--fail-on",
-        "leak",
-        "--max-peak",
-        "host=8GiB",
-        "--max-peak=gpu0=1GiB",
-        "--",
-        "train.py",
-        "--set",
-        "x",
-    ]
+    words += ["--plan", "--fail-on", "leak", "--max-peak", "host=8GiB", "--max-peak=gpu0=1GiB", "--"]
+    words += ["train.py", "--set", "x"]
     assert vars(asked(*words)) == {
         "template": str(tmp_path / "mine.yaml"),  # the command may change its folder
         "settings": ["lr=1", "run=a=b"],

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 
 from forgather_mem.engine.run import Run
-from forgather_mem.engine.schedule import (
-    PACE,
-    EventSchedule,
-    OverheadMeter,
-    schedules_of,
-)
+from forgather_mem.engine.schedule import PACE, EventSchedule, OverheadMeter, schedules_of
 from forgather_mem.probes import HostProbe
 from forgather_mem.sinks import Capture
 from forgather_mem.system.peak_windows import host_peaks

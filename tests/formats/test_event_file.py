@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forgather_mem.formats.event_file import (
-    EventFile,
-    crc32c,
-    frame,
-    payloads,
-)
+from forgather_mem.formats.event_file import EventFile, crc32c, frame, payloads
 
 
 def framed(payload: bytes) -> bytes:

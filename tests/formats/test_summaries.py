@@ -5,9 +5,7 @@ from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, Summary
 
-from forgather_mem.formats.summaries import (
-    ScalarRecord,
-)
+from forgather_mem.formats.summaries import ScalarRecord
 
 
 @settings(deadline=None)

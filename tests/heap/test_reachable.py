@@ -1,6 +1,5 @@
 """What is near the user's variables, and what it is called there."""
 
-import functools
 import gc
 from collections import OrderedDict
 from typing import Any
@@ -18,11 +17,6 @@ from forgather_mem.heap.reachable import ReachableGraph
 CACHE: dict[int, Any] = {}
 
 pytestmark = pytest.mark.alone(forked=True)
-
-
-@functools.lru_cache(maxsize=50)
-def bounded(number: int) -> torch.Tensor:
-    return torch.zeros(1000)
 
 
 class Holder:
@@ -145,62 +139,6 @@ def test_rows_of_a_large_tensor_are_told_from_small_ones() -> None:
     (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(100, 100)[0]))
     assert top.kind == "view"
     assert top.bytes_per_step == pytest.approx(40_000, rel=0.05)
-
-
-def test_a_bounded_cache_says_where_it_will_stop() -> None:
-    (top, *_) = suspects_after(lambda step: bounded(step))
-    assert top.held_by is not None
-    assert top.held_by.endswith(".bounded")
-    assert top.bounded is not None
-    assert "50 at most" in top.bounded
-
-
-def test_a_tensor_that_is_made_longer_is_suspected() -> None:
-    holder: Any = Holder()
-    holder.seen = torch.zeros(1)
-
-    def grow(step: int) -> None:
-        holder.seen = torch.cat([holder.seen, torch.zeros(2000)])
-
-    (top, *_) = suspects_after(grow)
-    assert (top.kind, top.held_by) == ("size", "Holder.seen")
-    assert top.bytes_per_step == pytest.approx(8000, rel=0.1)
-
-
-def test_a_sum_too_long_to_be_followed_to_its_beginning_is_suspected() -> None:
-    holder: Any = Holder()
-    weight = torch.ones(3, requires_grad=True)
-    holder.total = weight.sum()
-    for _ in range(30_000):
-        holder.total = holder.total + weight.sum()
-
-    def grow(step: int) -> None:
-        holder.total = holder.total + weight.sum()
-
-    assert any((one.kind, one.held_by) == ("graph", "Holder.total") for one in suspects_after(grow))
-
-
-def test_losses_of_one_step_reach_back_to_no_other() -> None:
-    holder: Any = Holder()
-    weight = torch.ones(3, requires_grad=True)
-    holder.last = weight.sum()
-
-    def grow(step: int) -> None:
-        holder.last = (weight * step).sum().exp()
-
-    assert not any(one.kind == "graph" for one in suspects_after(grow))
-
-
-def test_a_list_made_anew_at_every_step_is_suspected() -> None:
-    holder = Holder()
-    holder.kept = [b"begin"]
-
-    def grow(step: int) -> None:
-        holder.kept = [*holder.kept, bytes(5000)]
-
-    (top, *_) = suspects_after(grow)
-    assert top.held_by == "Holder.kept"
-    assert top.bytes_per_step == pytest.approx(5000, rel=0.1)
 
 
 def test_storages_that_pieces_share_count_once() -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import fields
 from pathlib import Path
 
 from forgather_mem.cli.command import Command
@@ -12,9 +13,15 @@ from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.run_dir import read_run
 from forgather_mem.telemetry import run_session
+from forgather_mem.telemetry.report_part import RunHeader
 from tests.launch.commands import JUDGED, python, watched
 from tests.launch.processes import Waiting
 from tests.launch.scripts import script
+
+OF_A_TRAINING = {
+    "rank", "world_size", "versions", "limit_bytes", "limit_kind", "step", "started_with", "startup", "folder",
+    "event_folder", "micro_batches", "is_observed", "counts_passes", "plan", "extra",
+}  # fmt: skip
 
 
 def test_without_a_step_it_says_so(folder: Path) -> None:
@@ -60,6 +67,10 @@ def test_it_keeps_the_first_the_last_and_the_highest_size(tmp_path: Path) -> Non
     sampler.end(Ended(0, 1.0, 0))
     ring = read_ring(tmp_path / run_session.WAITING_RING)
     assert (ring.header["pid"], ring.header["script"], ring.header["argv"]) == (process.pid, "grows.py", ["-x"])
+    assert 0 < ring.header["started_s"] - ring.header["process_started_s"] < 60
+    assert {one.name for one in fields(RunHeader)} - ring.header.keys() == OF_A_TRAINING, (
+        "`process_header` has a fact of any process; what only a training knows is named here"
+    )
     assert ring.state.end == "finished"
     peak_bytes = ring.samples[-1].values["host/rss_peak_bytes"]
     assert 2**25 - 2**20 <= peak_bytes - sampler.first_bytes < 2**25 + 2**23

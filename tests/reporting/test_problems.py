@@ -4,16 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.reporting.report_fixtures import (
-    all_well,
-    gib,
-    killed,
-    killed_by,
-    leaking,
-    out_of_memory,
-    report_of,
-    text_of,
-)
+from tests.reporting.report_fixtures import all_well, gib, killed, killed_by, leaking, out_of_memory, report_of, text_of
 
 
 @pytest.mark.parametrize(

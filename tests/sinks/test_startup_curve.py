@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.engine.facts import process_started_s, startup_of
+from forgather_mem.engine.facts import header_of, startup_of
 from forgather_mem.formats.ring_writer import RingWriter
 from forgather_mem.page.readings import read_readings
 from forgather_mem.system.process_start import process_age_s
@@ -30,7 +30,7 @@ def looked_at(folder: Path, pid: int, *sizes: int) -> None:
 
 
 def told() -> dict[str, Any]:
-    began_s = process_started_s()
+    began_s = header_of(None).process_started_s
     return {"process_started_s": began_s, "startup": startup_of(began_s)}
 
 

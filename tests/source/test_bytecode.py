@@ -5,11 +5,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from forgather_mem.source.bytecode import (
-    is_in_loop,
-    makes_iterator,
-    uses_again,
-)
+from forgather_mem.source.bytecode import is_in_loop, makes_iterator, uses_again
 
 
 def here() -> tuple[CodeType, int]:

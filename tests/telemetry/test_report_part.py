@@ -1,4 +1,4 @@
-"""A run that ends and the same run that is killed have the same facts in their reports: a new one has one place."""
+"""However a run ends, its report has the same facts: a new one has one place."""
 
 import json
 import os
@@ -32,6 +32,10 @@ with loop.train(), loop.epoch():
             optimizer.step()
     if sys.argv[1] == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if sys.argv[1] == "interrupted":
+        raise KeyboardInterrupt
+    if sys.argv[1] == "oom":
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 """
 pytestmark = pytest.mark.alone(forked=True)
 # What only the end tells, and what is of one process or one moment
@@ -39,63 +43,64 @@ OF_THE_END = {"end", "exit_code", "wall_s", "startup_s", "folder", "event_folder
 OF_THE_HOST_AT_THE_END = {"allocated_end_bytes", "rss_end_bytes"}
 
 
+Reports = dict[str, dict[str, Any]]
+CODES = {"finished": 0, "killed": -signal.SIGKILL, "interrupted": 1, "oom": 1}
+
+
 def reported(folder: Path, how: str, roll_up_records: int = 4096) -> dict[str, Any]:
     folder.mkdir()
     (folder / "loop.py").write_text(SCRIPT)
     code, _, said = Forked(Path("loop.py"), [how, str(roll_up_records)], folder, os.environ).wait()
-    assert code == (-signal.SIGKILL if how == "killed" else 0), said
+    assert code == CODES[how], said
     return read_run(folder)
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+def each(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     folder = tmp_path_factory.mktemp("same")
-    return reported(folder / "finished", "finished"), reported(folder / "killed", "killed")
+    return {how: reported(folder / how, how) for how in CODES}
 
 
-def test_each_fact_of_the_run_is_in_both_reports(both: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    finished, killed = both
-    assert (finished["run"]["end"], killed["run"]["end"]) == ("finished", "killed")
-    assert finished["run"]["argv"] == ["finished"]
-    assert killed["run"]["argv"] == ["killed"]
-    facts = [{name: value for name, value in one["run"].items() if name not in OF_THE_END} for one in both]
-    assert facts[0] == facts[1]
-    assert facts[0]["host"] == os.uname().nodename
-    assert (facts[0]["rank"], facts[0]["world_size"]) == (0, 3)
-    assert facts[0]["settings"]["arguments.optim"] == "sgd"
-    assert {"python", "torch", "forgather_mem"} <= facts[0]["versions"].keys()
+@pytest.mark.parametrize("how", CODES)
+def test_each_fact_of_the_run_is_in_its_report(how: str, each: Reports) -> None:
+    finished, report = each["finished"], each[how]
+    assert (report["run"]["end"], report["run"]["argv"]) == (how, [how])
+    facts, found = (
+        {name: one["run"].get(name) for name in finished["run"].keys() - OF_THE_END} for one in (finished, report)
+    )
+    assert found == facts
+    assert facts["host"] == os.uname().nodename
+    assert (facts["rank"], facts["world_size"]) == (0, 3)
+    assert facts["settings"]["arguments.optim"] == "sgd"
+    assert {"python", "torch", "forgather_mem"} <= facts["versions"].keys()
     for name in ("limit_bytes", "limit_kind"):
-        assert finished["host"][name] == killed["host"][name] != 0
-    assert finished["host"].keys() - OF_THE_HOST_AT_THE_END == killed["host"].keys() - OF_THE_HOST_AT_THE_END
-    assert finished["steps"] == killed["steps"] == 6
-    assert finished.keys() ^ killed.keys() <= {"killed", "first_failure"}
+        assert finished["host"][name] == report["host"][name] != 0
+    assert finished["host"].keys() - OF_THE_HOST_AT_THE_END == report["host"].keys() - OF_THE_HOST_AT_THE_END
+    assert finished["steps"] == report["steps"] == 6
+    assert finished.keys() ^ report.keys() <= {"killed", "first_failure", "oom"}
 
 
-def test_from_a_roll_up_on_a_killed_run_has_them_too(
-    tmp_path: Path, both: tuple[dict[str, Any], dict[str, Any]]
-) -> None:
+def test_from_a_roll_up_on_a_killed_run_has_them_too(tmp_path: Path, each: Reports) -> None:
     killed = reported(tmp_path / "killed", "killed", 2)
     (log,) = (tmp_path / "killed").rglob("memory.rank0.jsonl")
     assert log.read_bytes().count(b'{"type":"roll-up"') > 1
-    facts = [{name: one["run"][name] for name in one["run"].keys() - OF_THE_END} for one in (killed, both[1])]
+    facts = [{name: one["run"][name] for name in one["run"].keys() - OF_THE_END} for one in (killed, each["killed"])]
     assert facts[0] == facts[1]
-    assert killed["steps"] == both[1]["steps"]
-    assert killed["host"].keys() == both[1]["host"].keys()
+    assert killed["steps"] == each["killed"]["steps"]
+    assert killed["host"].keys() == each["killed"]["host"].keys()
 
 
 @pytest.mark.parametrize("name", ["folder", "event_folder"])
-def test_each_names_its_own_places(name: str, both: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    places = [Path(one["run"][name]) for one in both]
+def test_each_names_its_own_places(name: str, each: Reports) -> None:
+    places = [Path(one["run"][name]) for one in each.values()]
     assert all(place.is_absolute() and place.is_dir() for place in places)
-    assert {"finished", "killed"} <= {part for place in places for part in place.parts}
+    assert each.keys() <= {part for place in places for part in place.parts}
 
 
-def test_what_the_header_has_is_in_the_log_and_in_the_black_box(
-    tmp_path: Path, both: tuple[dict[str, Any], dict[str, Any]]
-) -> None:
+def test_what_the_header_has_is_in_the_log_and_in_the_black_box(tmp_path: Path, each: Reports) -> None:
     from forgather_mem.formats.ring import read_ring
 
-    folder = Path(both[1]["run"]["folder"])
+    folder = Path(each["killed"]["run"]["folder"])
     with (folder / "memory.rank0.jsonl").open() as log:
         header = json.loads(log.readline())
     in_the_ring = read_ring(folder / "ring.rank0").header

@@ -1,6 +1,7 @@
 """The report's classes: the same as JSON Schema, there and back without loss, and nothing breaks what reads them."""
 
 import json
+import re
 import runpy
 from collections.abc import Mapping
 from dataclasses import fields
@@ -60,6 +61,15 @@ def filled(kind: Any) -> Any:
 def test_the_committed_schema_is_what_the_classes_give() -> None:
     text = runpy.run_path(str(FILE.parent / "generate_report_schema.py"))["text"]
     assert FILE.read_text(encoding="utf-8") == text(), "run: python docs/generate_report_schema.py"
+
+
+@pytest.mark.parametrize(("part", "above"), [(RunReport, ""), (Training, "run.")])
+def test_each_key_has_a_row_in_the_docs(part: type[ReportPart], above: str) -> None:
+    page = (FILE.parent / "report.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| key \| what it is \|\n(.*?)\n\n", page, re.MULTILINE | re.DOTALL)
+    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith(f"| `{above}")]
+    named = {name.removeprefix(above).partition(".")[0] for cell in cells for name in re.findall(r"`([\w.]+)", cell)}
+    assert keys_of(part).keys() - named == set()
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)

@@ -1,7 +1,7 @@
 """Everything that can be found out about a construction without building anybody's objects, values included.
 
-The only objects made are our own callbacks and their parts, whose constructors check their arguments and do nothing
-else; they are dropped again.
+The only objects made are plain values, and our own callbacks and their parts, whose constructors check their
+arguments and do nothing else; they are dropped again.
 """
 
 from __future__ import annotations
@@ -54,21 +54,22 @@ class _Search:
         self._resolver = resolver
         self._builder = Builder(resolver, {}, {})
         self._found: list[TemplateError] = []
-        self._ours: list[CallNode] = []
         self._unbuildable: set[int] = set()  # by id of the node
         self._users: dict[int, list[Node]] = {}  # the nodes that have a node among their parts, by its id
 
     def run(self, roots: Sequence[Value]) -> list[TemplateError]:
         with self._builder.clock:
             names: set[str] = set()
+            nodes = []
             for node in self._resolver.reached(roots):
+                nodes.append(node)
                 if max(len(self._found), len(names)) >= MAX_NAMES:
                     return self._found
                 if isinstance(node, CallNode):
                     names.add(node.constructor)
                 if not self._look_at(node):
                     return self._found
-            self._try_ours()
+            self._try(nodes)
         return self._found
 
     def _look_at(self, node: Node) -> bool:
@@ -104,17 +105,20 @@ class _Search:
             if name in accepted and (problem := accepted[name].problem(value)):
                 raise self._resolver.error(node, f"{name} of {node.constructor} {problem[0]}", name, problem[1])
         is_ours = isinstance(callee.function, type) and f"{callee.function.__module__}.".startswith(_OURS)
-        if is_ours and not is_file(node) and node.kind in ("singleton", "factory"):
-            self._ours.append(node)
-        elif not callee.is_value or node.kind == "meta":
+        is_tried = is_ours and not is_file(node) and node.kind in ("singleton", "factory")
+        if not is_tried and (not callee.is_value or node.kind == "meta"):
             self._unbuildable.add(id(node))
 
-    def _try_ours(self) -> None:
-        """Build those of our classes that need nothing else, inner ones first: what contains one that fails is left."""
+    def _try(self, nodes: Sequence[Node]) -> None:
+        """Build what is ours, values included, and needs nothing else, inner ones first.
+
+        What contains one that fails is left, and what is built for each use is built with who uses it.
+        """
         self._spread(list(self._unbuildable))
         failed: dict[str, TemplateError] = {}  # what several contain fails in each of them alike
-        for node in reversed(self._ours):
-            if id(node) in self._unbuildable:
+        for node in reversed(nodes):
+            users = self._users.get(id(node), ()) if node.per_use else ()
+            if id(node) in self._unbuildable or any(id(user) not in self._unbuildable for user in users):
                 continue
             try:
                 self._builder.value(node)

@@ -10,14 +10,9 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
-from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, newest, place_bytes, usual_bytes
-from forgather_mem.diagnose.leaks.suspects import (
-    MAX_SUSPECTS,
-    Suspect,
-    cycle_suspects,
-    made_suspects,
-    suspect_of,
-)
+from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, usual_bytes
+from forgather_mem.diagnose.leaks.suspects import MAX_SUSPECTS, Suspect, cycle_suspects, made_suspects, suspect_of
+from forgather_mem.heap.containers import CONTAINERS, newest
 from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import deep_bytes, has_graph, keeps_frames, runs_workers
 from forgather_mem.heap.reachable import ReachableGraph
@@ -131,7 +126,8 @@ class CloserLook:
         """Look for what has grown in the whole heap, and from there for who holds it; whether anything was found."""
         grown = self._unreached.grown(walk, max(4, steps / 2)) if self._unreached is not None else []
         for thing, then in grown[: LOOK.most_unreached]:
-            each = usual_bytes([deep_bytes(item, set(), set()) for item in newest(thing, 3)]) + place_bytes(thing)
+            each = usual_bytes([deep_bytes(item, set(), set()) for item in newest(thing, 3)])
+            each += CONTAINERS[type(thing)].place_bytes
             is_much = (len(thing) - then) * each >= LOOK.held_frac * rate * steps
             if is_much and lead_to(thing, walk, {id(grown), *map(id, grown)}):
                 self._look.add(thing, then)

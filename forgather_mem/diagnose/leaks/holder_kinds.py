@@ -13,14 +13,16 @@ from types import FunctionType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
+from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import array_bytes, big_bytes, deep_bytes, inside, is_tensor
-from forgather_mem.heap.owner_paths import LRU_CACHE
 from forgather_mem.system.installed import installed
 
 if TYPE_CHECKING:
     import torch
 
 tracemalloc = installed("tracemalloc")
+# The attribute that has the items, by the module of the class `Queue`
+_ITEMS_OF_QUEUE = {"queue": "queue", "asyncio.queues": "_queue", "multiprocessing.queues": "_buffer"}
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
 
 
@@ -81,8 +83,12 @@ _KINDS = (
         holder=lambda held: ".state" in held.path and any(c.__name__ == "Optimizer" for c in type(held.owner).__mro__),
         cure="remove parameters you no longer use: optimizer.state.pop(parameter), and from param_groups"),
     HolderKind(name="queue",
-        holder=lambda held: isinstance(held.owner, queue.Queue) and held.path.endswith(".queue"),
+        holder=lambda held: queue_module(held) in ("queue", "multiprocessing.queues"),
         cure="drain it, or bound it with maxsize: then put() waits, and put_nowait() raises Full"),
+    HolderKind(name="asyncio queue", holder=lambda held: queue_module(held) == "asyncio.queues",
+        cure="drain it, or bound it with maxsize: then `await put()` waits, and put_nowait() raises QueueFull"),
+    HolderKind(name="simple queue", holder=lambda held: issubclass(type(held.container), queue.SimpleQueue),
+        cure="drain it; a SimpleQueue has no limit, queue.Queue(maxsize=...) has: then put() waits"),
     HolderKind(name="open contexts",
         holder=lambda held: held.path.endswith("ExitStack._exit_callbacks"),
         cure="these contexts are entered and never left: close() the stack, or use `with`"),
@@ -122,6 +128,12 @@ _KINDS = (
         "gc.freeze() before the loader is made saves the collector's part only"),
 )  # fmt: skip
 KINDS = {kind.name: kind for kind in _KINDS}
+
+
+def queue_module(held: Held) -> str | None:
+    """The module of the queue whose items have grown; None for what is in no queue."""
+    modules = (base.__module__ for base in type(held.owner).__mro__ if base.__name__ == "Queue")
+    return next((module for module in modules if held.path.endswith(f".{_ITEMS_OF_QUEUE.get(module)}")), None)
 
 
 def kind_of(held: Held) -> HolderKind:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import queue
 from collections import deque
 from collections.abc import Sequence
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.allocation_window import Line
-from forgather_mem.diagnose.leaks.holder_kinds import Held, HolderKind
+from forgather_mem.diagnose.leaks.holder_kinds import Held, HolderKind, queue_module
+from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import inside, is_tensor
-from forgather_mem.heap.owner_paths import LRU_CACHE
 from forgather_mem.source.container_code import adding_lines, calling_lines
 from forgather_mem.source.source_lines import line_of_code, user_files
 from forgather_mem.source.syntax import Named
@@ -57,8 +56,8 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
         return HolderBound(f"{path} is replaced by a longer one at each step, as where batches get longer")
     if one.bound is not None:
         return HolderBound(f"{path} holds {one.bound:,} at most", one.bound)
-    if isinstance(owner, queue.Queue) and owner.maxsize > 0 and path.endswith(".queue"):
-        return HolderBound(f"{path} holds {owner.maxsize:,} at most", owner.maxsize)
+    if queue_module(held) and (most := getattr(owner, "maxsize", 0)) > 0:
+        return HolderBound(f"{path} holds {most:,} at most", most)
     rows = _rows(owner)
     if rows is not None and one.kind == "items" and one.count < rows and _is_keyed_by_row(container, rows):
         return HolderBound(f"{path} holds one entry for each of {rows:,} rows at most", rows)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import statistics
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-from forgather_mem.errors import ours
 from forgather_mem.heap.autograd import number_of, reaches_back
+from forgather_mem.heap.containers import CONTAINERS, container_kind, length_of, newest
 from forgather_mem.heap.object_size import (
     CONTAINER,
     NOT_ASKED,
@@ -23,7 +22,6 @@ from forgather_mem.heap.object_size import (
     is_tensor,
     largest_held,
 )
-from forgather_mem.heap.owner_paths import LRU_CACHE
 from forgather_mem.heap.reachable import MANY, ReachableGraph
 from forgather_mem.probes.tensors import storages_of
 
@@ -150,12 +148,15 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     for position, node in enumerate(walk.nodes):
         then = before.lengths.get(_as_number(id(node), type(node)))  # an id may have been reused
         now = length_of(node) if then is not None else None
-        if then is not None and type(walk.nodes[walk.parent(position)]) is LRU_CACHE:
+        above = CONTAINERS.get(type(walk.nodes[walk.parent(position)])) if then is not None else None
+        if above is not None and above.has_parts:
             continue  # the cache itself is told
         if then is not None and now is not None and now > then:
             samples, each = _usual_items(node, now - then, steps, known, counted)
-            each += place_bytes(node)
-            found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, bound_of(node)))
+            row = container_kind(type(node))
+            assert row is not None  # it has a length
+            each += row.place_bytes
+            found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, row.bound(node)))
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _LIMITS.big_bytes:
@@ -195,7 +196,7 @@ def _rebuilt(before: Look, walk: ReachableGraph, steps: int, counted: set[tuple[
         if id(node) in before.known or (kind is not tuple and length_of(node) is None):
             continue
         then = before.below.get(_as_number(walk.above(position), kind), 0)
-        more = len(node) - then if kind is not LRU_CACHE else 0
+        more = len(node) - then if issubclass(kind, Sized) else 0
         if then and more >= max(4, steps / 2) and not walk.is_namespace(position):
             samples = newest(node, _LIMITS.samples)
             each = usual_bytes([deep_bytes(sample, before.known, counted) for sample in samples])
@@ -243,34 +244,6 @@ def usual_bytes(sizes: list[float]) -> float:
     return statistics.fmean(some if 2 * len(some) > len(sizes) else sizes) if sizes else 0.0
 
 
-def place_bytes(container: object) -> int:
-    """What a container takes for each of its items, about."""
-    return 8 if type(container) in (list, deque) else 100
-
-
-def length_of(node: Any) -> int | None:
-    """The number of items in a container; None for anything else."""
-    kind = type(node)
-    if issubclass(kind, dict | list | set | deque):
-        try:
-            return len(node)
-        except ours(Exception):  # somebody's own __len__
-            return None
-    if kind is LRU_CACHE:
-        return int(node.cache_info().currsize)
-    return None
-
-
-def bound_of(node: object) -> int | None:
-    """The maximum number of items; None if unlimited."""
-    if type(node) is LRU_CACHE:
-        maximum = node.cache_info().maxsize
-        return None if maximum is None else int(maximum)
-    if isinstance(node, deque):
-        return node.maxlen
-    return None
-
-
 def _storage(tensor: Any) -> object:
     return next(iter(storages_of(tensor)), None)
 
@@ -289,21 +262,3 @@ def _new_items(node: Any, count: int, known: set[int]) -> list[object]:
         if count <= len(new) < len(node):  # numbers and strings are not tracked
             return new[-count:]
     return newest(node, count)
-
-
-def newest(node: Any, count: int) -> list[object]:
-    """The items added last, as far as the container has an order."""
-    if type(node) is LRU_CACHE:
-        held = [thing for thing in gc.get_referents(node) if not isinstance(thing, type)]
-        size = node.cache_info().currsize
-        if bound_of(node) is not None:  # keys and results alternate, oldest first
-            return held[: 2 * size][-2 * count :]
-        caches = [thing for thing in held if type(thing) is dict and len(thing) == size]
-        return [pair for cache in caches[:1] for pair in itertools.islice(reversed(cache.items()), count)]
-    if issubclass(type(node), dict):
-        keys = list(itertools.islice(reversed(node), count))
-        # The values of a weak dictionary are references
-        return [(key, dict.get(node, key)) for key in keys]
-    if issubclass(type(node), list | deque | tuple):
-        return list(itertools.islice(reversed(node), count))
-    return list(itertools.islice(iter(node), count))

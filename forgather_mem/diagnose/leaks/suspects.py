@@ -17,22 +17,14 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
     recorder,
     signature_of,
 )
-from forgather_mem.diagnose.leaks.holder_lines import (
-    bound_of_holder,
-    line_of_function,
-    lines_of_holder,
-)
+from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_function, lines_of_holder
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
+from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.holder_names import module_names, names_of, slot_names
 from forgather_mem.heap.object_size import deep_bytes, inside, is_tensor, runs_workers
-from forgather_mem.heap.owner_paths import LRU_CACHE, attributes_of, has_attributes, write_path
+from forgather_mem.heap.owner_paths import attributes_of, has_attributes, write_path
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.source.source_lines import (
-    is_user_class,
-    is_user_file,
-    line_name,
-    source_line,
-)
+from forgather_mem.source.source_lines import is_user_class, is_user_file, line_name, source_line
 from forgather_mem.telemetry.report import LeakSuspect
 from forgather_mem.telemetry.report_schema import keys_of
 

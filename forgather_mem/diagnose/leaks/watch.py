@@ -278,7 +278,7 @@ def _count_again(suspects: list[Suspect]) -> None:
     counted = [one for one in suspects if one.count and one.bytes is not None]
     if not counted:
         return
-    from forgather_mem.diagnose.leaks.snapshot import length_of
+    from forgather_mem.heap.containers import length_of
     from forgather_mem.heap.reachable import ReachableGraph
 
     keys = {one.key for one in counted}

@@ -126,8 +126,8 @@ NEVER = (
     ValueError, Warning,
 )  # fmt: skip
 
-_SIZE = r"([\d.,]+) ?(bytes|[KMGT]i?B)"
-_BYTES = r"([\d,]+)(?: bytes)?()"
+# Of every number, whether its library writes "1.5 MiB" or plain bytes: then without a unit.
+_SIZE = r"(\d[\d.,]*)(?: ?(bytes|[KMGT]i?B))?"
 
 
 def _numbers(*patterns: str) -> tuple[re.Pattern[str], ...]:
@@ -143,12 +143,12 @@ NUMBERS = {
         rf"Requested\s*: {_SIZE}",
         rf"while trying to allocate {_SIZE}",
         rf"[Oo]ut of memory (?:allocating|to allocate) {_SIZE}",
-        rf"PT_DEVMEM Allocation failed for size::{_BYTES}",
-        rf"(?:m|re)alloc of size {_BYTES}",
-        rf"shared memory segment \S+ \(size {_BYTES}\)",
-        rf"failed to extend \S+ to {_BYTES}",
-        rf"Failed to CUDA (?:calloc(?: async)?|malloc|host alloc) {_BYTES}",
-        rf"failed to alloc {_BYTES} on host",
+        rf"PT_DEVMEM Allocation failed for size::{_SIZE}",
+        rf"(?:m|re)alloc of size {_SIZE}",
+        rf"shared memory segment \S+ \(size {_SIZE}\)",
+        rf"failed to extend \S+ to {_SIZE}",
+        rf"Failed to CUDA (?:calloc(?: async)?|malloc|host alloc) {_SIZE}",
+        rf"failed to alloc {_SIZE} on host",
     ),
     "free_bytes": _numbers(
         rf"of which {_SIZE} is free",

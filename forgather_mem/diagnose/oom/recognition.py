@@ -196,7 +196,7 @@ def _number(name: str, text: str) -> int | None:
     for pattern in NUMBERS[name]:
         match = pattern.search(text)
         if match:
-            return _bytes(*match.groups())
+            return _bytes(*match.groups(""))
     return None
 
 

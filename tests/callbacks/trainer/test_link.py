@@ -5,10 +5,7 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
-from forgather_mem.callbacks import (
-    MemoryCallback,
-    SimpleGarbageCollector,
-)
+from forgather_mem.callbacks import MemoryCallback, SimpleGarbageCollector
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.phase_notes import PhaseNotes

@@ -71,6 +71,7 @@ def test_a_value_for_a_users_class_is_compared_and_nothing_of_it_is_built(users)
         "a: !singleton:forgather_mem:Above {name: host/rss, limit: 1}",
         "a: !singleton:forgather_mem.callbacks:SimpleGarbageCollector {collect_freq_epoch: -1}",
         "a: !partial:forgather_mem.callbacks:TBMemoryLogger []\nb: !factory:forgather_mem:Every {steps: 1, at: never}",
+        "a: !singleton:set [[[1], 2]]",
         "a: [{b: !singleton:forgather_mem.callbacks:TBMemoryLogger {metrics: [no/such]}}]",
         "a: !singleton:forgather_mem:Rule {when: !singleton:forgather_mem:Every {steps: !call:int [x]}, do: []}",
     ],

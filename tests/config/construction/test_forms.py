@@ -1,4 +1,7 @@
-"""Each form of a value that has a tag: what it builds, empty, of one item, of a line `[a]`, and of a block."""
+"""Each form of a value that has a tag: what it builds, empty, of one item, a line `[a]`, a block, and of a list.
+
+What `load` refuses, `check` finds.
+"""
 
 import pytest
 
@@ -8,25 +11,39 @@ from forgather_mem.errors import TemplateError
 
 BLOCK = "x: !{tag}\n    [a]\n    {item}\ny: 1"
 EMPTY, ONE_ITEM, LINE = "x: !{tag}", "x: !{tag}\n    {item}", "x: !{tag}\n    [a]\ny: 1"
-# Empty, of one item, of the line `[a]`, and where that line opens a block, as it does before what is not a sequence.
+OF_A_LIST = "x: !{tag}\n    {item_of_list}"
+# Empty, of one item, of the line `[a]`, and where that line opens a block, as it does before what is not a sequence;
+# last of one that is a list, which can not be hashed.
 BUILT: dict[str, tuple[object, ...]] = {
-    "list": ([], [1], ["a"], [1]),
-    "tuple": ((), (1,), ("a",), (1,)),
-    "dict": ({}, {"name": "v"}, {}, {"name": "v"}),
-    "dlist": ([], ["v"], [], ["v"]),
-    "var": (None, 7, None, 7),
+    "list": ([], [1], ["a"], [1], [["a"]]),
+    "tuple": ((), (1,), ("a",), (1,), (["a"],)),
+    "dict": ({}, {"name": "v"}, {}, {"name": "v"}, {"name": ["a"]}),
+    "dlist": ([], ["v"], [], ["v"], [["a"]]),
+    "var": (None, 7, None, 7, None),
 }
-REFUSED = dict.fromkeys([("var", 0), ("var", 2)], "does not say which variable")
+REFUSED = dict.fromkeys([("var", 0), ("var", 2), ("var", 4)], "does not say which variable")
 
 
 @pytest.mark.parametrize("tag", FORMS)
-@pytest.mark.parametrize("number", range(4), ids=["empty", "one item", "line", "block"])
+@pytest.mark.parametrize("number", range(5), ids=["empty", "one item", "line", "block", "of a list"])
 def test_each_form_is_built_however_it_is_written(tag: str, number: int) -> None:
-    text = (EMPTY, ONE_ITEM, LINE, BLOCK)[number].format(tag=tag, item="- 1" if tag in SEQUENCES else "name: v")
+    item, item_of_list = ("- 1", "- [a]") if tag in SEQUENCES else ("name: v", "name: [a]")
+    text = (EMPTY, ONE_ITEM, LINE, BLOCK, OF_A_LIST)[number].format(tag=tag, item=item, item_of_list=item_of_list)
     built, refused = BUILT[tag][number], REFUSED.get((tag, number))
     if refused is not None:
         with pytest.raises(TemplateError, match=refused):
-            ConfigEnvironment().load_from_string(text)
+            loaded(text)
         return
-    found = ConfigEnvironment().load_from_string(text).construct(context_vars={"v": 7})["x"]
+    found = loaded(text)
     assert (found, type(found)) == (built, type(built))
+
+
+def loaded(text: str) -> object:
+    config = ConfigEnvironment().load_from_string(text)
+    checked = [str(error) for error in config.misfits(context_vars={"v": 7})]
+    if not checked:
+        return config.construct(context_vars={"v": 7})["x"]
+    with pytest.raises(TemplateError) as refused:
+        config.construct(context_vars={"v": 7})
+    assert checked == [str(refused.value)]
+    raise refused.value

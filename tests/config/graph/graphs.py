@@ -2,16 +2,7 @@
 
 import pytest
 
-from forgather_mem.config.graph.nodes import (
-    NO_DEFAULT,
-    CallNode,
-    DictNode,
-    Graph,
-    ListNode,
-    Node,
-    VarNode,
-    edges,
-)
+from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, Graph, ListNode, Node, VarNode, edges
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.source.rendered import Rendered

@@ -1,46 +1,72 @@
 """What has grown between two looks, and by how much."""
 
 import functools
-from collections import deque
+from typing import Any
 
-from forgather_mem.diagnose.leaks.snapshot import bound_of, length_of, newest
+import pytest
+import torch
 
+from tests.heap.test_reachable import Holder, suspects_after
 
-def test_lengths_are_of_containers_only() -> None:
-    assert [length_of(thing) for thing in ([1, 2], {1: 2}, deque([1]), "text", 5)] == [2, 1, 1, None, None]
-
-
-@functools.lru_cache(maxsize=7)
-def cached(number: int) -> bytes:
-    return bytes(number)
+pytestmark = pytest.mark.alone(forked=True)
 
 
-@functools.cache
-def cached_for_ever(number: int) -> bytes:
-    return bytes(number)
+@functools.lru_cache(maxsize=50)
+def bounded(number: int) -> torch.Tensor:
+    return torch.zeros(1000)
 
 
-def test_what_a_container_can_not_exceed_is_its_bound() -> None:
-    assert [bound_of(thing) for thing in (cached, deque(maxlen=5), cached_for_ever, deque(), [1])] == [
-        7, 5, None, None, None,
-    ]  # fmt: skip
+def test_a_bounded_cache_says_where_it_will_stop() -> None:
+    (top, *_) = suspects_after(lambda step: bounded(step))
+    assert top.held_by is not None
+    assert top.held_by.endswith(".bounded")
+    assert top.bounded is not None
+    assert "50 at most" in top.bounded
 
 
-def test_the_newest_items_are_those_that_were_added_last() -> None:
-    assert newest([1, 2, 3], 2) == [3, 2]
-    assert newest(deque([1, 2, 3]), 1) == [3]
-    assert newest({"a": 1, "b": 2}, 1) == [("b", 2)]
-    assert newest({5}, 3) == [5]
-    for number in range(4):
-        cached(number)
-        cached_for_ever(number)
-    assert cached(3) in newest(cached, 1)
-    assert newest(cached_for_ever, 2) == [(3, bytes(3)), (2, bytes(2))], "with their keys"
+def test_a_tensor_that_is_made_longer_is_suspected() -> None:
+    holder: Any = Holder()
+    holder.seen = torch.zeros(1)
+
+    def grow(step: int) -> None:
+        holder.seen = torch.cat([holder.seen, torch.zeros(2000)])
+
+    (top, *_) = suspects_after(grow)
+    assert (top.kind, top.held_by) == ("size", "Holder.seen")
+    assert top.bytes_per_step == pytest.approx(8000, rel=0.1)
 
 
-def test_a_length_of_somebodys_own_that_fails_is_none() -> None:
-    class Broken(list[int]):
-        def __len__(self) -> int:
-            raise RuntimeError
+def test_a_sum_too_long_to_be_followed_to_its_beginning_is_suspected() -> None:
+    holder: Any = Holder()
+    weight = torch.ones(3, requires_grad=True)
+    holder.total = weight.sum()
+    for _ in range(30_000):
+        holder.total = holder.total + weight.sum()
 
-    assert length_of(Broken()) is None
+    def grow(step: int) -> None:
+        holder.total = holder.total + weight.sum()
+
+    assert any((one.kind, one.held_by) == ("graph", "Holder.total") for one in suspects_after(grow))
+
+
+def test_losses_of_one_step_reach_back_to_no_other() -> None:
+    holder: Any = Holder()
+    weight = torch.ones(3, requires_grad=True)
+    holder.last = weight.sum()
+
+    def grow(step: int) -> None:
+        holder.last = (weight * step).sum().exp()
+
+    assert not any(one.kind == "graph" for one in suspects_after(grow))
+
+
+def test_a_list_made_anew_at_every_step_is_suspected() -> None:
+    holder = Holder()
+    holder.kept = [b"begin"]
+
+    def grow(step: int) -> None:
+        holder.kept = [*holder.kept, bytes(5000)]
+
+    (top, *_) = suspects_after(grow)
+    assert top.held_by == "Holder.kept"
+    assert top.bytes_per_step == pytest.approx(5000, rel=0.1)

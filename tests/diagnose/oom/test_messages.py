@@ -30,9 +30,11 @@ def test_each_form_is_that_of_a_message_that_was_met(shape: MessageShape) -> Non
 def test_each_number_stands_in_a_message_that_was_met(name: str, pattern: re.Pattern[str]) -> None:
     found = [match for said in MET if (match := pattern.search(said))]
     assert found
-    for number, unit in (match.groups() for match in found):
-        assert number.strip(".,").replace(".", "").replace(",", "").isdigit()
-        assert unit in ("", "bytes", "KB", "MB", "GB", "KiB", "MiB", "GiB", "TiB")
+    for match in found:
+        assert match[1].strip(".,").replace(".", "").replace(",", "").isdigit()
+        assert match[2] in (None, "bytes", "KB", "MB", "GB", "KiB", "MiB", "GiB", "TiB")
+        other = f"{match.string[: match.start(1)]}1.5 MiB{match.string[max(match.end(1), match.end(2)) :]}"
+        assert pattern.search(other).groups() == ("1.5", "MiB"), "a number is read with its unit"  # type: ignore[union-attr]
 
 
 def test_kinds_that_other_modules_name_are_in_the_table() -> None:

@@ -1,0 +1,91 @@
+"""The kinds of containers whose growth is measured: a new kind is a row of this table."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import sys
+from collections import deque
+from collections.abc import Callable, Reversible
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from forgather_mem.errors import ours
+
+LRU_CACHE = type(functools.lru_cache(len))
+_QUEUE_HAS_A_LIST = sys.version_info < (3, 13)
+
+
+class ContainerKind(NamedTuple):
+    """One kind of container.
+
+    Attributes:
+        length: How many items there are.
+        newest: So many that were added last, as far as there is an order.
+        bound: The maximum number of items; None if unlimited.
+        has_parts: Whether its items may be in a container of its own, which is not told beside it.
+        place_bytes: What it takes for each item, about.
+    """
+
+    length: Callable[..., int]
+    newest: Callable[..., list[object]]
+    bound: Callable[..., int | None] = lambda container: None
+    has_parts: bool = False
+    place_bytes: int = 100
+
+
+def container_kind(kind: type) -> ContainerKind | None:
+    """The row of a class; None for what is no container."""
+    return CONTAINERS.get(kind) or next((row for base, row in CONTAINERS.items() if issubclass(kind, base)), None)
+
+
+def length_of(node: object) -> int | None:
+    """The number of items in a container; None for anything else."""
+    row = container_kind(type(node))
+    try:
+        return None if row is None else row.length(node)
+    except ours(Exception):  # somebody's own __len__
+        return None
+
+
+def newest(node: Any, count: int) -> list[object]:
+    """The items added last to a container or a tuple."""
+    row = container_kind(type(node))
+    return _last(node, count) if row is None else row.newest(node, count)
+
+
+def _last(node: Reversible[object], count: int) -> list[object]:
+    return list(itertools.islice(reversed(node), count))
+
+
+def _last_entries(node: dict[object, object], count: int) -> list[object]:
+    # The values of a weak dictionary are references
+    return [(key, dict.get(node, key)) for key in _last(node, count)]
+
+
+def _last_cached(node: functools._lru_cache_wrapper[object], count: int) -> list[object]:
+    held = [thing for thing in gc.get_referents(node) if not isinstance(thing, type)]
+    size = node.cache_info().currsize
+    if node.cache_info().maxsize is not None:  # keys and results alternate, oldest first
+        return held[: 2 * size][-2 * count :]
+    caches = [thing for thing in held if type(thing) is dict and len(thing) == size]
+    return [pair for cache in caches[:1] for pair in itertools.islice(reversed(cache.items()), count)]
+
+
+def _last_put(node: SimpleQueue[object], count: int) -> list[object]:
+    held = gc.get_referents(node)
+    return _last(held[0] if _QUEUE_HAS_A_LIST else held[: node.qsize()], count)
+
+
+# The first that a class is derived from counts.
+CONTAINERS: dict[type, ContainerKind] = {
+    list: ContainerKind(len, _last, place_bytes=8),
+    dict: ContainerKind(len, _last_entries),
+    set: ContainerKind(len, lambda node, count: list(itertools.islice(iter(node), count))),
+    deque: ContainerKind(len, _last, lambda node: node.maxlen, place_bytes=8),
+    LRU_CACHE: ContainerKind(
+        lambda it: it.cache_info().currsize, _last_cached, lambda it: it.cache_info().maxsize, has_parts=True
+    ),
+    SimpleQueue: ContainerKind(SimpleQueue.qsize, _last_put, has_parts=True, place_bytes=8),
+}

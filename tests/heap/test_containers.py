@@ -1,0 +1,63 @@
+"""Each kind of container: how many items it has, which are new, and its maximum."""
+
+import functools
+import queue
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from forgather_mem.heap.containers import CONTAINERS, LRU_CACHE, container_kind, length_of, newest
+
+
+def bounded_cache() -> Any:
+    return functools.lru_cache(maxsize=7)(bytes)
+
+
+def cache_for_ever() -> Any:
+    return functools.cache(bytes)
+
+
+# An empty one, how an item is added, the item as it is found again, and the bound
+CASES: list[tuple[Callable[[], Any], Callable[[Any, int], object], Callable[[int], object], int | None]] = [
+    (list, list.append, lambda item: item, None),
+    (dict, lambda it, item: it.setdefault(item, -item), lambda item: (item, -item), None),
+    (set, set.add, lambda item: item, None),
+    (deque, deque.append, lambda item: item, None),
+    (lambda: deque(maxlen=5), deque.append, lambda item: item, 5),
+    (bounded_cache, lambda it, item: it(item), bytes, 7),
+    (cache_for_ever, lambda it, item: it(item), lambda item: (item, bytes(item)), None),
+    (queue.SimpleQueue, queue.SimpleQueue.put, lambda item: item, None),
+]
+
+
+@pytest.mark.parametrize(("make", "add", "found", "bound"), CASES)
+def test_its_length_its_bound_and_its_newest_items(make: Any, add: Any, found: Any, bound: int | None) -> None:
+    container = make()
+    for item in range(1000, 1004):
+        add(container, item)
+    row = container_kind(type(container))
+    assert row is not None
+    assert (length_of(container), row.bound(container)) == (4, bound)
+    last = newest(container, 2)
+    assert len(last) == 2 * (1 + (make is bounded_cache)), "keys and results take turns there"
+    assert type(container) is set or found(1003) in last
+    assert found(1000) not in last or type(container) is set
+
+
+def test_each_kind_is_tried() -> None:
+    assert {type(make()) for make, *_ in CASES} == set(CONTAINERS)
+    assert type(bounded_cache()) is LRU_CACHE
+
+
+def test_others_have_no_length() -> None:
+    assert [length_of(thing) for thing in ("text", 5, (1, 2), iter([]))] == [None] * 4
+
+
+def test_a_length_of_somebodys_own_that_fails_is_none() -> None:
+    class Broken(list[int]):
+        def __len__(self) -> int:
+            raise RuntimeError
+
+    assert length_of(Broken()) is None
