@@ -67,6 +67,7 @@ def test_each_fact_of_the_run_is_in_both_reports(both: tuple[dict[str, Any], dic
     for name in ("limit_bytes", "limit_kind"):
         assert finished["host"][name] == killed["host"][name] != 0
     assert finished["host"].keys() - OF_THE_HOST_AT_THE_END == killed["host"].keys() - OF_THE_HOST_AT_THE_END
+    assert all(one["overhead"]["once_bytes"] > 2**16 for one in both), "our modules were imported for it"
     assert finished["steps"] == killed["steps"] == 6
     assert finished.keys() ^ killed.keys() <= {"killed", "first_failure"}
 
@@ -99,7 +100,7 @@ def test_what_the_header_has_is_in_the_log_and_in_the_black_box(
     with (folder / "memory.rank0.jsonl").open() as log:
         header = json.loads(log.readline())
     in_the_ring = read_ring(folder / "ring.rank0").header
-    later = {"event_folder", "folder"}  # is known when the first record is written
+    later = {"event_folder", "folder", "setup_s", "setup_bytes"}  # is known when the first record is written
     assert header.keys() - {"type", "schema"} - later == in_the_ring.keys() - later
     assert {name: header[name] for name in in_the_ring.keys() - later} == {
         name: value for name, value in in_the_ring.items() if name not in later
