@@ -270,7 +270,7 @@ def read_limit(name: str, limit: float | str) -> float:
     (0.9, 2147483648.0)
 
     Raises:
-        ValueError: for anything but a finite number, a fraction above 1, percent of what is no share, or a value below 0.
+        ValueError: for anything but a finite number, a fraction above 1, percent of no share, or a value below 0.
     """
     if isinstance(limit, str) and "%" in limit and not name.endswith("_frac"):
         wanted = "a size such as '2GiB'" if name.endswith("_bytes") else "a number"
