@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.switch import is_switched_off, why_off
 
@@ -132,7 +133,8 @@ def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: An
     if is_switched_off():
         return Attached(trainer, (), options, why_off())
     try:
-        return _attached(trainer, template, options)
+        with PREPARATION:
+            return _attached(trainer, template, options)
     except MemoryError:  # what is left is the training's
         logger.warning("attach: there is no memory left to watch this training")
         return Attached(trainer, (), options, "no memory was left for it")
@@ -190,7 +192,8 @@ def watch(
     from forgather_mem.loops.observed import LOOPS, ObservedLoop
     from forgather_mem.loops.state import default_arguments
 
-    callbacks = [] if is_switched_off() else load_callbacks(template, **options)
+    with PREPARATION:
+        callbacks = [] if is_switched_off() else load_callbacks(template, **options)
     arguments = default_arguments()
     arguments.output_dir = None if output_dir is None else os.fspath(output_dir)
     loop = ObservedLoop(arguments, lambda: callbacks)

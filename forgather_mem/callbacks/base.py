@@ -14,6 +14,7 @@ from forgather_mem.engine.run_of import RUNS, run_of
 from forgather_mem.engine.schedule import EventSchedule, events_of, lasting
 from forgather_mem.errors import check_flags
 from forgather_mem.loops.state import of_transformers
+from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.telemetry.events import EVENTS_THAT_BEGIN_A_RUN
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Objects, Sink
@@ -191,7 +192,8 @@ class RuleCallback(TrainerCallback):
         try:
             run: Run | None = self._run
             if run is None or run.closed or run_of(state) is not run or event == "train_begin":
-                run = self._enter(event, args, state)
+                with PREPARATION:
+                    run = self._enter(event, args, state)
             plan = self._plans.get(event)
             if run is not None:
                 if plan is not None:

@@ -109,7 +109,8 @@ class CommandParser(argparse.ArgumentParser):
         action = self._option_string_actions.get(name)
         if action is None:
             return UsageError(error.message)
-        if isinstance(error.__context__, argparse.ArgumentTypeError):  # from a converter of ours
+        of_ours = isinstance(error.__context__, argparse.ArgumentTypeError)  # from a converter
+        if of_ours or error.message.startswith("not allowed with"):
             return UsageError(f"{name} {error.message}")
         if action.nargs == 0:
             return UsageError(f"{name} takes no value")

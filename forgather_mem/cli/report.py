@@ -22,14 +22,15 @@ def add_arguments(parser: CommandParser) -> None:
         help="A run's folder, or a folder above it (then the newest run), or a TensorBoard folder with mem_* tags. "
         "Default: the current folder.",
     )  # fmt: skip
-    parser.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON (schema 1).")
-    parser.add_argument(
+    shown_as = parser.add_mutually_exclusive_group()
+    shown_as.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON (schema 1).")
+    shown_as.add_argument(
         "--markdown",
         action="store_true",
         help="As Markdown, for an issue: with versions and settings, without folders.",
     )
     parser.add_argument("--html", metavar="FILE", type=Path, help="Write a page with plots to this file.")
-    parser.add_argument(
+    shown_as.add_argument(
         "--serve", action="store_true", help="Serve the page on this machine; it follows running trainings."
     )
     parser.add_argument(

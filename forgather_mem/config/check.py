@@ -38,8 +38,9 @@ class Problem:
         kind: "template": it can't be read, has no targets since a ':' is missing, or its callbacks are none; "block": a
             block that is never printed, or that loses what its parent has; "refused": a name that the policy refuses;
             "misfit": a name that doesn't exist, or arguments that don't fit it; "unbound": a variable without a value;
-            "unused": a value without a variable; "unbuilt": a list, and no other, that has to be asked for by its name;
-            "redeclared": a key given twice in one template, or a null for none. The last two are not mistakes.
+            "unused": a value without a variable; "unbuilt": a list, and no other, that has to be asked for by its name,
+            or a target that was meant to be in the list; "redeclared": a key given twice in one template, or a null for
+            none. The last two are not mistakes.
         error: The message for people, with its location.
     """
 
@@ -82,6 +83,7 @@ def problems_of(
         unused(config, name, variables),
         _without_targets(config),
         no_callbacks(config),
+        _beside(config),
         _redeclared(config),
     )
     return [problem for stage in found for problem in itertools.islice(stage, MAX_NAMES)]
@@ -180,6 +182,23 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
             yield Problem(kind="template", error=where.error(message, hint=hint))
 
 
+def _beside(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
+    """Targets that look as if they were meant to be in the list of callbacks, as a line that is not indented."""
+    if target not in config.targets:
+        return
+    callbacks = config.graph.target(target)
+    keys = callbacks.entries if isinstance(callbacks, DictNode) else {}
+    inside = {id(node) for node in config.reached([target])}
+    for name in config.targets:
+        value, place = config.graph.target(name), config.graph.place_of(name)
+        is_callback = isinstance(value, CallNode) and id(value) not in inside and _may_be_callbacks("", [value])
+        if (value is None and name.strip() in keys) or (is_callback and keys):
+            message = f"{name.strip()!r} is a target of its own here, which changes nothing of {target!r}"
+            yield Problem(
+                kind="unbuilt", error=place.error(message, hint=f"indent it with spaces, as the keys of {target!r}")
+            )
+
+
 def callbacks_of(config: Config, target: str, context_vars: Mapping[str, object] | None) -> list[object]:
     """The callbacks that a target builds, new ones each time.
 
@@ -208,7 +227,7 @@ def _may_be_callbacks(name: str, items: Sequence[Value]) -> bool:
 def results(config: Config) -> str:
     """What comes of a template, in a few words: its callbacks, else its targets."""
     names = [CALLBACKS] if CALLBACKS in config.targets else config.targets
-    return "; ".join(f"{name} = {built_of(config.graph.target(name))}" for name in names[: SHOWN.items])
+    return "; ".join(f"{name} = {built_of(config.graph.target(name))}" for name in names[: SHOWN.items]) or "no targets"
 
 
 def _redeclared(config: Config) -> Iterator[Problem]:
@@ -219,6 +238,8 @@ def _redeclared(config: Config) -> Iterator[Problem]:
         if place.level >= first.level:
             path = paths.of(again.node) if paths and again.node is not None else None
             message = f"{str(again.what)!r} is redeclared, first at {first}; the last one counts"
+            if str(first) == str(place):
+                message = f"{str(again.what)!r} is printed twice: is there a second == super()?"
             yield Problem(kind="redeclared", error=place.error(message, path=path))
     for mark, message in config.graph.vain:
         yield Problem(kind="redeclared", error=config.graph.place(mark).error(message))

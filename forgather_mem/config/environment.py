@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from forgather_mem.config.construction.construct import Construction
 from forgather_mem.config.construction.findings import misfits
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE, Resolver
-from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, Graph, Paths, Value, VarNode, extended
+from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, Graph, Node, Paths, Value, VarNode, extended
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
@@ -338,9 +338,11 @@ class Config:
 
     def names(self, targets: Iterable[str] | None = None) -> list[NameUse]:
         """The names that targets would import, each at its first occurrence."""
-        resolver = self._resolver({})
-        nodes = resolver.reached(self._roots(targets))
-        return resolver.uses(node for node in nodes if isinstance(node, CallNode))
+        return self._resolver({}).uses(node for node in self.reached(targets) if isinstance(node, CallNode))
+
+    def reached(self, targets: Iterable[str] | None = None) -> Iterator[Node]:
+        """Every node that is built for these targets."""
+        return self._resolver({}).reached(self._roots(targets))
 
     def variables(self, targets: Iterable[str] | None = None) -> list[VariableUse]:
         """The variables that targets use, at each occurrence."""
@@ -352,7 +354,7 @@ class Config:
                 extended(paths.of(node) or ""),
                 node.default is not NO_DEFAULT,
             )
-            for node in self._resolver({}).reached(self._roots(targets))
+            for node in self.reached(targets)
             if isinstance(node, VarNode)
         ]
 

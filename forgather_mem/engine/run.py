@@ -30,7 +30,7 @@ from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.system.allocator import ASK
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.process_end import PROCESS_END
-from forgather_mem.system.time_budget import Clocks, OwnTime, backed_off
+from forgather_mem.system.time_budget import PREPARATION, Clocks, backed_off
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import (
     Begins,
@@ -119,8 +119,6 @@ class Run:
             args, state: The trainer's, read once and not kept.
             strict, verdict: As in the constructor.
         """
-        own = OwnTime()
-        began = own.now()
         output_dir = Path(args.output_dir) if getattr(args, "output_dir", None) else None
         header, device = header_of(args, state.global_step), current_device()
         header = replace(header, started_with=sizes_now(), startup=startup_of(header.process_started_s))
@@ -128,8 +126,6 @@ class Run:
         run = cls(facts, state.global_step, output_dir=output_dir, device=device, strict=strict, verdict=verdict)
         run.summary.begin(run.step, dict(header.started_with))
         PROCESS_END.ask(run.process_ends, run.forget)
-        run.recorder.own.add(began)
-        own.close()
         return run
 
     @property
@@ -164,6 +160,8 @@ class Run:
         if events and "://" not in events:  # it may be read from another working directory
             events = os.path.abspath(events)
         folder = os.path.abspath(self._folder) if self._folder else known.folder
+        spent_s, grown_bytes = PREPARATION.take()
+        known = replace(known, setup_s=known.setup_s + spent_s, setup_bytes=known.setup_bytes + grown_bytes)
         self.facts.header = replace(known, folder=folder, event_folder=events)
         return self.facts.header
 
@@ -217,7 +215,6 @@ class Run:
         Returns:
             One plan for each event that it handles.
         """
-        began = self.recorder.own.now()
         self.members[id(member)] = {}  # it takes part from now on
         for sink in sinks:
             self.fence.call(type(sink).__name__, self.sinks.add, sink, self)
@@ -227,7 +224,6 @@ class Run:
         if self.recorder.meter is None and self.paced:
             self.recorder.meter = OverheadMeter()
         assign_writer(plans, self.members.values())
-        self.recorder.own.add(began)
         return plans
 
     # ---- events ----

@@ -94,7 +94,14 @@ class TrainingFinder:
         if not self._waits_for and self in sys.meta_path:
             sys.meta_path.remove(self)
         if meet is not None:
-            FailureGuard().call("run", meet)
+            FailureGuard().call("run", _prepare, meet)
+
+
+def _prepare(meet: Callable[[], object]) -> None:
+    from forgather_mem.system.time_budget import PREPARATION
+
+    with PREPARATION:
+        meet()
 
 
 def _meet_forgather() -> None:

@@ -312,11 +312,13 @@ def plan_before_training(trainers: type) -> None:
 
     @functools.wraps(original)
     def train(trainer: Any, *arguments: object, **keywords: object) -> object:
+        from forgather_mem.system.time_budget import PREPARATION
         from forgather_mem.telemetry.guard import FailureGuard
 
         if trainer not in met:
             met[trainer] = True
-            FailureGuard().call("plan", _plan_and_print, trainer)
+            with PREPARATION:
+                FailureGuard().call("plan", _plan_and_print, trainer)
         try:
             return original(trainer, *arguments, **keywords)
         except BaseException as error:

@@ -232,12 +232,14 @@ def _overhead(summary: RunSummary, wall_s: float) -> Overhead:
     """What watching costs in each step in steady state, and once; without the actions that free memory."""
     acting_s = sum(row.time_s for row in summary.told.ledger)
     reading_s = max(0.0, summary.steady_self_s - acting_s)
+    seconds = summary.self_s + summary.facts.header.setup_s
     return Overhead(
-        seconds=summary.self_s,
-        share_of_run=summary.self_s / wall_s if wall_s > 0 else 0.0,
+        seconds=seconds,
+        share_of_run=seconds / wall_s if wall_s > 0 else 0.0,
         share_of_step=reading_s / summary.steady_s if summary.steady_s > 0 else 0.0,
         step_s=reading_s / summary.steady_steps if summary.steady_steps else 0.0,
-        once_s=max(0.0, summary.self_s - reading_s - acting_s) if summary.steady_steps else summary.self_s,
+        once_s=max(0.0, seconds - reading_s - acting_s) if summary.steady_steps else seconds,
+        once_bytes=summary.facts.header.setup_bytes,
         backed_off=tuple(
             BackedOff(what=finding.data["what"], text=finding.text)
             for finding in summary.findings

@@ -107,10 +107,10 @@ def own_sentence(report: RunReport) -> str:
     watching_s = ours.seconds - sum(row.time_s for row in report.ledger)
     if watching_s < 0:
         return f"at most {format_duration(ours.seconds)}, most of it what stands in CLEAN-UP"
-    text = format_duration(watching_s)
-    if ours.step_s:
-        of = f" of {format_duration(ours.step_s / ours.share_of_step)}" if ours.share_of_step else ""
-        text = f"{format_duration(ours.step_s)} in each step{of}, {format_duration(ours.once_s)} once"
+    once = f"{format_duration(ours.once_s if ours.step_s else watching_s)}"
+    once += f" and {format_bytes(ours.once_bytes)}" if ours.once_bytes else ""
+    of = f" of {format_duration(ours.step_s / ours.share_of_step)}" if ours.share_of_step else ""
+    text = f"{format_duration(ours.step_s)} in each step{of}, {once} once" if ours.step_s else once
     wall_s = report.run.wall_s
     return text + (f"; {format_share(watching_s / wall_s)} of the run" if wall_s >= _COSTS.share_s else "")
 

@@ -1,4 +1,4 @@
-"""A time budget for expensive readings: decides when one may be taken again.
+"""What our own code takes, and a time budget for expensive readings: it decides when one may be taken again.
 
 `engine.schedule.OverheadMeter` is the other controller: it weighs all of our code against the steps and stretches whole
 rules, in numbers of steps, where this spaces one reading in seconds. The governor's `Budget` weighs collections, which
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 from forgather_mem.errors import ours
-from forgather_mem.system.procfs import KernelFile
+from forgather_mem.system.procfs import KernelFile, own_memory
 from forgather_mem.telemetry.records import Finding, RunInfo
 from forgather_mem.units import format_duration, format_share
 
@@ -179,3 +179,55 @@ class OwnTime:
             return int(self._file.read(128).split()[1]) / 1e9
         except ours(OSError, ValueError, IndexError):
             return 0.0
+
+
+class Preparation:
+    """What preparing to watch takes in this process: imports, plans, what is read and set up before a first step.
+
+    It sums what its blocks take: the time as in `OwnTime`, and resident memory. A block inside another is part of it.
+
+    >>> preparation = Preparation()
+    >>> with preparation:
+    ...     with preparation:
+    ...         held = bytes(range(256)) * 2**17
+    >>> preparation.take()[1] >> 25, preparation.take()
+    (1, (0.0, 0))
+    """
+
+    def __init__(self) -> None:
+        self._own: OwnTime | None = None  # of the outermost block
+        self._depth = self._before_bytes = self._resident_bytes = 0
+        self._began: Clocks = 0.0, 0.0
+        self._spent_s = 0.0
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._own, self._before_bytes = OwnTime(), _resident_bytes()
+            self._began = self._own.now()
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._own is not None:
+            self._own.add(self._began)
+            self._own.close()
+            self._spent_s += self._own.spent_s
+            self._resident_bytes += _resident_bytes() - self._before_bytes
+
+    def take(self) -> tuple[float, int]:
+        """Seconds and bytes since the last call."""
+        taken = self._spent_s, max(0, self._resident_bytes)
+        self._spent_s, self._resident_bytes = 0.0, 0
+        return taken
+
+
+# A single instance, since what is imported is the process's
+PREPARATION = Preparation()
+
+
+def _resident_bytes() -> int:
+    """0 where no file can be opened, which is no reason not to watch."""
+    try:
+        return own_memory().resident_bytes
+    except ours(OSError, ValueError):
+        return 0

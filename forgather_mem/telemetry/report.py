@@ -310,7 +310,8 @@ class Overhead(ReportPart):
     share_of_run: float = 0.0
     share_of_step: float = field(default=0.0, metadata=ADDED)
     step_s: float = field(default=0.0, metadata=ADDED)  # in each step
-    once_s: float = field(default=0.0, metadata=ADDED)  # at the start, between steps, and at the end
+    once_s: float = field(default=0.0, metadata=ADDED)  # before the first step, between steps, and at the end
+    once_bytes: int = field(default=0, metadata=ADDED)  # by so much resident memory rose before the first step
     backed_off: tuple[BackedOff, ...] = field(default=(), metadata=ADDED)
     rank: Rank | None = field(default=None, metadata=RARE)
 

@@ -270,10 +270,11 @@ def read_limit(name: str, limit: float | str) -> float:
     (0.9, 2147483648.0)
 
     Raises:
-        ValueError: for anything but a finite number, a fraction above 1, a share of a size, or a value below 0.
+        ValueError: for anything but a finite number, a fraction above 1, percent of no share, or a value below 0.
     """
-    if isinstance(limit, str) and "%" in limit and name.endswith("_bytes"):
-        raise ValueError(f"limit {limit!r} of {name!r}: that is a size, no share; write one such as '2GiB'")
+    if isinstance(limit, str) and "%" in limit and not name.endswith("_frac"):
+        wanted = "a size such as '2GiB'" if name.endswith("_bytes") else "a number"
+        raise ValueError(f"limit {limit!r} of {name!r}: that is no share; write {wanted}")
     if isinstance(limit, str):
         value = parse_share(limit) if "%" in limit or not name.endswith("_bytes") else float(parse_bytes(limit))
     elif isinstance(limit, bool) or not isinstance(limit, int | float):

@@ -1,5 +1,6 @@
 """What cleaning up and watching cost, in sentences."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,9 +62,10 @@ def test_a_short_run_has_no_shares() -> None:
     summary = cpu_run()
     summary.facts.wall_s = 1.2
     summary.self_s, summary.steady_self_s, summary.steady_s, summary.steady_steps = 0.3, 0.01, 1.0, 50
+    summary.facts.header = replace(summary.facts.header, setup_s=0.1, setup_bytes=5 * MIB)
     report = built(summary)
-    assert (report["overhead"]["step_s"], report["overhead"]["once_s"]) == pytest.approx((0.0002, 0.29))
-    assert "OWN COST  0.2 ms in each step of 20.0 ms, 290.0 ms once\n" in text_of(report)
+    assert (report["overhead"]["step_s"], report["overhead"]["once_s"]) == pytest.approx((0.0002, 0.39))
+    assert "OWN COST  0.2 ms in each step of 20.0 ms, 390.0 ms and 5.0 MiB once\n" in text_of(report)
 
 
 def test_what_watching_took_is_not_told_where_freeing_memory_took_longer_by_the_clock() -> None:

@@ -76,6 +76,7 @@ def test_each_fact_of_the_run_is_in_its_report(how: str, each: Reports) -> None:
     for name in ("limit_bytes", "limit_kind"):
         assert finished["host"][name] == report["host"][name] != 0
     assert finished["host"].keys() - OF_THE_HOST_AT_THE_END == report["host"].keys() - OF_THE_HOST_AT_THE_END
+    assert report["overhead"]["once_bytes"] > 2**16, "our modules were imported for it"
     assert finished["steps"] == report["steps"] == 6
     assert finished.keys() ^ report.keys() <= {"killed", "first_failure", "oom"}
 
@@ -104,7 +105,7 @@ def test_what_the_header_has_is_in_the_log_and_in_the_black_box(tmp_path: Path, 
     with (folder / "memory.rank0.jsonl").open() as log:
         header = json.loads(log.readline())
     in_the_ring = read_ring(folder / "ring.rank0").header
-    later = {"event_folder", "folder"}  # is known when the first record is written
+    later = {"event_folder", "folder", "setup_s", "setup_bytes"}  # is known when the first record is written
     assert header.keys() - {"type", "schema"} - later == in_the_ring.keys() - later
     assert {name: header[name] for name in in_the_ring.keys() - later} == {
         name: value for name, value in in_the_ring.items() if name not in later

@@ -22,8 +22,9 @@ _HAS_KEY = re.compile(r":(?:\s|$)")
 _BLANK = re.compile(r"\s*(?:#|$)")
 _WORD = re.compile(r"\s*([^\W\d][\w.-]{0,99})(?=\s|$)")
 _OPENS = re.compile(r"(?::|^\s*-)(?:\s+[!&]\S+)*\s*(?:#.*)?$")  # what follows in the next line is its value
-_NEARLY = re.compile(r"\s*(?:=+>?|-+|<+|>+)\s*((super\(\)|(?:extends|include|if|for|set|block|end\w+)\b).*)")
+_NEARLY = re.compile(r"\s*(?:=+>?|-+|<+|>+|(?=super))\s*((super\(\)|(?:extends|include|if|for|set|block|end\w+)\b).*)")
 _NO_TAG = re.compile(rf".{{0,200}}:\s+((?:{'|'.join((*CALLS, *FORMS))}):\S.{{0,200}})")
+_NO_SPACE = re.compile(r"\s*([\w.-]{1,100}:)(?!//)[^\s:]\S{0,200}\s*$")
 _OF_LINES = {  # what the parser says of a line as a whole, and what then may be meant
     "did not find expected key": r"\s*-\s+(\S.{0,100})",
     "did not find expected '-' indicator": r"\s*[\w.-]+:\s+(\S.{0,100})",
@@ -77,6 +78,10 @@ def _nearly(lines: Sequence[str], number: int) -> _Mistake | None:
         if statement := _NEARLY.match(lines[at]):
             meant = ("== " if statement[2] == "super()" else "-- ") + statement[1]
             return _Mistake(at, "this line is no statement", f"did you mean {meant!r}?")
+        if key := _NO_SPACE.match(lines[at]):
+            return _Mistake(
+                at, "this line of a mapping is not of the form 'key: value'", f"a space is missing after {key[1]!r}"
+            )
         if at < number and (tag := _NO_TAG.match(lines[at])):
             return _Mistake(at, "nothing can stand below a text", f"did you mean '!{tag[1]}'?")
     return None
@@ -106,6 +111,10 @@ def _misplaced(lines: Sequence[str], number: int, problem: str) -> _Mistake | No
     if problem in _OF_LINES and levels and own not in levels:
         near = min(levels, key=lambda level: abs(level - own))
         return _Mistake(number, f"this line is indented by {own}, its neighbours by {near}", f"indent it by {near}")
+    first = next(at for at, line in enumerate(lines) if not _BLANK.match(line))
+    if "<document start>" in problem and indent_of(lines[first]) > own:
+        message = f"this first line is indented by {indent_of(lines[first])}, what stands below by {own}"
+        return _Mistake(first, message, "in a block, == super() comes first")
     meant = re.match(_OF_LINES.get(problem, "(?!)"), lines[number])
     if meant and problem.endswith("key"):
         return _Mistake(number, "an item stands among keys", f"give it a key of its own: my_name: {meant[1]}")
@@ -128,7 +137,7 @@ def _as_the_parser_says(error: yaml.MarkedYAMLError, at: yaml.Mark) -> _Mistake:
     said = ", ".join(str(part) for part in (error.context, error.problem) if part)
     if "scanning a tag" in said:
         return _Mistake(at.line, said, "a tag is letters, digits and -_.:/@ and ends at a space", at.column)
-    if "end of stream" in said:
+    if re.search("end of stream|expected ',' or", said):
         at = error.context_mark or at
     return _Mistake(at.line, said, "what begins here is not closed" if at is error.context_mark else None, at.column)
 

@@ -19,6 +19,9 @@ from forgather_mem.errors import TemplateError, did_you_mean
 _QUOTED = re.compile(r"(?:got|named|tag|block|unexpected) '([^']+)'")
 _CHARACTER = re.compile(r"unexpected char ((\"'\"|'\"')|.+) at \d+")
 _UNCLOSED_TAG = re.compile(r"needs to be closed is '(\w+)'")
+_UNKNOWN_TAG = re.compile(r"unknown tag '(?!end|el)(\w+)'")
+_UNQUOTED = re.compile(r"\s*(\S+ (?:extends|include)) ([\w.-]+/[\w./-]+|[\w.-]+\.yaml)\s*$")
+_CURLY = re.compile("[\u2018\u2019\u201c\u201d]")
 _UNCLOSED = "is this quote closed on its line?"
 _LIMITS = "the limits are those of forgather_mem.config.limits.Limits; only code can raise them"
 _FUNCTIONS = {"root": "", "macro": "in a macro"}
@@ -38,12 +41,9 @@ def explain(error: Exception, compiler: Compiler) -> TemplateError:
     if isinstance(error, TemplateSyntaxError) or job.compiling is not None:
         source = job.compiling or job.loads[-1].source
         line = getattr(error, "lineno", None) if isinstance(error, TemplateSyntaxError) else None
-        if unclosed := _UNCLOSED_TAG.search(str(error)):
-            line, message, hint = (
-                _opened(source, unclosed[1]),
-                f"{unclosed[1]!r} has no end",
-                f"add -- end{unclosed[1]}",
-            )
+        if (unclosed := _UNCLOSED_TAG.search(str(error))) and not _UNKNOWN_TAG.search(str(error)):
+            line = _opened(source, unclosed[1])
+            message, hint = f"{unclosed[1]!r} has no end", f"add -- end{unclosed[1]}"
         return _at(source, _begun(source, line or 1), error, message, hint, job.chain(source.key))
     frames = list(_frames(error, job))
     if not frames:
@@ -73,6 +73,8 @@ def _at(source: Source, line: int, error: Exception, message: str, hint: str | N
     text = source.lines[line - 1] if 0 < line <= len(source.lines) else ""
     if text.lstrip().startswith("#"):
         hint = "Jinja reads YAML's comments, too: begin this one with ##"
+    elif name := _UNQUOTED.match(text):
+        hint = f'write the name in quotes: {name[1]} "{name[2]}"'
     place = source.place(line, _column(text, error), ", ".join(chain) or None)
     return place.error(message, hint=hint)
 
@@ -96,9 +98,10 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
     if isinstance(error, MissingName):
         return text.rstrip("."), _near_name(error, compiler)
     if isinstance(error, TemplateSyntaxError):
-        message = (error.message or text).rstrip(".")
+        message = (error.message or text).partition(". Jinja was looking")[0].rstrip(".")
         if unexpected := _CHARACTER.fullmatch(message):
-            return f"unexpected character {unexpected[1]}", _UNCLOSED if unexpected[2] else None
+            straight = "use straight quotes" if _CURLY.search(unexpected[1]) else None
+            return f"unexpected character {unexpected[1]}", _UNCLOSED if unexpected[2] else straight
         return message[:1].lower() + message[1:], _near_word(message, compiler)
     if isinstance(error, LimitPassed | OutOfTime):
         return text, _repeated(compiler.job) or _LIMITS
@@ -129,7 +132,7 @@ def _near_name(error: MissingName, compiler: Compiler) -> str | None:
         return did_you_mean(error.name, error.known) or f"there is: {', '.join(sorted(error.known)[:12]) or 'nothing'}"
     known = {*compiler.globals, *compiler.variables}
     for load in compiler.job.loads:
-        known |= compiler.outline(load.source).names
+        known |= compiler.outline(load.source).names.keys()
     near = did_you_mean(error.name, known - {error.name})
     return near or f"give it as a variable: load(..., {error.name}=...) or --set {error.name}=..."
 
@@ -137,8 +140,9 @@ def _near_name(error: MissingName, compiler: Compiler) -> str | None:
 def _near_word(message: str, compiler: Compiler) -> str | None:
     if end := re.search(r"unknown tag 'end(\w+)'", message):
         return f"no -- {end[1]} is open here"
-    if tag := re.search(r"unknown tag '(\w+)'", message):
-        return did_you_mean(tag[1], [name[6:] for name in dir(Parser) if name.startswith("parse_")])
+    if tag := _UNKNOWN_TAG.search(message):
+        known = [name[6:] for name in dir(Parser) if name.startswith("parse_")]
+        return did_you_mean(tag[1], known) or "a comment begins with ##"
     if "no parent block" in message:
         return 'a template that extends another says so in its first line: -- extends "NAME"'
     if bracket := re.search(r"unexpected '.+', expected '([])}])'", message):

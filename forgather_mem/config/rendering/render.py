@@ -192,13 +192,16 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
     """The blocks of the render in progress that no parent has and that nothing prints with `self.name()`.
 
     Jinja silently drops such a block, so a misspelt name has no effect. A name close to one of the parents' names is
-    therefore an error; any other is only reported (templates in the wild have such leftovers).
+    therefore an error; any other is only reported (templates in the wild have such leftovers). A variable that nothing
+    reads is reported if its name is close to one that is read.
 
     Raises:
         TemplateError: for the first of them that looks misspelt, or for a line outside of all blocks.
     """
     job = compiler.job
-    used = {name for load in job.loads for name in compiler.outline(load.source).used_blocks}
+    outlines = [compiler.outline(load.source) for load in job.loads]
+    used = {name for outline in outlines for name in outline.used_blocks}
+    mentioned = {name for outline in outlines for name in outline.mentioned}
     unknown = []
     for key, parent in job.parents.items():
         child = job.first[key].source
@@ -211,7 +214,7 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
         chain = ", ".join(job.chain(key)) or None
         if outline.outside is not None:
             place = child.place(outline.outside, chain=chain)
-            meant = re.fullmatch(r"\[(\w+)!*|(\w+)!*\]", (place.source_line or "").strip())
+            meant = re.fullmatch(r"\[(\w+)!*\]?:?|(\w+)!*\]:?", (place.source_line or "").strip())
             blocks = f"write it in one of the blocks: {', '.join(sorted(known)[:20])}"
             hint = f"did you mean '[{meant[1] or meant[2]}]'?" if meant else blocks
             raise place.error("this line stands outside of every block and is never rendered", hint=hint)
@@ -226,6 +229,10 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
             if near:
                 raise error
             unknown.append(error)
+        for name, line in outline.names.items():
+            if name not in mentioned and (near := nearest(name, mentioned, _MISSPELT)):
+                message = f"no template uses the variable {name!r}, which is set here"
+                unknown.append(child.place(line, chain=chain).error(message, hint=f"did you mean {near!r}?"))
     return tuple(unknown)
 
 

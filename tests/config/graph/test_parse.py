@@ -53,7 +53,7 @@ def test_the_pure_parser_gives_the_same_graph(monkeypatch):
     expected = [graph(text) for text in texts[:2]]
     monkeypatch.setattr("forgather_mem.config.graph.parse._Loader", yaml.SafeLoader)
     assert all(map(build_the_same, [graph(text) for text in texts[:2]], expected))
-    assert refused("a: [1\nb: 2").line == 2
+    assert refused("a: [1\nb: 2").line == 1
 
 
 # Laws

@@ -8,7 +8,7 @@ from tests.config.graph.graphs import refused
 @pytest.mark.parametrize(
     ("text", "line", "column", "said"),
     [
-        ("a: [1\nb: 2", 2, 2, "not valid YAML"),
+        ("a: [1\nb: 2", 1, 4, "not valid YAML"),
         ("a: 1\nb: c: d", 2, 5, "not valid YAML"),
         ("a: \x07", 1, 4, "U+0007"),
         ("a: 1\nb: \ud800", 2, 4, "U+D800"),
@@ -49,7 +49,7 @@ def test_a_line_that_lacks_a_colon_is_the_one_that_is_shown(text, line, word):
 @pytest.mark.parametrize(
     ("text", "line"),
     [("a: b: c\n", 1), ("a:\n  b: some text\n    more\n    c: 3\n", 4), ("x:\n  - a\n  - b\n    c: 3\n", 4),
-     ("a: 'lr'\n  b: 1", 2), ("a: [x\nb: 1\nc: 2", 2), ("a: \"x y\nb: 1\n", 1)],
+     ("a: 'lr'\n  b: 1", 2), ("a: [x\nb: 1\nc: 2", 1), ("a: \"x y\nb: 1\n", 1)],
 )  # fmt: skip
 def test_no_colon_is_asked_for_where_something_else_is_wrong(text, line):
     error = refused(text)
