@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.allocation_window import Line
 from forgather_mem.diagnose.leaks.holder_kinds import Held, HolderKind
-from forgather_mem.heap.object_size import inside, is_tensor
+from forgather_mem.heap.object_size import inside, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import LRU_CACHE
 from forgather_mem.source.container_code import adding_lines, calling_lines
 from forgather_mem.source.source_lines import line_of_code, user_files
@@ -37,8 +37,7 @@ def lines_of_holder(held: Held, kind: HolderKind, names: Sequence[Named]) -> lis
         beside = calling_lines(kind.made_by, [file for file, _ in own])
         return beside or calling_lines(kind.made_by, user_files()) or own
     is_list = issubclass(type(container), list | deque)
-    assigned = kind.name in ("chain", "graph") or one.kind == "size"
-    every = (adding_lines(named, is_list, assigned=assigned) for named in names)
+    every = (adding_lines(named, is_list, assigned=one.kind != "items") for named in names)
     return next(filter(None, every), [])
 
 
@@ -59,6 +58,10 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
         return HolderBound(f"{path} holds {one.bound:,} at most", one.bound)
     if isinstance(owner, queue.Queue) and owner.maxsize > 0 and path.endswith(".queue"):
         return HolderBound(f"{path} holds {owner.maxsize:,} at most", owner.maxsize)
+    if is_torch(owner, "optim", "Optimizer") and container is owner.state:  # type: ignore[attr-defined]
+        parameters = sum(len(group["params"]) for group in owner.param_groups)  # type: ignore[attr-defined]
+        if one.count < parameters:  # those that learn from some step on
+            return HolderBound(f"{path} holds one entry for each of {parameters:,} parameters at most", parameters)
     rows = _rows(owner)
     if rows is not None and one.kind == "items" and one.count < rows and _is_keyed_by_row(container, rows):
         return HolderBound(f"{path} holds one entry for each of {rows:,} rows at most", rows)
