@@ -70,8 +70,8 @@ class AllocationWindow:
         before, self._alive, self.ran = self._alive, Counter(), Counter()
         total, self._total = self._total, 0
         self.largest.clear()
-        sizes: Counter[Any] = Counter()
-        largest: Counter[Any] = Counter()
+        sizes: Counter[object] = Counter()
+        largest: Counter[object] = Counter()
         # Its tuples: of many small objects few places are left, and `statistics` makes three objects of each block
         for _, size, place, *_ in tracemalloc.take_snapshot().traces._traces:
             sizes[place] += size

@@ -286,10 +286,9 @@ def _count_again(suspects: list[Suspect], step: int) -> None:
 
     keys = {one.key for one in counted}
     walk = ReachableGraph.walk()  # the collector does not show what is frozen, nor the walk what has no name
-    there: dict[int, object] = {}
-    for nodes in (lambda: walk.nodes, gc.get_objects):
-        if len(there) < len(keys):  # else the heap is not asked: it has 400,000 objects
-            there |= {id(node): node for node in nodes() if id(node) in keys}
+    there = {id(node): node for node in walk.nodes if id(node) in keys}
+    if len(there) < len(keys):  # only then: the heap has 400,000 objects
+        there |= {id(node): node for node in gc.get_objects() if id(node) in keys}
     walk.forget()
     for one in counted:
         length = length_of(there.get(one.key))
