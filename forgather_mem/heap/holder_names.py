@@ -8,7 +8,7 @@ from types import CodeType, FunctionType
 from forgather_mem.heap.owner_paths import attributes_of, frame_name, has_attributes, variable_of
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.frame_variables import running_frames
-from forgather_mem.source.source_lines import is_user_class, is_user_file
+from forgather_mem.source.source_lines import is_user_class, is_user_file, user_files
 from forgather_mem.source.syntax import Named, class_regions, function_regions, module_regions, tree_of
 
 
@@ -82,11 +82,12 @@ def _attribute(instance: object, held: object) -> str | None:
 def module_names(module: str, namespace: dict[str, object], held: object, *, item: bool) -> list[Named]:
     """The names of a value that is a variable of this module, or of an item of it."""
     name = next((name for name, value in list(namespace.items()) if value is held), None)
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    tree = tree_of(file) if is_user_file(file) else None
-    if name is None or tree is None:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    files = [file] if file else user_files()  # of a notebook any cell
+    trees = [(tree, file) for file in files if is_user_file(file) and (tree := tree_of(file)) is not None]
+    if name is None or not trees:
         return []
-    regions = tuple(module_regions(tree, file))
+    regions = tuple(region for tree, file in trees for region in module_regions(tree, file))
     return [Named(name=name, attribute=False, item=item, regions=regions, of_module=True)]
 
 

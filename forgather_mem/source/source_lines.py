@@ -57,8 +57,7 @@ def is_user_class(cls: type) -> bool:
 
 def line_name(file: str, line: int) -> str:
     """A line in the usual notation, its file with the folders of its package; of a notebook "In[15], line 3"."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    cell = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
+    cell = _cells().get(file)
     return f"{short_file(file)}:{line}" if cell is None else f"In[{cell}], line {line}"
 
 
@@ -109,9 +108,15 @@ def user_modules(num_modules: int) -> tuple[str, ...]:
 
 
 def user_files() -> list[str]:
-    """The files of the user's modules."""
+    """The files of the user's modules, and the cells of a notebook."""
     files = [getattr(sys.modules.get(name), "__file__", None) for name in user_modules(len(sys.modules))]
-    return [str(file) for file in files if file]
+    return [*(str(file) for file in files if file), *_cells()]
+
+
+def _cells() -> dict[str, int]:
+    """The number of each cell of a notebook that has run, by the file that Python knows it as."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(getattr(shell, "compile", None), "_filename_map", {})
 
 
 def line_of_code(code: CodeType) -> tuple[str, int] | None:

@@ -80,7 +80,7 @@ def test_a_storage_counts_once_over_many_pieces() -> None:
 @pytest.mark.parametrize(
     ("make", "num_bytes"),
     [
-        (lambda: [float(number) for number in range(20_000)], 20_000 * 32),
+        (lambda: [float(number) for number in range(20_000)], 20_000 * (8 + 32)),
         (
             lambda: {number: [0.5 * number] for number in range(1_000, 9_000)},
             sys.getsizeof(dict.fromkeys(range(8_000))) + 8_000 * (28 + 64 + 24),

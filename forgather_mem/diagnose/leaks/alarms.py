@@ -68,6 +68,7 @@ def _since_then(points: Sequence[Point], step: int) -> str:
         return "it has been given back since"
     edges = edges_of(after, 16)
     level = min(size for _, size in edges[-(len(edges) // 8 + 1) :])
+    level -= LEAK.suspect_frac * (level - edges[0][1])  # some noise is no growth
     flat = next(at for at, size in edges if size >= level)
     if flat <= (after[0][0] + 3 * after[-1][0]) / 4:
         return f"it has not grown since step {flat:,}"

@@ -7,7 +7,6 @@ allocates is not, but the Python object of each tensor is, so that a tensor has 
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
 import os
 import sys
@@ -22,13 +21,12 @@ from forgather_mem.probes.tensors import storages_of
 from forgather_mem.source.source_lines import OURS, is_user_file
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.installed import installed
-from forgather_mem.units import KIB, MIB
+from forgather_mem.units import MIB
 
 tracemalloc = installed("tracemalloc")
 
 Line = tuple[str, int]
 _MOST_BYTES = 16 * MIB  # of memory of its own
-_LARGE_BYTES = 4 * KIB  # a page: of a smaller block nobody asks for the line by its size
 # https://github.com/python/cpython/issues/128679: until then `tracemalloc.stop()` frees what a thread without the GIL
 # may be using, such as a thread of C++ that calls into Python.
 _FIXED = ((3, 12, 9), (3, 13, 2))
@@ -39,7 +37,7 @@ class AllocationWindow:
 
     Attributes:
         made: By how many bytes what each line made has grown between the last two readings, as the user's innermost.
-        largest: The largest single block of each, if it is of 4 KiB or more.
+        largest: The largest single block of each.
         ran: Bytes by each line of the user's that led to them.
         total: The same of all that was made, whoever has called for it.
         saw_all: Whether that is all that was handed out: it was open at the last reading, too.
@@ -72,13 +70,15 @@ class AllocationWindow:
         before, self._alive, self.ran = self._alive, Counter(), Counter()
         total, self._total = self._total, 0
         self.largest.clear()
-        snapshot = tracemalloc.take_snapshot()
-        for made in snapshot.statistics("traceback"):  # of many small objects few places are left
-            self._add(made.traceback, made.size)
-        for trace in snapshot.traces:
-            if trace.size >= _LARGE_BYTES:
-                for line in itertools.islice(_users(trace.traceback), 1):
-                    self.largest[line] = max(self.largest[line], trace.size)
+        sizes: Counter[object] = Counter()
+        largest: Counter[object] = Counter()
+        # Its tuples: of many small objects few places are left, and `statistics` makes three objects of each block
+        for _, size, place, *_ in tracemalloc.take_snapshot().traces._traces:
+            sizes[place] += size
+            largest[place] = max(largest[place], size)
+        for place, size in sizes.items():
+            if (line := self._add(tracemalloc.Traceback(place), size)) is not None:
+                self.largest[line] = max(self.largest[line], largest[place])
         counted: set[object] = set()
         for tensor in filter(is_tensor, young):
             storages = {key: size for key, size in storages_of(tensor) if key not in counted}
@@ -112,12 +112,14 @@ class AllocationWindow:
     def _distance(self, line: Line) -> float:
         return min((line[1] - at for file, at in self.ran if file == line[0] and at <= line[1]), default=math.inf)
 
-    def _add(self, trace: Sequence[Any], size: int) -> None:
+    def _add(self, trace: Sequence[Any], size: int) -> Line | None:
+        """Count what was made there; the user's innermost line."""
         lines = list(dict.fromkeys(_users(trace)))
         self._total += size if not any(frame.filename.startswith(OURS) for frame in trace[-2:]) else 0
         self.ran.update(dict.fromkeys(lines, size))
-        for line in lines[:1]:
-            self._alive[line] += size
+        if lines:
+            self._alive[lines[0]] += size
+        return lines[0] if lines else None
 
 
 def _users(trace: Sequence[Any]) -> Iterator[Line]:

@@ -50,13 +50,19 @@ class CloserLook:
 
     STEPS = 10  # between the two
 
-    def __init__(self, step: int, far: bool = False) -> None:
-        """Take the first look, at the step that has just finished; `far`: at what no name leads to and at lines."""
+    def __init__(self, step: int, far: bool = False, held: bool = False) -> None:
+        """Take the first look, at the step that has just finished.
+
+        Args:
+            step: The number of it.
+            far: Look for lines, and at what no name leads to,
+            held: unless the holder is known.
+        """
         self.step = step
         walk = ReachableGraph.walk()
         self._look = look(walk, step)
         self._saw_all = walk.complete
-        self._unreached = Unreached(walk) if far else None
+        self._unreached = Unreached(walk) if far and not held else None
         walk.forget()
         self._mark = Mark()
         self._made = AllocationWindow(opens=far)
@@ -104,6 +110,7 @@ class CloserLook:
         self.drop()
         for suspect in suspects:
             suspect.choose_line(made, steps)
+            suspect.seen_at = step
         return _sorted(suspects, rate, num_steps)
 
     def _found(self, walk: ReachableGraph, step: int, rate: float, num_steps: int) -> list[GrownObject]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
+import itertools
 import queue
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType, TracebackType
@@ -14,7 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE
-from forgather_mem.heap.object_size import array_bytes, big_bytes, deep_bytes, inside, is_tensor
+from forgather_mem.heap.object_size import array_bytes, big_bytes, deep_bytes, inside, is_tensor, is_torch
+from forgather_mem.source.container_code import joins_it
+from forgather_mem.source.syntax import Named
 from forgather_mem.system.installed import installed
 
 if TYPE_CHECKING:
@@ -23,6 +29,9 @@ if TYPE_CHECKING:
 tracemalloc = installed("tracemalloc")
 # The attribute that has the items, by the module of the class `Queue`
 _ITEMS_OF_QUEUE = {"queue": "queue", "asyncio.queues": "_queue", "multiprocessing.queues": "_buffer"}
+# A holder's path as the expression that its own code has for it; methods that empty what they belong to
+_EXPRESSION = re.compile(r"local '(\w+)' of .*|[^.\[]+\.([\w.]+)")
+_EMPTIES = re.compile(r"(?:reset|clear|free|empty)")
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
 
 
@@ -42,7 +51,7 @@ class HolderKind:
     Attributes:
         name: The suspect's `kind`.
         is_sized: Whether all that it keeps can be counted: a graph belongs to C++, and frames may hold one.
-        cure: What to do about it.
+        cure: What to do about it; `{last}` stands for code that leaves only the last ones in it.
         holder: Recognizes it by what has grown.
         item: Recognizes it by something inside a new item.
         iterators: Types of iterators that keep their items, by which it is recognized.
@@ -80,7 +89,7 @@ _KINDS = (
     HolderKind(name="param_groups", holder=lambda held: ".param_groups" in held.path,
         cure="add each parameter once: add_param_group() at every step keeps adding"),
     HolderKind(name="optimizer state",
-        holder=lambda held: ".state" in held.path and any(c.__name__ == "Optimizer" for c in type(held.owner).__mro__),
+        holder=lambda held: is_torch(held.owner, "optim", "Optimizer") and ".state" in held.path,
         cure="remove parameters you no longer use: optimizer.state.pop(parameter), and from param_groups"),
     HolderKind(name="queue",
         holder=lambda held: queue_module(held) in ("queue", "multiprocessing.queues"),
@@ -102,7 +111,7 @@ _KINDS = (
     HolderKind(name="view", item=lambda item: is_tensor(item) and _is_small_view(item),
         cure="a view keeps the whole tensor alive: keep a .clone() of it"),
     HolderKind(name="tensor", item=is_tensor,
-        cure="keep a number or a running mean of it, or only the last ones: deque(maxlen=100)"),
+        cure="keep a number or a running mean of it, or only the last ones: {last}"),
     HolderKind(name="log records",
         item=lambda item: type(item).__module__ == "logging" and type(item).__name__ == "LogRecord",
         cure="give the handler a target or a limit, or log to a file"),
@@ -111,10 +120,10 @@ _KINDS = (
         cure="close each figure after saving it: plt.close(figure)"),
     HolderKind(name="closure", item=lambda item: isinstance(item, FunctionType | MethodType | partial),
         cure="keep the values you need, not the function: it keeps all its variables alive"),
-    HolderKind(name="size", cure="it grows at every step: keep only a limited part of it, or write it to a file"),
+    HolderKind(name="size", cure="keep only its last part, {last}, or write it to a file"),
     HolderKind(name="dict",
         cure="remove entries after use, or the oldest when one is added, or clear it every epoch"),
-    HolderKind(name="list", cure="keep a running total, or only the last ones: deque(maxlen=100)"),
+    HolderKind(name="list", cure="keep a running total, or only the last ones: {last}"),
     HolderKind(name="cycle",
         cure="break the cycle (a weakref for the back reference), or collect: SimpleGarbageCollector"),
     HolderKind(name="made",
@@ -155,17 +164,38 @@ def _is_most_of(part: object, item: object) -> bool:
     return part is item or 2 * deep_bytes(part, set(), set()) >= deep_bytes(item, set(), set())
 
 
-def cure_of(kind: HolderKind, held: Held) -> str:
-    """What to do about this holder: of what can be applied here."""
+def cure_of(kind: HolderKind, held: Held, names: Sequence[Named]) -> str:
+    """What to do about this holder, which the user's code calls so: of what can be applied here."""
+    if (method := _emptied_by(held)) is not None:
+        return f"{method}() empties it: call it once what it holds is no longer needed"
     if kind.name == "lru_cache" and "." in held.container.__qualname__.rpartition("<locals>.")[2]:  # type: ignore[attr-defined]
         return f"{kind.cure}: each key holds `self`, too; or keep a dict in the object"
     if kind.name == "tensor" and isinstance(held.container, dict):
         return KINDS["dict"].cure
     if kind.name == "threads" and (num := sum(map(_waits_in_put, threading.enumerate()))):
         return f"{num} threads wait in Queue.put: take what is left in the queue, or stop them and put(timeout=...)"
-    if held.path.startswith("Accelerator."):
-        return "accelerator.free_memory() lets go of what it has prepared"
-    return kind.cure
+    found = _EXPRESSION.fullmatch(held.path)
+    it = (found[1] or found[2]) if found is not None else "it"
+    last = f"{it} = {it}[-100:]" if held.one.kind == "size" else f"{it}[:-100] = []"
+    if any(map(joins_it, names)) and kind.name in ("tensor", "list"):
+        return f"empty it as soon as it has been joined, or keep only the last ones: {last}"
+    return kind.cure.format(last="deque(maxlen=100)" if isinstance(held.container, deque) else last)
+
+
+def _emptied_by(held: Held) -> str | None:
+    """The public method of the holder's that assigns or clears the attribute that has grown: `Mock.reset_mock`."""
+    slot = held.path.rpartition(".")[2]
+    for owner in (type(held.owner), type(held.container)):
+        for name in filter(_EMPTIES.match, dir(owner)):
+            code = getattr(inspect.getattr_static(owner, name), "__code__", None)
+            steps = list(dis.get_instructions(code)) if code is not None else []
+            for step, after in itertools.pairwise(steps):
+                empties = step.opname == "STORE_ATTR" or after.argval == "clear"
+                attribute = str(step.argval) if empties else ""
+                # `_mock_call_args_list` is emptied by way of a property `call_args_list`
+                if 2 * len(attribute) > len(slot) and f"_{slot}".endswith(f"_{attribute}"):
+                    return f"{owner.__name__}.{name}"
+    return None
 
 
 def cure_of_cycle(cls: type) -> str:
@@ -206,7 +236,7 @@ def signature_of(one: GrownObject) -> str:
     """Describes one new piece: "Tensor [8, 128, 800] float32 on cuda:0", "dict of 5", "Record"."""
     if one.kind == "graph":
         return "operation of its graph"
-    if not one.samples:
+    if not one.samples or one.kind == "size":  # it is longer by the end of the run
         return ""
     sample = one.samples[0]
     if isinstance(sample, tuple) and len(sample) == 2:  # an item of a dict or a cache: the larger part of it

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from forgather_mem.diagnose.leaks.allocation_window import Line
 from forgather_mem.diagnose.leaks.holder_kinds import Held, HolderKind, queue_module
 from forgather_mem.heap.containers import LRU_CACHE
-from forgather_mem.heap.object_size import inside, is_tensor
+from forgather_mem.heap.object_size import inside, is_tensor, is_torch
 from forgather_mem.source.container_code import adding_lines, calling_lines
 from forgather_mem.source.source_lines import line_of_code, user_files
 from forgather_mem.source.syntax import Named
@@ -36,8 +36,7 @@ def lines_of_holder(held: Held, kind: HolderKind, names: Sequence[Named]) -> lis
         beside = calling_lines(kind.made_by, [file for file, _ in own])
         return beside or calling_lines(kind.made_by, user_files()) or own
     is_list = issubclass(type(container), list | deque)
-    assigned = kind.name in ("chain", "graph") or one.kind == "size"
-    every = (adding_lines(named, is_list, assigned=assigned) for named in names)
+    every = (adding_lines(named, is_list, assigned=one.kind != "items") for named in names)
     return next(filter(None, every), [])
 
 
@@ -58,9 +57,9 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
         return HolderBound(f"{path} holds {one.bound:,} at most", one.bound)
     if queue_module(held) and (most := getattr(owner, "maxsize", 0)) > 0:
         return HolderBound(f"{path} holds {most:,} at most", most)
-    rows = _rows(owner)
-    if rows is not None and one.kind == "items" and one.count < rows and _is_keyed_by_row(container, rows):
-        return HolderBound(f"{path} holds one entry for each of {rows:,} rows at most", rows)
+    entries = _most_entries(owner, container)
+    if entries is not None and one.kind == "items" and one.count < entries[0]:
+        return HolderBound(f"{path} holds one entry for each of {entries[0]:,} {entries[1]} at most", entries[0])
     return None
 
 
@@ -76,17 +75,21 @@ def _is_array(container: object) -> bool:
     return type(container).__module__ == "numpy"
 
 
-def _is_keyed_by_row(container: object, rows: int) -> bool:
-    """Whether these are the numbers of rows, as far as the first keys show."""
-    keys = list(itertools.islice(dict.__iter__(container), 100)) if isinstance(container, dict) else []
-    return bool(keys) and all(type(key) is int and 0 <= key < rows for key in keys)
+def _most_entries(owner: Any, container: object) -> tuple[int, str] | None:
+    """The most entries that this will have and what they are for: an optimizer's parameters, or a dataset's rows.
 
-
-def _rows(owner: Any) -> int | None:
-    """The number of rows of a dataset; a parameter and its hooks are none."""
+    A row's number is its key, as far as the first keys show. A parameter and its hooks are no dataset.
+    """
+    if is_torch(owner, "optim", "Optimizer"):
+        parameters = sum(len(group["params"]) for group in owner.param_groups)
+        return (parameters, "parameters") if container is owner.state else None
     has_rows = hasattr(type(owner), "__getitem__") and not is_tensor(owner)
     only_added = hasattr(type(owner), "keys") or isinstance(owner, list)  # it has as many as were added
+    if not has_rows or only_added or not isinstance(container, dict):
+        return None
     try:
-        return len(owner) if has_rows and not only_added else None
+        rows = len(owner)
     except (TypeError, NotImplementedError, AttributeError):
         return None
+    keys = list(itertools.islice(dict.__iter__(container), 100))
+    return (rows, "rows") if all(type(key) is int and 0 <= key < rows for key in keys) else None

@@ -40,7 +40,8 @@ class Suspect:
     """One thing that grows: a `LeakSuspect` in the making, with what only the search needs.
 
     `kind` is a key of `KINDS`, which has its usual cure. `bounded`: why it will stop growing by itself, or may;
-    `full_bytes`: what it will hold then, if known. `key`: the container's `id`. `last`: any other one is a better
+    `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `key`: the container's
+    `id`. `last`: any other one is a better
     explanation. `lines`: all that add to it, as far as the source shows. `runs_workers`: each of its items keeps
     processes running.
     """
@@ -60,6 +61,7 @@ class Suspect:
     where: str = "python"
     bounded: str | None = None
     full_bytes: int | None = None
+    seen_at: int = 0
     key: int = 0
     lines: tuple[Line, ...] = ()
     last: bool = False
@@ -122,7 +124,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         count_per_step=one.count_per_step if one.kind in ("items", "chain") else 0.0,
         held_by=path,
         each=signature_of(one),
-        cure=cure_of(kind, held),
+        cure=cure_of(kind, held, names),
         count=one.count if one.kind == "items" else None,
         bytes=int(one.count * one.each_bytes) if one.kind == "items" else None,
         kind=kind.name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import textwrap
 import time
 import weakref
@@ -76,7 +75,7 @@ class LeakWatch:
         if is_last:
             self._sizes.copied.read_last(moment.step)
         if is_last and self._suspects:
-            _count_again(self._suspects)  # before what ends with the training empties its own
+            _count_again(self._suspects, moment.step)  # before what ends with the training empties its own
             self._counted = True
         return NOTHING
 
@@ -85,7 +84,7 @@ class LeakWatch:
         if self._look is not None:
             self._end_look(run)
         if not self._counted:
-            _count_again(self._suspects)
+            _count_again(self._suspects, run.step)
         leak = self._verdict(run)
         copied = self._sizes.copied.found()
         if copied is not None:
@@ -135,14 +134,15 @@ class LeakWatch:
         self._growing = growing
         if self._live.alarm is None:
             self._warn(moment.run, moment.step)
-        held = sum(one.bytes_per_step for one in self._suspects if one.held_by and one.kind != "workers")
-        named = held >= LEAK.explained[0] * whole_of(growing).per_step and self._suspects[0].allocated_at is not None
+        known = sum(one.bytes_per_step for one in self._suspects if one.held_by and one.kind != "workers")
+        held = known >= LEAK.explained[0] * whole_of(growing).per_step
+        named = held and self._suspects[0].allocated_at is not None
         most = 3 if self._live.alarm else 2
         # Whether it is this process that holds it, or the loaders whose workers are ever more
         can_be_held = set(growing) != {"workers"} or self._sizes.has_more_workers
         if self._look_closer and not named and self._looks < most and can_be_held:
             self._looks += 1
-            self._look_closely(moment.step)
+            self._look_closely(moment.step, held)
             self._at_look = {}
             self._rate = whole_of(growing).per_step
 
@@ -153,7 +153,7 @@ class LeakWatch:
         known = self._verdict(run) if self._suspects or "workers" in growing else None
         if not self._live.is_due(growing, step, full, known):
             return
-        text = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step"
+        text = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step so far"
         if full is not None and full < 1e9:
             step_s = (time.perf_counter() - self._began_s) / max(1, step - self._first_step)
             text += f", full near step {full:,} (in {format_duration((full - step) * step_s)})"
@@ -161,12 +161,12 @@ class LeakWatch:
         alarm = Alarm(step=step, names=frozenset(growing), label=label_of(growing), per_step=trend.per_step)
         self._live.printed(alarm, growing, self._series)
 
-    def _look_closely(self, step: int) -> None:
+    def _look_closely(self, step: int, held: bool) -> None:
         """Take the first look; the numbers that it keeps, and its code, are excluded from the sizes."""
         before = self._counted_bytes()
         from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 
-        self._look = CloserLook(step, far=self._looks > 1)
+        self._look = CloserLook(step, far=self._looks > 1, held=held)
         self._leave_out(before)
 
     def _look_again(self, run: RunInfo, values: Mapping[str, float]) -> None:
@@ -273,8 +273,11 @@ def _is_known(suspects: Sequence[Suspect]) -> tuple[bool, bool]:
     return any(one.held_by for one in suspects), any(one.allocated_at for one in suspects[:1])
 
 
-def _count_again(suspects: list[Suspect]) -> None:
-    """Update how much the holders hold now; one that has become shorter does not only grow."""
+def _count_again(suspects: list[Suspect], step: int) -> None:
+    """Update how much the holders hold now, and how fast they have grown; what has become shorter does not only grow.
+
+    A look of some steps may have seen more or less than usual: what has come since then is closer to the run's rate.
+    """
     counted = [one for one in suspects if one.count and one.bytes is not None]
     if not counted:
         return
@@ -283,7 +286,9 @@ def _count_again(suspects: list[Suspect]) -> None:
 
     keys = {one.key for one in counted}
     walk = ReachableGraph.walk()  # the collector does not show what is frozen, nor the walk what has no name
-    there = {id(node): node for node in itertools.chain(walk.nodes, gc.get_objects()) if id(node) in keys}
+    there = {id(node): node for node in walk.nodes if id(node) in keys}
+    if len(there) < len(keys):  # only then: the heap has 400,000 objects
+        there |= {id(node): node for node in gc.get_objects() if id(node) in keys}
     walk.forget()
     for one in counted:
         length = length_of(there.get(one.key))
@@ -292,4 +297,7 @@ def _count_again(suspects: list[Suspect]) -> None:
         else:
             if length < LEAK.shrunk_frac * one.count:
                 one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
+            pace = (length - one.count) / max(1, step - one.seen_at)
+            if pace > 0 and one.count_per_step and step - one.seen_at > 2 * LEAK.judged_every:
+                one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
             one.bytes, one.count = round(one.bytes / one.count * length), length

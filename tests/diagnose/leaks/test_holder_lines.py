@@ -1,7 +1,6 @@
 """What says that a holder will stop growing, told of real holders."""
 
 import queue
-import sys
 from typing import Any
 
 import pytest
@@ -41,8 +40,7 @@ def test_what_keeps_one_entry_a_row_is_limited_by_their_number() -> None:
     (top, *_) = suspects_after(lambda step: clips[step])
     assert top.bounded == "Clips.decoded holds one entry for each of 4,000 rows at most"
     assert top.full_bytes is not None
-    # On Python 3.14 more was measured
-    assert 4_000 * 5_000 < top.full_bytes < 4_000 * (5_200 if sys.version_info < (3, 14) else 5_300)
+    assert 4_000 * 5_000 < top.full_bytes < 4_000 * 5_300
 
 
 def test_what_is_not_kept_by_its_row_is_not_limited_by_the_rows() -> None:
