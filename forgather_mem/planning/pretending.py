@@ -201,6 +201,8 @@ class Pretending(TorchDispatchMode):
 
     def _blank(self, value: Any) -> Any:
         """Arguments with tensors without values in place of all others; called in fake mode."""
+        if all(isinstance(one, FakeTensor) for one in tensors_among(value)):  # nearly always
+            return value
         return tree_map_only(torch.Tensor, lambda one: one if isinstance(one, FakeTensor) else self.unknown(one), value)
 
     def _compute(self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
