@@ -74,8 +74,13 @@ class Coming(NamedTuple):
     bytes: int
     shape: PlannedShape
 
-    def note(self, is_of_longest: bool) -> Note:
-        """What a reader has to know; whether all of them are one, of the longest rows."""
+    def note(self, is_of_longest: bool, is_later: bool = False) -> Note:
+        """What a reader has to know.
+
+        Args:
+            is_of_longest: Whether all of them are one, of the longest rows.
+            is_later: Whether they are those of a later epoch.
+        """
         length, rows = self.shape.length, len(self.batches[self.largest])
         if is_of_longest:
             most = f": {length:,} tokens" if length and not self.shape.joined else ""
@@ -83,7 +88,8 @@ class Coming(NamedTuple):
             return Note(f"Batches are of the longest rows{most}{joins}; others take less.", cast(Bound, bound), True)
         each = f" to {length:,} tokens" if length and not self.shape.joined else ""
         of = f"number {self.largest + 1:,}, {rows:,} rows{each}"
-        told = f"Batches are the largest of the {len(self.batches):,} that come in this order: {of}; others take less."
+        which = f"Batches are the largest of the {len(self.batches):,} that come in this order"
+        told = f"A later epoch has a larger one: {of}." if is_later else f"{which}: {of}; others take less."
         return Note(told, lengths_differ=True)
 
 
@@ -135,15 +141,18 @@ def resized(batch: Batch, rows: int | None, length: int | None) -> Batch:
     return batch if wanted == now else cast(Batch, change(batch))
 
 
-def looked_at(dataset: Dataset, batches: Iterable[Sequence[int]], sizes: dict[int, Sizes]) -> Iterator[Sequence[int]]:
-    """Those of these batches whose rows can be looked at in a second.
+def looked_at(
+    dataset: Dataset, batches: Iterable[Sequence[int]], sizes: dict[int, Sizes], within_s: float = MEASURE_S
+) -> Iterator[Sequence[int]]:
+    """Those of these batches whose rows can be looked at in this time.
 
     Args:
         dataset: That has the rows.
         batches: By the numbers of their rows.
         sizes: Gets the sizes of the lists in each row: of tokens, or of a text that the collator may make tokens of.
+        within_s: The time.
     """
-    until_s = time.monotonic() + MEASURE_S
+    until_s = time.monotonic() + within_s
     with _disable_current_modes(), torch.random.fork_rng(devices=[]):  # rows have values, and are read fast
         for batch in batches:
             is_known = all(isinstance(row, Hashable) for row in batch)  # else a sampler gives more than numbers

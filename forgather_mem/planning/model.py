@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from queue import Queue
 from typing import Any, TypeVar
@@ -40,17 +41,17 @@ class AliveThings:
         gc.unfreeze()
         gc.collect()
         things = gc.get_objects()
-        types = set(map(type, things))
-        self._found: dict[type, list[weakref.ref[Any]]] = {
-            kind: [weakref.ref(one) for one in things if type(one) in of_kind]
-            for kind in (nn.Module, torch.Tensor, Optimizer, _BaseDataLoaderIter, Queue)
-            if (of_kind := {one for one in types if issubclass(one, kind)})
-        }
+        kinds = (nn.Module, torch.Tensor, Optimizer, _BaseDataLoaderIter, Queue)
+        of_type = {one: kind for one in set(map(type, things)) for kind in kinds if issubclass(one, kind)}
+        self._found = defaultdict[type, list[weakref.ref[Any]]](list)
+        for one in things:
+            if type(one) in of_type:
+                self._found[of_type[type(one)]].append(weakref.ref(one))
         things.clear()  # it has itself
 
     def all_of(self, kind: type[_Kind]) -> list[_Kind]:
         """Those that there are still."""
-        return [one for found in self._found.get(kind, ()) if (one := found()) is not None]
+        return [one for found in self._found[kind] if (one := found()) is not None]
 
 
 def notes_on(model: nn.Module, on_device: bool) -> list[Note]:
@@ -206,6 +207,7 @@ def _note_of(part: str, sizes: Iterable[tuple[object, int]], most_named: int = 3
     largest = sorted(((thing, size) for thing, size in sizes if size >= MIB), key=lambda row: -row[1])[:most_named]
     if not largest:
         return []
+    gc.unfreeze()  # a search through what is frozen takes ten times as long
     holders = {one.target: one.holder for one in find_owners([thing for thing, _ in largest], budget_s=0.5)[::-1]}
     names = [
         f"{holders.get(number, type(thing).__name__)} {format_bytes(size)}"

@@ -98,12 +98,13 @@ class Pretending(TorchDispatchMode):
         for tensor in given:
             if not tensor.is_meta and not isinstance(tensor, FakeTensor):  # those are known from when they were made
                 log.saw(tensor)
-        if str(func) == _GATHERING:  # views, which its schema does not say
+        together = str(func) if func.namespace in ("c10d", "fsdp") else ""  # a name takes long to make
+        if together == _GATHERING:  # views, which its schema does not say
             if not isinstance(args[1], torch.Tensor):
                 raise PlanError("torch.distributed.fsdp.fully_shard is planned with torch 2.9 or newer")
             output, count, rank = cast(tuple[torch.Tensor, int, int], (args[1], *args[3:5]))
             return output.narrow(0, count * rank, count), output
-        if str(func) == _SCATTERING and not self._on_device:
+        if together == _SCATTERING and not self._on_device:
             self.log.saw(self.unknown(given[1]))  # gloo works on a copy
         if any(self._is_unknown(tensor) for tensor in given):
             of = _together if func.namespace == "c10d" else self._pretend
@@ -201,6 +202,8 @@ class Pretending(TorchDispatchMode):
 
     def _blank(self, value: Any) -> Any:
         """Arguments with tensors without values in place of all others; called in fake mode."""
+        if all(isinstance(one, FakeTensor) for one in tensors_among(value)):  # nearly always
+            return value
         return tree_map_only(torch.Tensor, lambda one: one if isinstance(one, FakeTensor) else self.unknown(one), value)
 
     def _compute(self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:

@@ -93,9 +93,11 @@ class StorageLog:
         events: The numbers of storages as they are made, and the complements (`~number`) as they go.
         stretches: The phases, in order.
         making: What those are for that are made now, where it is known.
+        alive_bytes, most_bytes: What there is now, and the most that there was.
     """
 
     def __init__(self) -> None:
+        self.alive_bytes = self.most_bytes = 0
         self.sizes = array("q")
         self.parts: list[str | None] = []
         self.events = array("q")
@@ -141,6 +143,8 @@ class StorageLog:
             self.parts.append(part or self.making)
             self._made_in.append(len(self.stretches) - 1)
             self.events.append(number)
+            self.alive_bytes += size
+            self.most_bytes = max(self.most_bytes, self.alive_bytes)
             self._alive[key] = weakref.ref(storage, partial(self._gone, key, number)), number
         elif part is not None and self.parts[known[1]] is None:
             self.parts[known[1]] = part
@@ -162,11 +166,6 @@ class StorageLog:
         """The step that it is, from 1."""
         return self.stretches[-1].step
 
-    def alive_bytes(self, part: str = "") -> int:
-        """What there is of this part now, or of all."""
-        alive = {number for _, number in self._alive.values()}
-        return sum(self.sizes[number] for number in alive if part in ("", self.parts[number]))
-
     @property
     def trace(self) -> Trace:
         """What there is."""
@@ -177,13 +176,17 @@ class StorageLog:
         self._alive.clear()
 
     def forget(self) -> None:
-        """Note nothing more, and forget the phase that it is."""
-        self.close()
-        del self.events[self.stretches.pop().first_event :]
+        """Forget what was made in the phase that it is, which ends."""
+        first = self.stretches.pop().first_event
+        made = {event for event in self.events[first:] if event >= 0}
+        self.events[first:] = array("q", (one for one in self.events[first:] if one < 0 and ~one not in made))
+        self._alive = {key: one for key, one in self._alive.items() if one[1] not in made}
+        self.alive_bytes = sum(self.sizes[number] for number in {number for _, number in self._alive.values()})
 
     def _gone(self, key: int, number: int, _: object = None) -> None:
         del self._alive[key]
         self.events.append(~number)
+        self.alive_bytes -= self.sizes[number]
         if self.parts[number] is None and self._made_in[number] < len(self.stretches) - 1:
             was_forward = self.stretches[self._made_in[number]].phase == "forward"
             self.parts[number] = "activations" if was_forward else "temporaries"

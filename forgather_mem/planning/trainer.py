@@ -7,7 +7,6 @@ be. An evaluation follows where there will be one. Logs and checkpoints are left
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sized
 from contextlib import suppress
 from fractions import Fraction
@@ -22,7 +21,6 @@ from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted, larges
 from forgather_mem.planning.changes import apply_changes, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
 from forgather_mem.planning.loop.phases import EnoughSteps, Steps, mark_phases
-from forgather_mem.planning.loop.rounds import MOST_BATCHES
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.pretending import tensors_among
@@ -36,7 +34,6 @@ from forgather_mem.planning.storage_log import StorageLog
 _FEW = 2  # of an evaluation the last batch, and that before, whose results the loop still holds
 # What has no part in a step, or needs values
 _ARGUMENTS = {
-    "max_steps": 2 * MOST_BATCHES,  # it ends before
     "logging_nan_inf_filter": False,
     "include_num_input_tokens_seen": False,
     "eval_on_start": False,
@@ -68,7 +65,6 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
         train_with_ranks(trainer, wanted.ranks, stage.mode, wanted.on_device, notes)
     elif shards_model(trainer):
         raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
-    num_steps, num_epochs = int(trainer.args.max_steps), math.ceil(float(trainer.args.num_train_epochs))
     for name, value in _ARGUMENTS.items():
         if hasattr(trainer.args, name):
             is_word = value is False and isinstance(getattr(trainer.args, name), str)  # of transformers 5
@@ -80,12 +76,6 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
     stage.empty([trainer.model], optimizers, alive or AliveThings(), log if is_whole else StorageLog())
     evaluation = Evaluation(trainer, stage)
 
-    def most_batches(of_epoch: int) -> int:
-        if num_steps <= 0:
-            return num_epochs * of_epoch
-        epochs, steps_left = divmod(num_steps, math.ceil(of_epoch / steps.each))  # an epoch's last step may be short
-        return epochs * of_epoch + min(of_epoch, steps_left * steps.each)
-
     def at_end(*given: object, **keywords: object) -> None:
         if trainer.args.logging_strategy != "no":
             steps.on_log(*given, **keywords)
@@ -95,7 +85,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
             steps.on_save(*given, **keywords)
 
     generate_first_and_last_tokens(notes)
-    steps = Steps(stage, trainer, most_batches, at_end)
+    steps = Steps(stage, trainer, at_end)
     trainer.callback_handler.callbacks = [steps]
     mark_phases(stage, [trainer.model], steps.rounds.stepped, hear_calls=True)
     with suppress(EnoughSteps), stage.mode:

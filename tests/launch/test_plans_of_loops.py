@@ -200,13 +200,13 @@ for number, row in enumerate(torch.utils.data.DataLoader(rows, 2, collate_fn=col
         optimizer.step()
         optimizer.zero_grad()
 """
-UNFREEZES = """
+LATER = """
 model = net(hidden=512)
 optimizer = torch.optim.AdamW(model.parameters())
-for epoch in range(3):
+for epoch in range(4):
     model[2].requires_grad_(epoch > 0)
     for row, label in data():
-        F.cross_entropy(model(row), label).backward()
+        F.cross_entropy(model(row.repeat(epoch + 1, 1)), label.repeat(epoch + 1)).backward()
         optimizer.step()
         optimizer.zero_grad()
 """
@@ -214,7 +214,7 @@ LOOPS = {
     "accelerate": ACCELERATE, "accumulates": ACCUMULATES, "by hand": BY_HAND, "checkpoints": CHECKPOINTS,
     "closure": CLOSURE, "evaluates first": EVALUATES_FIRST, "evaluates later": EVALUATES_LATER, "fabric": FABRIC,
     "finder": FINDER, "padded": PADDED, "twice": TWICE,
-    "gan": GAN, "in backward": IN_BACKWARD, "lightning": LIGHTNING, "penalty": PENALTY, "unfreezes": UNFREEZES,
+    "gan": GAN, "in backward": IN_BACKWARD, "lightning": LIGHTNING, "penalty": PENALTY, "grows later": LATER,
 }  # fmt: skip
 
 

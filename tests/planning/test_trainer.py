@@ -103,7 +103,7 @@ class KeepsGradients(TrainerCallback):
 
 
 def test_what_a_callback_keeps_of_each_step_makes_it_a_lower_bound(tmp_path: Path) -> None:
-    plan = forgather_mem.plan(make_trainer(tmp_path, [KeepsGradients()], model=Bigrams()))
+    plan = forgather_mem.plan(make_trainer(tmp_path, [KeepsGradients()], model=Bigrams(), max_steps=100))
     (note,) = plan.notes
     assert note == "Not in the plan is what comes after 64 batches, since each keeps more."
     assert str(plan).startswith("Peak at least ")

@@ -1,7 +1,8 @@
 """The data loaders of a planned training: their batches are those that come, and a loop's end when it is enough.
 
 The sampler is asked for all its numbers where it would be asked for the first ones. After the first step the largest
-batch comes, in the place within a step that it has.
+batch comes, in the place within a step that it has. Of later epochs some have a round as well, since rows may grow and
+layers be unfrozen: which, nobody can ask a script.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from forgather_mem.planning.batches import (
     longest_of,
     looked_at,
     row_length,
-)  # fmt: skip
+)
 from forgather_mem.planning.loop.rounds import Rounds
 from forgather_mem.planning.private_state import surround
 
@@ -48,6 +49,8 @@ class Loaders:
         self._waiting = WeakSet[Any]()  # iterators whose largest batch is still to come
         self._sizes = defaultdict[int, dict[int, Sizes]](dict)  # of rows, by data set
         self._planned_bytes: dict[tuple[int, int], int] = {}  # of the largest batch, by data set and size
+        self._left_s = MEASURE_S  # to look at the rows of later epochs
+        self._epochs, self._next, self._most_bytes = 0, 1, 0
         for one in iterators:
             one.__class__, one._pin_memory = _SingleProcessDataLoaderIter, False
             one._dataset_fetcher = _DatasetKind.create_fetcher(
@@ -83,37 +86,43 @@ class Loaders:
         """Let it make the batches of a plan; another round is planned where it brings what was not there before."""
         loop = self._loop
         key = id(iterator._dataset), getattr(iterator._index_sampler, "batch_size", None) or 1
+        began_s = time.monotonic()
         num_bytes = self._order(iterator, key) if iterator._auto_collation else 0
         if not loop.trains:
             return
         if loop.passes and loop.is_through():
             loop.counts_idle()
-            if loop.rounds.grows() or num_bytes > self._planned_bytes.get(key, -1):
+            self._left_s -= time.monotonic() - began_s
+            is_larger = num_bytes > self._planned_bytes.get(key, -1)
+            if not loop.rounds.notes() and (self._is_planned_anyway() or loop.rounds.grows() or is_larger):
                 loop.again()
         self._planned_bytes.setdefault(key, 0)
 
+    def _is_planned_anyway(self) -> bool:
+        """Whether a round of this epoch is: of the first, one after that took more, or else one twice as late."""
+        self._epochs += 1
+        most_bytes = self._loop.log.most_bytes
+        if self._epochs < self._next and most_bytes <= self._most_bytes:
+            return False
+        self._next, self._most_bytes = 2 * self._epochs, most_bytes
+        return True
+
     def _order(self, iterator: Any, key: tuple[int, int]) -> int:
         """Give it its batches; the bytes of the largest where they differ and a step has been planned."""
-        loop, fetcher, dataset, sampler = (
-            self._loop,
-            iterator._dataset_fetcher,
-            iterator._dataset,
-            iterator._index_sampler,
-        )
-        trains, collate = loop.trains, fetcher.collate_fn
+        fetcher, dataset, sampler = iterator._dataset_fetcher, iterator._dataset, iterator._index_sampler
+        loop, trains, collate = self._loop, self._loop.trains, fetcher.collate_fn
         wanted = loop.wanted if trains else loop.wanted._replace(rows=None)
         fetcher.collate_fn = collating(collate, wanted, loop.shapes.append if trains else lambda _: None)
         if iterator._dataset_kind != _DatasetKind.Map or wanted.length is not None:
             return 0
-        until_s = time.monotonic() + MEASURE_S
-        of_epoch: list[Numbers] = list(
-            itertools.takewhile(lambda _: time.monotonic() < until_s, iterator._sampler_iter)
-        )
+        until_s, of_epoch = time.monotonic() + self._left_s, list[Numbers]()
+        for numbers in iterator._sampler_iter:
+            of_epoch.append(numbers)
+            if time.monotonic() > until_s:
+                break
         iterator._sampler_iter = itertools.chain(of_epoch, iterator._sampler_iter)
-        most = loop.most_batches(len(of_epoch)) if trains and of_epoch else len(of_epoch)
-        sizes = self._sizes[id(dataset)]
-        coming = itertools.islice(itertools.chain(of_epoch, _of_later_epochs(sampler)), most)
-        known = list(looked_at(dataset, coming, sizes))
+        sizes, coming = self._sizes[id(dataset)], of_epoch[: loop.most_batches(len(of_epoch)) if trains else None]
+        known = list(looked_at(dataset, coming, sizes, until_s - time.monotonic()))
         is_of_any_size = not isinstance(getattr(sampler, "batch_size", None), int)
         if not known or not (is_of_any_size or len(set(map(row_length, sizes.values()))) > 1):
             return 0
@@ -144,9 +153,9 @@ class Loaders:
         # Gradients of the batches before it in its step may count more
         among = [range(number, len(known)), [one for one in range(number, len(known)) if (taken + one) % loop.each]]
         found = [one for one in (largest(*numbers) for numbers in among if numbers) if one is not None]
-        is_of_longest = loop.wanted.rows is not None
-        loop.notes += [] if self._planned_bytes.get(key) else [one.note(is_of_longest) for one in found[:1]]
-        self._planned_bytes[key] = max([self._planned_bytes.get(key, 0), *(one.bytes for one in found)])
+        is_of_longest, before = loop.wanted.rows is not None, self._planned_bytes.get(key, 0)
+        loop.notes += [one.note(is_of_longest, bool(before)) for one in found[:1] if one.bytes > before]
+        self._planned_bytes[key] = max([before, *(one.bytes for one in found)])
         self._waiting.add(iterator())
         for at in sorted({one.largest for one in found}):
             begin, end = at - (at - number) % loop.each, at + loop.each - (taken + at) % loop.each
@@ -163,14 +172,3 @@ def _of_evaluation(known: Sequence[Numbers], largest: Largest) -> Iterator[Numbe
     found = largest(*range(len(known)))
     first = found.largest if found else 0
     return itertools.chain([known[first]], known[:first], known[first + 1 :])
-
-
-def _of_later_epochs(sampler: Any) -> Iterator[Numbers]:
-    """Those after the first, without an end; a sampler, and what it takes its numbers from, may know which it is."""
-    inside = [sampler]
-    while inside[-1] is not None:
-        inside.append(getattr(inside[-1], "batch_sampler", None) or getattr(inside[-1], "sampler", None))
-    for epoch in itertools.count(1):
-        for one in inside:
-            getattr(one, "set_epoch", lambda _: None)(epoch)
-        yield from sampler

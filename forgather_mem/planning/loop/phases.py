@@ -11,7 +11,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -72,13 +72,6 @@ def mark_phases(
     register_optimizer_step_post_hook(stepped)
 
 
-class _State(Protocol):
-    """Of a Trainer's training."""
-
-    epoch: float
-    num_train_epochs: int
-
-
 class EnoughSteps(BaseException):
     """Ends the loop: no handler of exceptions in it is meant."""
 
@@ -89,8 +82,7 @@ class Steps:
     Args:
         stage: Its log is told of the steps, its notes of callbacks that are left out from where they failed.
         trainer: Whose callbacks are planned, and whose model is trained.
-        most_batches: How many come in all, by how many an epoch has.
-        at_end: Called after the last step.
+        at_end: Called after the last step of the first epoch that is planned.
 
     Attributes:
         log, notes: The stage's.
@@ -100,26 +92,20 @@ class Steps:
         shapes: Of the batches.
         each: How many a step has.
         trains: Whether batches are no evaluation's.
-        passes, skipped: None: no loader ends the loop.
-        most_batches: As above.
+        passes, skipped: Loaders end the loop where it is enough, and nothing is left out.
     """
 
-    passes = skipped = 0
+    passes, skipped = 1, 0
 
-    def __init__(
-        self, stage: Stage, trainer: Trainer, most_batches: Callable[[int], int], at_end: Callable[..., None]
-    ) -> None:
-        self.log, self.notes, self.wanted, self._model = stage.log, stage.notes, stage.wanted.shape, trainer.model
+    def __init__(self, stage: Stage, trainer: Trainer, at_end: Callable[..., None]) -> None:
+        self.log, self.notes, self.wanted, self._trainer = stage.log, stage.notes, stage.wanted.shape, trainer
         self.rounds, self.shapes, self.trains = Rounds(stage.log), list[PlannedShape](), True
-        self.again, self.each = self.rounds.again, int(trainer.args.gradient_accumulation_steps)
-        self.most_batches, self._at_end, self._loaders = most_batches, at_end, Loaders(self)
-        self._callbacks = [  # ours and transformers' keep no tensors
-            one
-            for one in trainer.callback_handler.callbacks
-            if not is_our_class(type(one)) and type(one).__module__.split(".")[0] != "transformers"
-        ]
-        self._was_last_of_epoch = self._is_after_end = False
-        self._epoch = 1  # the next whose beginning callbacks have not heard of
+        self.each, self._at_end = int(trainer.args.gradient_accumulation_steps), at_end
+        self._loaders = Loaders(self)
+        callbacks = trainer.callback_handler.callbacks
+        self._callbacks = [one for one in callbacks if not is_our_class(type(one))]  # they keep no tensors
+        self._was_last_of_epoch = self._has_ended = self._is_enough = False
+        self._epoch = 0
 
     def is_first(self, number: int) -> bool:
         """Whether this batch belongs to the first step; one is loaded ahead."""
@@ -128,40 +114,62 @@ class Steps:
     def rounds_of_evaluation(self) -> None:
         """None: it has as many batches as it is given."""
 
+    def counts_idle(self) -> None:
+        """Nothing: the trainer knows how many epochs there are."""
+
+    def is_through(self) -> bool:
+        """Whether it is enough."""
+        return self._is_enough
+
+    def again(self) -> None:
+        """Another round is to come."""
+        self.rounds.again()
+        self._is_enough = self._trainer.control.should_epoch_stop = False
+
+    def most_batches(self, of_epoch: int) -> int:
+        """That come in this epoch, of so many; its last step may be short."""
+        steps: int = self._trainer.state.max_steps - self._epoch * -(-of_epoch // self.each)
+        return max(0, steps) * self.each
+
     def on_train_begin(self, *given: object, **keywords: object) -> None:
-        for tensor in (*self._model.parameters(), *self._model.buffers()):  # as shards, where they are sharded
+        model = self._trainer.model
+        for tensor in (*model.parameters(), *model.buffers()):  # as shards, where they are sharded
             self.log.saw(tensor, "parameters")
         self.log.begin("data")
         self._fire("on_train_begin", *given, **keywords)
 
-    def on_step_end(self, arguments: object, state: _State, *given: object, **keywords: object) -> None:
-        self._fire("on_step_end", arguments, state, *given, **keywords)
-        goes_on = self.rounds.go_on() or self._loaders.are_awaited()
-        is_last = self._is_after_end or not (goes_on or self._trains_more_later(arguments, state, *given, **keywords))
-        if is_last and (state.epoch < 1 or self._was_last_of_epoch):
-            held_bytes = self.log.alive_bytes()
-            if not self._is_after_end:
-                self.trains = False
-                self._at_end(arguments, state, *given, **keywords)
-                self.trains = True
-            if self._is_after_end or self.log.alive_bytes() <= held_bytes:
-                raise EnoughSteps
-            self._is_after_end = True  # what the evaluation has left is there in the steps after it
+    def on_epoch_begin(self, *given: object, **keywords: object) -> None:
+        self._trainer.state.epoch = self._epoch  # those before it have ended early
+        self._trainer.control.should_epoch_stop = self._is_enough
+        self._fire("on_epoch_begin", *given, **keywords)
+
+    def on_step_end(self, *given: object, **keywords: object) -> None:
+        self._fire("on_step_end", *given, **keywords)
+        is_last = not (self.rounds.go_on() or self._loaders.are_awaited())
+        if is_last and (self._trainer.state.epoch % 1 or self._was_last_of_epoch):
+            # What the evaluation has left is there in the step after it
+            self._is_enough = not (self._end(*given, **keywords) and self.rounds.go_on())
+            self._trainer.control.should_epoch_stop = self._is_enough
         # The last step of an epoch has fewer batches, and none loaded ahead: the next one belongs to it, too
         self._was_last_of_epoch = is_last
         self.log.begin("data", self.rounds.step)
 
-    def _trains_more_later(self, arguments: object, state: _State, *given: object, **keywords: object) -> bool:
-        """Whether a callback of the user's lets more be trained in a later epoch: another round is to come then."""
-        while self._callbacks and self._epoch < min(MOST_BATCHES, state.num_train_epochs):
-            later = copy.copy(state)
-            later.epoch = self._epoch
-            self._epoch += 1
-            self._fire("on_epoch_begin", arguments, later, *given, **keywords)
-            if self.rounds.trains_more():
-                self.again()
-                return True
-        return False
+    def on_epoch_end(self, *given: object, **keywords: object) -> None:
+        self._fire("on_epoch_end", *given, **keywords)
+        self._trainer.control.should_training_stop = False  # as of an epoch without batches
+        self._epoch += 1
+        if self._epoch >= min(MOST_BATCHES, self._trainer.state.num_train_epochs):
+            self._end(*given, **keywords)
+            raise EnoughSteps
+
+    def _end(self, *given: object, **keywords: object) -> bool:
+        """What follows the steps, once: whether it was this time."""
+        if self._has_ended:
+            return False
+        self._has_ended, self.trains = True, False
+        self._at_end(*given, **keywords)
+        self.trains = True
+        return True
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):

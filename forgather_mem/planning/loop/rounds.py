@@ -35,7 +35,7 @@ class Rounds:
         # Of each the bytes of its state, -1 until it has stepped; nothing is kept by it
         self._state_bytes, self._wait_for = WeakKeyDictionary[Optimizer, int](), WeakSet[Optimizer]()
         self._log, self._kept_bytes, self._num_trained = log, 0, 0
-        self._batches, self._has_looked = 0, False
+        self._batches = 0
         for optimizer in optimizers:
             self.add(optimizer)
 
@@ -72,20 +72,14 @@ class Rounds:
         return 2 if has_stepped else 1
 
     def grows(self) -> bool:
-        """Whether more is kept or trained than at any batch before; once also where some have had no gradient yet."""
-        may_train_more = not self._has_looked and any(map(_has_idle, self._state_bytes))
-        self._has_looked = True
-        keeps_more = 1000 * (self._log.alive_bytes() - self._kept_bytes) > self._kept_bytes
-        return keeps_more or may_train_more or self.trains_more()
-
-    def trains_more(self) -> bool:
-        """Whether more parameters are trained than at any batch before, as where layers are unfrozen."""
-        return self._trained() > self._num_trained
+        """Whether more is kept or trained than at any batch before, as where layers are unfrozen."""
+        keeps_more = 1000 * (self._log.alive_bytes - self._kept_bytes) > self._kept_bytes
+        return keeps_more or self._trained() > self._num_trained
 
     def go_on(self) -> bool:
         """Whether another batch is to be planned; asked before each, where the one before it is through."""
         self._batches += 1
-        kept_bytes = self._log.alive_bytes()
+        kept_bytes = self._log.alive_bytes
         is_little = 1000 * (kept_bytes - self._kept_bytes) <= kept_bytes  # losses in a list
         self._kept_bytes = max(self._kept_bytes, kept_bytes)
         self._num_trained = max(self._num_trained, self._trained())
@@ -106,9 +100,3 @@ class Rounds:
 
     def _known(self, optimizer: Optimizer) -> Optimizer | None:
         return next((one for one in self._state_bytes if one.param_groups is optimizer.param_groups), None)
-
-
-def _has_idle(optimizer: Optimizer) -> bool:
-    """Whether it has a state of some that are trained and none of others."""
-    weights = (weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad)
-    return bool(optimizer.state) and any(weight not in optimizer.state for weight in weights)

@@ -19,14 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.batches import (
-    Batch,
-    PlannedShape,
-    Wanted,
-    largest,
-    resized,
-    shape_of,
-)  # fmt: skip
+from forgather_mem.planning.batches import Batch, PlannedShape, Wanted, largest, resized, shape_of
 from forgather_mem.planning.highest import Attempt
 from forgather_mem.planning.isolation.child import GiveAnswer, GoesOn
 from forgather_mem.planning.loop.loaders import Loaders
@@ -42,7 +35,7 @@ from forgather_mem.planning.private_state import (
     replace,
     surround,
     swap,
-)  # fmt: skip
+)
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.stand_ins import StandIns
