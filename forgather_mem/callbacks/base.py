@@ -94,6 +94,14 @@ class RuleCallback(TrainerCallback):
         plan = self._plans.get(event)
         return plan is None or self._following is not False or not plan.is_idle(steps_done)
 
+    def step_plans(self, events: frozenset[str]) -> list[EventSchedule] | None:
+        """Those of these events, of a step; None while it is to be told of each, whatever they say."""
+        knows = self._run is not None or events.isdisjoint(self._events)
+        has_own = any(getattr(type(self), f"on_{event}") is not getattr(RuleCallback, f"on_{event}") for event in events)
+        if has_own or not knows or self._following:
+            return None
+        return [plan for event, plan in self._plans.items() if event in events and event in self._events]
+
     def close(self) -> None:
         """End the run now: flush what is open, restore what was changed. For a training that raised an exception."""
         if self._run is not None:

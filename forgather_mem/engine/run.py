@@ -228,13 +228,16 @@ class Run:
 
     # ---- events ----
 
-    def handle(self, plan: EventSchedule, args: Any, state: Any, control: Any, objects: Objects) -> None:
-        """Handle one event for one callback. Nothing is allocated when nothing is due."""
-        step = state.global_step
+    def steps_are_done(self, step: int) -> None:
+        """So many steps are done."""
         if step != self.step:
             self.step = step
             self.phases.step_ended(step)
-        step += plan.offset
+
+    def handle(self, plan: EventSchedule, args: Any, state: Any, control: Any, objects: Objects) -> None:
+        """Handle one event for one callback. Nothing is allocated when nothing is due."""
+        self.steps_are_done(state.global_step)
+        step = state.global_step + plan.offset
         if plan.event == "epoch_end":
             plan.epochs += 1
         due = urgent = False

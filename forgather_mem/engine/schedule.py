@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -165,6 +166,10 @@ class EventSchedule:
         """Whether nothing is to be done at this event inside a step, so that it need not be handled."""
         step = steps_done + self.offset
         return bool(self.offset and self.rules) and not self.urgent and all(step % period for period in self.periods)
+
+    def next_due(self, steps_done: int) -> float:
+        """The first step after so many in which this is to be handled, but for what is urgent; infinite without any."""
+        return min(((steps_done // period + 1) * period for period in self.periods), default=math.inf)
 
     def _find_periods(self) -> None:
         self.periods = tuple(sorted({rule.every_steps for rule in self.rules}))

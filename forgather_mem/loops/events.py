@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from forgather_mem.diagnose.oom.failing import close_fenced
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.run_of import run_of
+from forgather_mem.engine.schedule import EventSchedule
 from forgather_mem.loops.state import LoopControl, new_state, of_transformers
 from forgather_mem.telemetry.guard import FailureGuard
 
@@ -33,8 +35,8 @@ class LoopEvents:
     Attributes:
         state, control: As in a Trainer; the loop counts in `state`.
         handler: The callbacks.
-        quiet: The run's phases while no callback wants the events of a step or its batches: who tells of these may
-            then call `PhaseStack.turn` alone. None otherwise.
+        quiet: The run's phases while no callback wants the events of the step that comes: who tells of it may then call
+            `PhaseStack.turn`, `see_batch` and `step_passes` alone. None otherwise.
     """
 
     def __init__(
@@ -51,6 +53,8 @@ class LoopEvents:
         self._objects = objects
         self._run: Run | None = None
         self.quiet: PhaseStack | None = None
+        self._due_step = 0.0  # the next that somebody wants
+        self._urgent: list[EventSchedule] = []  # what may want one before it
         flow = []  # without `TrainingArguments` the loop's own code decides when to log, evaluate and save
         if isinstance(args, of_transformers("TrainingArguments", "training_args") or ()):
             from transformers import DefaultFlowCallback
@@ -69,7 +73,7 @@ class LoopEvents:
     def fire(self, event: str, **objects: object) -> None:
         """Call `on_<event>` of all callbacks; what is in `objects` is passed to them by name."""
         handler = self.handler
-        if event in _OFTEN and (self.quiet is not None or not self.wants(event, self.state.global_step)):
+        if event in _OFTEN and not self.wants(event, self.state.global_step):
             return
         if self._objects is not None:
             handler.model, handler.optimizer = self._objects()
@@ -80,9 +84,30 @@ class LoopEvents:
                 handler.model = handler.optimizer = None
         self._find_quiet()  # they change their minds in events only
 
+    def step_passes(self) -> bool:
+        """A step of which nobody was told is over. False if its end is to be told all the same."""
+        run, step = self._run, self.state.global_step
+        if run is None or run.closed:
+            self.quiet = None
+            return False
+        run.steps_are_done(step)
+        is_urgent = any(run.recorder.is_urgent(plan, step) for plan in self._urgent)
+        if is_urgent or step + 1 >= self._due_step:
+            self.quiet = None
+        return not is_urgent
+
     def _find_quiet(self) -> None:
-        run, self.quiet = self.run(), None
-        if run is not None and not run.phases.on_batch and not any(map(self.wants, _OFTEN)):
+        run, self.quiet, self._due_step = self.run(), None, math.inf
+        self._urgent.clear()
+        done = self.state.global_step
+        for callback in self.handler.callbacks:
+            plans_of = getattr(callback, "step_plans", None)
+            plans = plans_of(_OFTEN) if plans_of is not None else None
+            if plans is None:  # somebody else's
+                return
+            self._due_step = min([self._due_step, *(plan.next_due(done) for plan in plans)])
+            self._urgent += [plan for plan in plans if plan.urgent]
+        if run is not None and done + 1 < self._due_step:
             self.quiet = run.phases
 
     def wants(self, event: str, steps_done: int | None = None) -> bool:
@@ -163,6 +188,10 @@ class LoopEvents:
     def forward_begins(self, arguments: tuple[object, ...], keywords: dict[str, object]) -> None:
         """The outermost module is called with these."""
         self.enter("forward", "backward", "data")
+        self.see_batch(arguments, keywords)
+
+    def see_batch(self, arguments: tuple[object, ...], keywords: dict[str, object]) -> None:
+        """What trains on a micro-batch is called with these."""
         run = self._run
         if run is not None:
             for see in run.phases.on_batch:

@@ -180,6 +180,7 @@ class ObservedLoop:
                         self._in_step, self._num_batches = True, 0
                     self._num_batches += 1
                     events.quiet.turn("forward", _BEFORE_FORWARD)
+                    events.see_batch(arguments, keywords)
                 else:
                     self._forward_begins(events, model, arguments, keywords)
         except self.fence.kept("a loop"):
@@ -235,7 +236,7 @@ class ObservedLoop:
         if quiet is None:
             events.optimizer_ends()
         events.state.global_step += num_steps
-        if quiet is None:
+        if quiet is None or not events.step_passes():
             events.fire("step_end")
         self._in_step = False
         if self._num_batches > 1:
