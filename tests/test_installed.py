@@ -39,15 +39,20 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return programs
 
 
-def output(folder: Path, program: Path, *words: str) -> str:
+def run(folder: Path, program: Path, *words: str) -> subprocess.CompletedProcess[str]:
     # The dependencies come from here; the package must not: an editable install's .pth is not read from PYTHONPATH.
     places = os.pathsep.join((str(ROOT / "tests" / "quick_start"), sysconfig.get_paths()["purelib"]))
-    variables = {**os.environ, "PYTHONPATH": places, "PYTHONWARNINGS": "ignore"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FORGATHER_MEM", "COLUMNS"))}
+    variables = {**kept, "PYTHONPATH": places, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
         [str(program), *words], cwd=folder, env=variables, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done
+
+
+def output(folder: Path, program: Path, *words: str) -> str:
+    return run(folder, program, *words).stdout
 
 
 def test_a_clean_environment_loads_a_template_from_the_wheel(clean: Path, tmp_path: Path) -> None:
@@ -69,12 +74,21 @@ def test_pytest_starts_under_run_where_all_warnings_are_errors(clean: Path, tmp_
 
 
 def test_the_commands_run_from_the_wheel(clean: Path, tmp_path: Path) -> None:
+    """As a person types them; the demo is a real training in processes of its own, whose leak is named."""
     ours = clean / "forgather-mem"
     assert "callbacks/memory.yaml" in output(tmp_path, ours, "ls")
     assert output(tmp_path, ours, "check", "callbacks/memory.yaml").startswith(
         "callbacks/memory.yaml: no problems found"
     )
-    output(tmp_path, ours, "demo", "--steps", "3")
-    assert "== 3 steps" in output(tmp_path, ours, "report", "out")
+    said = run(tmp_path, ours, "demo", "--steps", "128").stderr
+    assert "== forgather-mem == demo.py == 128 steps, " in said
+    assert "\nLEAK   tensors on the host grow 1.5 MiB a step" in said
+    assert "  held by   MyTrainer.kept_logits     list, +1 item a step, 128 items, 192.0 MiB\n" in said
+    script = (tmp_path / "out/demo.py").read_text().splitlines()
+    line = 1 + next(number for number, text in enumerate(script) if "kept_logits.append" in text)
+    assert f"  made at   demo.py:{line}\n            {script[line - 1].strip()}\n" in said
+    assert said.endswith("forgather-mem: the page is in out/demo.html\n")
+    assert "MyTrainer.kept_logits keeps 1.5 MiB a step" in (tmp_path / "out/demo.html").read_text()
+    assert "== 128 steps" in output(tmp_path, ours, "report", "out")
     output(tmp_path, ours, "report", "out", "--html", "page.html")
     assert "where the memory went" in (tmp_path / "page.html").read_text(encoding="utf-8")
