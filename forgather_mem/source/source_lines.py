@@ -57,8 +57,7 @@ def is_user_class(cls: type) -> bool:
 
 def line_name(file: str, line: int) -> str:
     """A line in the usual notation, its file with the folders of its package; of a notebook "In[15], line 3"."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    cell = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
+    cell = _cells().get(file)
     return f"{short_file(file)}:{line}" if cell is None else f"In[{cell}], line {line}"
 
 
@@ -110,13 +109,27 @@ def user_modules(num_modules: int) -> tuple[str, ...]:
 
 def user_files() -> list[str]:
     """The files of the user's modules."""
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in user_modules(len(sys.modules))]
-    return [str(file) for file in files if file]
+    return [file for name in user_modules(len(sys.modules)) for file in module_files(name)]
+
+
+def module_files(module: str) -> list[str]:
+    """The file of a module; of a notebook its cells, the newest first."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file:
+        return [str(file)]
+    cells = _cells() if module == "__main__" else {}
+    return sorted(cells, key=cells.__getitem__, reverse=True)
 
 
 def line_of_code(code: CodeType) -> tuple[str, int] | None:
     """Where the user has written a function; None for a library's function."""
     return (code.co_filename, code.co_firstlineno) if is_user_file(code.co_filename) else None
+
+
+def _cells() -> dict[str, int]:
+    """What IPython calls the files of its cells, with their numbers; empty outside of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return dict(getattr(getattr(shell, "compile", None), "_filename_map", {}))
 
 
 @functools.cache
