@@ -79,7 +79,8 @@ def measure_cell(shell: InteractiveShell, cell: str) -> str:
     """Run a cell; returns what it took, and the names that hold more than before."""
     known = {row.name: row.num_bytes for row in what_is_alive(shell)}
     window = UsageWindow.open()
-    shell.run_cell(cell)  # type: ignore[no-untyped-call]
+    # The line of the magic itself counts, too, as it does in errors of other cells
+    shell.run_cell(cell if cell.startswith("%%") else f"#\n{cell}")  # type: ignore[no-untyped-call]
     span = window.close()
     spans = [("host", span.host), *([("GPU", span.device)] if span.device is not None else [])]
     sizes = [

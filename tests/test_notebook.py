@@ -39,6 +39,14 @@ CELLS = {
     "release held": "%forgather_mem release box.history",
     "usage": "%forgather_mem relase model",
     "measure": "%%forgather_mem\nfresh = torch.ones(2**20); large = torch.ones(2**24).sum()\nprint('ran')",
+    "fill": "rows = []\nfor row in range(3): rows.append(row)",
+    "old": "def fill():\n    rows.append(1)",
+    "define": "def fill():\n\n    rows.append(2)\nclass Keeps:\n    kept = []\n    def add(self): self.kept.append(3)",
+    "lines": "%%forgather_mem\nfrom forgather_mem.source.container_code import adding_lines\n"
+    "from forgather_mem.source.source_lines import line_name\nfrom tests.heap.users_modules import named\n"
+    "rows.append(4)\n"
+    "names = [*named(rows), *named(Keeps.kept)]\n"
+    "print([line_name(*line) for name in names for line in adding_lines(name, True)])",
     "help": "print(get_ipython().magics_manager.magics['cell']['forgather_mem'].__doc__)",
     "unload": "%unload_ext forgather_mem.notebook",
     "unloaded": "print('forgather_mem' in get_ipython().magics_manager.magics['line'])",
@@ -120,6 +128,13 @@ def test_a_wrong_word_gets_the_usage(printed: dict[str, str]) -> None:
 
 def test_a_lone_quote_is_part_of_a_name(printed: dict[str, str]) -> None:
     assert printed["quote"].startswith("forgather_mem: there is no '\"kept'; did you mean 'kept'?")
+
+
+def test_a_line_that_adds_is_of_the_newest_definition_or_of_the_cell_that_runs(printed: dict[str, str]) -> None:
+    define, runs = (list(CELLS).index(name) + 1 for name in ("define", "lines"))
+    first, own, second = eval(printed["lines"].splitlines()[0])
+    assert (first, second) == (f"In[{define}], line 3", f"In[{define}], line 6")
+    assert re.fullmatch(rf"In\[({runs}|{runs + 1})\], line 5", own), "IPython counts a cell in a cell as its own"
 
 
 def test_the_extension_can_be_unloaded(printed: dict[str, str]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from types import CodeType, FunctionType
 
 from forgather_mem.heap.owner_paths import attributes_of, frame_name, has_attributes, variable_of
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.frame_variables import running_frames
-from forgather_mem.source.source_lines import is_user_class, is_user_file, user_files
-from forgather_mem.source.syntax import Named, class_regions, function_regions, module_regions, tree_of
+from forgather_mem.source.source_lines import is_user_class, is_user_file
+from forgather_mem.source.syntax import Named, class_regions, function_regions, regions_of_module
 
 
 def names_of(walk: ReachableGraph, position: int) -> list[Named]:
@@ -82,12 +81,9 @@ def _attribute(instance: object, held: object) -> str | None:
 def module_names(module: str, namespace: dict[str, object], held: object, *, item: bool) -> list[Named]:
     """The names of a value that is a variable of this module, or of an item of it."""
     name = next((name for name, value in list(namespace.items()) if value is held), None)
-    file = getattr(sys.modules.get(module), "__file__", None)
-    files = [file] if file else user_files()  # of a notebook any cell
-    trees = [(tree, file) for file in files if is_user_file(file) and (tree := tree_of(file)) is not None]
-    if name is None or not trees:
+    regions = tuple(regions_of_module(module))
+    if name is None or not regions:
         return []
-    regions = tuple(region for tree, file in trees for region in module_regions(tree, file))
     return [Named(name=name, attribute=False, item=item, regions=regions, of_module=True)]
 
 

@@ -108,20 +108,28 @@ def user_modules(num_modules: int) -> tuple[str, ...]:
 
 
 def user_files() -> list[str]:
-    """The files of the user's modules, and the cells of a notebook."""
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in user_modules(len(sys.modules))]
-    return [*(str(file) for file in files if file), *_cells()]
+    """The files of the user's modules."""
+    return [file for name in user_modules(len(sys.modules)) for file in module_files(name)]
 
 
-def _cells() -> dict[str, int]:
-    """The number of each cell of a notebook that has run, by the file that Python knows it as."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return getattr(getattr(shell, "compile", None), "_filename_map", {})
+def module_files(module: str) -> list[str]:
+    """The file of a module; of a notebook its cells, the newest first."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file:
+        return [str(file)]
+    cells = _cells() if module == "__main__" else {}
+    return sorted(cells, key=cells.__getitem__, reverse=True)
 
 
 def line_of_code(code: CodeType) -> tuple[str, int] | None:
     """Where the user has written a function; None for a library's function."""
     return (code.co_filename, code.co_firstlineno) if is_user_file(code.co_filename) else None
+
+
+def _cells() -> dict[str, int]:
+    """What IPython calls the files of its cells, with their numbers; empty outside of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return dict(getattr(getattr(shell, "compile", None), "_filename_map", {}))
 
 
 @functools.cache

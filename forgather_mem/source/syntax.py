@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType
+
+from forgather_mem.source.frame_variables import all_frames
+from forgather_mem.source.source_lines import is_user_file, module_files
 
 _MOST_LINES = 20_000
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -75,13 +77,13 @@ def class_regions(classes: Sequence[type]) -> list[Region]:
     """The methods of these classes, and after them the rest of their modules."""
     own, rest = [], []
     for cls in classes:
-        file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
-        tree = tree_of(file)
-        node = None if tree is None else _definition(tree, cls.__qualname__)
-        if tree is None or not isinstance(node, ast.ClassDef):
-            continue
-        own += [*_methods(node, file)]
-        rest += [replace(region, own=False) for region in module_regions(tree, file) if region.class_name != node.name]
+        trees = ((tree_of(file), file) for file in module_files(cls.__module__))
+        nodes = ((_definition(tree, cls.__qualname__), file) for tree, file in trees if tree is not None)
+        node, file = next(((node, file) for node, file in nodes if isinstance(node, ast.ClassDef)), (None, ""))
+        if node is not None:
+            own += [*_methods(node, file)]
+            around = regions_of_module(cls.__module__)
+            rest += [replace(region, own=False) for region in around if region.class_name != node.name]
     return [*own, *rest]
 
 
@@ -95,6 +97,22 @@ def function_regions(code: CodeType, variable: str) -> list[Region]:
     )
     around = [node for node in around if variable in local_names(node)] or around[-1:]
     return [Region(node=node, file=code.co_filename) for node in around[-1:]]
+
+
+def regions_of_module(module: str) -> Iterator[Region]:
+    """The code of a module of the user's.
+
+    Of a notebook that is the newest definition of each name, and of its cells the statements of those that run now.
+    """
+    files = [file for file in module_files(module) if is_user_file(file)]
+    running = {frame.f_code.co_filename for frame in all_frames()} if len(files) > 1 else files
+    defined_in: dict[tuple[str, str], str] = {}
+    for file in files:
+        tree = tree_of(file)
+        for region in () if tree is None else module_regions(tree, file):
+            name = region.class_name, getattr(region.node, "name", "")
+            if (file in running) if name == ("", "") else (defined_in.setdefault(name, file) == file):
+                yield region
 
 
 def module_regions(tree: ast.Module, file: str) -> Iterator[Region]:
