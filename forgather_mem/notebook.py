@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from forgather_mem.errors import did_you_mean
@@ -53,7 +53,10 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     """Called by `%load_ext`."""
 
     def forgather_mem(line: str, cell: str | None = None) -> None:
-        print_line(run_magic(shell, line) if cell is None else measure_cell(shell, cell))
+        if cell is None or line.strip():
+            print_line(run_magic(shell, line))
+        if cell is not None:
+            print_line(measure_cell(shell, cell))
 
     forgather_mem.__doc__ = __doc__
     shell.magics_manager.register_function(forgather_mem, magic_kind="line_cell", magic_name="forgather_mem")
@@ -87,7 +90,11 @@ def measure_cell(shell: InteractiveShell, cell: str) -> str:
         f"{place} {format_bytes(one.start_bytes)} -> {format_bytes(one.end_bytes)}, peak {format_bytes(one.peak_bytes)}"
         for place, one in spans
     ]
-    new = [row for row in what_is_alive(shell) if row.num_bytes > known.get(row.name, 0)]
+    new = [
+        replace(row, what=f"{row.what}, +{format_bytes(row.num_bytes - known[row.name])}") if row.name in known else row
+        for row in what_is_alive(shell)
+        if row.num_bytes > known.get(row.name, 0)
+    ]
     return "\n".join([f"forgather_mem: {'; '.join(sizes)}", *_rows(new)])
 
 

@@ -62,11 +62,7 @@ class Retained:
             if self.num_tensors
             else ""
         )
-        head = (
-            f"{self.what} is still held{rest}"
-            if self.whole
-            else f"{self.what} was freed, but its memory is still held{rest}"
-        )
+        head = f"{'' if self.whole else 'the memory of '}{self.what} is still held{rest}"  # a list can't be watched
         if not self.owners and not self.searched:
             return f"{head}; holder not found: the search ran out of time"
         if not self.owners:

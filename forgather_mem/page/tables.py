@@ -45,7 +45,8 @@ def headline(report: RunReport) -> tuple[str, str, str]:
     told = no_leak_sentence(report)
     if report.run.end not in ("finished", None):
         ended = {"exception": "Ended by an exception", "interrupted": "Interrupted"}.get(report.run.end, report.run.end)
-        return "killed", f"{ended}{': ' + report.run.error if report.run.error else ''}.", f"{peaks} {told}".strip()
+        at = f" at {report.run.error_line}" if report.run.error_line else ""
+        return "killed", f"{ended}{at}{': ' + report.run.error if report.run.error else ''}.", f"{peaks} {told}".strip()
     if leak.undecided:
         why, _, more = told.partition(". ")  # the first sentence is the headline
         if leak.suspects and leak.suspects[0].held_by:

@@ -79,7 +79,7 @@ def _verdict(card: CardPlan) -> str:
     if card.smaller is not None:
         others.insert(0, f"batch {card.smaller.size:,} with accumulation {card.smaller.accumulation}")
     word = "Does" if card.use.low_bytes > card.card_bytes else "May"
-    best = f"; {others[0]} fits" if others else "; none of these fits" if card.instead else ""
+    best = f"; {others[0]} fits" if others else "; none of these surely fits" if card.instead else ""
     return f"{word} not fit: {of_card}{best}."
 
 

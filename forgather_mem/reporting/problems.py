@@ -139,10 +139,8 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     text = _killer(killed, report.host)
     if report.first_failure is None and (killed.step or killed.phase != "other"):
         at = format_time(killed.step, killed.phase)
-        if killed.signal == signals.SIGINT:
-            text = f"INTERRUPTED (Ctrl-C) at {at}."
-        else:
-            text += f" Last sign of life: {at}{_silence(killed)}."
+        is_interrupt = killed.signal == signals.SIGINT
+        text = f"{text[:-1]} at {at}." if is_interrupt else f"{text} Last sign of life: {at}{_silence(killed)}."
     lines = textwrap.wrap(text, width, subsequent_indent="  ")
     process, workers = killed.process_bytes, killed.workers_bytes
     if process is not None:
@@ -233,7 +231,7 @@ def _killer(killed: KilledReport, host: HostMemory) -> str:
         return "ENDED UNEXPECTEDLY: killed, crashed, or the machine went down."
     name = signal_name(number)
     if number != signals.SIGKILL:
-        return f"ENDED BY {name}."
+        return "INTERRUPTED (Ctrl-C)." if number == signals.SIGINT else f"ENDED BY {name}."
     if before is not None and after is not None:
         return f"KILLED BY {name}, but not for memory: the kernel counted no out-of-memory kill (oom_kill {after})."
     if was_killed_for_memory(killed, host):

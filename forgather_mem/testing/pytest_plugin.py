@@ -50,7 +50,7 @@ class NoGrowth(Protocol):
     """The type of the fixture."""
 
     def __call__(
-        self, call: Callable[[], object], *, calls: int = 64, warm_up: int = 8, max_bytes: float = 1024.0
+        self, call: Callable[[], object], *, calls: int = 64, warm_up: int = 8, max_bytes: float | str = 1024.0
     ) -> None: ...
 
 
@@ -66,14 +66,16 @@ def assert_no_growth() -> NoGrowth:
         call: Called without arguments; what it returns is dropped.
         calls: How often, after the warm-up; 32 at least.
         warm_up: Calls before anything is measured.
-        max_bytes: What a call may leave behind.
+        max_bytes: What a call may leave behind; also "1 MiB".
     """
 
-    def check(call: Callable[[], object], *, calls: int = 64, warm_up: int = 8, max_bytes: float = 1024.0) -> None:
+    def check(call: Callable[[], object], *, calls: int = 64, warm_up: int = 8, max_bytes: float | str = 1024) -> None:
         from forgather_mem.diagnose.leaks.repeated import growth_of_calls
+        from forgather_mem.units import parse_bytes
 
         __tracebackhide__ = True
-        text = growth_of_calls(call, calls=calls, warm_up=warm_up, max_bytes=max_bytes)
+        most = parse_bytes(max_bytes) if isinstance(max_bytes, str) else max_bytes
+        text = growth_of_calls(call, calls=calls, warm_up=warm_up, max_bytes=most)
         if text is not None:
             pytest.fail(text)
 

@@ -55,7 +55,7 @@ def test_a_part_that_outlives_its_model_is_told_as_such() -> None:
     del model
     (held,) = watch.held(max_owners=2)
     assert (held.what, held.whole, held.num_bytes) == ("Net", False, 40_000)
-    assert str(held).startswith("Net was freed, but its memory is still held, 39.1 KiB in 1 tensor, by\n")
+    assert str(held).startswith("the memory of Net is still held, 39.1 KiB in 1 tensor, by\n")
     assert len(held.owners) == 2, "no more are told than were asked for"
     assert all(owner.startswith(f"{__name__}.KEPT['") for owner in held.owners)
 

@@ -73,7 +73,7 @@ def test_or_another_way() -> None:
 def test_where_nothing_fits_it_says_so_above_what_was_tried() -> None:
     card = card_plan(16, use(17, 19), instead=(("bf16=True", use(16, 17)),))
     said = card_text(card)
-    assert said.startswith("Does not fit: 17.0 GiB to 19.0 GiB of 16.0 GiB; none of these fits. ")
+    assert said.startswith("Does not fit: 17.0 GiB to 19.0 GiB of 16.0 GiB; none of these surely fits.\n")
     assert said.endswith("bf16=True  16.0 GiB to 17.0 GiB")
 
 

@@ -110,7 +110,7 @@ def test_a_model_whose_optimizer_keeps_the_parameters_is_gone_but_not_its_memory
     optimizer = torch.optim.SGD(model.parameters())
     (model,) = release_memory(model)  # type: ignore[assignment]
     text = capsys.readouterr().err
-    assert "Linear was freed, but its memory is still held, 1.0 MiB in 2 tensors, by" in text
+    assert "the memory of Linear is still held, 1.0 MiB in 2 tensors, by" in text
     assert "local 'optimizer' of test_a_model_whose_optimizer" in text
     assert ".param_groups[0]['params'][0]" in text
     (optimizer,) = release_memory(optimizer)  # type: ignore[assignment]
@@ -122,7 +122,7 @@ def test_a_loss_whose_graph_keeps_the_model_is_named(capsys: pytest.CaptureFixtu
     KEPT["losses"] = [model(torch.ones(8, 256)).mean()]
     (model,) = release_memory(model)  # type: ignore[assignment]
     text = capsys.readouterr().err
-    assert "Sequential was freed, but its memory is still held, 25" in text
+    assert "the memory of Sequential is still held, 25" in text
     assert f"the graph of {__name__}.KEPT['losses'][0]: detach it" in text
 
 

@@ -132,7 +132,7 @@ def _near_name(error: MissingName, compiler: Compiler) -> str | None:
         return did_you_mean(error.name, error.known) or f"there is: {', '.join(sorted(error.known)[:12]) or 'nothing'}"
     known = {*compiler.globals, *compiler.variables}
     for load in compiler.job.loads:
-        known |= compiler.outline(load.source).names.keys()
+        known |= compiler.outline(load.source).names
     near = did_you_mean(error.name, known - {error.name})
     return near or f"give it as a variable: load(..., {error.name}=...) or --set {error.name}=..."
 

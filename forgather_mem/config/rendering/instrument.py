@@ -33,7 +33,7 @@ class Outline:
         blocks: Line of each block.
         outer_blocks: Blocks outside any other block.
         used_blocks: Blocks that it prints itself with `self.name()`.
-        names: Variables that it sets, each with its first line.
+        names: Variables that it sets.
         mentioned: Names in its expressions: of variables, of attributes, and texts, which may be keys.
         outside: The first line that would be printed if the template extended no other; None if there is none.
     """
@@ -41,7 +41,7 @@ class Outline:
     blocks: dict[str, int] = field(default_factory=dict)
     outer_blocks: list[str] = field(default_factory=list)
     used_blocks: set[str] = field(default_factory=set)
-    names: dict[str, int] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
     mentioned: set[str] = field(default_factory=set)
     outside: int | None = None
 
@@ -153,10 +153,9 @@ class Instrument(NodeTransformer):
         return node
 
     def visit_Name(self, node: nodes.Name) -> nodes.Node:
+        self.outline.mentioned.add(node.name)
         if node.ctx == "store":
-            self.outline.names.setdefault(node.name, node.lineno)
-        else:
-            self.outline.mentioned.add(node.name)
+            self.outline.names.add(node.name)
         return node
 
     def visit_Getattr(self, node: nodes.Getattr) -> nodes.Node:

@@ -192,16 +192,13 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
     """The blocks of the render in progress that no parent has and that nothing prints with `self.name()`.
 
     Jinja silently drops such a block, so a misspelt name has no effect. A name close to one of the parents' names is
-    therefore an error; any other is only reported (templates in the wild have such leftovers). A variable that nothing
-    reads is reported if its name is close to one that is read.
+    therefore an error; any other is only reported (templates in the wild have such leftovers).
 
     Raises:
         TemplateError: for the first of them that looks misspelt, or for a line outside of all blocks.
     """
     job = compiler.job
-    outlines = [compiler.outline(load.source) for load in job.loads]
-    used = {name for outline in outlines for name in outline.used_blocks}
-    mentioned = {name for outline in outlines for name in outline.mentioned}
+    used = {name for load in job.loads for name in compiler.outline(load.source).used_blocks}
     unknown = []
     for key, parent in job.parents.items():
         child = job.first[key].source
@@ -229,10 +226,6 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
             if near:
                 raise error
             unknown.append(error)
-        for name, line in outline.names.items():
-            if name not in mentioned and (near := nearest(name, mentioned, _MISSPELT)):
-                message = f"no template uses the variable {name!r}, which is set here"
-                unknown.append(child.place(line, chain=chain).error(message, hint=f"did you mean {near!r}?"))
     return tuple(unknown)
 
 
