@@ -235,8 +235,7 @@ def _new_bytes(value: object, seen: set[object]) -> int:
                 seen.add(key)
                 total += num_bytes
     root = getattr(value, "base", None)  # of a view of an array
-    place = id(value if root is None else root)
-    if not total and not is_tensor(value) and place not in seen:
+    if not total and not is_tensor(value) and (place := id(value if root is None else root)) not in seen:
         seen.add(place)
         total = big_bytes(value)
     return total
