@@ -129,7 +129,7 @@ def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: An
     if not callable(getattr(trainer, "add_callback", None)):
         raise TypeError(
             f"attach({type(trainer).__name__}): this object has no method add_callback, so it is not a trainer; "
-            "a loop of your own stands in `with forgather_mem.watch():`"
+            "a loop of your own goes in: with forgather_mem.watch(): ..."
         )
     if is_switched_off():
         return Attached(trainer, (), options, why_off())

@@ -1,9 +1,9 @@
 """The notebook extension: shows what is alive, and releases it by name. `%load_ext forgather_mem.notebook`
 
-    %forgather_mem                      what holds how much
+    %forgather_mem                      what holds 1 KiB or more: of tensors, which count once, or a text or an array
     %forgather_mem release model Out    lets go of a variable, of all remembered results; says who still holds
     %forgather_mem release error        empties the frames that the last error keeps
-    %%forgather_mem                     as the first line of a cell: what the cell took, and who holds what is new
+    %%forgather_mem                     as the first line of a cell: what the cell took, and who holds how much more
 
 A notebook keeps more than its variables: every displayed result (`Out[3]`, `_3`, `_`), and the last error with all
 frames of its traceback, which hold models and batches.
@@ -18,20 +18,23 @@ from typing import TYPE_CHECKING
 
 from forgather_mem.errors import did_you_mean
 from forgather_mem.heap.failed_frames import chain, drop_frames
+from forgather_mem.heap.object_size import big_bytes, is_tensor
 from forgather_mem.heap.retained import WeakWatch, describe
 from forgather_mem.probes.tensors import live_tensors, storages_of, tensors_in
 from forgather_mem.reclaim.sequence import give_back, memory_now, write_steps
 from forgather_mem.sinks.console import print_line
 from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.usage import UsageWindow
-from forgather_mem.units import format_bytes
+from forgather_mem.units import KIB, format_bytes
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 MAX_ROWS = 15
 _ERROR, _OUT = "error", "Out"
+_USAGE = "write %forgather_mem, or %forgather_mem release NAME... (a variable, Out, error)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,7 @@ class Alive:
     Attributes:
         name: The name to release it by.
         what: Its type, or for a tensor shape and dtype.
-        num_bytes: Size of its tensors and arrays that no earlier name has; each storage once.
+        num_bytes: Size of its tensors that no earlier name has, each storage once; or of a text or an array.
     """
 
     name: str
@@ -53,10 +56,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     """Called by `%load_ext`."""
 
     def forgather_mem(line: str, cell: str | None = None) -> None:
-        if cell is None or line.strip():
-            print_line(run_magic(shell, line))
-        if cell is not None:
-            print_line(measure_cell(shell, cell))
+        print_line(run_magic(shell, line) if cell is None else measure_cell(shell, cell, line))
 
     forgather_mem.__doc__ = __doc__
     shell.magics_manager.register_function(forgather_mem, magic_kind="line_cell", magic_name="forgather_mem")
@@ -75,11 +75,13 @@ def run_magic(shell: InteractiveShell, line: str) -> str:
         return _table(shell)
     if words[0] == "release" and len(words) > 1:
         return "\n".join(_release(shell, list(dict.fromkeys(words[1:]))))
-    return f"%forgather_mem {line}: write %forgather_mem, or %forgather_mem release NAME... (a variable, Out, error)"
+    return f"%forgather_mem {line}: {_USAGE}"
 
 
-def measure_cell(shell: InteractiveShell, cell: str) -> str:
-    """Run a cell; returns what it took, and the names that hold more than before."""
+def measure_cell(shell: InteractiveShell, cell: str, line: str) -> str:
+    """Run a cell; returns what it took, and the names that hold more than before. With words above it is not run."""
+    if line.strip():
+        return f"%%forgather_mem {line}: the cell was not run; write %%forgather_mem alone. In another cell {_USAGE}"
     known = {row.name: row.num_bytes for row in what_is_alive(shell)}
     window = UsageWindow.open()
     # The line of the magic itself counts, too, as it does in errors of other cells
@@ -90,16 +92,12 @@ def measure_cell(shell: InteractiveShell, cell: str) -> str:
         f"{place} {format_bytes(one.start_bytes)} -> {format_bytes(one.end_bytes)}, peak {format_bytes(one.peak_bytes)}"
         for place, one in spans
     ]
-    new = [
-        replace(row, what=f"{row.what}, +{format_bytes(row.num_bytes - known[row.name])}") if row.name in known else row
-        for row in what_is_alive(shell)
-        if row.num_bytes > known.get(row.name, 0)
-    ]
-    return "\n".join([f"forgather_mem: {'; '.join(sizes)}", *_rows(new)])
+    new = [row for row in what_is_alive(shell) if row.num_bytes > known.get(row.name, 0)]
+    return "\n".join([f"forgather_mem: {'; '.join(sizes)}", *_rows(new, known)])
 
 
 def what_is_alive(shell: InteractiveShell) -> list[Alive]:
-    """Variables, their attributes, results and the last error's frames that hold tensors or arrays, largest first."""
+    """Variables, their attributes, results and the last error's frames that hold 1 KiB or more, largest first."""
     seen: set[object] = set()
     kept = _kept(shell)
     rows = [Alive(name=name, what=describe(value), num_bytes=_new_bytes(value, seen)) for name, value in kept]
@@ -107,7 +105,7 @@ def what_is_alive(shell: InteractiveShell) -> list[Alive]:
     if error is not None:
         held = [value for frame in _frames(error) for value in frame.values()]
         rows.append(Alive(name=_ERROR, what=type(error).__name__, num_bytes=_new_bytes(held, seen)))
-    return sorted((row for row in rows if row.num_bytes), key=lambda row: -row.num_bytes)
+    return sorted((row for row in rows if row.num_bytes >= KIB), key=lambda row: -row.num_bytes)
 
 
 def _table(shell: InteractiveShell) -> str:
@@ -115,7 +113,7 @@ def _table(shell: InteractiveShell) -> str:
     room = next(iter(host_rooms()), None)
     limit = "" if room is None else f" ({format_bytes(room.free_bytes)} free, {room.limit})"
     lines = [f"forgather_mem: {write_steps(memory_now())}{limit}"]
-    lines += _rows(rows)
+    lines += _rows(rows, {})
     total = sum(row.num_bytes for row in live_tensors()) if "torch" in sys.modules else 0
     lines.append(f"  all live tensors: {format_bytes(total)}")
     if rows:
@@ -123,11 +121,15 @@ def _table(shell: InteractiveShell) -> str:
     return "\n".join(lines)
 
 
-def _rows(rows: list[Alive]) -> Iterator[str]:
+def _rows(rows: list[Alive], known: Mapping[str, int]) -> Iterator[str]:
+    """What they hold, or how much more than was known."""
     width = max((len(row.name) for row in rows), default=0)
-    yield from (f"  {row.name:<{width}}  {format_bytes(row.num_bytes):>10}  {row.what}" for row in rows[:MAX_ROWS])
+    more = [row.num_bytes - known.get(row.name, 0) for row in rows]
+    for row, num_bytes in zip(rows[:MAX_ROWS], more, strict=False):
+        whole = f", {format_bytes(row.num_bytes)} in all" if row.name in known else ""
+        yield f"  {row.name:<{width}}  {format_bytes(num_bytes):>10}  {row.what}{whole}"
     if len(rows) > MAX_ROWS:
-        yield f"  {len(rows) - MAX_ROWS} more  {format_bytes(sum(row.num_bytes for row in rows[MAX_ROWS:]))}"
+        yield f"  {len(rows) - MAX_ROWS} more  {format_bytes(sum(more[MAX_ROWS:]))}"
 
 
 def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
@@ -138,6 +140,7 @@ def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
             hint = did_you_mean(name, known)
             yield f"forgather_mem: there is no {name!r}" + (f"; {hint}" if hint else "")
     gone = [(f"{name} ({describe(thing)})", thing) for name in names if name in known for thing in _let_go(shell, name)]
+    gone = [(label, thing) for label, thing in gone if not is_our_class(type(thing))]
     watched = WeakWatch([thing for _, thing in gone], [label for label, _ in gone])
     gone.clear()
     given = give_back()
@@ -231,8 +234,8 @@ def _new_bytes(value: object, seen: set[object]) -> int:
             if key not in seen:
                 seen.add(key)
                 total += num_bytes
-    array_bytes = getattr(value, "nbytes", None) if type(value).__module__.partition(".")[0] == "numpy" else None
-    if isinstance(array_bytes, int) and id(value) not in seen:
-        seen.add(id(value))
-        total += array_bytes
+    root = getattr(value, "base", None)  # of a view of an array
+    if not total and not is_tensor(value) and (place := id(value if root is None else root)) not in seen:
+        seen.add(place)
+        total = big_bytes(value)
     return total

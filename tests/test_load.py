@@ -93,7 +93,9 @@ def test_a_handle_does_not_keep_the_trainer_alive(tmp_path: Path) -> None:
 
 
 def test_attach_refuses_what_is_no_trainer() -> None:
-    with pytest.raises(TypeError, match="this object has no method add_callback, so it is not a trainer"):
+    with pytest.raises(
+        TypeError, match="this object has no method add_callback, so it is not a trainer; a loop of your own"
+    ):
         attach(object())
 
 

@@ -28,17 +28,21 @@ CELLS = {
     "release result": "%forgather_mem release Out[3]",
     "release results": "torch.zeros(5)",
     "quote": '%forgather_mem release "kept',
+    "ours": "import forgather_mem; job = forgather_mem.cleanup(); job",
     "release all": "%forgather_mem release Out Out[3] kept kept",
     "end": "print(Out, '_3' in globals(), 'kept' in globals())",
     "after": "%forgather_mem",
     "a variable": "error = torch.ones(2**20)",
     "release variable": "%forgather_mem release error",
     "variable left": "print('error' in globals())",
-    "hold": "import types; box = types.SimpleNamespace(history=[torch.ones(2**20)])",
+    "hold": "import types; box = types.SimpleNamespace(history=[torch.ones(2**20)])\n"
+    "grows = [torch.ones(2**18)]; text = 'x' * 2**21; short = 'x'",
     "held": "%forgather_mem",
     "release held": "%forgather_mem release box.history",
     "usage": "%forgather_mem relase model",
-    "measure": "%%forgather_mem\nfresh = torch.ones(2**20); large = torch.ones(2**24).sum()\nprint('ran')",
+    "measure": "%%forgather_mem\ngrows.append(torch.ones(2**19))\n"
+    "fresh = torch.ones(2**20); large = torch.ones(2**24).sum()\nprint('ran')",
+    "words": "%%forgather_mem release fresh\nprint('ran')",
     "fill": "rows = []\nfor row in range(3): rows.append(row)",
     "old": "def fill():\n    rows.append(1)",
     "define": "def fill():\n\n    rows.append(2)\nclass Keeps:\n    kept = []\n    def add(self): self.kept.append(3)",
@@ -76,17 +80,14 @@ def test_what_is_alive_is_shown_by_name_the_largest_first(printed: dict[str, str
 
 
 def test_a_cell_says_what_it_took_and_who_holds_what_is_new(printed: dict[str, str]) -> None:
-    ran, sizes, fresh, *_ = printed["measure"].splitlines()
+    ran, sizes, fresh, grows, *_ = printed["measure"].splitlines()
     assert ran == "ran"
     start, end, most = map(float, re.findall(r"([\d.]+) MiB", sizes))
     assert end - start > 3
     assert most - end > 40, "the sum was of a tensor that is gone"
     assert re.fullmatch(r"  fresh +4.0 MiB  Tensor \[1048576\] float32", fresh)
+    assert re.fullmatch(r"  grows +2.0 MiB  list, 3.0 MiB in all", grows)
     assert "%forgather_mem release error" in printed["help"]
-
-
-def test_a_misspelt_name_is_said(printed: dict[str, str]) -> None:
-    assert printed["unknown"].startswith("forgather_mem: there is no 'modl'; did you mean 'model'?")
 
 
 def test_a_released_variable_says_that_the_last_error_still_holds_it(printed: dict[str, str]) -> None:
@@ -116,20 +117,6 @@ def test_all_remembered_results_go_at_once(printed: dict[str, str]) -> None:
     assert "release by name" not in printed["after"]
 
 
-def test_a_variable_of_the_name_error_is_released_by_it(printed: dict[str, str]) -> None:
-    assert printed["variable left"] == "False\n"
-
-
-def test_a_wrong_word_gets_the_usage(printed: dict[str, str]) -> None:
-    assert printed["usage"].startswith(
-        "%forgather_mem relase model: write %forgather_mem, or %forgather_mem release NAME"
-    )
-
-
-def test_a_lone_quote_is_part_of_a_name(printed: dict[str, str]) -> None:
-    assert printed["quote"].startswith("forgather_mem: there is no '\"kept'; did you mean 'kept'?")
-
-
 def test_a_line_that_adds_is_of_the_newest_definition_or_of_the_cell_that_runs(printed: dict[str, str]) -> None:
     define, runs = (list(CELLS).index(name) + 1 for name in ("define", "lines"))
     first, own, second = eval(printed["lines"].splitlines()[0])
@@ -137,12 +124,25 @@ def test_a_line_that_adds_is_of_the_newest_definition_or_of_the_cell_that_runs(p
     assert re.fullmatch(rf"In\[({runs}|{runs + 1})\], line 5", own), "IPython counts a cell in a cell as its own"
 
 
-def test_the_extension_can_be_unloaded(printed: dict[str, str]) -> None:
-    assert printed["unloaded"] == "False\n"
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        ("unknown", "forgather_mem: there is no 'modl'; did you mean 'model'?"),
+        ("quote", "forgather_mem: there is no '\"kept'; did you mean 'kept'?"),
+        ("variable left", "False\n"),
+        ("usage", "%forgather_mem relase model: write %forgather_mem, or %forgather_mem release NAME"),
+        ("words", "%%forgather_mem release fresh: the cell was not run; write %%forgather_mem alone."),
+        ("unloaded", "False\n"),
+    ],
+)
+def test_a_wrong_word_is_told_and_a_right_one_does_it(printed: dict[str, str], cell: str, text: str) -> None:
+    assert printed[cell].startswith(text)
 
 
 def test_what_an_object_holds_is_listed_by_its_attribute_and_released(printed: dict[str, str]) -> None:
     assert re.search(r"\n  box.history +4.0 MiB  list\n", printed["held"])
+    assert re.search(r"\n  text +2.0 MiB  str\n", printed["held"])
+    assert "  short" not in printed["held"]
     assert "still held" not in printed["release held"]
     before, after = map(float, re.findall(r"([\d.]+) MiB", printed["release held"])[:2])
     assert before - after > 3

@@ -42,7 +42,8 @@ class Retained:
 
     Attributes:
         what: Its type, or for a tensor its shape and dtype.
-        whole: Whether the object itself is alive; False if only some of its tensors are.
+        whole: Whether the object itself is alive, or of a list or a dictionary, of which that is not known, its
+            content; False if only some of its tensors are.
         num_bytes: Size of its live tensors, each storage counted once.
         num_tensors: Number of live tensors.
         owners: Paths to it, as a programmer would write them; empty if none was found.
@@ -114,8 +115,8 @@ class _Watch:
             return None
         owners, searched = found
         return Retained(
-            what=self.what,
-            whole=whole,
+            what=self.what if self.itself is not None else f"the content of {self.what}",
+            whole=whole or self.itself is None,
             num_bytes=sum({key: size for tensor in tensors for key, size in storages_of(tensor)}.values()),
             num_tensors=len(tensors),
             owners=owners,

@@ -77,8 +77,7 @@ def class_regions(classes: Sequence[type]) -> list[Region]:
     """The methods of these classes, and after them the rest of their modules."""
     own, rest = [], []
     for cls in classes:
-        trees = ((tree_of(file), file) for file in module_files(cls.__module__))
-        nodes = ((_definition(tree, cls.__qualname__), file) for tree, file in trees if tree is not None)
+        nodes = ((_definition(tree_of(file), cls.__qualname__), file) for file in module_files(cls.__module__))
         node, file = next(((node, file) for node, file in nodes if isinstance(node, ast.ClassDef)), (None, ""))
         if node is not None:
             own += [*_methods(node, file)]
@@ -166,9 +165,9 @@ def _methods(node: ast.ClassDef, file: str) -> Iterator[Region]:
             yield Region(node=part, file=file, self_name=name, class_name=node.name)
 
 
-def _definition(tree: ast.Module, qualname: str) -> ast.AST | None:
-    """The class or function with this qualified name; of several the last."""
-    found: list[ast.AST] = [tree]
+def _definition(tree: ast.Module | None, qualname: str) -> ast.AST | None:
+    """The class or function with this qualified name; of several the last. None without source."""
+    found: list[ast.AST] = [tree] if tree is not None else []
     for name in qualname.replace("<locals>.", "").split("."):
         found = [
             part

@@ -42,6 +42,9 @@ class UsedMemory:
         """What there was more at the end than at the start; negative if memory was freed."""
         return max((one.consumed_bytes for one in self._spans()), default=0)
 
+    def __repr__(self) -> str:
+        return f"UsedMemory(peak_bytes={self.peak_bytes:,}, left_bytes={self.left_bytes:,})"
+
     def _spans(self) -> list[Span]:
         return [self.span.device or self.span.host] if self.span is not None else []
 
@@ -101,10 +104,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     before_bytes = _allocated_bytes() if growth is not None else 0
     with _measured() as used:
         result = yield
-    if peak is not None:
-        _check("limit_peak", "the test took", used.peak_bytes, peak)
+    over = _over("limit_peak", "took", used.peak_bytes, peak)
     if growth is not None:
-        _check("limit_growth", "the test left", _allocated_bytes() - before_bytes, growth)
+        over += _over("limit_growth", "left", _allocated_bytes() - before_bytes, growth)
+    if over:
+        pytest.fail(f"the test {' and '.join(over)}", pytrace=False)
     return result
 
 
@@ -134,12 +138,13 @@ def _limit(item: pytest.Item, name: str) -> int | None:
     pytest.fail(f'@pytest.mark.{name} takes one size with its unit, such as "200 MiB"{why}', pytrace=False)
 
 
-def _check(name: str, what: str, num_bytes: int, limit_bytes: int) -> None:
+def _over(name: str, what: str, num_bytes: int, limit_bytes: int | None) -> list[str]:
+    """What is wrong, if anything is."""
     from forgather_mem.units import format_bytes
 
-    if num_bytes > limit_bytes:
-        text = f"{what} {format_bytes(num_bytes)}, over {name}({format_bytes(limit_bytes)})"
-        pytest.fail(text, pytrace=False)
+    if limit_bytes is None or num_bytes <= limit_bytes:
+        return []
+    return [f"{what} {format_bytes(num_bytes)}, over {name}({format_bytes(limit_bytes)})"]
 
 
 def _allocated_bytes() -> int:

@@ -55,12 +55,14 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
         suspects = [native_suspect(rate)]
     look.drop()
     lines = [f"each call leaves {format_bytes(rate)} behind ({format_bytes(low)} to {format_bytes(high)})"]
-    for suspect in [one.reported() for one in suspects[:3]]:
+    for suspect in suspects[:3]:
         made = f"added at {suspect.allocated_at}: {suspect.source_line}" if suspect.allocated_at else ""
-        held = f"held by {suspect.held_by}" if suspect.held_by else suspect.holder
+        held = f"held by {suspect.held_by}" if suspect.held_by else suspect.reported().holder
         lines.append(", ".join(filter(None, (held, made))))
-        if suspect.cure:
-            lines.append(f"  try: {suspect.cure}")
+        fills = f"a warm_up that fills it first: {suspect.bounded}"
+        cure = suspect.cure if suspect.full_bytes is None else fills
+        if cure:
+            lines.append(f"  try: {cure}")
     if not suspects:
         lines.append("holder not found")
     return "\n".join(lines)

@@ -13,8 +13,8 @@ from forgather_mem.heap.holder_names import slot_names
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import adding_lines
-from forgather_mem.source.source_lines import is_user_class, is_user_file
-from forgather_mem.source.syntax import Named, local_names, module_regions, tree_of
+from forgather_mem.source.source_lines import is_user_class
+from forgather_mem.source.syntax import Named, local_names, regions_of_module
 
 _FEWEST_OBJECTS = 1_000  # of a data set's container: below, few pages are copied
 _MOST = 3
@@ -89,7 +89,7 @@ def _parts(loader: object) -> list[object]:
 def _held_by_code(part: object) -> Iterator[tuple[str, Named, bool]]:
     """The attributes of a part and the variables of its module: the owner's name, and whether each is a list."""
     if inspect.isfunction(part):
-        yield from _variables(part.__module__, part.__code__.co_filename, part.__code__.co_name)
+        yield from _variables(part.__module__, part.__code__.co_name)
         return
     cls = type(part)
     if not is_user_class(cls):
@@ -97,17 +97,14 @@ def _held_by_code(part: object) -> Iterator[tuple[str, Named, bool]]:
     for name, value in list((attributes_of(part) or {}).items()):
         for named in slot_names(part, name):
             yield cls.__name__, named, isinstance(value, list)
-    yield from _variables(cls.__module__, inspect.getsourcefile(cls) or "", cls.__name__)
+    yield from _variables(cls.__module__, cls.__name__)
 
 
-def _variables(module: str, file: str, within: str) -> Iterator[tuple[str, Named, bool]]:
+def _variables(module: str, within: str) -> Iterator[tuple[str, Named, bool]]:
     """The module's variables that a function or the methods of a class name."""
-    tree = tree_of(file) if is_user_file(file) else None
-    if tree is None:
-        return
     regions = [
         region
-        for region in module_regions(tree, file)
+        for region in regions_of_module(module)
         if within in (region.class_name, getattr(region.node, "name", None))
     ]
     names = {

@@ -1,11 +1,14 @@
 """Calls that leave something behind are told with what holds it; the fixture around this is in `test_pytest_plugin`."""
 
+from collections import deque
+
 import pytest
 
 from forgather_mem.diagnose.leaks.repeated import growth_of_calls
 from forgather_mem.units import KIB
 
 KEPT: list[bytearray] = []
+LAST: deque[bytearray] = deque(maxlen=100)
 
 
 def keeps() -> None:
@@ -24,6 +27,13 @@ def test_what_each_call_leaves_is_told_with_its_holder() -> None:
     assert first.startswith("each call leaves 100.")
     assert holder.startswith(f"held by {__name__}.KEPT, added at tests/diagnose/leaks/test_repeated.py:")
     assert holder.endswith("KEPT.append(bytearray(100 * KIB))")
+
+
+def test_of_what_fills_up_the_advice_is_to_fill_it_first() -> None:
+    text = growth_of_calls(lambda: LAST.append(bytearray(100 * KIB)), calls=32, warm_up=3, max_bytes=1000.0)
+    LAST.clear()
+    assert text is not None
+    assert text.endswith(f"try: a warm_up that fills it first: {__name__}.LAST holds 100 at most")
 
 
 @pytest.mark.parametrize("wrong", [{"calls": 31}, {"warm_up": -1}, {"max_bytes": -1.0}])
