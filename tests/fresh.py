@@ -1,4 +1,4 @@
-"""Tests marked `fresh` run in forks of a process that has imported.
+"""Tests marked `fresh` run in forks of a process that has imported, and knows the operations that most plans look up.
 
 Each connection gets a fork of it, which collects one file of tests and forks again for each run of some of them:
 pytest's own start takes longer than most of these tests. It is asked in lines of JSON: the tests, the environment, the
@@ -103,6 +103,17 @@ def _prepare() -> None:
 
     for name in (*(f"_pytest.{plugin}" for plugin in default_plugins), *IMPORTED):
         importlib.import_module(name)
+    if not _gradients_take_threads():
+        importlib.import_module("tests.planning.known_operations").learn()
+
+
+def _gradients_take_threads() -> bool:
+    """Whether a process that has computed gradients has threads for that, tried in one that ends."""
+    pid = os.fork()
+    if not pid:
+        sys.modules["torch"].ones(1, requires_grad=True).backward()
+        os._exit(has_autograd_threads())
+    return os.waitpid(pid, 0)[1] != 0
 
 
 def _answer(connection: socket.socket) -> None:

@@ -257,7 +257,7 @@ def test_batches_are_changed_where_a_data_loader_makes_them(tmp_path: Path) -> N
 
 @pytest.mark.fresh
 def test_batches_of_the_scripts_own_are_not(tmp_path: Path) -> None:
-    loop = ACCUMULATES.replace("data(512)", "[(torch.ones(8, 64), torch.ones(8, dtype=torch.long))] * 99")
+    loop = ACCUMULATES.replace("data(512)", "[(torch.ones(8, 64), torch.ones(8, dtype=torch.long))] * 8")
     result = planned(tmp_path, loop, "--set", "batch=64")
     assert (result.code, result.out) == (1, "")
     assert "batches of another size can't be planned: torch's DataLoader does not make them" in result.err

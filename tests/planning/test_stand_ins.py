@@ -116,7 +116,7 @@ def test_arrays_hold_the_memory_of_their_tensors() -> None:
 
 def test_a_closure_is_called_until_the_history_is_full() -> None:
     model = nn.Linear(64, 50)
-    optimizer, batch = torch.optim.LBFGS(model.parameters(), max_iter=4, history_size=5), torch.randn(128, 64)
+    optimizer, batch = torch.optim.LBFGS(model.parameters(), max_iter=4, history_size=3), torch.randn(128, 64)
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()

@@ -49,9 +49,9 @@ def test_a_killed_child_is_told() -> None:
 def test_a_child_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "_MOST_S", 1.0)
     with pytest.raises(PlanError, match="has not ended after 1 s"):
-        in_a_child(signal.pause)
+        (begun := begun_in_a_child(signal.pause))()
     with pytest.raises(ChildProcessError):  # nothing of it is left
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(begun.pid, os.WNOHANG)
 
 
 def test_one_that_is_not_waited_for_tells_when_it_has_answered_and_can_be_ended() -> None:
@@ -60,8 +60,9 @@ def test_one_that_is_not_waited_for_tells_when_it_has_answered_and_can_be_ended(
     assert not waits.has_answered()
     assert answers() == 5
     waits.end()
-    with pytest.raises(ChildProcessError):  # nothing of it is left
-        os.waitpid(-1, os.WNOHANG)
+    for one in (answers, waits):
+        with pytest.raises(ChildProcessError):  # nothing of it is left
+            os.waitpid(one.pid, os.WNOHANG)
 
 
 HANDLERS = """

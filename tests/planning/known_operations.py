@@ -1,25 +1,18 @@
 """What torch finds out of an operation on tensors without values, it keeps: here before the forks that plan."""
 
-import os
+import ctypes
 
-import pytest
 import torch
 
 from forgather_mem.planning.model import Emptied
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.storage_log import StorageLog
-from tests.fresh import IN_CHILD
 from tests.training import Tokens, tiny_model
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _steps_are_known() -> None:
-    """Of a plan of `make_trainer()` a half goes into operations that are new to a process; each child is new.
-
-    The plans of docs/plan.md and of `forgather-mem plan` are of processes that know nothing.
-    """
-    if os.environ.get(IN_CHILD):
-        return  # where torch computes gradients on threads it could not plan after this
+def learn() -> None:
+    """Of a plan of `make_trainer()` a third goes into operations that are new to a process; each child is new."""
+    state = torch.get_rng_state()
     model, rows = tiny_model(), Tokens(8)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     mode = Pretending(StorageLog())
@@ -36,3 +29,5 @@ def _steps_are_known() -> None:
         with torch.no_grad():
             batch = {name: torch.stack([row[name] for row in rows]) for name in ("input_ids", "labels")}
             torch.cat([model(**batch).logits, model(**batch).logits])
+    torch.set_rng_state(state)
+    ctypes.CDLL(None).malloc_trim(0)  # tests look at what the heap holds, and at what a trim frees
