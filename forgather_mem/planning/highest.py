@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child,
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.pretending import warm_up
 from forgather_mem.planning.refusal import problem_of
-from forgather_mem.planning.result import Plan
+from forgather_mem.planning.result import PhasePlan, Plan
 from forgather_mem.planning.stand_ins import MASKS, NUMBERS, StandIns, listed_lines
 from forgather_mem.units import format_bytes
 
@@ -56,7 +56,7 @@ def _highest(first: Attempt, made: Callable[[StandIns], Plan], not_done: dict[st
         other = {todo[-1]} if best.plan is None else set(todo) if number == 1 else {todo[0]}
         told = in_a_child(partial(_attempt, made, StandIns(best.answers.otherwise ^ other)), not_done=not_done)
         if best.plan and told.plan:
-            if told.plan.phases == best.plan.phases and number == 1:
+            if number == 1 and _are_alike(told.plan.phases, best.plan.phases):
                 masks_matter = False
                 break
             masks_matter &= other != {MASKS} or told.plan.peak_bytes != best.plan.peak_bytes
@@ -75,14 +75,22 @@ def _highest(first: Attempt, made: Callable[[StandIns], Plan], not_done: dict[st
     return best.plan.with_notes([*best.answers.notes(), *_dependence(depends, best)])
 
 
+def _are_alike(some: Sequence[PhasePlan], others: Sequence[PhasePlan]) -> bool:
+    """Whether they take the same, but for a thousandth."""
+    return [(row.step, row.phase) for row in some] == [(row.step, row.phase) for row in others] and all(
+        1000 * abs(row.bytes - other.bytes) <= row.bytes for row, other in zip(some, others, strict=True)
+    )
+
+
 def _dependence(depends: dict[str, int], best: Attempt) -> list[Note]:
     assert best.plan is not None
-    depends = {line: low for line, low in depends.items() if low < best.plan.peak_bytes and line != MASKS}
+    peak = best.plan.peak_bytes
+    depends = {line: low for line, low in depends.items() if 1000 * (peak - low) > peak and line != MASKS}
     if not depends:
         return []
     known = best.answers.lines()
     lines = [*dict.fromkeys(one for line in depends for one in known.get(line, [line]))]
-    low, high = format_bytes(min(depends.values())), format_bytes(best.plan.peak_bytes)
+    low, high = format_bytes(min(depends.values())), format_bytes(peak)
     told = f"The peak depends on a value ({listed_lines(lines)}): {low} to {high}, of which the higher is told."
     return [Note(told, "at most")]
 
