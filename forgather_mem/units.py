@@ -78,7 +78,7 @@ def format_pace(count: float, what: str = "") -> str:
     if 0 < count < 0.5:
         return f"+1{what} in {1 / count:,.0f} steps"
     many = f"{count:,.0f}" if count >= 1000 else f"{count:.3g}"
-    return f"+{many}{what}{'s' * bool(what and count != 1)} a step"
+    return f"+{many}{what}{'s' * bool(what and many != '1')} a step"
 
 
 def format_ordinal(number: int) -> str:

@@ -134,15 +134,6 @@ def adding_lines(named: Named, is_list: bool, *, assigned: bool = False) -> list
     return []
 
 
-def joins_it(named: Named) -> bool:
-    """Whether any code joins the items of the container, as `torch.cat(self.kept)` does: it needs all to be alike."""
-    return any(
-        _called(node) in _JOINS and any(map(_Code(named, region, is_list=True).is_subject, node.args))  # type: ignore[attr-defined]
-        for region in named.regions
-        for node in ast.walk(region.node)
-    )
-
-
 def calling_lines(name: str, files: Iterable[str]) -> list[tuple[str, int]]:
     """The lines of these files, file by file, that call a function whose name matches this pattern."""
     return [

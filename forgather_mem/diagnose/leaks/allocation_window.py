@@ -37,7 +37,7 @@ class AllocationWindow:
 
     Attributes:
         made: By how many bytes what each line made has grown between the last two readings, as the user's innermost.
-        largest: The largest single block of each.
+        alive: What of each was alive at the last.
         ran: Bytes by each line of the user's that led to them.
         total: The same of all that was made, whoever has called for it.
         saw_all: Whether that is all that was handed out: it was open at the last reading, too.
@@ -46,9 +46,8 @@ class AllocationWindow:
     def __init__(self, *, opens: bool = True) -> None:
         self.is_open = opens and not tracemalloc.is_tracing() and _can_be_stopped()
         self.made: Counter[Line] = Counter()
-        self.largest: Counter[Line] = Counter()
         self.ran: Counter[Line] = Counter()
-        self._alive: Counter[Line] = Counter()
+        self.alive: Counter[Line] = Counter()
         self.total = self._total = 0
         self.saw_all = False
         if self.is_open:
@@ -67,24 +66,20 @@ class AllocationWindow:
         self.saw_all = self.is_open
         if not self.is_open:
             return
-        before, self._alive, self.ran = self._alive, Counter(), Counter()
+        before, self.alive, self.ran = self.alive, Counter(), Counter()
         total, self._total = self._total, 0
-        self.largest.clear()
-        sizes: Counter[object] = Counter()
-        largest: Counter[object] = Counter()
         # Its tuples: of many small objects few places are left, and `statistics` makes three objects of each block
+        sizes: Counter[object] = Counter()
         for _, size, place, *_ in tracemalloc.take_snapshot().traces._traces:
             sizes[place] += size
-            largest[place] = max(largest[place], size)
         for place, size in sizes.items():
-            if (line := self._add(tracemalloc.Traceback(place), size)) is not None:
-                self.largest[line] = max(self.largest[line], largest[place])
+            self._add(tracemalloc.Traceback(place), size)
         counted: set[object] = set()
         for tensor in filter(is_tensor, young):
             storages = {key: size for key, size in storages_of(tensor) if key not in counted}
             counted |= storages.keys()
             self._add(_trace_of(tensor), sum(storages.values()))
-        self.made = Counter({line: size - before[line] for line, size in self._alive.items()})
+        self.made = Counter({line: size - before[line] for line, size in self.alive.items()})
         self.total = self._total - total
 
     def close(self) -> None:
@@ -98,7 +93,7 @@ class AllocationWindow:
 
         `within` this fraction: what is alive of the last step counts as well.
         """
-        for sizes, wanted in ((self.made, num_bytes), (self.largest, in_all)):
+        for sizes, wanted in ((self.made, num_bytes), (self.alive, in_all)):
             line = min(sizes, key=lambda line: abs(sizes[line] - wanted), default=None)
             if line is not None and abs(sizes[line] - wanted) <= within * wanted:
                 return line
@@ -112,14 +107,12 @@ class AllocationWindow:
     def _distance(self, line: Line) -> float:
         return min((line[1] - at for file, at in self.ran if file == line[0] and at <= line[1]), default=math.inf)
 
-    def _add(self, trace: Sequence[Any], size: int) -> Line | None:
-        """Count what was made there; the user's innermost line."""
+    def _add(self, trace: Sequence[Any], size: int) -> None:
         lines = list(dict.fromkeys(_users(trace)))
         self._total += size if not any(frame.filename.startswith(OURS) for frame in trace[-2:]) else 0
         self.ran.update(dict.fromkeys(lines, size))
-        if lines:
-            self._alive[lines[0]] += size
-        return lines[0] if lines else None
+        for line in lines[:1]:
+            self.alive[line] += size
 
 
 def _users(trace: Sequence[Any]) -> Iterator[Line]:

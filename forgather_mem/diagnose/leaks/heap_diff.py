@@ -111,7 +111,7 @@ class CloserLook:
         for suspect in suspects:
             suspect.choose_line(made, steps)
             suspect.seen_at = step
-        return _sorted(suspects, rate, num_steps)
+        return _sorted(suspects, rate)
 
     def _found(self, walk: ReachableGraph, step: int, rate: float, num_steps: int) -> list[GrownObject]:
         """What has grown and matters, the largest first."""
@@ -155,11 +155,8 @@ class CloserLook:
         return [one for one in found if one.bytes_per_step >= LOOK.least_frac * rate]
 
 
-def _sorted(suspects: list[Suspect], rate: float, num_steps: int) -> list[Suspect]:
+def _sorted(suspects: list[Suspect], rate: float) -> list[Suspect]:
     """The likeliest first: of two that explain about as much, the one whose line is known."""
-    for one in suspects:
-        if one.kind == "exceptions" and one.count:  # too rare to be counted over a few steps
-            one.count_per_step = max(one.count_per_step, one.count / num_steps)
     _give_rest_to_graph(suspects, rate)
     suspects.sort(
         key=lambda one: (one.last, -round(5 * one.bytes_per_step / rate), not one.allocated_at, -one.bytes_per_step)

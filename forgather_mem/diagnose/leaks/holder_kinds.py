@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType, TracebackType
@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import array_bytes, big_bytes, deep_bytes, inside, is_tensor, is_torch
-from forgather_mem.source.container_code import joins_it
-from forgather_mem.source.syntax import Named
 from forgather_mem.system.installed import installed
 
 if TYPE_CHECKING:
@@ -82,7 +80,7 @@ _KINDS = (
         made_by=r"register_\w*hook\w*",
         cure="register it once; or keep the handle that register_..._hook() returns, and call handle.remove()"),
     HolderKind(name="chain",
-        holder=lambda held: held.one.kind == "chain" and not any(map(_is_array, held.one.samples[:1])),
+        holder=lambda held: held.one.kind == "chain" and not any(map(is_array, held.one.samples[:1])),
         cure="each holds the one before it: keep only the last, without its link to the others"),
     HolderKind(name="lru_cache", holder=lambda held: type(held.container) is LRU_CACHE,
         cure="limit it to what fits in memory: lru_cache(maxsize=32)"),
@@ -111,7 +109,7 @@ _KINDS = (
     HolderKind(name="view", item=lambda item: is_tensor(item) and _is_small_view(item),
         cure="a view keeps the whole tensor alive: keep a .clone() of it"),
     HolderKind(name="tensor", item=is_tensor,
-        cure="keep a number or a running mean of it, or only the last ones: {last}"),
+        cure="keep only the last ones, {last}, or a running mean of it"),
     HolderKind(name="log records",
         item=lambda item: type(item).__module__ == "logging" and type(item).__name__ == "LogRecord",
         cure="give the handler a target or a limit, or log to a file"),
@@ -123,7 +121,7 @@ _KINDS = (
     HolderKind(name="size", cure="keep only its last part, {last}, or write it to a file"),
     HolderKind(name="dict",
         cure="remove entries after use, or the oldest when one is added, or clear it every epoch"),
-    HolderKind(name="list", cure="keep a running total, or only the last ones: {last}"),
+    HolderKind(name="list", cure="keep only the last ones, {last}, or a running total"),
     HolderKind(name="cycle",
         cure="break the cycle (a weakref for the back reference), or collect: SimpleGarbageCollector"),
     HolderKind(name="made",
@@ -164,8 +162,8 @@ def _is_most_of(part: object, item: object) -> bool:
     return part is item or 2 * deep_bytes(part, set(), set()) >= deep_bytes(item, set(), set())
 
 
-def cure_of(kind: HolderKind, held: Held, names: Sequence[Named]) -> str:
-    """What to do about this holder, which the user's code calls so: of what can be applied here."""
+def cure_of(kind: HolderKind, held: Held) -> str:
+    """What to do about this holder: of what can be applied here."""
     if (method := _emptied_by(held)) is not None:
         return f"{method}() empties it: call it once what it holds is no longer needed"
     if kind.name == "lru_cache" and "." in held.container.__qualname__.rpartition("<locals>.")[2]:  # type: ignore[attr-defined]
@@ -177,8 +175,6 @@ def cure_of(kind: HolderKind, held: Held, names: Sequence[Named]) -> str:
     found = _EXPRESSION.fullmatch(held.path)
     it = (found[1] or found[2]) if found is not None else "it"
     last = f"{it} = {it}[-100:]" if held.one.kind == "size" else f"{it}[:-100] = []"
-    if any(map(joins_it, names)) and kind.name in ("tensor", "list"):
-        return f"empty it as soon as it has been joined, or keep only the last ones: {last}"
     return kind.cure.format(last="deque(maxlen=100)" if isinstance(held.container, deque) else last)
 
 
@@ -223,7 +219,7 @@ def _waits_in_put(thread: threading.Thread) -> bool:
     return frame is not None
 
 
-def _is_array(thing: object) -> bool:
+def is_array(thing: object) -> bool:
     return is_tensor(thing) or bool(array_bytes(thing))
 
 

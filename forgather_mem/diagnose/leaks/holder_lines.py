@@ -9,7 +9,7 @@ from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.allocation_window import Line
-from forgather_mem.diagnose.leaks.holder_kinds import Held, HolderKind, queue_module
+from forgather_mem.diagnose.leaks.holder_kinds import Held, HolderKind, is_array, queue_module
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import inside, is_tensor, is_torch
 from forgather_mem.source.container_code import adding_lines, calling_lines
@@ -50,7 +50,7 @@ class HolderBound(NamedTuple):
 def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
     """Why it will stop growing, or may; None if there is no sign of that."""
     one, container, path, owner = held
-    is_fixed = is_tensor(container) or isinstance(container, str | bytes) or _is_array(container)
+    is_fixed = isinstance(container, str | bytes) or is_array(container)
     if one.kind == "size" and is_fixed and names and not any(adding_lines(named, is_list=False) for named in names):
         return HolderBound(f"{path} is replaced by a longer one at each step, as where batches get longer")
     if one.bound is not None:
@@ -71,21 +71,20 @@ def line_of_function(samples: Sequence[object]) -> tuple[str, int] | None:
     return None
 
 
-def _is_array(container: object) -> bool:
-    return type(container).__module__ == "numpy"
-
-
 def _most_entries(owner: Any, container: object) -> tuple[int, str] | None:
     """The most entries that this will have and what they are for: an optimizer's parameters, or a dataset's rows.
 
     A row's number is its key, as far as the first keys show. A parameter and its hooks are no dataset.
     """
+    if not isinstance(container, dict):
+        return None
     if is_torch(owner, "optim", "Optimizer"):
-        parameters = sum(len(group["params"]) for group in owner.param_groups)
-        return (parameters, "parameters") if container is owner.state else None
+        parameters = {id(one) for group in owner.param_groups for one in group["params"]}
+        is_bounded = container is owner.state and parameters.issuperset(map(id, container))
+        return (len(parameters), "parameters") if is_bounded else None
     has_rows = hasattr(type(owner), "__getitem__") and not is_tensor(owner)
     only_added = hasattr(type(owner), "keys") or isinstance(owner, list)  # it has as many as were added
-    if not has_rows or only_added or not isinstance(container, dict):
+    if not has_rows or only_added:
         return None
     try:
         rows = len(owner)

@@ -148,17 +148,19 @@ class LeakWatch:
 
     def _warn(self, run: RunInfo, step: int) -> None:
         """Print what grows, if it is due, with who holds it as far as that is known."""
-        growing, trend = self._growing, whole_of(self._growing)
-        full = full_at(step, trend.per_step, "device" in growing)
+        growing = self._growing
+        # What a holder has gained was counted, and some of it may be in a size that can't be judged yet
+        rate = max([whole_of(growing).per_step, *(one.bytes_per_step for one in self._suspects[:1])])
+        full = full_at(step, rate, "device" in growing)
         known = self._verdict(run) if self._suspects or "workers" in growing else None
         if not self._live.is_due(growing, step, full, known):
             return
-        text = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step so far"
+        text = f"{label_of(growing)} grows {format_bytes(rate)} a step so far"
         if full is not None and full < 1e9:
             step_s = (time.perf_counter() - self._began_s) / max(1, step - self._first_step)
             text += f", full near step {full:,} (in {format_duration((full - step) * step_s)})"
         _print(run, text + (f": {_held(self._suspects[0])}." if self._suspects else "."))
-        alarm = Alarm(step=step, names=frozenset(growing), label=label_of(growing), per_step=trend.per_step)
+        alarm = Alarm(step=step, names=frozenset(growing), label=label_of(growing), per_step=rate)
         self._live.printed(alarm, growing, self._series)
 
     def _look_closely(self, step: int, held: bool) -> None:

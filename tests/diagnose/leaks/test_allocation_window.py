@@ -34,6 +34,13 @@ def suspects_of(call: Callable[[], object], *, far: bool = True, rate: float = R
     return found
 
 
+def test_what_differs_by_a_key_is_told_as_one() -> None:
+    by_name: dict[str, list[bytes]] = {name: [] for name in "abcdefghij"}
+    (one, *_) = suspects_of(lambda: [rows.append(bytes(3_000)) for rows in by_name.values()], far=False)
+    assert str(one.held_by).endswith("test_what_differs_by_a_key_is_told_as_one.<locals>.<lambda>[...]")
+    assert one.bytes_per_step == pytest.approx(30_000, rel=0.1)
+
+
 class Loader:
     """An iterator that keeps what it has given."""
 

@@ -4,6 +4,7 @@ import functools
 import queue
 import threading
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -29,6 +30,28 @@ def test_a_cache_on_a_method_is_one_suspect_that_keeps_its_objects() -> None:
     assert (top.type, top.each, others) == ("lru_cache", "Masker with bytes of 50,000", [])
     assert top.bytes_per_step == pytest.approx(50_500, rel=0.1)
     assert "each key holds `self`" in str(top.cure)
+
+
+class Hits:
+    found = torch.empty(0)
+
+    def clear(self) -> None:
+        self.found = torch.empty(0)
+
+    def add(self, step: int) -> None:
+        self.found = torch.cat((self.found, torch.zeros(5000)))
+
+
+def test_a_method_of_the_holders_own_that_empties_it_is_the_cure() -> None:
+    spy, hits = Mock(), Hits()
+    spy(b"")
+    hits.add(-1)
+    (top, *_) = suspects_after(lambda step: spy(torch.zeros(5000, requires_grad=True).exp()))
+    assert str(top.cure).startswith("Mock.reset_mock() empties it")
+    assert top.source_line == "", "that `spy` is made here adds nothing to it"
+    (top, *_) = suspects_after(hits.add)
+    assert str(top.cure).startswith("Hits.clear() empties it")
+    assert (top.held_by, top.each) == ("Hits.found", ""), "it was shorter then"
 
 
 class Adapters(torch.nn.Module):

@@ -74,7 +74,7 @@ def test_hooks_of_a_parameter_are_named_with_the_line_that_registers_them() -> N
     assert "register it once" in str(top.cure)
 
 
-def test_a_cycle_keeps_all_that_it_has_given() -> None:
+def test_an_iterator_that_keeps_what_it_has_given_is_named() -> None:
     holder: Any = Holder()
     holder.batches = itertools.cycle(torch.zeros(5000) for _ in range(1000))
     next(holder.batches)
@@ -82,9 +82,6 @@ def test_a_cycle_keeps_all_that_it_has_given() -> None:
     assert (top.held_by, top.kind) == ("Holder.batches (cycle)", "cycle iterator")
     assert "itertools.cycle(" in top.source_line
 
-
-def test_a_tee_of_which_one_side_is_not_read_is_named() -> None:
-    holder: Any = Holder()
     holder.read, holder.unread = itertools.tee(torch.zeros(5000) for _ in range(1000))
     next(holder.read)
     (top, *_) = suspects_after(lambda step: next(holder.read))
