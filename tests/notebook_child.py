@@ -17,7 +17,7 @@ def run(cells: list[str]) -> list[str]:
     config = Config()
     config.HistoryManager.enabled = False
     config.InteractiveShell.colors = "nocolor"
-    shell = InteractiveShell(config=config)
+    shell = InteractiveShell.instance(config=config)
     printed = []
     for cell in cells:
         out = io.StringIO()

@@ -40,6 +40,8 @@ CELLS = {
     "usage": "%forgather_mem relase model",
     "measure": "%%forgather_mem\nfresh = torch.ones(2**20); large = torch.ones(2**24).sum()\nprint('ran')",
     "help": "print(get_ipython().magics_manager.magics['cell']['forgather_mem'].__doc__)",
+    "grow": "a = []\na += [1]\nimport forgather_mem.heap.holder_names as n, forgather_mem.source.container_code as c\n"
+    "print(c.adding_lines(*n.module_names('__main__', globals(), a, item=False), True))",
     "unload": "%unload_ext forgather_mem.notebook",
     "unloaded": "print('forgather_mem' in get_ipython().magics_manager.magics['line'])",
 }
@@ -79,6 +81,10 @@ def test_a_cell_says_what_it_took_and_who_holds_what_is_new(printed: dict[str, s
 
 def test_a_misspelt_name_is_said(printed: dict[str, str]) -> None:
     assert printed["unknown"].startswith("forgather_mem: there is no 'modl'; did you mean 'model'?")
+    assert printed["quote"].startswith("forgather_mem: there is no '\"kept'; did you mean 'kept'?")
+    assert printed["usage"].startswith(
+        "%forgather_mem relase model: write %forgather_mem, or %forgather_mem release NAME"
+    )
 
 
 def test_a_released_variable_says_that_the_last_error_still_holds_it(printed: dict[str, str]) -> None:
@@ -93,6 +99,7 @@ def test_releasing_the_error_frees_what_its_frames_held(printed: dict[str, str])
     assert float(before) - float(after) > 12
     assert printed["left"] == "0 False [3]\n"
     assert printed["variable works"] == "2.0\n"
+    assert printed["variable left"] == "False\n"  # a variable of that name
 
 
 def test_a_result_that_a_variable_holds_is_not_gone_and_that_is_said(printed: dict[str, str]) -> None:
@@ -108,22 +115,9 @@ def test_all_remembered_results_go_at_once(printed: dict[str, str]) -> None:
     assert "release by name" not in printed["after"]
 
 
-def test_a_variable_of_the_name_error_is_released_by_it(printed: dict[str, str]) -> None:
-    assert printed["variable left"] == "False\n"
-
-
-def test_a_wrong_word_gets_the_usage(printed: dict[str, str]) -> None:
-    assert printed["usage"].startswith(
-        "%forgather_mem relase model: write %forgather_mem, or %forgather_mem release NAME"
-    )
-
-
-def test_a_lone_quote_is_part_of_a_name(printed: dict[str, str]) -> None:
-    assert printed["quote"].startswith("forgather_mem: there is no '\"kept'; did you mean 'kept'?")
-
-
-def test_the_extension_can_be_unloaded(printed: dict[str, str]) -> None:
-    assert printed["unloaded"] == "False\n"
+def test_the_line_of_a_cell_that_adds_to_its_variable_is_found(printed: dict[str, str]) -> None:
+    assert re.search(r"^\[\('<ipython-input-\S+', 2\)\]$", printed["grow"])
+    assert printed["unloaded"] == "False\n"  # and the extension can be unloaded
 
 
 def test_what_an_object_holds_is_listed_by_its_attribute_and_released(printed: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ from types import CodeType, FunctionType
 from forgather_mem.heap.owner_paths import attributes_of, frame_name, has_attributes, variable_of
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.frame_variables import running_frames
-from forgather_mem.source.source_lines import is_user_class, is_user_file
+from forgather_mem.source.source_lines import cells, is_user_class, is_user_file
 from forgather_mem.source.syntax import Named, class_regions, function_regions, module_regions, tree_of
 
 
@@ -83,10 +83,11 @@ def module_names(module: str, namespace: dict[str, object], held: object, *, ite
     """The names of a value that is a variable of this module, or of an item of it."""
     name = next((name for name, value in list(namespace.items()) if value is held), None)
     file = getattr(sys.modules.get(module), "__file__", None) or ""
-    tree = tree_of(file) if is_user_file(file) else None
-    if name is None or tree is None:
+    files = [file] if is_user_file(file) else list(cells()) if module == "__main__" else []
+    trees = [(tree, one) for one in files if (tree := tree_of(one)) is not None]
+    if name is None or not trees:
         return []
-    regions = tuple(module_regions(tree, file))
+    regions = tuple(region for tree, one in trees for region in module_regions(tree, one))
     return [Named(name=name, attribute=False, item=item, regions=regions, of_module=True)]
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 import sysconfig
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -57,9 +58,15 @@ def is_user_class(cls: type) -> bool:
 
 def line_name(file: str, line: int) -> str:
     """A line in the usual notation, its file with the folders of its package; of a notebook "In[15], line 3"."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    cell = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
+    cell = cells().get(file)
     return f"{short_file(file)}:{line}" if cell is None else f"In[{cell}], line {line}"
+
+
+def cells() -> Mapping[str, int]:
+    """The files of the cells that a notebook, or IPython, has run in this process, with their numbers."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    found: Mapping[str, int] = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    return found
 
 
 @functools.cache
