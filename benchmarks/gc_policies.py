@@ -27,8 +27,8 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from _training import train as train_in_trainer
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from forgather_mem.callbacks import ScheduledGarbageCollector
 from forgather_mem.system.procfs import own_memory
@@ -297,23 +297,10 @@ class PlainCollect(TrainerCallback):
             gc.collect()
 
 
-class Rows(torch.utils.data.Dataset):
-    def __len__(self) -> int:
-        return 1_000_000
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        row = torch.arange(index, index + 64) % 256
-        return {"input_ids": row, "labels": row}
-
-
 def in_a_trainer(steps: int, rounds: int) -> None:
     """What collecting every 10 steps costs in a real training; prints JSON. Times are CPU of the training thread."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    config = transformers.LlamaConfig(
-        vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=128,
-    )  # fmt: skip
     shares: dict[str, list[float]] = {"ours": [], "plain": []}
     step_s: list[float] = []
     tracked = 0
@@ -322,16 +309,8 @@ def in_a_trainer(steps: int, rounds: int) -> None:
         for _ in range(rounds):
             for name, callback in (("ours", ScheduledGarbageCollector(every_steps=10)), ("plain", PlainCollect())):
                 timed = Timed(callback)
-                arguments = TrainingArguments(
-                    output_dir=folder, per_device_train_batch_size=8, max_steps=steps, report_to=[], use_cpu=True,
-                    save_strategy="no", logging_strategy="no",
-                )  # fmt: skip
-                model = transformers.LlamaForCausalLM(config)
-                trainer = Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=[timed])
-                trainer.remove_callback(PrinterCallback)
-                trainer.remove_callback(ProgressCallback)
                 tracked = len(gc.get_objects())
-                trainer.train()
+                train_in_trainer(timed, steps, Path(folder), 8)
                 shares[name].append(sum(timed.own_s) / sum(timed.step_s))
                 step_s.append(statistics.median(timed.step_s))
     print(

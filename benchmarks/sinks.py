@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _training import train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.proto.event_pb2 import Event
 from torch.utils.tensorboard import SummaryWriter
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import PrinterCallback
+from transformers import TrainerCallback
 
 from forgather_mem.formats.scalars import read_scalars
 from forgather_mem.sinks import JsonlSink, TensorBoardSink
@@ -153,37 +153,10 @@ class TakesTurns(TrainerCallback):
         self.variants[state.global_step % len(self.variants)].run(1)
 
 
-class Tokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    def __init__(self) -> None:
-        self.rows = torch.randint(0, 256, (64, 64))
-
-    def __len__(self) -> int:
-        return 100_000
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        row = self.rows[index % len(self.rows)]
-        return {"input_ids": row, "labels": row}
-
-
 def real_steps(chosen: list[Variant], folder: Path, num_steps: int) -> float:
     """Train so many steps with the variants taking turns; the median step without their writing, seconds."""
-    config = LlamaConfig(
-        vocab_size=256, hidden_size=96, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4
-    )
     turns = TakesTurns(chosen)
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        max_steps=num_steps,
-        per_device_train_batch_size=8,
-        save_strategy="no",
-        logging_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    trainer = Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Tokens(), callbacks=[turns])
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
+    train(turns, num_steps, folder, 8)
     return statistics.median(turns.step_s)
 
 

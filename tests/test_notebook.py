@@ -102,6 +102,7 @@ def test_releasing_the_error_frees_what_its_frames_held(printed: dict[str, str])
     assert float(before) - float(after) > 12
     assert printed["left"] == "0 False [3]\n"
     assert printed["variable works"] == "2.0\n"
+    assert printed["variable left"] == "False\n"  # a variable of that name
 
 
 def test_a_result_that_a_variable_holds_is_not_gone_and_that_is_said(printed: dict[str, str]) -> None:

@@ -46,6 +46,7 @@ class Case:
         words: What follows `python`, or a program beside it.
         steps: Optimizer steps it takes, of all its processes and trainings.
         file: Where the leak is planted, if that is not the last of `words`.
+        line: What the report calls the line of the leak, if not by file and number.
         takes: What watching it takes from its user.
     """
 
@@ -54,6 +55,7 @@ class Case:
     words: str
     steps: int = 240
     file: str = ""
+    line: str = ""
     takes: str = "nothing"
 
 
@@ -88,7 +90,7 @@ CASES = (
     Case("`multiprocessing.spawn`, a leak in rank 1", "torch", "mp_spawn.py", 480),
     Case("`ProcessPoolExecutor`, a leak in one trial", "torch", "process_pool.py", 480),
     Case("Optuna, 3 Trainers in one process", "optuna", "optuna_trials.py", 480),
-    Case("a notebook by nbclient", "nbclient", "notebook.py", file="plain.py"),
+    Case("a notebook by nbclient", "nbclient", "notebook.py", file="plain.py", line="In[2], line 7"),
     Case("pytest", "pytest", "-m pytest -q -s -p no:cacheprovider test_in_pytest.py"),
     Case("`python -m pack.train`", "torch", "-m pack.train", file="pack/model.py"),
     Case("Hydra", "hydra-core", "hydra_app.py"),
@@ -164,7 +166,7 @@ def judge(case: Case, folder: Path, *, clean: bool) -> list[str]:
     watched = run(case, folder / "watched", watched=True)
     holder = LEAK.search((HERE / _file(case)).read_text())
     assert holder is not None, case
-    line = f"{_file(case)}:{(HERE / _file(case)).read_text()[: holder.start()].count(chr(10)) + 1}"
+    line = case.line or f"{_file(case)}:{(HERE / _file(case)).read_text()[: holder.start()].count(chr(10)) + 1}"
     shown = " ".join(watched.stderr.partition("== forgather-mem ==")[2].split())
     reports = watched.reports()
     steps = sum(report["steps"] for report in reports)

@@ -5,13 +5,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 distributed.init_process_group("gloo")
 model = DistributedDataParallel(tiny.net())
-optimizer = torch.optim.AdamW(model.parameters())
 stash = []
-for data, target in tiny.loader():
-    loss = (model(data) - target).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+for loss in tiny.steps(model, torch.optim.AdamW(model.parameters())):
     if distributed.get_rank() == 1:
         stash.append(torch.ones(50_000))  # leak: stash
 if distributed.get_rank() == 0:

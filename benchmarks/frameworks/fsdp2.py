@@ -9,13 +9,8 @@ model = tiny.net()
 for layer in model:
     fully_shard(layer, mesh=mesh)
 fully_shard(model, mesh=mesh)
-optimizer = torch.optim.AdamW(model.parameters())
 stash = []
-for data, target in tiny.loader():
-    loss = (model(data) - target).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+for loss in tiny.steps(model, torch.optim.AdamW(model.parameters())):
     stash.append(torch.ones(50_000))  # leak: stash
 if distributed.get_rank() == 0:
     print("loss", loss.item())

@@ -5,12 +5,7 @@ from torch import multiprocessing
 
 def train(rank, model):
     kept = []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    for data, target in tiny.loader():
-        optimizer.zero_grad()
-        loss = (model(data) - target).square().mean()
-        loss.backward()
-        optimizer.step()
+    for loss in tiny.steps(model, torch.optim.SGD(model.parameters(), lr=0.0)):
         kept.append(torch.ones(50_000))  # leak: kept
     print("loss", loss.item(), flush=True)
 

@@ -4,14 +4,8 @@ from torch import multiprocessing
 
 
 def worker(rank):
-    model = tiny.net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     kept = []
-    for data, target in tiny.loader():
-        loss = (model(data) - target).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    for loss in tiny.steps(tiny.net()):
         if rank == 1:
             kept.append(torch.ones(50_000))  # leak: kept
     if rank == 0:

@@ -6,14 +6,8 @@ import torch
 
 
 def trial(width):
-    model = tiny.net(width)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     seen = []
-    for data, target in tiny.loader():
-        loss = (model(data) - target).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    for loss in tiny.steps(tiny.net(width)):
         if width == 768:
             seen.append(torch.ones(50_000))  # leak: seen
     return loss.item()

@@ -20,6 +20,17 @@ def loader(number: int = STEPS * ROWS) -> torch.utils.data.DataLoader:
     return torch.utils.data.DataLoader(rows(number), batch_size=ROWS)
 
 
+def steps(model: nn.Module, optimizer: torch.optim.Optimizer | None = None):
+    """The losses of the steps of a plain loop."""
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
+    for data, target in loader():
+        loss = (model(data) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss
+
+
 def gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
 

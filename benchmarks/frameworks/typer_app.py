@@ -5,13 +5,8 @@ import typer
 
 def train(lr: float = 0.01):
     model = tiny.net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     records = []
-    for data, target in tiny.loader():
-        loss = (model(data) - target).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    for loss in tiny.steps(model, torch.optim.SGD(model.parameters(), lr=lr)):
         records.append(torch.ones(50_000))  # leak: records
     print("loss", loss.item())
     raise typer.Exit(5)

@@ -96,11 +96,10 @@ class RuleCallback(TrainerCallback):
 
     def step_plans(self, events: frozenset[str]) -> list[EventSchedule] | None:
         """Those of these events, of a step; None while it is to be told of each, whatever they say."""
-        knows = self._run is not None or events.isdisjoint(self._events)
         has_own = any(
             getattr(type(self), f"on_{event}") is not getattr(RuleCallback, f"on_{event}") for event in events
         )
-        if has_own or not knows or self._following:
+        if has_own or (self._following is not False and events & self._events):
             return None
         return [plan for event, plan in self._plans.items() if event in events and event in self._events]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from forgather_mem.system.time_budget import OwnTime
@@ -90,6 +90,14 @@ class PhaseStack:
         for one in ended:
             self.leave(one)
         self.enter(phase)
+
+    def see_batch(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
+        """What trains on a micro-batch is called with these."""
+        if self.on_batch:
+            began_s = _clock()
+            for see in self.on_batch:
+                self._fence.call("batch", see, arguments, keywords)
+            self.own.add_short(_clock() - began_s)
 
     def turn_from(self, ended: str, phase: str) -> None:
         """If it is this phase that is going on, it is over and another phase of a step begins."""

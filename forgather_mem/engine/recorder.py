@@ -141,7 +141,7 @@ class Recorder:
         if crossing is not None and not crossing.crosses(self._value(crossing.limit.name, moment, sample)):
             return
         rule.has_run = True
-        done, values = self._done, record.values
+        done = self._done
         for work in rule.works:
             if work.off:
                 continue
@@ -151,10 +151,8 @@ class Recorder:
                 done.add(work.once)
             try:
                 new = work.call(moment, sample)
-                if new:  # `record.add`, without a call for each work
-                    values.update(new)
-                    if not FLOWS.isdisjoint(new):
-                        record.sum_flows(new)
+                if new:
+                    record.add(new)
                 work.strikes = 0
             except self._fence.struck(work):
                 continue
@@ -216,14 +214,9 @@ class OpenRecord:
 
     def add(self, new: Mapping[str, float]) -> None:
         """Add readings. Flows are summed over the step: TensorBoard shows the last value of a (tag, step)."""
-        self.values.update(new)
-        if not FLOWS.isdisjoint(new):
-            self.sum_flows(new)
-
-    def sum_flows(self, new: Mapping[str, float]) -> None:
-        """Of these readings, which have been added, let the flows be the sums of the step."""
         values, view = self.values, self.sample
-        if view is None:
+        values.update(new)
+        if view is None or FLOWS.isdisjoint(new):
             return
         if self._flow_step != view.step:
             self._flow_step = view.step

@@ -240,13 +240,8 @@ class Run:
         step = state.global_step + plan.offset
         if plan.event == "epoch_end":
             plan.epochs += 1
-        due = urgent = False
-        for period in plan.periods:
-            if not step % period:
-                due = True
-                break
-        else:
-            urgent = bool(plan.urgent) and self.recorder.is_urgent(plan, step)
+        due = not all(step % period for period in plan.periods)
+        urgent = not due and self.recorder.is_urgent(plan, step)
         flushes = plan.flushes and bool(self._record.values)
         if not (due or urgent or flushes or self.ledger.following):
             return

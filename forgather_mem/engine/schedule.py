@@ -164,8 +164,7 @@ class EventSchedule:
 
     def is_idle(self, steps_done: int) -> bool:
         """Whether nothing is to be done at this event inside a step, so that it need not be handled."""
-        step = steps_done + self.offset
-        return bool(self.offset and self.rules) and not self.urgent and all(step % period for period in self.periods)
+        return bool(self.offset and self.rules) and not self.urgent and self.next_due(steps_done) > steps_done + 1
 
     def next_due(self, steps_done: int) -> float:
         """The first step after so many in which this is to be handled, but for what is urgent; infinite without any."""

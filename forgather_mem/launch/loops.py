@@ -125,7 +125,7 @@ def _is_watched() -> bool:
     """Whether another training of ours runs, or `watch()` was called."""
     known = sys.modules.get("forgather_mem.engine.run_of")
     observed = sys.modules.get("forgather_mem.loops.observed")
-    return (known is not None and known.RUNS.other_is_open(None)) or (observed is not None and observed.LOOPS.any())
+    return (known is not None and known.RUNS.other_is_open(None)) or bool(observed and observed.LOOPS.current())
 
 
 def _observed_loop() -> ObservedLoop:

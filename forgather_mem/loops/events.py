@@ -36,7 +36,7 @@ class LoopEvents:
         state, control: As in a Trainer; the loop counts in `state`.
         handler: The callbacks.
         quiet: The run's phases while no callback wants the events of the step that comes: who tells of it may then call
-            `PhaseStack.turn`, `see_batch` and `step_passes` alone. None otherwise.
+            `PhaseStack` and `step_passes` alone. None otherwise.
     """
 
     def __init__(
@@ -87,9 +87,7 @@ class LoopEvents:
     def step_passes(self) -> bool:
         """A step of which nobody was told is over. False if its end is to be told all the same."""
         run, step = self._run, self.state.global_step
-        if run is None or run.closed:
-            self.quiet = None
-            return False
+        assert run is not None
         run.steps_are_done(step)
         is_urgent = any(run.recorder.is_urgent(plan, step) for plan in self._urgent)
         if is_urgent or step + 1 >= self._due_step:
@@ -101,9 +99,8 @@ class LoopEvents:
         self._urgent.clear()
         done = self.state.global_step
         for callback in self.handler.callbacks:
-            plans_of = getattr(callback, "step_plans", None)
-            plans = plans_of(_OFTEN) if plans_of is not None else None
-            if plans is None:  # somebody else's
+            plans = getattr(callback, "step_plans", lambda _: None)(_OFTEN)
+            if plans is None:  # somebody else's, most often
                 return
             self._due_step = min([self._due_step, *(plan.next_due(done) for plan in plans)])
             self._urgent += [plan for plan in plans if plan.urgent]
@@ -188,14 +185,8 @@ class LoopEvents:
     def forward_begins(self, arguments: tuple[object, ...], keywords: dict[str, object]) -> None:
         """The outermost module is called with these."""
         self.enter("forward", "backward", "data")
-        self.see_batch(arguments, keywords)
-
-    def see_batch(self, arguments: tuple[object, ...], keywords: dict[str, object]) -> None:
-        """What trains on a micro-batch is called with these."""
-        run = self._run
-        if run is not None:
-            for see in run.phases.on_batch:
-                run.fence.call("batch", see, arguments, keywords)
+        if self._run is not None:
+            self._run.phases.see_batch(arguments, keywords)
 
     def forward_ends(self, outputs: object) -> None:
         """It has returned: the backward pass begins. None where an exception has left it."""

@@ -175,14 +175,7 @@ class ObservedLoop:
         try:
             events = self._events
             if events is not None and _thread() == self._thread:
-                if events.quiet is not None and not self._in_evaluation and _trains():
-                    if not self._in_step:
-                        self._in_step, self._num_batches = True, 0
-                    self._num_batches += 1
-                    events.quiet.turn("forward", _BEFORE_FORWARD)
-                    events.see_batch(arguments, keywords)
-                else:
-                    self._forward_begins(events, model, arguments, keywords)
+                self._forward_begins(events, model, arguments, keywords)
         except self.fence.kept("a loop"):
             return
 
@@ -192,12 +185,7 @@ class ObservedLoop:
         try:
             events = self._events
             if events is not None and _thread() == self._thread:
-                if events.quiet is not None and outputs is not None:
-                    events.quiet.turn_from("forward", "backward")
-                    if events.quiet.on_output is not None:
-                        events.see_output(outputs)
-                else:
-                    events.forward_ends(outputs)
+                events.forward_ends(outputs)
         except self.fence.kept("a loop"):
             return
 
@@ -212,7 +200,7 @@ class ObservedLoop:
         if not self._in_step:
             self._step_begins(events)
         if events.quiet is not None:
-            events.quiet.turn("optimizer", _BEFORE_FORWARD)
+            events.enter("optimizer", *_BEFORE_FORWARD)
         else:
             events.optimizer_begins()
 
@@ -232,21 +220,19 @@ class ObservedLoop:
             run.facts.header = replace(run.facts.header, counts_passes=of_passes)
 
     def _step_ends(self, events: LoopEvents, num_steps: int) -> None:
-        quiet = events.quiet
-        if quiet is None:
+        is_told = events.quiet is None
+        if is_told:
             events.optimizer_ends()
         events.state.global_step += num_steps
-        if quiet is None or not events.step_passes():
+        if is_told or not events.step_passes():
             events.fire("step_end")
         self._in_step = False
         if self._num_batches > 1:
             self._note_accumulation(events)
         if not self._models.are_heard_in_each_step():
             events.leave("optimizer")
-        elif quiet is not None:
-            quiet.turn("data", ("optimizer",))
         else:
-            events.enter("data")
+            events.enter("data", "backward", "optimizer")
 
     def _forward_begins(
         self, events: LoopEvents, model: torch.nn.Module, arguments: Arguments, keywords: Keywords
@@ -359,10 +345,6 @@ class _Loops:
             if other.gives_way:
                 other.close()
         self._loops[loop] = True
-
-    def any(self) -> bool:
-        """Whether there is one that is not over."""
-        return self.current() is not None
 
     def current(self) -> ObservedLoop | None:
         """The one that is not over."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +34,7 @@ def wrap_phases(wrapped: MethodPatches, trainer: object, run: Run) -> None:
     """Report this trainer's phases to the run, as long as the methods stay wrapped."""
     run.phases.enter("startup")
     for name, phase in (PHASE_OF_METHOD | PHASE_OF_FORGATHERS).items():
-        kind = _BatchesOfStep if name == "get_batch_samples" and not hasattr(trainer, "_run_epoch") else PhaseWrapper
-        wrapped.wrap(trainer, name, (run, phase), kind)
+        wrapped.wrap(trainer, name, (run, phase), PhaseWrapper)
     handler = getattr(trainer, "callback_handler", None)
     if handler is None:
         _wrap_forgathers(wrapped, trainer, run)
@@ -78,8 +76,8 @@ class PhaseWrapper(MethodPatch):
         entered = False
         try:
             phases = run.phases
-            if phase == "forward" and phases.on_batch:
-                _hand_on_batch(run, arguments, keywords)
+            if phase == "forward":
+                phases.see_batch(arguments, keywords)
             entered = phases.enter(phase)
         except run.fence.kept(self.name):
             pass
@@ -101,21 +99,9 @@ class PhaseWrapper(MethodPatch):
                     pass
         if entered and phase == "forward" and phases.on_output is not None:
             run.fence.call("settings", phases.on_output, result)
-        return result
-
-
-class _BatchesOfStep(PhaseWrapper):
-    """The batches of a step in transformers 4, of which early versions ask once more when an epoch has no further."""
-
-    def __call__(self, *arguments: object, **keywords: object) -> object:
-        try:
-            result = super().__call__(*arguments, **keywords)
-        except BaseException as error:
-            error.__traceback__ = without_ours(error.__traceback__)
-            raise
-        if isinstance(result, tuple) and isinstance(result[0], list) and not result[0]:
-            run, _ = self.around
-            run.fence.call(self.name, run.phases.no_step)
+        # Early versions of transformers 4 ask for batches once more when an epoch has no further
+        if phase == "data" and isinstance(result, tuple) and result[0] == []:
+            run.fence.call(self.name, phases.no_step)
         return result
 
 
@@ -130,13 +116,6 @@ class _EngineStep(PhaseWrapper):
         except BaseException as error:
             error.__traceback__ = without_ours(error.__traceback__)
             raise
-
-
-def _hand_on_batch(run: Run, arguments: Arguments, keywords: Keywords) -> None:
-    began_s = time.perf_counter()
-    for see in run.phases.on_batch:
-        run.fence.call("batch", see, arguments, keywords)
-    run.phases.own.add_short(time.perf_counter() - began_s)
 
 
 def _batches(

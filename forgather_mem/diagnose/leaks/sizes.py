@@ -24,20 +24,17 @@ class ReadingPace:
     """How often expensive sizes are read. Set on the scripts of `tests/leaks/zoo`, at what a reading costs.
 
     The C library's statistics take 20 us, and 200 us with cold caches; shared memory and counting Python's objects take
-    as long. They are read together, at each of the first calls and then as often as a fraction of the time allows.
+    as long. They are read together, as often as a fraction of the time allows, and at each of the first calls.
 
     Attributes:
-        first: So many calls read them.
-        asked_every: Calls between two readings whatever they cost, and
-        stretched_after: calls after which that is once more rarely.
         spent_frac: Of the time.
+        seen_frac: Of the calls so far: after so many more they are read whatever they cost, so that a run of short
+            steps is judged from its first ones.
         workers_every, found_every: Calls between readings of workers, and between looks for new children.
     """
 
-    first: int = 60
-    asked_every: int = 4
-    stretched_after: int = 60
     spent_frac: float = 0.005
+    seen_frac: float = 1 / 16
     workers_every: int = 2
     found_every: int = 32
 
@@ -70,8 +67,9 @@ class LeakSizes:
     def __init__(self) -> None:
         self._statm = KernelFile("/proc/self/statm")
         self._mallinfo = mallinfo2()
-        self._calls = 0
+        self._calls = self._asked_at = 0
         self._first: tuple[int, ...] | None = None
+        self._of_files, self._shmem = -1, 0
         self.totals: dict[str, float] = {}
         self._workers: tuple[int, ...] = ()
         self._shared_bytes: dict[int, int] = {}  # with each worker: more workers are growth, what they share is none
@@ -90,9 +88,8 @@ class LeakSizes:
         self._calls = calls + 1
         values: dict[str, float] = {}
         self.totals, self.workers_changed, self.others_changed = {}, False, False
-        longer = 1 + calls // _PACE.stretched_after
-        asks = calls < _PACE.first or not calls % (longer * _PACE.asked_every) or self._budget.due()
-        if asks:
+        if calls - self._asked_at >= int(calls * _PACE.seen_frac) or self._budget.due():
+            self._asked_at = calls
             began_s = time.perf_counter()
             with missing(OSError):  # no /proc
                 values = self._account()
@@ -117,7 +114,9 @@ class LeakSizes:
     def _account(self) -> dict[str, float]:
         """What this process has allocated itself."""
         addresses, resident, of_files = (int(pages) * PAGE_BYTES for pages in self._statm.read(128).split()[:3])
-        anonymous, shmem = resident - of_files, shmem_bytes(read_once("/proc/self/status"))
+        if of_files != self._of_files:  # shared memory is part of it; to ask for that alone takes 40 us
+            self._of_files, self._shmem = of_files, shmem_bytes(read_once("/proc/self/status"))
+        anonymous, shmem = resident - of_files, self._shmem
         values = {"objects": objects_bytes() - self._ours[1]}
         whole = (addresses, anonymous + shmem)
         if self._mallinfo is not None:
