@@ -12,6 +12,7 @@ from forgather_mem.diagnose.leaks.allocation_window import Line
 from forgather_mem.diagnose.leaks.holder_kinds import Held, HolderKind, is_array, queue_module
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import inside, is_tensor, is_torch
+from forgather_mem.heap.owner_paths import has_attributes
 from forgather_mem.source.container_code import adding_lines, calling_lines
 from forgather_mem.source.source_lines import line_of_code, user_files
 from forgather_mem.source.syntax import Named
@@ -50,7 +51,9 @@ class HolderBound(NamedTuple):
 def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
     """Why it will stop growing, or may; None if there is no sign of that."""
     one, container, path, owner = held
-    is_fixed = isinstance(container, str | bytes) or is_array(container)
+    is_slot = has_attributes(container) or isinstance(container, dict)  # what an iterator keeps is not replaced
+    value = one.samples[0] if is_slot and one.samples else container
+    is_fixed = isinstance(value, str | bytes) or is_array(value)
     if one.kind == "size" and is_fixed and names and not any(adding_lines(named, is_list=False) for named in names):
         return HolderBound(f"{path} is replaced by a longer one at each step, as where batches get longer")
     if one.bound is not None:
