@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -103,6 +104,8 @@ def _prepare() -> None:
 
     for name in (*(f"_pytest.{plugin}" for plugin in default_plugins), *IMPORTED):
         importlib.import_module(name)
+    with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
+        importlib.import_module("lightning.pytorch")  # an extra, which takes longer than its trainings
     if not _gradients_take_threads():
         importlib.import_module("tests.planning.known_operations").learn()
 
