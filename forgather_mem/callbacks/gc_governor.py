@@ -10,7 +10,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from forgather_mem.actions.collect import check_generation, collect
@@ -231,6 +231,7 @@ class Schedule:
         return f"{self.stretch} {self.gap_steps} {self.own_boundary_steps}"
 
 
+@dataclass(eq=False)
 class Budget:
     """Weighs the cost and yield of collections against the duration of a step.
 
@@ -242,41 +243,34 @@ class Budget:
         boundary_s: Maximum number of seconds without one.
     """
 
-    def __init__(
-        self,
-        every_steps: int,
-        boundary_steps: int,
-        boundary_s: float,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._every_steps = every_steps
-        self._boundary_steps = boundary_steps
-        self._boundary_s = boundary_s
-        self._clock = clock
-        self._step_s: deque[float] = deque(maxlen=5)  # for the median: some of these intervals contain an evaluation
-        self._last: tuple[int, float] | None = None  # None at first: the first steps compile and load
-        self._collect_s: deque[float] = deque(maxlen=3)
-        self._found = 0.0
-        self._renew_s = 0.0
-        self._renewed_step = 0
-        self._num_freezes = 0
+    every_steps: int
+    boundary_steps: int
+    boundary_s: float
+    clock: Callable[[], float] = time.perf_counter
+    # For the median: some of these intervals contain an evaluation
+    _step_s: deque[float] = field(default_factory=lambda: deque(maxlen=5))
+    _last: tuple[int, float] | None = None  # None at first: the first steps compile and load
+    _collect_s: deque[float] = field(default_factory=lambda: deque(maxlen=3))
+    _found: float = 0.0
+    _renew_s: float = 0.0
+    _renewed_step: int = 0
+    _num_freezes: int = 0
 
     def begins(self, step: int) -> None:
         """A collection is about to begin at this step."""
         if self._last is not None and step > self._last[0]:
-            self._step_s.append((self._clock() - self._last[1]) / (step - self._last[0]))
+            self._step_s.append((self.clock() - self._last[1]) / (step - self._last[0]))
 
     def collected(self, step: int, took_s: float, num_objects: float, *, froze: bool) -> None:
         """A collection between boundaries is over; `froze`: its survivors were frozen too."""
-        self._last = (step, self._clock())
+        self._last = (step, self.clock())
         self._collect_s.append(took_s)
         self._found = num_objects
         self._num_freezes += froze
 
     def renewed(self, step: int, took_s: float, *, at_start: bool = False) -> None:
         """A boundary is over; `at_start`: the one before the first step."""
-        self._last = None if at_start else (step, self._clock())
+        self._last = None if at_start else (step, self.clock())
         self._renew_s, self._renewed_step = took_s, step
         self._num_freezes = 0
 
@@ -295,7 +289,7 @@ class Budget:
     def _stretch(self, stretch: int, step_s: float) -> int:
         if not self._collect_s:
             return stretch
-        share = statistics.median(self._collect_s) / (step_s * self._every_steps * stretch)
+        share = statistics.median(self._collect_s) / (step_s * self.every_steps * stretch)
         allowed = LIMITS.useful_frac if self._found else LIMITS.useless_frac
         if share > allowed:
             return min(stretch * 2, LIMITS.most_stretch)
@@ -304,7 +298,7 @@ class Budget:
     def _own_boundary_steps(self, step: int, step_s: float) -> int:
         if self._num_freezes >= LIMITS.most_freezes:
             return max(1, step - self._renewed_step)  # now, as soon as all ranks know
-        return max(1, int(min(self._boundary_steps, self._boundary_s / step_s)))
+        return max(1, int(min(self.boundary_steps, self.boundary_s / step_s)))
 
 
 def _unless_near(now: int, wanted: int, factor: float) -> int:

@@ -20,8 +20,6 @@ FAILURE, USAGE, BROKEN, UNDECIDED, INTERRUPTED = 1, 2, 3, 4, 130
 _OF_PYTHON = ("-m", "-c", "-")
 _OF_SCRIPTS = (".py", ".pyc", ".pyz", ".sh")
 _OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml")
-# Options of `run` that hardly any script has: after the script they are its own, but hardly meant so
-_ONLY_OURS = ("--report", "--fail-on", "--baseline", "--update-baseline", "--max-peak", "--advice-s")
 
 
 class Command:
@@ -46,11 +44,6 @@ class Command:
         self.name = os.path.basename(self.script.rstrip("/")) or self.script
         stem, ending = os.path.splitext(self.name)
         self.stem = stem if ending in _OF_SCRIPTS else self.name  # else a part of a module's name
-
-    def passed_on(self) -> str | None:
-        """An option of `run` that stands behind the script and so goes to it; None without any."""
-        names = (word.partition("=")[0] for word in self.arguments)
-        return next((name for name in names if name in _ONLY_OURS), None)
 
 
 class Arguments:

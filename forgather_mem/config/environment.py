@@ -271,6 +271,7 @@ class VariableUse:
     has_default: bool
 
 
+@dataclass(eq=False, repr=False)
 class Config:
     """A loaded template: its text, its graph, and the objects it describes.
 
@@ -278,17 +279,10 @@ class Config:
     objects; `construct` always builds new ones and keeps none.
     """
 
-    def __init__(
-        self,
-        rendered: Rendered,
-        graph: Graph,
-        resolver: Callable[[Mapping[str, object]], Resolver],
-        parent: Callable[[], Config | None],
-    ) -> None:
-        self.rendered = rendered
-        self.graph = graph
-        self._make_resolver = resolver
-        self._parent = parent
+    rendered: Rendered
+    graph: Graph
+    _make_resolver: Callable[[Mapping[str, object]], Resolver]
+    _parent: Callable[[], Config | None]
 
     @cached_property
     def text(self) -> str:

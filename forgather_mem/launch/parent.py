@@ -53,8 +53,6 @@ def run_command(words: Sequence[str]) -> int:
     folder = SessionFolder(command.stem)
     if not asks_for_help(command):
         say(f"forgather-mem: watching {command.name}; your run is not changed. Report at the end.")
-        if (option := command.passed_on()) is not None:
-            say(f"forgather-mem: {option} goes to {command.name}, behind which it stands; for us it goes before")
         if folder.problem is not None:
             say(f"forgather-mem: {_instead(folder)}")
     states = StateMemory()

@@ -195,29 +195,27 @@ class Preparation:
     """
 
     def __init__(self) -> None:
-        self._own: OwnTime | None = None  # of the outermost block
+        self._own = OwnTime()
+        self._own.close()
         self._depth = self._before_bytes = self._resident_bytes = 0
         self._began: Clocks = 0.0, 0.0
-        self._spent_s = 0.0
 
     def __enter__(self) -> None:
         self._depth += 1
         if self._depth == 1:
-            self._own, self._before_bytes = OwnTime(), _resident_bytes()
-            self._began = self._own.now()
+            self._before_bytes, self._began = _resident_bytes(), self._own.now()
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
-        if self._depth == 0 and self._own is not None:
+        if self._depth == 0:
             self._own.add(self._began)
             self._own.close()
-            self._spent_s += self._own.spent_s
             self._resident_bytes += _resident_bytes() - self._before_bytes
 
     def take(self) -> tuple[float, int]:
         """Seconds and bytes since the last call."""
-        taken = self._spent_s, max(0, self._resident_bytes)
-        self._spent_s, self._resident_bytes = 0.0, 0
+        taken = self._own.spent_s, max(0, self._resident_bytes)
+        self._own.spent_s, self._resident_bytes = 0.0, 0
         return taken
 
 

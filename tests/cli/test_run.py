@@ -115,8 +115,6 @@ def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytes
     assert not asked("train.py", "--plan").plan, "it is the script's"
     with pytest.raises(UsageError, match="--plan takes no value"):
         asked("--plan=yes", "train.py")
-    words = asked("-m", "tool", "--report=x").command
-    assert (words, command_of(words).passed_on()) == (["-m", "tool", "--report=x"], "--report")
 
 
 def test_a_command_is_named_after_its_script_whoever_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.construction.signature_check import Misfit, Parameters, misfit, parameters_of
@@ -52,6 +52,7 @@ MAX_NAMES = 1_000
 """Names of one template that are looked at; with more it is no honest one."""
 
 
+@dataclass(eq=False)
 class Resolver:
     """Resolves the names and variables of one construction.
 
@@ -65,35 +66,25 @@ class Resolver:
         folder_of: Takes the name of a template to the folder of its file, None for text from memory.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        policy: Policy,
-        variables: Mapping[str, object],
-        *,
-        budgets: Limits | None = None,
-        addresses: Sequence[str] = (),
-        num_chars: int = 0,
-        folder_of: Callable[[str], str | None] | None = None,
-    ) -> None:
-        self.graph = graph
-        self.policy = policy
-        self.variables = variables
-        self.budgets = budgets or DEFAULT_LIMITS
-        self._addresses = addresses
-        self._num_chars = num_chars
-        self._folder_of = folder_of
-        self._callees: dict[object, Callee] = {}
-        self._paths: Paths | None = None  # found when an error wants one
+    graph: Graph
+    policy: Policy
+    variables: Mapping[str, object]
+    _: KW_ONLY
+    budgets: Limits = DEFAULT_LIMITS
+    addresses: Sequence[str] = ()
+    num_chars: int = 0
+    folder_of: Callable[[str], str | None] | None = None
+    _callees: dict[object, Callee] = field(default_factory=dict)
+    _paths: Paths | None = None  # found when an error wants one
 
     def __getstate__(self) -> dict[str, object]:
         graph = Graph(root=None)  # its `locate` belongs to a load that has ended
-        return {**self.__dict__, "graph": graph, "_folder_of": None, "_callees": {}, "_paths": None}
+        return {**self.__dict__, "graph": graph, "folder_of": None, "_callees": {}, "_paths": None}
 
     def clock(self) -> CpuClock:
         """The clock of one construction, or of one call of a partial."""
         clock = CpuClock(self.budgets.render_cpu_s)
-        clock.read(self._num_chars)
+        clock.read(self.num_chars)
         return clock
 
     def narrowed(self, names: Iterable[str]) -> Resolver:
@@ -204,7 +195,7 @@ class Resolver:
         if self.policy.allows_address(address):
             return True
         given = {name: value for name, value in self.variables.items() if name != OWN_VARIABLE}
-        return any(is_below(address, known) for known in (*self._addresses, *addresses_in(given)))
+        return any(is_below(address, known) for known in (*self.addresses, *addresses_in(given)))
 
     def misfit_error(self, node: CallNode, callee: Callee, found: Misfit) -> TemplateError:
         """The error about arguments that don't fit; the caller raises it."""
@@ -272,7 +263,7 @@ class Resolver:
             raise
 
     def _folder(self, node: Node) -> str | None:
-        return self._folder_of(self.graph.place(node.mark).template) if self._folder_of else None
+        return self.folder_of(self.graph.place(node.mark).template) if self.folder_of else None
 
     def _check_names(self, calls: Sequence[CallNode]) -> None:
         doubtful = (node for node in calls if is_file(node) or not self.policy.verdict(node.constructor).allowed)

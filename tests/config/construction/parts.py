@@ -7,6 +7,7 @@ import pytest
 from forgather_mem.config.construction.construct import Construction
 from forgather_mem.config.construction.resolve import Resolver
 from forgather_mem.config.graph.parse import parse
+from forgather_mem.config.limits import DEFAULT_LIMITS
 from forgather_mem.config.policy.policy import Policy
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.errors import TemplateError
@@ -83,7 +84,7 @@ OURS = Policy(allow=["parts_of_test", "getattr", "call"])
 def construction(text, policy=OURS, budgets=None, **variables):
     text = textwrap.dedent(text)
     graph = parse(Rendered.as_is(text, "t.yaml"), budgets)
-    return graph, Construction(Resolver(graph, policy, variables, budgets=budgets))
+    return graph, Construction(Resolver(graph, policy, variables, budgets=budgets or DEFAULT_LIMITS))
 
 
 def build(text, policy=OURS, budgets=None, **variables):
