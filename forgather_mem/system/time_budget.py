@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import ParamSpec
 
 from forgather_mem.errors import ours
@@ -22,6 +23,7 @@ BUDGET_FRAC = 0.001
 P = ParamSpec("P")
 
 
+@dataclass(eq=False)
 class TimeBudget:
     """Spaces a reading so that it takes at most a fraction of the elapsed time.
 
@@ -46,44 +48,40 @@ class TimeBudget:
         expected_s: Expected duration of the first.
     """
 
-    def __init__(
-        self,
-        every_s: float,
-        *,
-        budget_frac: float = BUDGET_FRAC,
-        expected_s: float = 0.0,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._every_s = every_s
-        self._clock = clock
-        self.budget_frac = budget_frac
+    every_s: float
+    _: KW_ONLY
+    budget_frac: float = BUDGET_FRAC
+    expected_s: InitVar[float] = 0.0
+    clock: Callable[[], float] = time.perf_counter
+    _postponed: bool = False
+    dearest_s: float = 0.0
+    longest_wait_s: float = 0.0
+
+    def __post_init__(self, expected_s: float) -> None:
         # When the next is due, and when it would be if it cost nothing.
-        self.next_s = self.usual_s = clock() + min(every_s, expected_s / budget_frac)
-        self._postponed = False
-        self.dearest_s = 0.0
-        self.longest_wait_s = 0.0
+        self.next_s = self.usual_s = self.clock() + min(self.every_s, expected_s / self.budget_frac)
 
     def due(self) -> bool:
         """Whether it is time for a reading."""
-        return self._clock() >= self.next_s
+        return self.clock() >= self.next_s
 
     def ran(self, cost_s: float) -> None:
         """Record that a reading has just been taken and took `cost_s` seconds."""
-        if self._every_s:
+        if self.every_s:
             self._postponed |= self.next_s > self.usual_s
-        now_s, wait_s = self._clock(), max(self._every_s, cost_s / self.budget_frac)
-        self.next_s, self.usual_s = now_s + wait_s, now_s + self._every_s
+        now_s, wait_s = self.clock(), max(self.every_s, cost_s / self.budget_frac)
+        self.next_s, self.usual_s = now_s + wait_s, now_s + self.every_s
         if wait_s > self.longest_wait_s:
             self.longest_wait_s, self.dearest_s = wait_s, cost_s
 
     def take(self, reading: Callable[P, dict[str, float]], *args: P.args, **kwargs: P.kwargs) -> dict[str, float]:
         """The reading, timed, if it is due; otherwise nothing."""
-        began_s = self._clock()
+        began_s = self.clock()
         if began_s < self.next_s:
-            self._postponed |= not self._every_s
+            self._postponed |= not self.every_s
             return {}
         values = reading(*args, **kwargs)
-        self.ran(self._clock() - began_s)
+        self.ran(self.clock() - began_s)
         return values
 
     def tell(self, run: RunInfo, what: str) -> None:
@@ -94,10 +92,10 @@ class TimeBudget:
 
     def note(self, what: str) -> str | None:
         """A sentence for the report if the budget has postponed a reading; None otherwise."""
-        waiting = self._every_s > 0 and self.usual_s <= self._clock() < self.next_s
+        waiting = self.every_s > 0 and self.usual_s <= self.clock() < self.next_s
         if not (self._postponed or waiting):
             return None
-        usual = f"every {format_duration(self._every_s)}" if self._every_s else "whenever it was due"
+        usual = f"every {format_duration(self.every_s)}" if self.every_s else "whenever it was due"
         return (
             f"{what}: read every {format_duration(self.longest_wait_s)} instead of {usual}; the slowest reading took "
             f"{format_duration(self.dearest_s)} (budget {format_share(self.budget_frac)} of the time)"
