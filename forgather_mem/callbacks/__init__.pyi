@@ -10,8 +10,6 @@ from forgather_mem.callbacks.memory_loggers import PeakMemory as PeakMemory
 from forgather_mem.callbacks.memory_loggers import TBMemoryLogger as TBMemoryLogger
 from forgather_mem.callbacks.oom_reporter import OOMReporter as OOMReporter
 from forgather_mem.callbacks.profile_memory import ProfileMemory as ProfileMemory
-from forgather_mem.callbacks.training.facts import MinimumMemory as MinimumMemory
-from forgather_mem.callbacks.training.facts import estimate_minimum as estimate_minimum
 from forgather_mem.callbacks.training.grad_logger import GradLogger as GradLogger
 from forgather_mem.callbacks.training.info import InfoCallback as InfoCallback
 from forgather_mem.callbacks.training.json_logger import JsonLogger as JsonLogger
