@@ -74,11 +74,17 @@ def format_pace(count: float, what: str = "") -> str:
 
     >>> format_pace(0.1, " item"), format_pace(1.0, " item"), format_pace(8040.2)
     ('+1 item in 10 steps', '+1 item a step', '+8,040 a step')
+    >>> format_pace(1 / 3.75), format_pace(0.00042)
+    ('+1 in 3.75 steps', '+1 in 2,381 steps')
     """
     if 0 < count < 0.5:
-        return f"+1{what} in {1 / count:,.0f} steps"
-    many = f"{count:,.0f}" if count >= 1000 else f"{count:.3g}"
+        return f"+1{what} in {_three_digits(1 / count)} steps"
+    many = _three_digits(count)
     return f"+{many}{what}{'s' * bool(what and many != '1')} a step"
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
 
 
 def format_ordinal(number: int) -> str:

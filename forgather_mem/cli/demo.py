@@ -11,6 +11,7 @@ from pathlib import Path
 
 from forgather_mem.cli.output import write_page
 from forgather_mem.cli.parser import CommandParser, whole_number
+from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import write_chosen_file
 
 _FOLDER = Path("out")
@@ -30,7 +31,10 @@ def demo(steps: int) -> int:
     from forgather_mem.page.data import run_data
     from forgather_mem.reporting.run_dir import find_run, run_report
 
-    _FOLDER.mkdir(exist_ok=True)
+    try:
+        _FOLDER.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ForgatherMemError(f"demo: there is no place for its files: {error}") from error
     script, page = _FOLDER / "demo.py", _FOLDER / "demo.html"
     write_chosen_file(script, files("forgather_mem.demo").joinpath("train.txt").read_bytes())
     # On a busy two-core machine, two threads were ten times slower than one

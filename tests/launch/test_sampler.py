@@ -1,5 +1,6 @@
 """What the parent sees of a command from outside."""
 
+import inspect
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from forgather_mem.formats.ring import read_ring
 from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.run_dir import read_run
+from forgather_mem.system.process_start import process_header
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.report_part import RunHeader
 from tests.launch.commands import JUDGED, python, watched
@@ -20,7 +22,7 @@ from tests.launch.scripts import script
 
 OF_A_TRAINING = {
     "rank", "world_size", "versions", "limit_bytes", "limit_kind", "step", "started_with", "startup", "folder",
-    "event_folder", "micro_batches", "is_observed", "counts_passes", "plan", "extra",
+    "event_folder", "micro_batches", "setup_s", "setup_bytes", "is_observed", "counts_passes", "plan", "extra",
 }  # fmt: skip
 
 
@@ -71,6 +73,7 @@ def test_it_keeps_the_first_the_last_and_the_highest_size(tmp_path: Path) -> Non
     assert {one.name for one in fields(RunHeader)} - ring.header.keys() == OF_A_TRAINING, (
         "`process_header` has a fact of any process; what only a training knows is named here"
     )
+    assert "environ" not in inspect.getsource(process_header), "the waiting parent has no variable of its child's"
     assert ring.state.end == "finished"
     peak_bytes = ring.samples[-1].values["host/rss_peak_bytes"]
     assert 2**25 - 2**20 <= peak_bytes - sampler.first_bytes < 2**25 + 2**23

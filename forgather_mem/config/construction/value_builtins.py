@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence
+from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
 from forgather_mem.config.limits import DEFAULT_LIMITS
 
-_COUNTED = (list, tuple, dict, set, frozenset, range, MappingView)
+_COUNTED = (Sequence, Set, Mapping, MappingView)
 
 
 @dataclass(frozen=True, slots=True)

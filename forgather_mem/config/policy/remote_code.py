@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set, ValuesView
 from dataclasses import dataclass
 
@@ -203,7 +204,7 @@ def _inside(value: object, key: object) -> Iterator[tuple[object, object]] | Non
         return ((key, item) for item in value.items)
     if isinstance(value, Iterator) and type(value).__module__ == "builtins" and not isinstance(value, Generator):
         return ((key, item) for item in value.__reduce__()[1])  # what it goes over, with nothing taken from it
-    if isinstance(value, list | tuple | Set | ValuesView):
+    if isinstance(value, list | tuple | deque | Set | ValuesView):
         return ((key, item) for item in value)
     return None
 

@@ -38,6 +38,16 @@ def test_each_form_is_built_however_it_is_written(tag: str, number: int) -> None
     assert (found, type(found)) == (built, type(built))
 
 
+@pytest.mark.parametrize("tag", sorted(SEQUENCES))
+def test_what_is_in_a_sequence_is_guarded_and_counted(tag: str) -> None:
+    held = f"{{logging_dir: !{tag} [!call:getitem [['s3://elsewhere/x'], 0]]}}"
+    with pytest.raises(TemplateError, match="open an address"):
+        loaded(f"x: !call:forgather_mem.sinks:TensorBoardSink {held}")
+    with pytest.raises(TemplateError, match="items at most"):
+        text = f"many: &many !{tag} [{'1, ' * 20_000}]\nx: [{'!call:len [*many], ' * 26}]"
+        ConfigEnvironment().load_from_string(text).construct()
+
+
 def loaded(text: str) -> object:
     config = ConfigEnvironment().load_from_string(text)
     checked = [str(error) for error in config.misfits(context_vars={"v": 7})]
