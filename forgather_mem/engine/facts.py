@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.rank_store import count, share_text
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.report_part import RunHeader
-from forgather_mem.telemetry.report_schema import from_dict
 from forgather_mem.telemetry.run_session import rank_and_size
 
 logger = logging.getLogger(__name__)
@@ -31,8 +29,9 @@ def header_of(args: Any, step: int = 0) -> RunHeader:
     """What is known of a process that trains, from the arguments of any trainer; what they lack is left out."""
     rank, world_size = rank_and_size()
     limit_bytes, limit_kind = limit_facts()
-    return replace(
-        from_dict(RunHeader, process_header(os.getpid(), what_runs(), sys.argv[1:])),
+    known = process_header(os.getpid(), what_runs(), sys.argv[1:])
+    return RunHeader(
+        **{**known, "argv": tuple(known["argv"])},
         rank=int(getattr(args, "process_index", rank) or 0),
         world_size=int(getattr(args, "world_size", world_size) or 1),
         versions=loaded_versions(),

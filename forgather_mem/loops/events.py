@@ -186,7 +186,7 @@ class LoopEvents:
         """The outermost module is called with these."""
         self.enter("forward", "backward", "data")
         if self._run is not None:
-            self._run.phases.see_batch(arguments, keywords)
+            self._run.fence.call("batch", self._run.phases.see_batch, arguments, keywords)
 
     def forward_ends(self, outputs: object) -> None:
         """It has returned: the backward pass begins. None where an exception has left it."""

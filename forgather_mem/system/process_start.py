@@ -10,7 +10,10 @@ import sys
 import time
 
 from forgather_mem.errors import ours
-from forgather_mem.telemetry.redaction import redacted_argv
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 START_TIME = 22 - 3
 """In `stat_fields`."""
@@ -41,12 +44,16 @@ def process_age_s(pid: int | str = "self") -> float | None:
         return None
 
 
-def process_header(pid: int, script: str, argv: list[str]) -> dict[str, object]:
+def process_header(pid: int, script: str, argv: list[str]) -> dict[str, Any]:
     """What a run's header says of any process, training or not: fields of `RunHeader`, the others are of a training.
 
     >>> process_header(os.getpid(), "train.py", ["--api_key", "k3y"])["argv"]
     ['--api_key', '***']
     """
+    from forgather_mem.telemetry.redaction import (
+        redacted_argv,  # brings `re`, which who asks for a limit has no use for
+    )
+
     now_s, age_s = time.time(), process_age_s(pid)
     return {
         "pid": pid, "host": os.uname().nodename, "process": process_start(pid), "script": script,

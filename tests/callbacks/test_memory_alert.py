@@ -163,7 +163,7 @@ def test_from_a_template(tmp_path: Path) -> None:
         ({"above": {"rss": "90%"}}, "'rss' is no sample name; write one such as"),
         ({"above": {"host/limit_used_frac": 90}}, "a share is 1 at most"),
         ({"below": {"device/headroom_bytes": "10%"}}, "that is no share; write a size such as '2GiB'"),
-        ({"above": {"host/threads": "90%"}}, "that is no share; write a number"),
+        ({"above": {"host/major_faults": "90%"}}, "that is no share; write a number"),
         ({"below": {"gpu/headroom_bytes": "1GiB"}}, "did you mean 'device/headroom_bytes'"),
         ({"below": {"device/headroom_bytes": "1GB"}}, "unknown unit 'GB'; write 1GiB"),
         ({"below": "1GiB"}, r"MemoryAlert\(below='1GiB'\): give sample names and limits"),
