@@ -13,25 +13,8 @@ import torch
 from transformers import TrainerCallback
 
 from forgather_mem import Above, AtEvent, EpochMemoryMonitor, Every, Rule, TrainingLoop
+from forgather_mem import callbacks as our
 from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
-from forgather_mem.callbacks import (
-    ClearCacheCallback,
-    CudaGarbageCollector,
-    GradLogger,
-    InfoCallback,
-    JsonLogger,
-    JsonMemoryLogger,
-    LeakDetector,
-    MemoryAlert,
-    MemoryCallback,
-    OOMReporter,
-    PeakMemory,
-    ProgressCallback,
-    ScheduledGarbageCollector,
-    SimpleGarbageCollector,
-    TBLogger,
-    TBMemoryLogger,
-)
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.telemetry.records import Moment, Sample
 from tests.training import fingerprint, make_trainer
@@ -54,23 +37,23 @@ def all_callbacks(stream: io.StringIO) -> list[TrainerCallback]:
         Rule(AtEvent("evaluate", "save"), acts),
     ]
     return [
-        MemoryCallback(),
-        MemoryCallback(own, [ConsoleSink()], monitor=EpochMemoryMonitor(verbose_batches=1)),
-        LeakDetector(every_steps=1),
-        OOMReporter(),
-        TBMemoryLogger(metrics=ALL_METRICS, hparams={"lr": 0.1}, rank_steps=1),
-        JsonMemoryLogger(),
-        PeakMemory(),
-        ScheduledGarbageCollector(every_steps=2, boundary_steps=4, verbose=True),
-        SimpleGarbageCollector(verbose=True),
-        CudaGarbageCollector(collect_freq_step=2, verbose=True),
-        ClearCacheCallback("step", 2, garbage_collection=True, trim_host=True, adaptive=True),
-        MemoryAlert({"mine/level_frac": "90%"}, every_steps=1),
-        ProgressCallback(use_tqdm=True, output_stream=stream),
-        InfoCallback(),
-        TBLogger(),
-        JsonLogger(),
-        GradLogger(log_frequency=2),
+        our.MemoryCallback(),
+        our.MemoryCallback(own, [ConsoleSink()], monitor=EpochMemoryMonitor(verbose_batches=1)),
+        our.LeakDetector(every_steps=1),
+        our.OOMReporter(),
+        our.TBMemoryLogger(metrics=ALL_METRICS, hparams={"lr": 0.1}, rank_steps=1),
+        our.JsonMemoryLogger(),
+        our.PeakMemory(),
+        our.ScheduledGarbageCollector(every_steps=2, boundary_steps=4, verbose=True),
+        our.SimpleGarbageCollector(verbose=True),
+        our.CudaGarbageCollector(collect_freq_step=2, verbose=True),
+        our.ClearCacheCallback("step", 2, garbage_collection=True, trim_host=True, adaptive=True),
+        our.MemoryAlert({"mine/level_frac": "90%"}, every_steps=1),
+        our.ProgressCallback(use_tqdm=True, output_stream=stream),
+        our.InfoCallback(),
+        our.TBLogger(),
+        our.JsonLogger(),
+        our.GradLogger(log_frequency=2),
     ]
 
 

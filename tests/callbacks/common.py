@@ -5,26 +5,7 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
-from forgather_mem.callbacks import (
-    ClearCacheCallback,
-    CudaGarbageCollector,
-    GradLogger,
-    InfoCallback,
-    JsonLogger,
-    JsonMemoryLogger,
-    LeakDetector,
-    MemoryAlert,
-    MemoryCallback,
-    OOMReporter,
-    PeakMemory,
-    ProfileMemory,
-    ProgressCallback,
-    ScheduledGarbageCollector,
-    SimpleGarbageCollector,
-    TBLogger,
-    TBMemoryLogger,
-    TextgenCallback,
-)
+from forgather_mem import callbacks as our
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 
@@ -33,26 +14,26 @@ METRICS = ["host", "device", "phases", "gc", "workers", "tensors"]
 Make = Callable[..., TrainerCallback]
 # All that are exported, each with settings by which much of it is done: what holds for all is tried with each
 OF_MEMORY: dict[str, Make] = {
-    "SimpleGarbageCollector": lambda **options: SimpleGarbageCollector(verbose=True, **options),
-    "CudaGarbageCollector": lambda **options: CudaGarbageCollector(collect_freq_step=2, verbose=True, **options),
-    "ClearCacheCallback": lambda **options: ClearCacheCallback("step", 2, garbage_collection=True, **options),
-    "TBMemoryLogger": lambda **options: TBMemoryLogger(metrics=METRICS, **options),
-    "JsonMemoryLogger": JsonMemoryLogger,
-    "PeakMemory": PeakMemory,
-    "LeakDetector": lambda **options: LeakDetector(every_steps=1, **options),
-    "OOMReporter": OOMReporter,
-    "ScheduledGarbageCollector": lambda **options: ScheduledGarbageCollector(every_steps=2, **options),
-    "MemoryAlert": MemoryAlert,
-    "ProfileMemory": ProfileMemory,
-    "MemoryCallback": MemoryCallback,
+    "SimpleGarbageCollector": lambda **options: our.SimpleGarbageCollector(verbose=True, **options),
+    "CudaGarbageCollector": lambda **options: our.CudaGarbageCollector(collect_freq_step=2, verbose=True, **options),
+    "ClearCacheCallback": lambda **options: our.ClearCacheCallback("step", 2, garbage_collection=True, **options),
+    "TBMemoryLogger": lambda **options: our.TBMemoryLogger(metrics=METRICS, **options),
+    "JsonMemoryLogger": our.JsonMemoryLogger,
+    "PeakMemory": our.PeakMemory,
+    "LeakDetector": lambda **options: our.LeakDetector(every_steps=1, **options),
+    "OOMReporter": our.OOMReporter,
+    "ScheduledGarbageCollector": lambda **options: our.ScheduledGarbageCollector(every_steps=2, **options),
+    "MemoryAlert": our.MemoryAlert,
+    "ProfileMemory": our.ProfileMemory,
+    "MemoryCallback": our.MemoryCallback,
 }
 OF_TRAINING: dict[str, Make] = {
-    "ProgressCallback": ProgressCallback,
-    "InfoCallback": lambda **options: InfoCallback(True, **options),
-    "TBLogger": lambda **options: TBLogger(name="x", **options),
-    "JsonLogger": lambda **options: JsonLogger(name="x", **options),
-    "TextgenCallback": lambda **options: TextgenCallback(None, ["w3 w4"], SAMPLED, 1, **options),
-    "GradLogger": lambda **options: GradLogger(log_frequency=1, **options),
+    "ProgressCallback": our.ProgressCallback,
+    "InfoCallback": lambda **options: our.InfoCallback(True, **options),
+    "TBLogger": lambda **options: our.TBLogger(name="x", **options),
+    "JsonLogger": lambda **options: our.JsonLogger(name="x", **options),
+    "TextgenCallback": lambda **options: our.TextgenCallback(None, ["w3 w4"], SAMPLED, 1, **options),
+    "GradLogger": lambda **options: our.GradLogger(log_frequency=1, **options),
 }
 
 
@@ -78,9 +59,9 @@ class RunsOutOfMemoryOnce(Trainer):
         return super().training_step(*args, **kwargs)
 
 
-def captured(rules: list[Rule], **options: Any) -> tuple[MemoryCallback, Capture]:
+def captured(rules: list[Rule], **options: Any) -> tuple[our.MemoryCallback, Capture]:
     capture = Capture()
-    return MemoryCallback(rules, [capture], **options), capture
+    return our.MemoryCallback(rules, [capture], **options), capture
 
 
 class Steps:
