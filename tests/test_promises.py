@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 import forgather_mem
-from forgather_mem import ConfigEnvironment, TemplateError
+from forgather_mem import ConfigEnvironment, TemplateError, callbacks
+from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.cli.app import dispatch
 from tests.reporting.report_fixtures import all_well, killed, leaking, out_of_memory
 
@@ -68,6 +69,11 @@ COMMANDS = (
     "check",
     "allow",
 )
+
+
+def test_all_our_callbacks_are_promised() -> None:
+    exported = {name for name in callbacks.__all__ if issubclass(getattr(callbacks, name), RuleCallback)}
+    assert exported == set(CALLBACKS)
 
 
 def compare(name: str, text: str) -> None:

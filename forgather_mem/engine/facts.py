@@ -29,7 +29,7 @@ def header_of(args: Any, step: int = 0) -> RunHeader:
     """What is known of a process that trains, from the arguments of any trainer; what they lack is left out."""
     rank, world_size = rank_and_size()
     limit_bytes, limit_kind = limit_facts()
-    known = process_header(os.getpid(), what_runs(), sys.argv[1:])
+    known: Any = process_header(os.getpid(), what_runs(), sys.argv[1:])
     return RunHeader(
         **{**known, "argv": tuple(known["argv"])},
         rank=int(getattr(args, "process_index", rank) or 0),

@@ -11,10 +11,6 @@ import time
 
 from forgather_mem.errors import ours
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 START_TIME = 22 - 3
 """In `stat_fields`."""
 
@@ -44,7 +40,7 @@ def process_age_s(pid: int | str = "self") -> float | None:
         return None
 
 
-def process_header(pid: int, script: str, argv: list[str]) -> dict[str, Any]:
+def process_header(pid: int, script: str, argv: list[str]) -> dict[str, object]:
     """What a run's header says of any process, training or not: fields of `RunHeader`, the others are of a training.
 
     >>> process_header(os.getpid(), "train.py", ["--api_key", "k3y"])["argv"]

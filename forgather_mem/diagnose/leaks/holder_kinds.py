@@ -174,7 +174,7 @@ def cure_of(kind: HolderKind, held: Held) -> str:
         return f"{num} threads wait in Queue.put: take what is left in the queue, or stop them and put(timeout=...)"
     found = _EXPRESSION.fullmatch(held.path)
     it = (found[1] or found[2]) if found is not None else "it"
-    last = f"{it} = {it}[-100:]" if held.one.kind == "size" else f"{it}[:-100] = []"
+    last = f"{it} = {it}[-100:]" if held.one.kind == "size" else f"del {it}[:-100]"
     return kind.cure.format(last="deque(maxlen=100)" if isinstance(held.container, deque) else last)
 
 
