@@ -52,7 +52,7 @@ def install() -> None:
         FORGATHER_MODULE: _meet_forgather,
         OPTIMIZER_MODULE: _meet_optimizers,
         LOOP_MODULE: _meet_loops,
-        **{row[0]: _meeting(*row) for row in TOLD_BY},
+        **{row[0]: _meeting(row[0]) for row in TOLD_BY},
     }
     sys.meta_path.insert(0, TrainingFinder(waits_for))
     if "--multiprocessing-fork" not in sys.orig_argv:  # a pool worker's memory is in its parent's report
@@ -124,11 +124,13 @@ def _meet_optimizers() -> None:
     meet_optimizers()
 
 
-def _meeting(*row: str) -> Callable[[], object]:
+def _meeting(module: str) -> Callable[[], None]:
     def meet() -> None:
-        from forgather_mem.launch.loops import meet_framework
+        from forgather_mem.launch.loops import meet_method
 
-        meet_framework(*row)
+        for row in TOLD_BY:
+            if row[0] == module:
+                meet_method(*row)
 
     return meet
 

@@ -6,8 +6,8 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,8 @@ def meet_optimizers() -> None:
     torchs.register_optimizer_step_post_hook(hears.after)
 
 
-def meet_framework(module: str, owner: str, method: str, what: str) -> None:
-    """This module of `import_hook.TOLD_BY` has just been imported: hear of the calls of its method."""
+def meet_method(module: str, owner: str, method: str, what: str) -> None:
+    """The module of this row of `import_hook.TOLD_BY` has just been imported: hear of the calls of its method."""
     cls = getattr(sys.modules[module], owner)
     setattr(cls, method, around_calls(getattr(cls, method), functools.partial(_told, what)))
 
@@ -44,11 +44,13 @@ def _told(what: str) -> AbstractContextManager[object]:
     loop: ObservedLoop | None = None if observed is None else observed.LOOPS.current()
     if loop is None:
         return nullcontext()
-    if what != "epoch_end":
-        return loop.phase(what)
-    after = ExitStack()
-    after.callback(loop.epoch_ended)
-    return after
+    return _epoch_ended(loop) if what == "epoch_end" else loop.phase(what)
+
+
+@contextmanager
+def _epoch_ended(loop: ObservedLoop) -> Iterator[None]:
+    yield
+    loop.epoch_ended()  # not of one that an exception has left
 
 
 def lightning_callbacks() -> list[Any]:
