@@ -187,10 +187,8 @@ class _Planner:
 
     def has_too_little(self, parts: tuple[str, ...]) -> bool:
         """Whether without any of these parts it would still not fit: then no change of them is planned."""
-        if not parts:
-            return False
         there = (size for part, size in self.own.highest_parts().items() if part.startswith((*parts, *_ELSE)))
-        return self._bytes_of(self.own) - sum(there) > self.most_bytes
+        return bool(parts) and self._bytes_of(self.own) - sum(there) > self.most_bytes
 
     def first_that_fits(self, ladder: Sequence[Change]) -> Change | None:
         """The smallest change of these that fits, with its peak; None if none does.
