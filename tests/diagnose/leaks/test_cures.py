@@ -35,22 +35,22 @@ def test_a_cache_on_a_method_is_one_suspect_that_keeps_its_objects() -> None:
 class Hits:
     found = torch.empty(0)
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         self.found = torch.empty(0)
 
-    def add(self, step: int) -> None:
+    def freely_add(self, step: int) -> None:
         self.found = torch.cat((self.found, torch.zeros(5000)))
 
 
 def test_a_method_of_the_holders_own_that_empties_it_is_the_cure() -> None:
     spy, hits = Mock(), Hits()
     spy(b"")
-    hits.add(-1)
+    hits.freely_add(-1)
     (top, *_) = suspects_after(lambda step: spy(torch.zeros(5000, requires_grad=True).exp()))
     assert str(top.cure).startswith("Mock.reset_mock() empties it")
     assert top.source_line == "", "that `spy` is made here adds nothing to it"
-    (top, *_) = suspects_after(hits.add)
-    assert str(top.cure).startswith("Hits.clear() empties it")
+    (top, *_) = suspects_after(hits.freely_add)
+    assert str(top.cure).startswith("Hits.reset() empties it"), "and not what only begins like that"
     assert (top.held_by, top.each) == ("Hits.found", ""), "it was shorter then"
 
 
