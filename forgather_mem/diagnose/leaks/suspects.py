@@ -40,9 +40,9 @@ class Suspect:
     """One thing that grows: a `LeakSuspect` in the making, with what only the search needs.
 
     `kind` is a key of `KINDS`, which has its usual cure. `bounded`: why it will stop growing by itself, or may;
-    `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `key` and
-    `name`: the container's `id` and `ReachableGraph.name`. `last`: any other one is a better explanation. `lines`: all that add to it, as far as the source shows. `runs_workers`: each of its items keeps
-    processes running.
+    `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `key` and `name`: the
+    container's `id` and `ReachableGraph.name`. `last`: any other one is a better explanation. `lines`: all that add to
+    it, as far as the source shows. `runs_workers`: each of its items keeps processes running.
     """
 
     type: str
