@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow, Line
+from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.diagnose.leaks.holder_kinds import (
     KINDS,
     Held,
@@ -19,7 +21,7 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
 )
 from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_function, lines_of_holder
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
-from forgather_mem.heap.containers import LRU_CACHE
+from forgather_mem.heap.containers import LRU_CACHE, length_of
 from forgather_mem.heap.holder_names import module_names, names_of, slot_names
 from forgather_mem.heap.object_size import deep_bytes, inside, is_tensor, runs_workers
 from forgather_mem.heap.owner_paths import attributes_of, has_attributes, write_path
@@ -41,7 +43,7 @@ class Suspect:
 
     `kind` is a key of `KINDS`, which has its usual cure. `bounded`: why it will stop growing by itself, or may;
     `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `key` and `name`: the
-    container's `id` and `ReachableGraph.name`. `last`: any other one is a better explanation. `lines`: all that add to
+    container's `id` and its place. `last`: any other one is a better explanation. `lines`: all that add to
     it, as far as the source shows. `runs_workers`: each of its items keeps processes running.
     """
 
@@ -135,12 +137,49 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         and not is_user_class(owner if isinstance(owner, type) else type(owner)),
         runs_workers=runs_workers(one.samples),
         key=id(container) if one.kind == "items" and not one.name else 0,
-        name=walk.name(one.position),
+        name=_place_of(walk, one.position),
         lines=tuple(lines),
     )
     if len(lines) == 1:
         suspect.set_line(lines[0])
     return suspect
+
+
+def count_again(suspects: list[Suspect], step: int, over: bool = False) -> None:
+    """Update how much the holders hold now, and how fast they have grown; what has become shorter does not only grow.
+
+    A look of some steps may have seen more or less than usual: what has come since then is closer to the run's rate.
+    When the training is over its variables may be gone, and another object be where the holder was: then it has to
+    have its name, too.
+    """
+    counted = [one for one in suspects if one.count and one.bytes is not None]
+    if not counted:
+        return
+    walk = ReachableGraph.walk()  # the collector does not show what is frozen, nor the walk what has no name
+    there = {}
+    for one in counted:
+        position = walk.position(one.key)
+        if position is not None and (not over or _place_of(walk, position) == one.name):
+            there[one.key] = walk.nodes[position]
+    keys = {one.key for one in counted}
+    if len(there) < len(keys) and not over:  # only then: the heap has 400,000 objects
+        there |= {id(node): node for node in gc.get_objects() if id(node) in keys}
+    walk.forget()
+    for one in counted:
+        length = length_of(there.get(one.key))
+        if length is None or one.bytes is None or not one.count:
+            one.bytes = one.count = None  # it is gone, or its id was reused
+        else:
+            if length < LEAK.shrunk_frac * one.count:
+                one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
+            pace = (length - one.count) / max(1, step - one.seen_at)
+            if pace > 0 and one.count_per_step and step - one.seen_at > 2 * LEAK.judged_every:
+                one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
+            one.bytes, one.count = round(one.bytes / one.count * length), length
+
+
+def _place_of(walk: ReachableGraph, position: int) -> str:
+    return _LINES.sub(r"\1", walk.holder(position))
 
 
 def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import textwrap
 import time
 import weakref
@@ -74,17 +73,15 @@ class LeakWatch:
         is_last = moment.step == getattr(moment.state, "max_steps", None)
         if is_last:
             self._sizes.copied.read_last(moment.step)
-        if is_last and self._suspects:
-            _count_again(self._suspects, moment.step)  # before what ends with the training empties its own
-            self._counted = True
+        if is_last:
+            self._count_again(moment.step)  # before what ends with the training empties its own
         return NOTHING
 
     def end(self, run: RunInfo) -> None:
         self._sizes.close()
         if self._look is not None:
             self._end_look(run)
-        if not self._counted:
-            _count_again(self._suspects, run.step, over=True)
+        self._count_again(run.step, over=True)
         leak = self._verdict(run)
         copied = self._sizes.copied.found()
         if copied is not None:
@@ -101,6 +98,13 @@ class LeakWatch:
             readings = max((series.points for series in self._series.values()), key=len, default=[])
             leak = replace(leak, judged_steps=fewest_steps(readings))
         _emit(run, leak)
+
+    def _count_again(self, step: int, over: bool = False) -> None:
+        if self._suspects and not self._counted:
+            from forgather_mem.diagnose.leaks.suspects import count_again
+
+            count_again(self._suspects, step, over)
+            self._counted = True
 
     def _close(self) -> None:
         look, self._look = self._look, None
@@ -273,39 +277,3 @@ def _print(run: RunInfo, text: str) -> None:
 def _is_known(suspects: Sequence[Suspect]) -> tuple[bool, bool]:
     """What these suspects tell: a holder, and a line."""
     return any(one.held_by for one in suspects), any(one.allocated_at for one in suspects[:1])
-
-
-def _count_again(suspects: list[Suspect], step: int, over: bool = False) -> None:
-    """Update how much the holders hold now, and how fast they have grown; what has become shorter does not only grow.
-
-    A look of some steps may have seen more or less than usual: what has come since then is closer to the run's rate.
-    When the training is over its variables may be gone, and another object be where the holder was: then it has to
-    have its name, too.
-    """
-    counted = [one for one in suspects if one.count and one.bytes is not None]
-    if not counted:
-        return
-    from forgather_mem.heap.containers import length_of
-    from forgather_mem.heap.reachable import ReachableGraph
-
-    walk = ReachableGraph.walk()  # the collector does not show what is frozen, nor the walk what has no name
-    there = {}
-    for one in counted:
-        position = walk.position(one.key)
-        if position is not None and (not over or walk.name(position) == one.name):
-            there[one.key] = walk.nodes[position]
-    keys = {one.key for one in counted}
-    if len(there) < len(keys) and not over:  # only then: the heap has 400,000 objects
-        there |= {id(node): node for node in gc.get_objects() if id(node) in keys}
-    walk.forget()
-    for one in counted:
-        length = length_of(there.get(one.key))
-        if length is None or one.bytes is None or not one.count:
-            one.bytes = one.count = None  # it is gone, or its id was reused
-        else:
-            if length < LEAK.shrunk_frac * one.count:
-                one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
-            pace = (length - one.count) / max(1, step - one.seen_at)
-            if pace > 0 and one.count_per_step and step - one.seen_at > 2 * LEAK.judged_every:
-                one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
-            one.bytes, one.count = round(one.bytes / one.count * length), length

@@ -2,7 +2,7 @@
 
 import torch
 
-from forgather_mem.diagnose.leaks.suspects import Suspect
+from forgather_mem.diagnose.leaks.suspects import Suspect, count_again
 from tests.heap.test_reachable import Holder, suspects_after
 
 
@@ -23,3 +23,16 @@ def test_a_signature_tells_nothing_of_sizes_keys_or_places_in_a_run() -> None:
     assert first.held_by != second.held_by
     assert first.reported().signature == second.reported().signature
     assert "Holder.by_name[...]" in first.reported().signature
+
+
+def test_at_the_end_what_still_has_its_name_is_counted_and_not_what_took_its_place() -> None:
+    holder, other = Holder(), Holder()
+    (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(5000)))
+    then = top.count or 0
+    holder.kept.append(torch.zeros(5000))
+    count_again([top], 100, over=True)
+    assert (top.count, top.bounded) == (then + 1, None)
+    other.by_name["rows"], holder.kept = holder.kept, []  # as where a list was made at the address of a freed one
+    del other.by_name["rows"][2:]
+    count_again([top], 100, over=True)
+    assert (top.count, top.bytes, top.bounded) == (None, None, None)
