@@ -83,9 +83,7 @@ class Resolver:
 
     def clock(self) -> CpuClock:
         """The clock of one construction, or of one call of a partial."""
-        clock = CpuClock(self.budgets.render_cpu_s)
-        clock.read(self.num_chars)
-        return clock
+        return CpuClock(self.budgets.render_cpu_s, self.num_chars)
 
     def narrowed(self, names: Iterable[str]) -> Resolver:
         """A copy with only some of the variables, so that it keeps no more alive than it needs."""

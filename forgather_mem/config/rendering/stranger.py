@@ -79,7 +79,6 @@ def render(request: Request) -> Rendered:
         parent=said["parent"],
         mentioned=frozenset(said["mentioned"]),
         num_chars=said["num_chars"],
-        spent_s=said["spent_s"],
     )
 
 
@@ -168,7 +167,7 @@ def _folders() -> list[str]:
 
 def _ended(request: Request, status: int) -> TemplateError:
     budgets = request.budgets
-    if -status in (signal.SIGVTALRM, signal.SIGXCPU):
+    if -status == signal.SIGPROF:
         message = f"rendering this template takes more than {budgets.render_cpu_s:.2g} s of CPU time in one operation"
     else:
         message = f"the process that renders this template has ended without an answer (exit status {status})"

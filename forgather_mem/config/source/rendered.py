@@ -27,7 +27,6 @@ class Rendered:
         parent: Name of the template that it extends.
         mentioned: The names in expressions of its templates: of variables, and of parts of these.
         num_chars: Text of all its templates.
-        spent_s: CPU time that another process has taken for it.
     """
 
     name: str
@@ -38,7 +37,6 @@ class Rendered:
     parent: str | None = None
     mentioned: frozenset[str] = frozenset()
     num_chars: int = 0
-    spent_s: float = 0.0
 
     @property
     def shown(self) -> str:
