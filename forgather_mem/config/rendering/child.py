@@ -66,9 +66,6 @@ def answer(request: Request, cpu: _ProcessClock) -> dict[str, object]:
     searcher = Searcher(request.folders, request.budgets)
     marks = TaintTokens(request.secret)
     renderer = Renderer(searcher, request.budgets, request.global_vars, marks=marks, read=cpu.read)
-    if request.what == "references":
-        found, failure = renderer.references(request.name, request.variables)
-        return {"references": found, "failure": failure and failure.__dict__}
     if request.text is None:
         rendered = renderer.render(request.name, request.variables, request.moment)
     else:
@@ -85,6 +82,7 @@ def answer(request: Request, cpu: _ProcessClock) -> dict[str, object]:
         "parent": rendered.parent,
         "mentioned": list(rendered.mentioned),
         "num_chars": rendered.num_chars,
+        "references": rendered.references,
     }
 
 

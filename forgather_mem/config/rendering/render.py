@@ -97,26 +97,6 @@ class Renderer:
         finally:
             self._compiler.forget(source)
 
-    def references(
-        self, name: str | os.PathLike[str], variables: Mapping[str, object] | None = None
-    ) -> tuple[list[Reference], TemplateError | None]:
-        """The templates that a template uses: level, name and file of each, itself first; and what stopped the render.
-
-        They are found by rendering it; if that fails, they are those loaded until then.
-        """
-        failure = None
-        with self._lock:
-            source = self._source(os.fspath(name))
-            self._marks.reset()
-            job = Job(self._sources, self._budgets, self._read)
-            try:
-                self._run(self._compiler, job, source, self._wrapped(variables or {}))
-                if job.parents:
-                    _unknown_blocks(self._compiler)
-            except TemplateError as error:
-                failure = error
-        return referenced(job.loads), failure
-
     def _source(self, name: str) -> Source:
         source = self._sources.load(name)
         if source is None:
@@ -129,8 +109,12 @@ class Renderer:
             wrapped = self._wrapped(variables)
             job = Job(self._sources, self._budgets, self._read)
             job.moment = moment or job.moment
-            text, values = self._run(self._compiler, job, source, wrapped)
-            unknown = _unknown_blocks(self._compiler) if job.parents else ()
+            try:
+                text, values = self._run(self._compiler, job, source, wrapped)
+                unknown = _unknown_blocks(self._compiler) if job.parents else ()
+            except TemplateError as error:
+                error.references = _referenced(job.loads)
+                raise
             parent = job.parents.get(source.key)
             outlines = [self._compiler.outline(load.source) for load in job.first.values()]
         locate = Tracer(lambda: self._trace(job, source, wrapped, text, values), source.place(1))
@@ -143,6 +127,7 @@ class Renderer:
             parent=parent.name if parent is not None else None,
             mentioned=frozenset().union(*(outline.mentioned for outline in outlines)),
             num_chars=job.source_chars,
+            references=_referenced(job.loads),
         )
 
     def _run(
@@ -229,7 +214,7 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
     return tuple(unknown)
 
 
-def referenced(loads: Sequence[Load]) -> list[Reference]:
+def _referenced(loads: Sequence[Load]) -> list[Reference]:
     """The templates of a render as a tree in preorder, each once, at its first use; sorted by name within a level."""
     users: dict[str, list[Load]] = {}
     seen = {loads[0].source.key} if loads else set()

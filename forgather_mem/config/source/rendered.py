@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -27,6 +27,7 @@ class Rendered:
         parent: Name of the template that it extends.
         mentioned: The names in expressions of its templates: of variables, and of parts of these.
         num_chars: Text of all its templates.
+        references: Its templates, itself first.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Rendered:
     parent: str | None = None
     mentioned: frozenset[str] = frozenset()
     num_chars: int = 0
+    references: Sequence[Reference] = ()
 
     @property
     def shown(self) -> str:
@@ -58,7 +60,7 @@ class Rendered:
         return self.locate(line, column)
 
     @classmethod
-    def as_is(cls, text: str, name: str = STRING) -> Rendered:
+    def as_is(cls, text: str, name: str = STRING, file: str = "") -> Rendered:
         """A text that needs no rendering: each line is its own origin."""
         lines: list[str] = []
 
@@ -67,4 +69,4 @@ class Rendered:
                 lines.extend(text.split("\n"))
             return SourceLocation(name, line, column, lines[line - 1] if 0 < line <= len(lines) else None, None)
 
-        return cls(name=name, text=text, locate=locate, num_chars=len(text))
+        return cls(name=name, text=text, locate=locate, num_chars=len(text), references=((0, name, file),))

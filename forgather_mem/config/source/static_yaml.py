@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.config.source.tokens import RESERVED
 
 # Each begins with a literal character, which `re` finds much faster than a line's beginning or one of several patterns.
@@ -31,12 +30,3 @@ def is_plain(text: str) -> bool:
     if "##" in text or _JINJA.search(text) or any(char in text for char in _OTHER):
         return False
     return not _LINES.search(f"\n{text}")
-
-
-def as_plain(text: str, name: str) -> Rendered | None:
-    """The rendered text of a template, or None if it needs rendering.
-
-    >>> as_plain("a: 1\\n", "t.yaml").text, as_plain("a: {{ b }}", "t.yaml")
-    ('a: 1', None)
-    """
-    return Rendered.as_is(text.removesuffix("\n"), name) if is_plain(text) else None
