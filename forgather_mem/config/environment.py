@@ -22,10 +22,9 @@ from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import addresses_in
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.source.loader import StrangersTemplate
-from forgather_mem.config.source.location import STRING, SourceLocation
-from forgather_mem.config.source.rendered import Reference, Rendered
+from forgather_mem.config.source.rendered import STRING, Reference, Rendered, SourceLocation
 from forgather_mem.config.source.search import Searcher, library
-from forgather_mem.config.source.static_yaml import is_plain
+from forgather_mem.config.source.syntax import is_plain
 from forgather_mem.errors import TemplateError, did_you_mean
 
 if TYPE_CHECKING:

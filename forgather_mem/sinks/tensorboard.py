@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from forgather_mem.formats.event_file import EventFile
-from forgather_mem.formats.stock_writer import StockWriter
+from forgather_mem.formats.event_file import EventFile, StockWriter
 from forgather_mem.formats.summaries import (
     Chart,
     HParam,
@@ -22,8 +21,7 @@ from forgather_mem.formats.summaries import (
     text_payload,
 )
 from forgather_mem.sinks.charts import charts_for
-from forgather_mem.sinks.event_folder import find_event_folder
-from forgather_mem.sinks.event_page import open_events
+from forgather_mem.sinks.event_page import find_event_folder, open_events
 from forgather_mem.sinks.tags import Columns, tag_of
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, metric_of

@@ -17,7 +17,7 @@ from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import ArgumentCheck, addresses_in, is_below
-from forgather_mem.config.source.location import SourceLocation
+from forgather_mem.config.source.rendered import SourceLocation
 from forgather_mem.errors import TemplateError, did_you_mean
 
 

@@ -17,10 +17,8 @@ from forgather_mem.config.rendering.source_map import MAP_LIMITS, SourceMap, Tra
 from forgather_mem.config.rendering.taint import TaintTokens, untaint
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.source.loader import Source, Sources, StrangersTemplate
-from forgather_mem.config.source.location import STRING
-from forgather_mem.config.source.rendered import Reference, Rendered
+from forgather_mem.config.source.rendered import ORIGIN, STRING, Reference, Rendered
 from forgather_mem.config.source.search import Searcher
-from forgather_mem.config.source.tokens import ORIGIN
 from forgather_mem.errors import TemplateError, nearest, ours
 
 _MISSPELT = 0.8  # measured on Forgather's templates: leftovers are below 0.72, a changed or lost letter above 0.85

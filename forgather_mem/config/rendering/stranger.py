@@ -23,8 +23,7 @@ from typing import Any, Literal
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.source_map import Origin, SourceMap, Tracer
 from forgather_mem.config.source.loader import Source
-from forgather_mem.config.source.location import SourceLocation
-from forgather_mem.config.source.rendered import Rendered
+from forgather_mem.config.source.rendered import Rendered, SourceLocation
 from forgather_mem.errors import TemplateError, rebuilt
 
 _START = (

@@ -19,7 +19,7 @@ from typing import Any, SupportsIndex, TypeAlias
 
 from jinja2.exceptions import TemplateRuntimeError
 
-from forgather_mem.config.source.tokens import ORIGIN_CLOSE, ORIGIN_OPEN, RESERVED, TOKEN, TOKEN_CLOSE, TOKEN_OPEN
+from forgather_mem.config.source.rendered import ORIGIN_CLOSE, ORIGIN_OPEN, RESERVED, TOKEN, TOKEN_CLOSE, TOKEN_OPEN
 
 # Characters, whether they came from outside, and the origin marker ("" if origins are not kept).
 Piece: TypeAlias = tuple[str, bool, str]

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping
 
 from forgather_mem.config.limits import Limits
-from forgather_mem.config.source.tokens import RESERVED
+from forgather_mem.config.source.rendered import RESERVED
 from forgather_mem.errors import TemplateError, ours
 
 _TIMES = (datetime.datetime, datetime.date, datetime.time)

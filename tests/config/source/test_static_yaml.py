@@ -13,8 +13,7 @@ from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.render import Renderer
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.config.source.search import Searcher
-from forgather_mem.config.source.static_yaml import is_plain
-from forgather_mem.config.source.syntax import to_jinja
+from forgather_mem.config.source.syntax import is_plain, to_jinja
 from forgather_mem.errors import TemplateError
 from tests.programs import printed_by
 
