@@ -1,7 +1,7 @@
 """The allow list: names a template may use by default, names that need an exact entry, and old names of ours.
 
-The policy's only table; its long lists are in `allowlist.txt`. It is plain text: reading it imports none of its names. A test
-compares it with the installed packages.
+The policy's only table; its long lists are in `allowlist.txt`. It is plain text: reading it imports none of its names.
+A test compares it with the installed packages.
 """
 
 from __future__ import annotations
