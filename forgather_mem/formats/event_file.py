@@ -26,7 +26,6 @@ from forgather_mem.system.installed import installed
 _OURS = "events.mem.tfevents"
 _FRAME = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
-_MAX_HEADERS = 256
 _PIECE_BYTES, _MAX_PAYLOAD_BYTES = 4 * 2**20, 2**20
 _OVERHEAD_BYTES = _FRAME.size + _CRC.size
 
@@ -55,7 +54,6 @@ class EventFile:
         self._checksum = checksum
         self._folder = Path(os.path.realpath(folder))  # no link that appears later is followed
         self._begun = begun
-        self._headers: dict[int, bytes] = {}  # by length: a run has few lengths
         self.file = AppendFile(self._next_file, always_new=True)
         self._append = self.file.append
         self.ready = self.file.ready
@@ -63,17 +61,7 @@ class EventFile:
 
     def add(self, payload: bytes) -> bool:
         """Write one event, after `ready()`; returns whether it is in the file, or buffered for it."""
-        # Like `frame`, inlined: in a real step, with cold caches, each call costs some 3 us.
-        header = self._headers.get(len(payload)) or self._new_header(len(payload))
-        crc = self._checksum(payload)
-        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-        return self._append(header + payload + masked.to_bytes(4, "little"))
-
-    def _new_header(self, length: int) -> bytes:
-        if len(self._headers) >= _MAX_HEADERS:
-            self._headers.clear()
-        header = self._headers[length] = _header(length, self._checksum)
-        return header
+        return self._append(frame(payload, self._checksum))
 
     def close(self) -> None:
         self.file.close()
@@ -88,12 +76,8 @@ class EventFile:
 
 def frame(payload: bytes, checksum: Callable[[bytes], int]) -> bytes:
     """One record as it appears in the file."""
-    return _header(len(payload), checksum) + payload + _CRC.pack(_masked(checksum(payload)))
-
-
-def _header(length: int, checksum: Callable[[bytes], int]) -> bytes:
-    content = length.to_bytes(8, "little")
-    return content + _CRC.pack(_masked(checksum(content)))
+    length = len(payload).to_bytes(8, "little")
+    return length + _CRC.pack(_masked(checksum(length))) + payload + _CRC.pack(_masked(checksum(payload)))
 
 
 def _masked(crc: int) -> int:
@@ -136,10 +120,7 @@ def payloads(file: BinaryIO) -> Iterator[bytes]:
         if end > len(data):
             data, base, end, position = data[position:] + file.read(_PIECE_BYTES), base + position, end - position, 0
         payload = data[position + _FRAME.size : end - _CRC.size]
-        if checksum is not None:
-            crc = checksum(payload)
-            masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF  # `_masked`, inlined
-        if checksum is None or masked == tail(data, end - 4)[0]:
+        if checksum is None or _masked(checksum(payload)) == tail(data, end - 4)[0]:
             yield payload
         elif _masked(checksum(data[position : position + 8])) != length_crc:
             return
