@@ -23,7 +23,6 @@ from forgather_mem.formats.summaries import (
 from forgather_mem.sinks.charts import charts_for
 from forgather_mem.sinks.event_page import find_event_folder, open_events
 from forgather_mem.sinks.tags import Columns, tag_of
-from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, metric_of
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 
@@ -98,8 +97,6 @@ class TensorBoardSink:
         if self._off:
             return
         page = self._page or self._first_page()
-        if page.forks != FORKS.number:
-            return
         with page.lock:
             out = page.out or page.open()
             if not out.ready():
@@ -127,9 +124,8 @@ class TensorBoardSink:
         """
         if finding.kind in _SHOWN_KINDS and not self._off:
             page = self._page or self._first_page()
-            if page.forks == FORKS.number:
-                with page.lock:
-                    page.write_text(finding)
+            with page.lock:
+                page.write_text(finding)
 
     def end(self, run: RunInfo) -> None:
         """The training is over: close our file."""
@@ -179,12 +175,10 @@ class _Page:
         points: Which tags have a point at the current step.
         quiet: Which curves have told nothing yet.
         lock: Held while something is written: a record may come from any thread.
-        forks: Of the process that began it; in a forked child the lock may be held by a thread of the parent.
     """
 
     def __init__(self, sink: TensorBoardSink, output_dir: Path | None) -> None:
         self.lock = threading.RLock()  # a signal's handler may close the run in the middle of a write
-        self.forks = FORKS.number
         self._sink = sink
         self._output_dir = output_dir
         self._began_s = time.time()
