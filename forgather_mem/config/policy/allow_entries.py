@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from forgather_mem.config.policy.names import Name, parse_name
 from forgather_mem.errors import ours
-from forgather_mem.files import read_file, replace_file
+from forgather_mem.files import read_regular, replace_file
 
 ENVIRONMENT = "FORGATHER_MEM_ALLOW"
 TABLE = "forgather_mem"
@@ -73,12 +73,21 @@ def entries_of_folder(folder: Path) -> list[str]:
     """
     path = folder / "pyproject.toml"
     try:
-        content = read_file(path, MAX_BYTES)
+        content = _content(path, follow=True)
         return [*_entries_in(content)] if TABLE.encode() in content else []
     except ours(OSError):  # no such file, or something that is no file
         return []
     except ValueError as error:  # from TOML, from UTF-8, or our own
         raise ValueError(f"{path}: {error}") from error
+
+
+def _content(path: Path, *, follow: bool) -> bytes:
+    try:
+        return read_regular(path, MAX_BYTES, follow=follow)
+    except ours(OSError) as error:
+        if error.errno == errno.EFBIG:
+            raise ValueError(error.strerror) from error
+        raise
 
 
 @functools.lru_cache(maxsize=1)  # each environment reads the file, which seldom changes; parsing takes 2 ms
@@ -94,14 +103,13 @@ def add_entries(folder: Path, entries: Sequence[str]) -> Path:
         ValueError: when the file is a link or not TOML, or its table is written in a way that this can't extend.
         OSError: when it is not a regular file, or can't be written; it is then as it was.
     """
-
     path = folder / "pyproject.toml"
     if path.is_symlink():
         # In somebody else's folder it may lead to any file of the person who runs this, or to itself.
         target = os.path.realpath(path)
         raise ValueError(f"{path} is a link to {target}; write allow = [...] in [tool.{TABLE}] there yourself")
     try:
-        content = read_file(path, MAX_BYTES, follow=False) if path.exists() else b""
+        content = _content(path, follow=False) if path.exists() else b""
         text = content.decode("utf-8-sig")
         if text and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))

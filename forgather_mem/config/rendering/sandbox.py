@@ -32,9 +32,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment, 
 from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.utils import Cycler, Joiner, Namespace, missing
 
-from forgather_mem.config.rendering.taint import TaintedStr, TaintTokens, is_tainted, text_of, untaint
+from forgather_mem.config.rendering.taint import TaintedStr, TaintTokens, is_tainted, text_of, untaint, write
 from forgather_mem.config.rendering.variables import OutsideDict, OutsideList
-from forgather_mem.config.rendering.yaml_text import write
 from forgather_mem.config.source.rendered import TOKEN_CLOSE, TOKEN_OPEN
 
 _JINJA = (

@@ -42,7 +42,7 @@ def _flow(value: object) -> str:
         return f"'{value}'"  # YAML would read a number, or two items
     if isinstance(value, OutsideList | OutsideDict | bool | datetime.date):
         return str(value)
-    from forgather_mem.config.rendering.yaml_text import write  # imports Jinja
+    from forgather_mem.config.rendering.taint import write  # imports Jinja
 
     return write(value)
 
