@@ -6,9 +6,8 @@ import json
 import re
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from forgather_mem.formats.event_file import EventFile, StockWriter
 from forgather_mem.formats.summaries import (
@@ -175,14 +174,13 @@ class TensorBoardSink:
             values, points = sample.values, page.points
             if points.rest or points.step == sample.step:
                 values = points.left_of(sample)
+            values = page.quiet.without(values)
             key = (sample.event, sample.device, *values)
-            columns, record, names, left_out = page.rows.get(key) or page.new_row(key, values, sample, out)
-            if left_out and page.quiet.changed(left_out, values):
-                columns, record, names, left_out = page.new_row(key, values, sample, out)
+            columns, record = page.rows.get(key) or page.new_row(key, values, sample, out)
             so_far = columns.numbers_so_far(values, page.extremes) if columns.spiking else ()
             if not columns.tags:
                 return
-            written = values.values() if names is None else [values[name] for name in names]
+            written = values.values() if columns.names is None else [values[name] for name in columns.names]
             payload = record.payload(sample.step, sample.time_s, written, columns.factors, so_far)
             if out.add(payload):
                 points.wrote(sample.step, columns, sample.values)
@@ -220,21 +218,6 @@ class TensorBoardSink:
         return {**self.__dict__, "_page": None}  # a page belongs to this process
 
 
-class _Row(NamedTuple):
-    """How samples of one event and one set of names are written.
-
-    Attributes:
-        columns, record: Their tags, and what makes the event's bytes.
-        names: The values to write; None for all.
-        left_out: Names that have told nothing yet, see `QuietCurves`.
-    """
-
-    columns: Columns
-    record: ScalarRecord
-    names: Sequence[str] | None
-    left_out: Sequence[str]
-
-
 class _Page:
     """The state of one run's page while it is being written.
 
@@ -256,7 +239,7 @@ class _Page:
         self._tags: dict[str, Metric] = {}  # tags whose description has been written
         self._charts: Sequence[Chart] = ()
         self.out: EventFile | StockWriter | None = None
-        self.rows: dict[tuple[object, ...], _Row] = {}
+        self.rows: dict[tuple[object, ...], tuple[Columns, ScalarRecord]] = {}
         self.extremes: dict[str, float] = {}
         self.folder: str | None = None
         self.points = StepPoints()
@@ -292,12 +275,11 @@ class _Page:
 
     def new_row(
         self, key: tuple[object, ...], values: Mapping[str, float], sample: Sample, out: EventFile | StockWriter
-    ) -> _Row:
+    ) -> tuple[Columns, ScalarRecord]:
         """The first sample with this event and these names to write; also writes what is written only once."""
         if len(self.rows) >= _MAX_ROWS:
             self.rows.clear()
-        telling = self.quiet.without(values)
-        columns = Columns(sample.event, sample.device, telling)
+        columns = Columns(sample.event, sample.device, values)
         new = {tag: row for tag, row in zip(columns.tags, columns.metrics, strict=True) if tag not in self._tags}
         record = ScalarRecord(columns.tags, {tag: f"{row.unit}. {row.meaning}" for tag, row in new.items()})
         if self._sink.hparams and not self._tags:
@@ -307,10 +289,8 @@ class _Page:
         charts = charts_for(self._tags) if self._sink.layout and new else self._charts
         if charts != self._charts and out.add(layout_payload(charts, sample.step, sample.time_s)):
             self._charts = charts
-        left_out = tuple(name for name in values if name not in telling)
-        names = list(telling) if left_out and columns.names is None else columns.names
-        self.rows[key] = row = _Row(columns, record, names, left_out)
-        return row
+        self.rows[key] = columns, record
+        return columns, record
 
 
 def _hparam(value: object) -> HParam:
@@ -344,34 +324,22 @@ class QuietCurves:
         self._telling: set[str] = set()
         self._paused: bool | None = None  # None where pauses are not read
 
-    def changed(self, left_out: Iterable[str], values: Mapping[str, float]) -> bool:
-        """Whether one of these names, which were left out before, is now to be written."""
-        before = self._paused
-        self._hear_pause(values)
-        if self._paused != before or not self._telling.isdisjoint(left_out):
-            return True
-        # Most often all of them are zero, and nothing is called
-        return any(values[name] and self._is_worth_a_point(name, values[name]) for name in left_out)
-
     def without(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """The values to write."""
-        if self._telling.issuperset(values):
+        quiet = [name for name in values if name not in self._telling]
+        if not quiet:
             return values
-        self._hear_pause(values)
-        for name, value in values.items():
-            if name not in self._telling and self._is_worth_a_point(name, value):
-                self._telling.add(name)
-        return {name: value for name, value in values.items() if name in self._telling}
-
-    def _hear_pause(self, values: Mapping[str, float]) -> None:
         if not self._paused and _PAUSE in values:
             self._paused = values[_PAUSE] >= _SHORT_PAUSE_S
+        for name in quiet:
+            if self._is_worth_a_point(name, values[name]):
+                self._telling.add(name)
+        return {name: values[name] for name in values if name in self._telling}
 
     def _is_worth_a_point(self, name: str, value: float) -> bool:
         if name in _ABOUT_PAUSES and self._paused is False:
             return False
-        metric = metric_of(name)
-        return value != 0 or (metric.kind == GAUGE and metric.cadence == "")
+        return value != 0 or ((metric := metric_of(name)).kind == GAUGE and metric.cadence == "")
 
 
 class StepPoints:
