@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the table in forgather_mem/telemetry/metrics.py.
+"""Writes docs/metrics.md from the table forgather_mem/telemetry/metrics.txt.
 
     python docs/generate_metrics.py
 
@@ -52,7 +52,7 @@ GROUPS = {
 }
 
 HEAD = """\
-<!-- Written by docs/generate_metrics.py from forgather_mem/telemetry/metrics.py. Change those, then run it. -->
+<!-- Written by docs/generate_metrics.py from forgather_mem/telemetry/metrics.txt. Change those, then run it. -->
 # Metrics
 
 Every number has two names. JSONL records and rules use the **sample name**, as in `Above("device/reserved_frac",

@@ -7,7 +7,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from types import FrameType
     from typing import TypeVar
 
@@ -50,7 +50,12 @@ class TemplateError(ForgatherMemError, ValueError):
         hint: What to do, e.g. "did you mean 'collect_freq_epoch'?".
         source_line: The text of the line, shown with a caret under `column`.
         chain: How the text was reached, e.g. "in block callback_list, extended by configs/demo.yaml".
+
+    Attributes:
+        references: Of an error in rendering, the templates in use by then: level, name and file of each.
     """
+
+    references: Sequence[tuple[int, str, str]] = ()
 
     def __init__(
         self,

@@ -149,30 +149,10 @@ def write_chosen_file(path: str | os.PathLike[str], content: bytes) -> None:
         file.write(content)
 
 
-def read_file(path: str | os.PathLike[str], max_bytes: int, *, follow: bool = True) -> bytes:
-    """The content of a regular file.
-
-    A pipe, a device or a socket of that name is refused without waiting for it.
-
-    Args:
-        path: The file.
-        max_bytes: How large it may be.
-        follow: Whether the name may be a link.
-
-    Raises:
-        OSError: when it can't be read, or is no regular file.
-        ValueError: when it is larger.
-    """
-    with open_regular(path, follow=follow) as opened:
-        size = os.fstat(opened.fileno()).st_size  # a buffer for all that it may be would be taken at once
-        content = opened.read(min(max_bytes, size) + 1)
-    if len(content) > max_bytes:
-        raise ValueError(f"it has more than {max_bytes:,} bytes")
-    return content
-
-
 def read_regular(path: str | os.PathLike[str], max_bytes: int, *, follow: bool = False) -> bytes:
     """All of a file that has at most so many bytes, and that a stranger may have put there: no link is followed.
+
+    A pipe, a device or a socket of that name is refused without waiting for it.
 
     Args:
         path: The file.
@@ -182,10 +162,12 @@ def read_regular(path: str | os.PathLike[str], max_bytes: int, *, follow: bool =
     Raises:
         OSError: as `open_regular`, and for a file that is larger.
     """
-    try:
-        return read_file(path, max_bytes, follow=follow)
-    except ValueError as error:
-        raise OSError(errno.EFBIG, str(error), os.fspath(path)) from error
+    with open_regular(path, follow=follow) as opened:
+        size = os.fstat(opened.fileno()).st_size  # a buffer for all that it may be would be taken at once
+        content = opened.read(min(max_bytes, size) + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes:,} bytes", os.fspath(path))
+    return content
 
 
 def open_regular(path: str | os.PathLike[str], *, follow: bool = False) -> BinaryIO:

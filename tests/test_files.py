@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.files import new_file, out_of_the_way, read_file, replace_file, write_chosen_file
+from forgather_mem.files import new_file, out_of_the_way, read_regular, replace_file, write_chosen_file
 from tests.sinks.faults import small_disk as disk_of_size
 
 
@@ -129,23 +129,23 @@ def test_a_chosen_file_that_is_mounted_alone_is_written_over(small_disk, tmp_pat
 def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
     (tmp_path / "file").write_bytes(b"12345")
     (tmp_path / "link").symlink_to("file")
-    assert read_file(tmp_path / "file", 5) == read_file(tmp_path / "link", 5) == b"12345"
-    with pytest.raises(ValueError, match="more than 4 bytes"):
-        read_file(tmp_path / "file", 4)
+    assert read_regular(tmp_path / "file", 5) == read_regular(tmp_path / "link", 5, follow=True) == b"12345"
+    with pytest.raises(OSError, match="more than 4 bytes"):
+        read_regular(tmp_path / "file", 4)
     with pytest.raises(OSError, match="it is a link"):
-        read_file(tmp_path / "link", 5, follow=False)
+        read_regular(tmp_path / "link", 5)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero", "."):
         with pytest.raises(OSError, match="not a regular file"):
-            read_file(tmp_path / name, 5)
+            read_regular(tmp_path / name, 5, follow=True)
 
 
 def test_a_small_file_takes_no_buffer_of_all_that_it_might_be(tmp_path):
     (tmp_path / "file").write_bytes(b"12345")
     tracemalloc.start()
     try:
-        assert read_file(tmp_path / "file", 1 << 30) == b"12345"
+        assert read_regular(tmp_path / "file", 1 << 30) == b"12345"
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()

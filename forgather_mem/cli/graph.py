@@ -20,7 +20,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def graph(template: str, settings: list[str], searchpath: list[Path], targets: list[str]) -> None:
     """Show what a template means: its calls, values and variables."""
-    from forgather_mem.config.graph.outline import tree
+    from forgather_mem.config.graph.nodes import tree
 
     environment, name = environment_of(template, searchpath)
     config = environment.load(name, **parse_settings(settings))

@@ -15,8 +15,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def targets(template: str, settings: list[str], searchpath: list[Path]) -> None:
     """List the targets of a template: name, what it is, where it stands."""
-    from forgather_mem.config.graph.nodes import items_of, shortened_text
-    from forgather_mem.config.graph.outline import built_of, in_a_line
+    from forgather_mem.config.graph.nodes import built_of, in_a_line, items_of, shortened_text
 
     environment, name = environment_of(template, searchpath)
     graph = environment.load(name, **parse_settings(settings)).graph

@@ -14,8 +14,7 @@ from typing import Literal
 
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE
 from forgather_mem.config.environment import Config, ConfigEnvironment
-from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, Value, VarNode, items_of
-from forgather_mem.config.graph.outline import built_of
+from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, Value, VarNode, built_of, items_of
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
 from forgather_mem.errors import TemplateError, did_you_mean

@@ -1,8 +1,8 @@
 """The CPU clock of one load: what it has taken, and the limit.
 
 Counts stop what a template does before it is done. The clock stops what no count foresaw: it is looked at where the
-counts are. Reading the YAML of a load has one, which begins with what rendering a stranger's template has taken in its
-own process; each construction has one, which stands while it imports a module or calls what the template names.
+counts are. Reading the YAML of a load has one; each construction has one, which stands while it imports a module or
+calls what the template names. A stranger's template is rendered in a process with a clock of its own.
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ class CpuClock:
     """Runs inside `with`, and adds up.
 
     Args:
-        limit_s: CPU time of the thread; for each MiB of text `per_mib` times as much again.
-        per_mib: That factor.
-        spent_s: What another process has taken of it.
+        limit_s: CPU time of the thread.
+        num_chars: Of text; for each MiB the limit is three times as high again.
     """
 
-    __slots__ = ("_depth", "_more_s", "_started_s", "limit_s", "spent_s")
+    __slots__ = ("_depth", "_limit_s", "_spent_s", "_started_s")
 
-    def __init__(self, limit_s: float, *, per_mib: float = _PER_MIB, spent_s: float = 0.0) -> None:
-        self.limit_s = limit_s
-        self.spent_s = spent_s
-        self._started_s, self._more_s = 0.0, limit_s * per_mib / MIB
+    def __init__(self, limit_s: float, num_chars: int = 0) -> None:
+        self._limit_s = limit_s * (1 + num_chars * _PER_MIB / MIB)
+        self._spent_s = self._started_s = 0.0
         self._depth = 0
 
     def __enter__(self) -> None:
@@ -46,11 +44,7 @@ class CpuClock:
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if not self._depth:
-            self.spent_s += time.thread_time() - self._started_s
-
-    def read(self, num_chars: int) -> None:
-        """So much text of templates was read: it may take longer."""
-        self.limit_s += self._more_s * num_chars
+            self._spent_s += time.thread_time() - self._started_s
 
     def outside(self, function: Callable[..., _T], args: Sequence[object], kwargs: Mapping[str, object]) -> _T:
         """Call something whose time is not ours, and does not count."""
@@ -60,19 +54,11 @@ class CpuClock:
         finally:
             self._started_s += time.thread_time() - began_s
 
-    def taken_s(self) -> float:
-        """What has been taken until now."""
-        return self.spent_s + (time.thread_time() - self._started_s if self._depth else 0.0)
-
-    def is_over(self) -> bool:
-        """Whether more than the limit has been taken."""
-        return self.taken_s() > self.limit_s
-
     def look(self) -> None:
         """Stop when the time is up.
 
         Raises:
             OutOfTime: when it is; the message is one for people.
         """
-        if self._depth and self.is_over():
-            raise OutOfTime(f"this template takes more than {self.limit_s:.2g} s of CPU time")
+        if self._depth and self._spent_s + time.thread_time() - self._started_s > self._limit_s:
+            raise OutOfTime(f"this template takes more than {self._limit_s:.2g} s of CPU time")

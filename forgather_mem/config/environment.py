@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 import os
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from forgather_mem.config.construction.construct import Construction
 from forgather_mem.config.construction.findings import misfits
@@ -21,10 +22,9 @@ from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import addresses_in
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.source.loader import StrangersTemplate
-from forgather_mem.config.source.location import STRING, SourceLocation
-from forgather_mem.config.source.rendered import Reference, Rendered
-from forgather_mem.config.source.search import Found, Searcher, library
-from forgather_mem.config.source.static_yaml import as_plain
+from forgather_mem.config.source.rendered import STRING, Reference, Rendered, SourceLocation
+from forgather_mem.config.source.search import Searcher, library
+from forgather_mem.config.source.syntax import is_plain
 from forgather_mem.errors import TemplateError, did_you_mean
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from forgather_mem.config.rendering.stranger import Request
 
 _log = logging.getLogger(__name__)
-_Made = TypeVar("_Made")
 
 
 class ConfigEnvironment:
@@ -120,11 +119,7 @@ class ConfigEnvironment:
         Raises:
             TemplateError: if anything goes wrong up to there.
         """
-        name = os.fspath(name)
-        if plain := self._as_plain(name):
-            return self._given(plain[1], variables)
-        rendered = self._own(name, lambda renderer: renderer.render(name, variables))
-        return self._reported(rendered or self._strangers(name, variables))
+        return self._reported(self._rendered(os.fspath(name), variables))
 
     def find_referenced_templates(self, name: str | os.PathLike[str], /, **variables: object) -> list[Reference]:
         """The templates that a template uses: level (0 is the template itself), name and file of each.
@@ -142,51 +137,41 @@ class ConfigEnvironment:
         Raises:
             TemplateError: when the template itself can't be read.
         """
-        name = os.fspath(name)
-        if plain := self._as_plain(name):
-            return [(0, plain[0].name, str(plain[0].file))], None
-        own = self._own(name, lambda renderer: renderer.references(name, variables))
-        if own is not None:
-            return own
-        from forgather_mem.config.rendering.stranger import references
+        try:
+            return [*self._rendered(os.fspath(name), variables).references], None
+        except TemplateError as error:
+            if not error.references:
+                raise
+            return [(level, name, file) for level, name, file in error.references], error
 
-        return references(self._request(name, variables))
+    def _rendered(self, name: str, variables: Mapping[str, object]) -> Rendered:
+        found = self._searcher.find(name)
+        if found is None:
+            raise self._searcher.not_found(name)
+        if plain := self._plain(self._searcher.read(found), variables, found.name, str(found.file)):
+            return plain
+        with contextlib.suppress(StrangersTemplate):  # it uses one
+            if self._is_own(found.file):
+                return self._renderer.render(name, variables)
+        return self._strangers(name, variables)
 
     def _render_string(self, text: str, variables: Mapping[str, object]) -> Rendered:
-        is_small = len(text) <= self._budgets.source_bytes and self._fits(text)
-        plain = as_plain(text, STRING) if is_small else None
-        if plain:
-            return self._given(plain, variables)
+        if plain := self._plain(text, variables):
+            return plain
         if self.policy.is_unsafe:
             return self._reported(self._renderer.render_string(text, variables))
         return self._reported(self._strangers(STRING, variables, text))
 
-    def _given(self, plain: Rendered, variables: Mapping[str, object]) -> Rendered:
-        """A template with nothing to render, its variables looked at as those of any other."""
-        if not self.policy.is_unsafe:
-            wrap({**self._global_vars, **variables}, str, self._budgets)
-        return plain
-
-    def _fits(self, text: str) -> bool:
-        return len(text) <= self._budgets.rendered_bytes and text.count("\n") <= self._budgets.nodes
-
-    def _as_plain(self, name: str) -> tuple[Found, Rendered] | None:
-        """A template with nothing to render, and its file."""
-        found = self._searcher.find(name)
-        rendered = as_plain(self._searcher.read(found), found.name) if found is not None else None
-        if found is None or rendered is None or not self._fits(rendered.text):
-            return None  # the renderer says so
-        return found, rendered
-
-    def _own(self, name: str, render: Callable[[Renderer], _Made]) -> _Made | None:
-        """What the renderer of this process makes of a template; None if it, or one that it uses, is a stranger's."""
-        found = self._searcher.find(name)
-        if found is None:
-            raise self._searcher.not_found(name)
-        try:
-            return render(self._renderer) if self._is_own(found.file) else None
-        except StrangersTemplate:
+    def _plain(self, text: str, variables: Mapping[str, object], name: str = STRING, file: str = "") -> Rendered | None:
+        """A text with nothing to render, its variables looked at as those of any other; None for any other, and for one
+        that is too large: the renderer says so."""
+        budgets = self._budgets
+        most = min(budgets.source_bytes, budgets.rendered_bytes)
+        if len(text) > most or text.count("\n") > budgets.nodes or not is_plain(text):
             return None
+        if not self.policy.is_unsafe:
+            wrap({**self._global_vars, **variables}, str, budgets)
+        return Rendered.as_is(text.removesuffix("\n"), name, file)
 
     def _is_own(self, file: Path) -> bool:
         return self.policy.owns(file) or os.path.realpath(file).startswith(os.path.join(library(), ""))

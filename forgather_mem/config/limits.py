@@ -28,9 +28,9 @@ class Limits:
         includes: Templates loaded by one render, counted each time.
         render_bytes: Memory that the process of its own may take in which a stranger's template is rendered, its start
             not counted.
-        render_cpu_s: CPU time of a stranger's render and of reading the YAML that a render gives; for each MiB of
-            template text three times as much again, of which a stranger's render may take a sixth. A construction has
-            the same for its own work, imports and constructors not counted.
+        render_cpu_s: CPU time of reading the YAML that a render gives, and again of a construction's own work, imports
+            and constructors not counted; for each MiB of template text three times as much again. A stranger's render
+            may take the same, and half as much again for each MiB.
     """
 
     source_bytes: int = 4 * MIB

@@ -14,9 +14,10 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from forgather_mem.formats.append import AppendFile
+from forgather_mem.errors import ours
+from forgather_mem.formats.append import AppendFile, Losses
 from forgather_mem.formats.summaries import file_version_payload
 from forgather_mem.system.installed import installed
 
@@ -25,7 +26,6 @@ from forgather_mem.system.installed import installed
 _OURS = "events.mem.tfevents"
 _FRAME = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
-_MAX_HEADERS = 256
 _PIECE_BYTES, _MAX_PAYLOAD_BYTES = 4 * 2**20, 2**20
 _OVERHEAD_BYTES = _FRAME.size + _CRC.size
 
@@ -54,7 +54,6 @@ class EventFile:
         self._checksum = checksum
         self._folder = Path(os.path.realpath(folder))  # no link that appears later is followed
         self._begun = begun
-        self._headers: dict[int, bytes] = {}  # by length: a run has few lengths
         self.file = AppendFile(self._next_file, always_new=True)
         self._append = self.file.append
         self.ready = self.file.ready
@@ -62,17 +61,7 @@ class EventFile:
 
     def add(self, payload: bytes) -> bool:
         """Write one event, after `ready()`; returns whether it is in the file, or buffered for it."""
-        # Like `frame`, inlined: in a real step, with cold caches, each call costs some 3 us.
-        header = self._headers.get(len(payload)) or self._new_header(len(payload))
-        crc = self._checksum(payload)
-        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-        return self._append(header + payload + masked.to_bytes(4, "little"))
-
-    def _new_header(self, length: int) -> bytes:
-        if len(self._headers) >= _MAX_HEADERS:
-            self._headers.clear()
-        header = self._headers[length] = _header(length, self._checksum)
-        return header
+        return self._append(frame(payload, self._checksum))
 
     def close(self) -> None:
         self.file.close()
@@ -87,12 +76,8 @@ class EventFile:
 
 def frame(payload: bytes, checksum: Callable[[bytes], int]) -> bytes:
     """One record as it appears in the file."""
-    return _header(len(payload), checksum) + payload + _CRC.pack(_masked(checksum(payload)))
-
-
-def _header(length: int, checksum: Callable[[bytes], int]) -> bytes:
-    content = length.to_bytes(8, "little")
-    return content + _CRC.pack(_masked(checksum(content)))
+    length = len(payload).to_bytes(8, "little")
+    return length + _CRC.pack(_masked(checksum(length))) + payload + _CRC.pack(_masked(checksum(payload)))
 
 
 def _masked(crc: int) -> int:
@@ -135,11 +120,112 @@ def payloads(file: BinaryIO) -> Iterator[bytes]:
         if end > len(data):
             data, base, end, position = data[position:] + file.read(_PIECE_BYTES), base + position, end - position, 0
         payload = data[position + _FRAME.size : end - _CRC.size]
-        if checksum is not None:
-            crc = checksum(payload)
-            masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF  # `_masked`, inlined
-        if checksum is None or masked == tail(data, end - 4)[0]:
+        if checksum is None or _masked(checksum(payload)) == tail(data, end - 4)[0]:
             yield payload
         elif _masked(checksum(data[position : position + 8])) != length_crc:
             return
         position = end
+
+
+# Exceptions from opening a folder: of the disk, an unknown protocol, a missing package for the protocol.
+_CANT_OPEN = (OSError, ValueError, ImportError)
+
+
+class StockWriter:
+    """Writes through a third-party writer; its failures are counted, not raised.
+
+    A given writer is neither flushed nor closed. One that we open has a thread, may lose two minutes if the process is
+    killed, and is reopened after a failure. After a fork the child writes nothing: the writer's thread is missing
+    there, and it would wait for it.
+
+    Args:
+        make: Returns the writer; called at the first event. The writer has `add_event(event)`, or is a
+            `torch.utils.tensorboard.SummaryWriter`, or has that class's `add_scalar` and `add_text`.
+        begun: Called for each new writer: its file has no tag descriptions yet.
+        owned: Whether we close it.
+    """
+
+    def __init__(self, make: Callable[[], object], begun: Callable[[], None], *, owned: bool) -> None:
+        self._make = make
+        self._begun = begun
+        self._owned = owned
+        self._writer: Any = None
+        self._pid = os.getpid()
+        self._losses = Losses()
+
+    def ready(self) -> bool:
+        """Whether an event is worth building now; if not, counts it as dropped."""
+        if os.getpid() != self._pid:
+            return False
+        if self._writer is not None or (time.monotonic() >= self._losses.retry_at and self._open()):
+            return True
+        self._losses.dropped += 1
+        return False
+
+    def add(self, payload: bytes) -> bool:
+        """Pass one event on, after `ready()`; returns whether the writer took it."""
+        try:
+            _hand_over(self._writer, payload)
+        except ours(OSError) as error:
+            self._failed(error, 1)
+            if self._owned:  # the writer keeps its thread's failure and raises it at every call
+                self.close()
+            return False
+        self._losses.took()
+        return True
+
+    def close(self) -> None:
+        """Close the writer if it is ours."""
+        writer, self._writer = self._writer, None
+        if writer is None or not self._owned or os.getpid() != self._pid:
+            return
+        try:
+            writer.close()
+        except ours(OSError) as error:
+            self._failed(error, 0)
+
+    def problem(self) -> str | None:
+        """A sentence for the report, or None if all went well."""
+        return self._losses.problem("; TensorBoard's writer")
+
+    def _open(self) -> bool:
+        try:
+            self._writer = self._make()
+        except _CANT_OPEN as error:
+            self._failed(error, 0)
+            return False
+        self._begun()
+        return True
+
+    def _failed(self, error: Exception, num_lost: int) -> None:
+        self._losses.note(error, "with the TensorBoard writer", num_lost)
+        self._losses.pause()
+
+
+def tensorboard_writer(folder: str) -> object:
+    """TensorBoard's own event file writer; folders may be addresses such as `s3://bucket/run`."""
+    installed("tensorboard")
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    return EventFileWriter(folder, filename_suffix=".forgather_mem")
+
+
+def _hand_over(writer: Any, payload: bytes) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    event = Event.FromString(payload)
+    if hasattr(writer, "add_event"):
+        writer.add_event(event)
+    elif _is_torchs(writer) and writer.file_writer is not None:
+        writer.file_writer.add_event(event, step=event.step, walltime=event.wall_time)
+    else:
+        for value in event.summary.value:
+            if value.HasField("simple_value"):
+                writer.add_scalar(value.tag, value.simple_value, event.step, event.wall_time)
+            elif value.metadata.plugin_data.plugin_name == "text":
+                writer.add_text(value.tag, value.tensor.string_val[0].decode(), event.step, event.wall_time)
+
+
+def _is_torchs(writer: object) -> bool:
+    """tensorboardX has the same attributes, but messages of another class."""
+    return any(cls.__module__.startswith("torch.utils.tensorboard") for cls in type(writer).__mro__)

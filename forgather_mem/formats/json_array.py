@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import re
 import stat
 import time
 from collections.abc import Mapping
-from datetime import date
-from enum import Enum
 from pathlib import Path
 
 from forgather_mem.errors import ours
 from forgather_mem.files import make_real_folder, open_real, replace_file
 from forgather_mem.formats.append import Losses
+from forgather_mem.formats.jsonl import plain
 
 _TAIL = b"\n]\n"
-# Deeper than any configuration; a structure that contains itself is cut off here.
-_MAX_DEPTH = 20
 _BETWEEN = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
 
 
@@ -113,30 +109,6 @@ def element(record: Mapping[str, object]) -> bytes:
     b'{"loss":null,"tags":["a","b"],"1":true}'
     """
     return json.dumps(plain(record), separators=(",", ":"), allow_nan=False).encode("ascii")
-
-
-def plain(value: object, depth: int = 0) -> object:
-    """The value in a form that JSON can hold."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, Enum):
-        return plain(value.value, depth)
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if depth < _MAX_DEPTH:
-        if isinstance(value, Mapping):
-            return {str(key): plain(item, depth + 1) for key, item in value.items()}
-        if isinstance(value, list | tuple | set | frozenset):
-            return [plain(item, depth + 1) for item in value]
-        if isinstance(value, date):
-            return value.isoformat()
-        if hasattr(value, "tolist"):  # numpy and torch, of any shape
-            return plain(value.tolist(), depth + 1)
-    return str(value)
 
 
 class _NoArrayError(ValueError):

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -37,6 +38,7 @@ class LogLimits:
         least_bad_bytes: each line counts as so much at least.
         names: Values of a record.
         text: Characters of a finding.
+        depth: Of a value that is written: deeper than any configuration, and where one ends that contains itself.
     """
 
     line_bytes: int = 2**20
@@ -45,6 +47,7 @@ class LogLimits:
     least_bad_bytes: int = 100
     names: int = 1000
     text: int = 10_000
+    depth: int = 20
 
 
 _LIMITS = LogLimits()
@@ -87,7 +90,7 @@ def header_line(rank: int, data: Mapping[str, object]) -> bytes:
 
 
 def sample_line(sample: Sample) -> bytes:
-    """One sample as a line; numbers that JSON can't hold are left out.
+    """One sample as a line; numbers that JSON can't hold become null.
 
     >>> sample_line(Sample(event="step_end", step=1, epoch=None, time_s=0.5, values={"host/rss_bytes": 2.0}))
     b'{"type":"sample","event":"step_end","step":1,"epoch":null,"time_s":0.5,"values":{"host/rss_bytes":2.0}}\\n'
@@ -288,34 +291,37 @@ def _line(record: Mapping[str, object]) -> bytes:
     try:
         return (_ENCODE(record) + "\n").encode("ascii")
     except ValueError:  # NaN or infinite
-        return (_ENCODE(_finite(record)) + "\n").encode("ascii")
+        return (_ENCODE(plain(record)) + "\n").encode("ascii")
 
 
-def _plain(value: object) -> object:
-    """A number of another library as a float; anything else as text."""
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+def plain(value: object, depth: int = 0) -> object:
+    """The value in a form that JSON can hold."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Enum):
+        return plain(value.value, depth)
+    if isinstance(value, str):
         return str(value)
-    return number if math.isfinite(number) else None
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if depth < _LIMITS.depth:
+        if isinstance(value, Mapping):
+            return {str(key): plain(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [plain(item, depth + 1) for item in value]
+        if hasattr(value, "isoformat") and not isinstance(value, type):  # a date
+            return value.isoformat()
+        if hasattr(value, "tolist") and not isinstance(value, type):  # numpy and torch, of any shape
+            return plain(value.tolist(), depth + 1)
+    return str(value)
 
 
 _NUMBERS = frozenset((int, float))
 _ROLL_UP = b'{"type":"roll-up",'
 _DECODE = json.JSONDecoder().raw_decode
-_ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {key: _finite(v) for key, v in value.items() if not _is_infinite(v)}
-    if isinstance(value, list | tuple):
-        return [None if _is_infinite(v) else _finite(v) for v in value]
-    return value
-
-
-def _is_infinite(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+_ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=plain).encode
 
 
 def _parse(line: bytes) -> Record | None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from forgather_mem.errors import ours
 from forgather_mem.formats.append import AppendFile
 from forgather_mem.formats.jsonl import finding_line, header_line, is_torn, roll_up_line, rotate, sample_line
-from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.units import MIB
@@ -72,15 +71,14 @@ class JsonlSink:
     def write(self, sample: Sample) -> None:
         """Write one line, or count it as dropped. Nothing is written between `end` and the next `begin`."""
         log = self._log or self._first_log()
-        if log.is_ours():
-            with log.lock:
-                if log.ready():
-                    log.write(sample)
+        with log.lock:
+            if log.ready():
+                log.write(sample)
 
     def tell(self, finding: Finding) -> None:
         """Write the finding as a line."""
         log = self._log
-        if log is not None and log.is_ours():
+        if log is not None:
             with log.lock:
                 if log.ready():
                     log.out.append(finding_line(finding))
@@ -114,7 +112,6 @@ class _Log:
 
     def __init__(self, sink: JsonlSink, run: RunInfo | None) -> None:
         self.lock = threading.RLock()  # a signal's handler may close the run in the middle of a write
-        self._forks = FORKS.number
         self._sink = sink
         self._run = run
         self._rank = run.rank if run is not None else 0
@@ -124,10 +121,6 @@ class _Log:
         self._header = RunHeader(pid=os.getpid())  # the last that was written
         self.path: Path | None = None
         self.out = AppendFile(self._open_next, always_new=False)
-
-    def is_ours(self) -> bool:
-        """Whether this process began it; in a forked child the lock may be held by a thread of the parent."""
-        return self._forks == FORKS.number
 
     def ready(self) -> bool:
         if self._closed or (self.path is None and not self._find_place()):

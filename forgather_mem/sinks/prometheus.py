@@ -10,7 +10,6 @@ from pathlib import Path
 
 from forgather_mem.errors import ours
 from forgather_mem.files import replace_file
-from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.metrics import FLOW, Metric, metric_of
 from forgather_mem.telemetry.records import RunInfo, Sample
 from forgather_mem.telemetry.triggers import check_seconds
@@ -57,8 +56,6 @@ class PrometheusSink:
 
     def write(self, sample: Sample) -> None:
         """Keep the values, and write them if it is time."""
-        if self._forks != FORKS.number:
-            return
         self._values["step"] = sample.step
         for name, value in sample.values.items():
             if math.isfinite(value):
@@ -69,7 +66,7 @@ class PrometheusSink:
 
     def end(self, run: RunInfo) -> None:
         """The training is over: write the last values."""
-        if self._values and self._forks == FORKS.number:
+        if self._values:
             self._write()
         self._values = {}
 
@@ -79,7 +76,6 @@ class PrometheusSink:
 
     def _begin(self, rank: int) -> None:
         self._rank = rank
-        self._forks = FORKS.number
         self._values = {}
         self._next_s = 0.0
         self._problem = None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from forgather_mem.formats.event_file import EventFile
-from forgather_mem.formats.stock_writer import StockWriter
+from forgather_mem.formats.event_file import EventFile, StockWriter
 from forgather_mem.formats.summaries import (
     Chart,
     HParam,
@@ -21,13 +20,81 @@ from forgather_mem.formats.summaries import (
     report_payload,
     text_payload,
 )
-from forgather_mem.sinks.charts import charts_for
-from forgather_mem.sinks.event_folder import find_event_folder
-from forgather_mem.sinks.event_page import open_events
+from forgather_mem.sinks.event_page import find_event_folder, open_events
 from forgather_mem.sinks.tags import Columns, tag_of
-from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, metric_of
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample
+
+_IN_STEPS, _BETWEEN_STEPS = "(data|forward|backward|optimizer)_gib", "(startup|evaluate|save|generate)_gib"
+_HOST, _GPU, _PHASES, _CLEAN_UP = "Host memory", "GPU {i}", "Phases", "Collector and clean-up"
+# A {i} stands for a device index; lines are regular expressions. The tags of a margin must have points at the same
+# steps, otherwise TensorBoard shows an error: those here come from one reading.
+_CHARTS = (
+    Chart(
+        category=_HOST,
+        title="resident, GiB (band: anonymous to highest so far)",
+        margin=("mem_host/rss_gib", "mem_host/anon_gib", "mem_host/rss_peak_gib"),
+    ),
+    Chart(category=_HOST, title="free below the limit, GiB", lines=("mem_host/available_gib",)),
+    Chart(
+        category=_HOST,
+        title="children, shared memory, swap, GiB",
+        lines=("mem_host/(children|shm|swap)_gib", "mem_workers/.*_gib"),
+    ),
+    Chart(
+        category=_GPU,
+        title="allocated, GiB (band: up to reserved)",
+        margin=("mem_gpu{i}/allocated_gib", "mem_gpu{i}/allocated_gib", "mem_gpu{i}/reserved_gib"),
+    ),
+    Chart(category=_GPU, title="peak of each step and of the run, GiB", lines=("mem_gpu{i}/(step_peak|peak)_gib",)),
+    Chart(category=_GPU, title="headroom, GiB", lines=("mem_gpu{i}/(headroom|others)_gib",)),
+    Chart(category=_PHASES, title="host peak in the phases of a step, GiB", lines=(f"mem_phase_host/{_IN_STEPS}",)),
+    Chart(category=_PHASES, title="host peak between steps, GiB", lines=(f"mem_phase_host/{_BETWEEN_STEPS}",)),
+    Chart(
+        category=_PHASES, title="GPU {i} peak in the phases of a step, GiB", lines=(f"mem_phase_gpu{{i}}/{_IN_STEPS}",)
+    ),
+    Chart(category=_PHASES, title="GPU {i} peak between steps, GiB", lines=(f"mem_phase_gpu{{i}}/{_BETWEEN_STEPS}",)),
+    Chart(category="Breakdown", title="what the tensors hold, GiB", lines=("mem_tensors/.*",)),
+    Chart(
+        category=_CLEAN_UP,
+        title="pauses and clears in each step, ms",
+        lines=("mem_(gc/pause|cache/time|trim/time)_ms",),
+    ),
+    Chart(category=_CLEAN_UP, title="freed by our actions, GiB", lines=("mem_(cache|trim)/freed_gib",)),
+    Chart(category="Ranks", title="lowest and highest, GiB", lines=("mem_ranks/.*_(min|max)_gib",)),
+)
+
+
+def charts_for(tags: Collection[str]) -> list[Chart]:
+    """The charts that have data if these tags exist.
+
+    >>> [chart.title for chart in charts_for(["mem_gpu0/headroom_gib"])]
+    ['headroom, GiB']
+    """
+    devices = sorted({int(match[1]) for tag in tags if (match := re.match(r"mem_(?:phase_)?gpu(\d+)/", tag))})
+    charts = []
+    for chart in _CHARTS:
+        per_device = "{i}" in chart.category + chart.title + "".join(chart.lines)
+        for i in devices if per_device else [0]:
+            shown = _shown(chart, i, tags)
+            if shown is not None:
+                charts.append(shown)
+    return charts
+
+
+def _shown(chart: Chart, i: int, tags: Collection[str]) -> Chart | None:
+    category, title = chart.category.replace("{i}", str(i)), chart.title.replace("{i}", str(i))
+    if chart.margin is not None:
+        value, lower, upper = (tag.replace("{i}", str(i)) for tag in chart.margin)
+        if {value, lower, upper} <= set(tags):
+            return Chart(category=category, title=title, margin=(value, lower, upper))
+        lines = [f"{re.escape(tag)}$" for tag in (value, lower, upper) if tag in tags]
+        title = f"{title.split(' (')[0]}"
+    else:
+        wanted = [line.replace("{i}", str(i)) + "$" for line in chart.lines]
+        lines = [line for line in wanted if any(re.match(line, tag) for tag in tags)]
+    return Chart(category=category, title=title, lines=tuple(lines)) if lines else None
+
 
 # Findings shown in the Text tab; the others are lines for a console.
 _SHOWN_KINDS = ("verdict", "leak", "oom")
@@ -100,8 +167,6 @@ class TensorBoardSink:
         if self._off:
             return
         page = self._page or self._first_page()
-        if page.forks != FORKS.number:
-            return
         with page.lock:
             out = page.out or page.open()
             if not out.ready():
@@ -109,14 +174,13 @@ class TensorBoardSink:
             values, points = sample.values, page.points
             if points.rest or points.step == sample.step:
                 values = points.left_of(sample)
+            values = page.quiet.without(values)
             key = (sample.event, sample.device, *values)
-            columns, record, names, left_out = page.rows.get(key) or page.new_row(key, values, sample, out)
-            if left_out and page.quiet.changed(left_out, values):
-                columns, record, names, left_out = page.new_row(key, values, sample, out)
+            columns, record = page.rows.get(key) or page.new_row(key, values, sample, out)
             so_far = columns.numbers_so_far(values, page.extremes) if columns.spiking else ()
             if not columns.tags:
                 return
-            written = values.values() if names is None else [values[name] for name in names]
+            written = values.values() if columns.names is None else [values[name] for name in columns.names]
             payload = record.payload(sample.step, sample.time_s, written, columns.factors, so_far)
             if out.add(payload):
                 points.wrote(sample.step, columns, sample.values)
@@ -129,9 +193,8 @@ class TensorBoardSink:
         """
         if finding.kind in _SHOWN_KINDS and not self._off:
             page = self._page or self._first_page()
-            if page.forks == FORKS.number:
-                with page.lock:
-                    page.write_text(finding)
+            with page.lock:
+                page.write_text(finding)
 
     def end(self, run: RunInfo) -> None:
         """The training is over: close our file."""
@@ -155,21 +218,6 @@ class TensorBoardSink:
         return {**self.__dict__, "_page": None}  # a page belongs to this process
 
 
-class _Row(NamedTuple):
-    """How samples of one event and one set of names are written.
-
-    Attributes:
-        columns, record: Their tags, and what makes the event's bytes.
-        names: The values to write; None for all.
-        left_out: Names that have told nothing yet, see `QuietCurves`.
-    """
-
-    columns: Columns
-    record: ScalarRecord
-    names: Sequence[str] | None
-    left_out: Sequence[str]
-
-
 class _Page:
     """The state of one run's page while it is being written.
 
@@ -181,19 +229,17 @@ class _Page:
         points: Which tags have a point at the current step.
         quiet: Which curves have told nothing yet.
         lock: Held while something is written: a record may come from any thread.
-        forks: Of the process that began it; in a forked child the lock may be held by a thread of the parent.
     """
 
     def __init__(self, sink: TensorBoardSink, output_dir: Path | None) -> None:
         self.lock = threading.RLock()  # a signal's handler may close the run in the middle of a write
-        self.forks = FORKS.number
         self._sink = sink
         self._output_dir = output_dir
         self._began_s = time.time()
         self._tags: dict[str, Metric] = {}  # tags whose description has been written
         self._charts: Sequence[Chart] = ()
         self.out: EventFile | StockWriter | None = None
-        self.rows: dict[tuple[object, ...], _Row] = {}
+        self.rows: dict[tuple[object, ...], tuple[Columns, ScalarRecord]] = {}
         self.extremes: dict[str, float] = {}
         self.folder: str | None = None
         self.points = StepPoints()
@@ -229,12 +275,11 @@ class _Page:
 
     def new_row(
         self, key: tuple[object, ...], values: Mapping[str, float], sample: Sample, out: EventFile | StockWriter
-    ) -> _Row:
+    ) -> tuple[Columns, ScalarRecord]:
         """The first sample with this event and these names to write; also writes what is written only once."""
         if len(self.rows) >= _MAX_ROWS:
             self.rows.clear()
-        telling = self.quiet.without(values)
-        columns = Columns(sample.event, sample.device, telling)
+        columns = Columns(sample.event, sample.device, values)
         new = {tag: row for tag, row in zip(columns.tags, columns.metrics, strict=True) if tag not in self._tags}
         record = ScalarRecord(columns.tags, {tag: f"{row.unit}. {row.meaning}" for tag, row in new.items()})
         if self._sink.hparams and not self._tags:
@@ -244,10 +289,8 @@ class _Page:
         charts = charts_for(self._tags) if self._sink.layout and new else self._charts
         if charts != self._charts and out.add(layout_payload(charts, sample.step, sample.time_s)):
             self._charts = charts
-        left_out = tuple(name for name in values if name not in telling)
-        names = list(telling) if left_out and columns.names is None else columns.names
-        self.rows[key] = row = _Row(columns, record, names, left_out)
-        return row
+        self.rows[key] = columns, record
+        return columns, record
 
 
 def _hparam(value: object) -> HParam:
@@ -281,34 +324,22 @@ class QuietCurves:
         self._telling: set[str] = set()
         self._paused: bool | None = None  # None where pauses are not read
 
-    def changed(self, left_out: Iterable[str], values: Mapping[str, float]) -> bool:
-        """Whether one of these names, which were left out before, is now to be written."""
-        before = self._paused
-        self._hear_pause(values)
-        if self._paused != before or not self._telling.isdisjoint(left_out):
-            return True
-        # Most often all of them are zero, and nothing is called
-        return any(values[name] and self._is_worth_a_point(name, values[name]) for name in left_out)
-
     def without(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """The values to write."""
-        if self._telling.issuperset(values):
+        quiet = [name for name in values if name not in self._telling]
+        if not quiet:
             return values
-        self._hear_pause(values)
-        for name, value in values.items():
-            if name not in self._telling and self._is_worth_a_point(name, value):
-                self._telling.add(name)
-        return {name: value for name, value in values.items() if name in self._telling}
-
-    def _hear_pause(self, values: Mapping[str, float]) -> None:
         if not self._paused and _PAUSE in values:
             self._paused = values[_PAUSE] >= _SHORT_PAUSE_S
+        for name in quiet:
+            if self._is_worth_a_point(name, values[name]):
+                self._telling.add(name)
+        return {name: values[name] for name in values if name in self._telling}
 
     def _is_worth_a_point(self, name: str, value: float) -> bool:
         if name in _ABOUT_PAUSES and self._paused is False:
             return False
-        metric = metric_of(name)
-        return value != 0 or (metric.kind == GAUGE and metric.cadence == "")
+        return value != 0 or ((metric := metric_of(name)).kind == GAUGE and metric.cadence == "")
 
 
 class StepPoints:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 
-from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Finding, JsonData, RunInfo, Sample
 from forgather_mem.units import GIB, MIB
@@ -50,7 +49,7 @@ class TrackerSummarySink:
     def begin(self, run: RunInfo) -> None:
         """A training begins; a tracker's run may have begun before it."""
         self._forget()
-        self._forks, self._writes = FORKS.number, run.rank == 0
+        self._writes = run.rank == 0
         self._look()
 
     def write(self, sample: Sample) -> None:
@@ -63,7 +62,7 @@ class TrackerSummarySink:
 
     def tell(self, finding: Finding) -> None:
         """The verdict closes a training."""
-        if finding.kind != "verdict" or self._forks != FORKS.number:
+        if finding.kind != "verdict":
             return
         self._look()
         summary = {**summary_of(finding.data.get("report") or {}), "report": finding.text}
@@ -83,13 +82,13 @@ class TrackerSummarySink:
         self._forget()
 
     def _forget(self) -> None:
-        self._forks, self._writes = FORKS.number, False
+        self._writes = False
         self._guard = FailureGuard()
         self._found: dict[str, _Put] = {}
 
     def _look(self) -> None:
         """Keep hold of the runs that are open: some end before the training does."""
-        for tracker, find in _TRACKERS.items() if self._writes and self._forks == FORKS.number else ():
+        for tracker, find in _TRACKERS.items() if self._writes else ():
             module = sys.modules.get(tracker)  # never imported by us: the script uses it, or it does not
             if module is None or getattr(module, "__file__", None) is None:  # a folder of that name, as W&B makes one
                 continue

@@ -196,7 +196,7 @@ def rendered_under_watch(attack: dict[str, Any], folder: Path, unsafe: bool) -> 
     from forgather_mem.config.environment import ConfigEnvironment
     from forgather_mem.config.policy.policy import Policy
     from forgather_mem.config.rendering import child as renders
-    from forgather_mem.config.source.static_yaml import is_plain
+    from forgather_mem.config.source.syntax import is_plain
     from forgather_mem.errors import TemplateError
 
     if unsafe:

@@ -68,8 +68,7 @@ def test_the_clock_runs_inside_only_and_large_templates_have_more_time():
     clock.look()
     with clock, pytest.raises(OutOfTime):
         clock.look()
-    clock = CpuClock(1e-3)
-    clock.read(100 * 2**20)
+    clock = CpuClock(1e-3, 100 * 2**20)
     with clock, clock:
         sum(range(100_000))
         clock.look()

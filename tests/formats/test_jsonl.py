@@ -80,12 +80,12 @@ def test_a_last_line_that_only_lacks_its_end_still_counts(tmp_path: Path) -> Non
     assert list(LogReader(path)) == [sample]
 
 
-def test_numbers_that_json_cannot_hold_are_left_out() -> None:
+def test_numbers_that_json_cannot_hold_become_null_and_are_no_reading() -> None:
     values = {"a": math.nan, "b": math.inf, "c": 1.0}
     line = sample_line(Sample(event="step_end", step=1, epoch=None, time_s=1.0, values=values))
-    assert json.loads(line)["values"] == {"c": 1.0}
+    assert json.loads(line)["values"] == {"a": None, "b": None, "c": 1.0}
     line = finding_line(Finding(kind="leak", step=1, text="", data={"low": -math.inf, "list": [1.0, math.nan], "x": 2}))
-    assert json.loads(line)["data"] == {"list": [1.0, None], "x": 2}
+    assert json.loads(line)["data"] == {"low": None, "list": [1.0, None], "x": 2}
 
 
 def test_numbers_of_other_libraries_are_written_as_numbers() -> None:

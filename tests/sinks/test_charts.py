@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from forgather_mem.sinks.charts import charts_for
 from forgather_mem.sinks.tags import Columns
+from forgather_mem.sinks.tensorboard import charts_for
 from forgather_mem.telemetry.metrics import every_metric
 
 NAMES = [metric.name for metric in every_metric()]

@@ -8,7 +8,7 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from forgather_mem.formats.event_file import EventFile
-from forgather_mem.sinks.event_folder import find_event_folder
+from forgather_mem.sinks.event_page import find_event_folder
 
 
 def trainers_file(folder: Path) -> None:

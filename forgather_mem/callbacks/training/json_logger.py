@@ -13,7 +13,8 @@ from typing import ClassVar
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.facts import arguments
 from forgather_mem.callbacks.training.output_paths import event_folder
-from forgather_mem.formats.json_array import JsonArrayFile, plain
+from forgather_mem.formats.json_array import JsonArrayFile
+from forgather_mem.formats.jsonl import plain
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample, Work
 from forgather_mem.telemetry.redaction import redacted_value
 from forgather_mem.telemetry.rule import Rule

@@ -6,8 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from forgather_mem.sinks.event_folder import find_event_folder
-from forgather_mem.sinks.event_page import EventPage
+from forgather_mem.sinks.event_page import EventPage, find_event_folder
 from forgather_mem.telemetry.records import Moment, RunInfo
 
 # Stored on the trainer's state, like the run: one folder for all callbacks of a training, and for an evaluation after

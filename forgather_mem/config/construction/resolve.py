@@ -17,7 +17,7 @@ from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import ArgumentCheck, addresses_in, is_below
-from forgather_mem.config.source.location import SourceLocation
+from forgather_mem.config.source.rendered import SourceLocation
 from forgather_mem.errors import TemplateError, did_you_mean
 
 
@@ -83,9 +83,7 @@ class Resolver:
 
     def clock(self) -> CpuClock:
         """The clock of one construction, or of one call of a partial."""
-        clock = CpuClock(self.budgets.render_cpu_s)
-        clock.read(self.num_chars)
-        return clock
+        return CpuClock(self.budgets.render_cpu_s, self.num_chars)
 
     def narrowed(self, names: Iterable[str]) -> Resolver:
         """A copy with only some of the variables, so that it keeps no more alive than it needs."""

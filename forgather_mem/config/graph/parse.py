@@ -48,8 +48,7 @@ def parse(rendered: Rendered, budgets: Limits | None = None) -> Graph:
     """
     budgets = budgets or DEFAULT_LIMITS
     composer = Composer(rendered, budgets)
-    clock = CpuClock(budgets.render_cpu_s, spent_s=rendered.spent_s)
-    clock.read(rendered.num_chars)
+    clock = CpuClock(budgets.render_cpu_s, rendered.num_chars)
     try:
         with clock:
             _check_directives(rendered.text)

@@ -1,25 +1,29 @@
 """Allow entries: how they are parsed, and where people may write them.
 
-What reads and extends TOML is in `pyproject.py`, and is imported where there is some.
+The list in a `pyproject.toml` is extended without touching anything else in it.
 """
 
 from __future__ import annotations
 
 import builtins
 import codecs
+import copy
 import errno
 import functools
+import json
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from forgather_mem.config.policy.names import Name, parse_name
 from forgather_mem.errors import ours
-from forgather_mem.files import read_file, replace_file
+from forgather_mem.files import read_regular, replace_file
 
 ENVIRONMENT = "FORGATHER_MEM_ALLOW"
-_TABLE = b"forgather_mem"  # as in pyproject.py, which is not loaded for a file without it
+TABLE = "forgather_mem"
+"""Of `[tool]`, that which the list is in."""
 _ADDRESS = re.compile(r"(?:[\w.+-]+::)*[\w.+-]+://(?!.*::)[^\s,*\\\x00-\x1f]*")
 MAX_BYTES = 256 * 2**10
 """Larger files are refused: a `pyproject.toml` may have come with somebody else's folder."""
@@ -69,19 +73,27 @@ def entries_of_folder(folder: Path) -> list[str]:
     """
     path = folder / "pyproject.toml"
     try:
-        content = read_file(path, MAX_BYTES)
-        return [*_entries_in(content)] if _TABLE in content else []
+        content = _content(path, follow=True)
+        return [*_entries_in(content)] if TABLE.encode() in content else []
     except ours(OSError):  # no such file, or something that is no file
         return []
     except ValueError as error:  # from TOML, from UTF-8, or our own
         raise ValueError(f"{path}: {error}") from error
 
 
+def _content(path: Path, *, follow: bool) -> bytes:
+    try:
+        return read_regular(path, MAX_BYTES, follow=follow)
+    except ours(OSError) as error:
+        if error.errno == errno.EFBIG:
+            raise ValueError(error.strerror) from error
+        raise
+
+
 @functools.lru_cache(maxsize=1)  # each environment reads the file, which seldom changes; parsing takes 2 ms
 def _entries_in(content: bytes) -> tuple[str, ...]:
-    from forgather_mem.config.policy import pyproject  # loads tomllib: 3 ms of a start that finds no entries
 
-    return tuple(pyproject.allowed_in(pyproject.parsed(content.decode("utf-8-sig"))))
+    return tuple(allowed_in(parsed(content.decode("utf-8-sig"))))
 
 
 def add_entries(folder: Path, entries: Sequence[str]) -> Path:
@@ -91,31 +103,115 @@ def add_entries(folder: Path, entries: Sequence[str]) -> Path:
         ValueError: when the file is a link or not TOML, or its table is written in a way that this can't extend.
         OSError: when it is not a regular file, or can't be written; it is then as it was.
     """
-    from forgather_mem.config.policy import pyproject
-
     path = folder / "pyproject.toml"
     if path.is_symlink():
         # In somebody else's folder it may lead to any file of the person who runs this, or to itself.
         target = os.path.realpath(path)
-        raise ValueError(
-            f"{path} is a link to {target}; write allow = [...] in [tool.{pyproject.TABLE}] there yourself"
-        )
+        raise ValueError(f"{path} is a link to {target}; write allow = [...] in [tool.{TABLE}] there yourself")
     try:
-        content = read_file(path, MAX_BYTES, follow=False) if path.exists() else b""
+        content = _content(path, follow=False) if path.exists() else b""
         text = content.decode("utf-8-sig")
         if text and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        before = pyproject.parsed(text)
-        allowed = pyproject.allowed_in(before)
+        before = parsed(text)
+        allowed = allowed_in(before)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     new = [entry for entry in dict.fromkeys(entries) if entry not in allowed]
     if not new:
         return path
-    changed = pyproject.with_new_entries(text, before, allowed, new)
+    changed = with_new_entries(text, before, allowed, new)
     if changed is None:
-        written = ", ".join(map(pyproject.quoted, [*new, *allowed]))
-        raise ValueError(f"{path}: can't be extended; write allow = [{written}] in [tool.{pyproject.TABLE}]")
+        written = ", ".join(map(quoted, [*new, *allowed]))
+        raise ValueError(f"{path}: can't be extended; write allow = [{written}] in [tool.{TABLE}]")
     mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""  # as editors on Windows write it
     replace_file(path, mark + changed.encode(), sync=True)
     return path
+
+
+Document: TypeAlias = dict[str, Any]
+
+_MAX_PARTS = 1_000_000  # the sum over all lines of the square of their number; each takes tomllib 50 ns
+_PARTS, _STRINGS = re.compile(r"\.[ \t]*[\w\"'-]"), re.compile(r"\"[^\"\n]*\"|'[^'\n]*'")
+
+
+def parsed(text: str) -> Document:
+    """The document.
+
+    Raises:
+        ValueError: when the text is not TOML, or takes too long to parse.
+    """
+    import tomllib  # 3 ms of a start that finds no entries
+
+    # tomllib takes time quadratic in the parts of a key: 40 KB of `a.a.a` take it 10 s.
+    if sum(len(_PARTS.findall(line)) ** 2 for line in _STRINGS.sub('""', text).splitlines()) > _MAX_PARTS:
+        raise ValueError("its keys have too many parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("lists or tables are nested too deeply") from None
+
+
+def with_new_entries(text: str, document: Document, allowed: Sequence[str], new: Sequence[str]) -> str | None:
+    """The text with new entries before the allowed ones; None if it is written in a way that this can't extend.
+
+    Args:
+        text: As it is.
+        document: What it means.
+        allowed: The list in it.
+        new: More entries.
+    """
+    changed = _with_entries(text, allowed, new)
+    wanted = copy.deepcopy(document)
+    wanted.setdefault("tool", {}).setdefault(TABLE, {})["allow"] = [*new, *allowed]
+    return changed if changed is not None and _means(changed, wanted) else None
+
+
+def _means(text: str, document: Document) -> bool:
+    try:
+        return parsed(text) == document
+    except (ValueError, RecursionError):
+        return False
+
+
+def quoted(entry: str) -> str:
+    """An entry as TOML."""
+    return json.dumps(entry, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def allowed_in(document: Document) -> list[str]:
+    """The allow list of a document.
+
+    Raises:
+        ValueError: when it is not a list of strings.
+    """
+    tool = document.get("tool", {})
+    table = tool.get(TABLE, {}) if isinstance(tool, dict) else None
+    if not isinstance(table, dict):
+        raise ValueError(f"[tool.{TABLE}] is not a table")
+    allow = table.get("allow", [])
+    if not isinstance(allow, list) or not all(isinstance(entry, str) for entry in allow):
+        raise ValueError(f'[tool.{TABLE}] allow is a list of names, as in allow = ["my_module"]')
+    return list(allow)
+
+
+def _with_entries(text: str, allowed: Sequence[str], new: Sequence[str]) -> str | None:
+    """The text with the extended list; None if the list can't be found in it."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = [f"    {quoted(entry)}," for entry in new]
+    header = re.search(rf"(?m)^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*{TABLE}[ \t]*\][^\n]*(?:\n|\Z)", text)
+    if header is None:
+        gap = "" if not text else newline if text.endswith("\n") else newline * 2
+        return text + gap + newline.join([f"[tool.{TABLE}]", "allow = [", *lines, "]", ""])
+    next_table = re.compile(r"(?m)^[ \t]*\[").search(text, header.end())
+    table_end = next_table.start() if next_table else len(text)
+    start = re.compile(r"(?m)^[ \t]*allow[ \t]*=[ \t]*\[").search(text, header.end(), table_end)
+    if start is None:
+        head = text[: header.end()]
+        head += "" if head.endswith("\n") else newline
+        return head + newline.join(["allow = [", *lines, "]", ""]) + text[header.end() :]
+    behind = text[start.end() :]
+    if not allowed or behind.lstrip(" \t")[:1] not in ("\r", "\n", "#"):  # the list begins on the same line
+        entries = ", ".join(map(quoted, new))
+        return text[: start.end()] + entries + (", " if allowed else "") + behind.lstrip(" \t")
+    return text[: start.end()] + newline + newline.join(lines) + behind

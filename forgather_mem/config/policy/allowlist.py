@@ -1,11 +1,12 @@
 """The allow list: names a template may use by default, names that need an exact entry, and old names of ours.
 
-The policy's only table. It is plain text: reading it imports none of the names in it. A test compares it with the
-installed packages.
+The policy's only table; its long lists are in `allowlist.txt`. It is plain text: reading it imports none of its names.
+A test compares it with the installed packages.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -23,29 +24,21 @@ OPENABLE = ("call", "named_list", "named_tuple", "named_dict")
 it; the `named_` three are what `!list:@name`, `!tuple:@name` and `!dict:@name` become."""
 
 
-def _names(by_module: dict[str, str]) -> list[str]:
-    return [f"{module}:{name}" for module, names in by_module.items() for name in names.split()]
+def _lists() -> dict[str, list[str]]:
+    """The names of `allowlist.txt` by its parts."""
+    found: dict[str, list[str]] = {}
+    with open(os.path.join(os.path.dirname(__file__), "allowlist.txt"), encoding="utf-8") as file:
+        for line in file:
+            head, *names = line.partition("#")[0].split() or [""]
+            if head.startswith("["):
+                part = found[line.strip()] = []
+            elif head:
+                part += [head + name for name in names] if head.endswith(":") else [head, *names]
+    return found
 
 
-EXACT = frozenset(
-    _names(
-        {
-            "collections": "OrderedDict",
-            "datetime": "date datetime timedelta",
-            "pathlib": "Path PurePath PurePosixPath",
-            "random": "Random",
-            "torch": "Generator device",
-            "torch.utils.tensorboard": "SummaryWriter",
-            "transformers": "Seq2SeqTrainingArguments TrainingArguments",
-            "transformers.training_args": "TrainingArguments",
-            "transformers.training_args_seq2seq": "Seq2SeqTrainingArguments",
-            "forgather_mem": "Above AtEvent BatchMemoryProfiler Below EpochMemoryMonitor Every MemoryMonitor "
-            "MemoryTracker Rule monitor_memory track_memory",
-            "forgather_mem.engine.schedule": "Rule",
-            "forgather_mem.telemetry.rule": "Rule",
-        }
-    )
-)
+_LISTS = _lists()
+EXACT = frozenset(_LISTS["[exact]"])
 """Exactly these names, not their attributes."""
 
 
@@ -105,43 +98,7 @@ GRANTS = (
     Grant(re.compile(r"forgather\.ml\.trainer\.callbacks(\.[a-z]\w*)?"), "forgather.ml.trainer.callbacks"),
 )
 
-HARD = frozenset(
-    {
-        # our own: code that reads templates, widens the policy, or calls what it is given
-        "forgather_mem.ConfigEnvironment", "forgather_mem.Policy", "forgather_mem.TrainingLoop",
-        "forgather_mem.attach", "forgather_mem.cli", "forgather_mem.config", "forgather_mem.load",
-        "forgather_mem.load_callbacks", "forgather_mem.loops", "forgather_mem.notebook",
-        "forgather_mem.reclaim", "forgather_mem.retry_on_oom", "forgather_mem.testing",
-        # Forgather's: the same
-        "forgather.codegen", "forgather.config", "forgather.dynamic", "forgather.from_project",
-        "forgather.latent", "forgather.ml.construct", "forgather.preprocess", "forgather.project",
-        # torch: code in files, code in strings, processes
-        "torch.backends.xeon", "torch.compiler.load_cache_artifacts", "torch.cuda.jiterator",
-        "torch.distributed.checkpoint", "torch.distributed.elastic", "torch.distributed.flight_recorder",
-        "torch.distributed.launch", "torch.distributed.nn", "torch.distributed.rpc", "torch.distributed.run",
-        "torch.export.load", "torch.export.pt2_archive", "torch.fx", "torch.hub", "torch.jit", "torch.load",
-        "torch.multiprocessing", "torch.ops", "torch.package", "torch.serialization",
-        "torch.utils.benchmark", "torch.utils.bottleneck", "torch.utils.collect_env",
-        "torch.utils.cpp_extension", "torch.utils.data.datapipes", "torch.utils.hipify", "torch.utils.model_zoo",
-        # transformers and its neighbours: code and weights from elsewhere
-        "accelerate.checkpointing", "accelerate.commands", "accelerate.launchers", "accelerate.utils.load",
-        "accelerate.utils.other.load", "datasets.load_dataset", "huggingface_hub", "joblib.load", "numpy.f2py",
-        "numpy.load", "pandas.eval", "pandas.read_pickle",
-        "transformers.RagRetriever", "transformers.cli", "transformers.commands",
-        "transformers.dynamic_module_utils", "transformers.integrations.hub_kernels",
-        "transformers.modeling_utils.load_state_dict", "transformers.models.rag.retrieval_rag",
-        "transformers.pipeline", "transformers.pipelines",
-        "transformers.utils.import_utils.direct_transformers_import", "yaml",
-        # the standard library: anything whose only purpose is to run, fetch or unpack something
-        "builtins.breakpoint", "builtins.compile", "builtins.delattr", "builtins.eval", "builtins.exec",
-        "builtins.getattr", "builtins.globals", "builtins.help", "builtins.input", "builtins.locals",
-        "builtins.map", "builtins.open", "builtins.setattr", "builtins.type", "builtins.vars",
-        "asyncio", "atexit", "cProfile", "code", "codeop", "concurrent", "ctypes", "functools", "importlib",
-        "logging.config", "marshal", "multiprocessing", "nt", "operator", "os", "pdb", "pickle", "pkgutil", "posix",
-        "profile", "pty", "pydoc", "runpy", "shelve", "shutil", "socket", "subprocess", "sys", "threading", "timeit",
-        "trace", "types", "urllib", "webbrowser", "zipimport",
-    }
-)  # fmt: skip
+HARD = frozenset(_LISTS["[hard]"])
 """Names that only an exact entry opens, together with everything below them; a namespace entry never does."""
 
 HARD_LAST = frozenset({"from_pretrained", "load_from_checkpoint", "push_to_hub"})
@@ -160,20 +117,5 @@ def is_hard(dotted: str) -> bool:
     return any(".".join(parts[:end]) in HARD for end in range(1, len(parts) + 1))
 
 
-_OF_FORGATHER = {
-    "forgather.ml.default_callbacks": "InfoCallback ProgressCallback",
-    "forgather.ml.grad_logger": "GradLogger",
-    "forgather.ml.json_logger": "JsonLogger",
-    "forgather.ml.tb_logger": "TBLogger",
-    "forgather.ml.textgen_callback": "TextgenCallback",
-    "forgather.ml.trainer.callbacks": "GradLogger InfoCallback JsonLogger PeakMemory ProgressCallback TBLogger "
-    "TextgenCallback",
-    "forgather.ml.trainer.callbacks.default_callbacks": "InfoCallback ProgressCallback",
-    "forgather.ml.trainer.callbacks.grad_logger": "GradLogger",
-    "forgather.ml.trainer.callbacks.json_logger": "JsonLogger",
-    "forgather.ml.trainer.callbacks.peak_memory": "PeakMemory",
-    "forgather.ml.trainer.callbacks.tb_logger": "TBLogger",
-    "forgather.ml.trainer.callbacks.textgen_callback": "TextgenCallback",
-}
-ALIASES = {name: f"forgather_mem.callbacks:{name.partition(':')[2]}" for name in _names(_OF_FORGATHER)}
+ALIASES = {name: f"forgather_mem.callbacks:{name.partition(':')[2]}" for name in _LISTS["[of forgather]"]}
 """Old and current names of Forgather, and our replacement where Forgather's can't be imported."""

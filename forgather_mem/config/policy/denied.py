@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from forgather_mem.config.policy.allowlist import ALIASES, BUILTINS, EXACT, GRANTS, VALUE_FUNCTIONS
 from forgather_mem.config.policy.names import Name
-from forgather_mem.config.source.location import SourceLocation
+from forgather_mem.config.source.rendered import SourceLocation
 from forgather_mem.errors import TemplateError, nearest, ours
 
 MAX_CHARS = 650  # of the message and of the hint, each

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import gc
 import json
-import math
 import os
 import pickle
 import resource
 import signal
 import sys
-import time
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from types import FrameType
 
-from forgather_mem.config.clock import CpuClock
-from forgather_mem.config.limits import Limits
+from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.rendering.render import Renderer
 from forgather_mem.config.rendering.source_map import SourceMap, Tracer
 from forgather_mem.config.rendering.stranger import Request
@@ -28,19 +25,7 @@ from forgather_mem.config.source.search import Searcher
 from forgather_mem.errors import TemplateError
 from forgather_mem.units import MIB
 
-
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """When Python looks at the clock; after how long the kernel ends one operation that Python can't; and how many
-    times the limit a MiB of text may take more: so much, of 10,000 expressions. Reading its YAML, which takes longer,
-    is not done here."""
-
-    look_every_s: float = 0.05
-    one_operation_s: float = 0.1
-    per_mib: float = 0.5
-
-
-_TIMES = _Times()
+_TIMERS = {signal.ITIMER_VIRTUAL: signal.SIGVTALRM, signal.ITIMER_PROF: signal.SIGPROF}
 
 
 def respond() -> None:
@@ -48,7 +33,8 @@ def respond() -> None:
     gc.enable()  # it was off while this was imported
     request: Request = pickle.load(sys.stdin.buffer)
     said = limited(request)
-    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    for timer in _TIMERS:
+        signal.setitimer(timer, 0)
     _limit_memory(128 * MIB)  # to say in what has happened, and to write the answer
     sys.stdout.buffer.write(json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass"))
     sys.stdout.buffer.flush()
@@ -58,13 +44,12 @@ def respond() -> None:
 def limited(request: Request) -> dict[str, object]:
     """The answer to a request, an error of it included, under limits that this process keeps."""
     try:
-        cpu = LimitedClock(request.budgets)
+        cpu = _ProcessClock(request.budgets.render_cpu_s)
         _limit_memory(request.budgets.render_bytes)
     except (OSError, ValueError) as error:
         return {"refused": f"its limits can't be set ({error})"}
     try:
-        with cpu:
-            return answer(request, cpu)
+        return answer(request, cpu)
     except TemplateError as error:
         return {"error": error.__dict__}
     except (MemoryError, RecursionError) as error:
@@ -72,7 +57,7 @@ def limited(request: Request) -> dict[str, object]:
         return {"error": {"message": f"rendering this template takes too much {kind}", "template": request.name}}
 
 
-def answer(request: Request, cpu: CpuClock) -> dict[str, object]:
+def answer(request: Request, cpu: _ProcessClock) -> dict[str, object]:
     """The answer to a request, as plain data.
 
     Raises:
@@ -81,9 +66,6 @@ def answer(request: Request, cpu: CpuClock) -> dict[str, object]:
     searcher = Searcher(request.folders, request.budgets)
     marks = TaintTokens(request.secret)
     renderer = Renderer(searcher, request.budgets, request.global_vars, marks=marks, read=cpu.read)
-    if request.what == "references":
-        found, failure = renderer.references(request.name, request.variables)
-        return {"references": found, "failure": failure and failure.__dict__}
     if request.text is None:
         rendered = renderer.render(request.name, request.variables, request.moment)
     else:
@@ -100,7 +82,7 @@ def answer(request: Request, cpu: CpuClock) -> dict[str, object]:
         "parent": rendered.parent,
         "mentioned": list(rendered.mentioned),
         "num_chars": rendered.num_chars,
-        "spent_s": cpu.taken_s(),
+        "references": rendered.references,
     }
 
 
@@ -112,45 +94,31 @@ def _plain(found: SourceMap) -> object:
     return found.starts, found.pieces, origins
 
 
-class LimitedClock(CpuClock):
-    """The clock of this process: it looks at itself, and the kernel ends the process soon after."""
+class _ProcessClock:
+    """The CPU time of this process. When it is up, Python ends the render where it is; soon after the kernel ends the
+    process, and with it one operation that Python can't end."""
 
-    __slots__ = ("_began_s",)
+    _one_operation_s = 0.1
+    _more_per_char = 0.5 / MIB  # of 10,000 expressions; reading their YAML, which takes longer, is not done here
 
-    def __init__(self, budgets: Limits) -> None:
-        super().__init__(budgets.render_cpu_s, per_mib=_TIMES.per_mib)
-        self._began_s = time.process_time()
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        self._limit()
-        ends = {signal.SIGXCPU, signal.SIGVTALRM}
-        for number in ends:
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGPROF, self._tick)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ends, signal.SIGPROF})  # a parent may have blocked them
-        signal.setitimer(signal.ITIMER_PROF, _TIMES.look_every_s, _TIMES.look_every_s)
+        signal.signal(signal.SIGVTALRM, self._end)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _TIMERS.values())  # a parent may have blocked them
+        signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
+        signal.setitimer(signal.ITIMER_PROF, limit_s + self._one_operation_s)
 
     def read(self, num_chars: int) -> None:
-        super().read(num_chars)
-        self._limit()
+        """So much text of templates was read: it may take longer."""
+        more_s = num_chars * self._more_per_char * self.limit_s
+        for timer in _TIMERS:
+            signal.setitimer(timer, signal.getitimer(timer)[0] + more_s)
 
-    def is_over(self) -> bool:
-        """By either clock: the timer that ends the process counts whole ticks of the scheduler, and is ahead on a busy
-        machine."""
-        return super().is_over() or signal.getitimer(signal.ITIMER_VIRTUAL)[0] < _TIMES.one_operation_s
-
-    def _limit(self) -> None:
-        """The timer counts what Python takes, to the ms; the limit what the kernel does for it, too, in seconds."""
-        end_s = self._began_s + self.limit_s + _TIMES.one_operation_s
-        signal.setitimer(signal.ITIMER_VIRTUAL, max(end_s - time.process_time(), 0.001))
-        most = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        limit = math.ceil(end_s)
-        resource.setrlimit(resource.RLIMIT_CPU, (limit if most < 0 else min(limit, most), most))
-
-    def _tick(self, signum: int, frame: FrameType | None) -> None:
-        if self.is_over():
-            for timer in (signal.ITIMER_PROF, signal.ITIMER_VIRTUAL):
-                signal.setitimer(timer, 0)  # the error is being said
-        self.look()
+    def _end(self, signum: int, frame: FrameType | None) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 1.0)  # to say the error in
+        raise OutOfTime(f"this template takes more than {self.limit_s:.2g} s of CPU time")
 
 
 def _limit_memory(num_bytes: int) -> None:

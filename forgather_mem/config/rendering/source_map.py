@@ -15,8 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from forgather_mem.config.source.loader import Source
-from forgather_mem.config.source.location import SourceLocation
-from forgather_mem.config.source.tokens import ORIGIN, TOKEN
+from forgather_mem.config.source.rendered import ORIGIN, TOKEN, SourceLocation
 
 if TYPE_CHECKING:
     from forgather_mem.config.rendering.compiler import Compiled, Job

@@ -23,8 +23,7 @@ from typing import Any, Literal
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.source_map import Origin, SourceMap, Tracer
 from forgather_mem.config.source.loader import Source
-from forgather_mem.config.source.location import SourceLocation
-from forgather_mem.config.source.rendered import Reference, Rendered
+from forgather_mem.config.source.rendered import Rendered, SourceLocation
 from forgather_mem.errors import TemplateError, rebuilt
 
 _START = (
@@ -49,7 +48,7 @@ class Request:
         moment: What time it is.
     """
 
-    what: Literal["render", "references", "trace"] = "render"
+    what: Literal["render", "trace"] = "render"
     name: str
     text: str | None = None
     folders: tuple[str, ...]
@@ -79,19 +78,8 @@ def render(request: Request) -> Rendered:
         parent=said["parent"],
         mentioned=frozenset(said["mentioned"]),
         num_chars=said["num_chars"],
-        spent_s=said["spent_s"],
+        references=[(level, name, file) for level, name, file in said["references"]],
     )
-
-
-def references(request: Request) -> tuple[list[Reference], TemplateError | None]:
-    """The templates that a template uses, and what stopped the render.
-
-    Raises:
-        TemplateError: when the template itself can't be read, or a limit stopped it.
-    """
-    said = _answer(replace(request, what="references"))
-    failure = said["failure"]
-    return [(level, name, file) for level, name, file in said["references"]], rebuilt(failure) if failure else None
 
 
 def _trace(request: Request, text: str) -> SourceMap | None:
@@ -168,7 +156,7 @@ def _folders() -> list[str]:
 
 def _ended(request: Request, status: int) -> TemplateError:
     budgets = request.budgets
-    if -status in (signal.SIGVTALRM, signal.SIGXCPU):
+    if -status == signal.SIGPROF:
         message = f"rendering this template takes more than {budgets.render_cpu_s:.2g} s of CPU time in one operation"
     else:
         message = f"the process that renders this template has ended without an answer (exit status {status})"

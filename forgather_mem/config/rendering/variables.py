@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping
 
 from forgather_mem.config.limits import Limits
-from forgather_mem.config.source.tokens import RESERVED
+from forgather_mem.config.source.rendered import RESERVED
 from forgather_mem.errors import TemplateError, ours
 
 _TIMES = (datetime.datetime, datetime.date, datetime.time)
@@ -42,7 +42,7 @@ def _flow(value: object) -> str:
         return f"'{value}'"  # YAML would read a number, or two items
     if isinstance(value, OutsideList | OutsideDict | bool | datetime.date):
         return str(value)
-    from forgather_mem.config.rendering.yaml_text import write  # imports Jinja
+    from forgather_mem.config.rendering.taint import write  # imports Jinja
 
     return write(value)
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forgather_mem.config.limits import Limits
-from forgather_mem.config.source.location import STRING, SourceLocation
+from forgather_mem.config.source.rendered import RESERVED, STRING, SourceLocation
 from forgather_mem.config.source.search import Found, Searcher
-from forgather_mem.config.source.static_yaml import is_plain
-from forgather_mem.config.source.syntax import Part, plain_newlines, split, to_jinja
-from forgather_mem.config.source.tokens import RESERVED
+from forgather_mem.config.source.syntax import Part, is_plain, plain_newlines, split, to_jinja
 
 _MAX_PARTS = 1_000
 

@@ -2,13 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from forgather_mem.config.source.location import STRING, SourceLocation
-from forgather_mem.config.source.tokens import TOKEN, TOKEN_OPEN
 from forgather_mem.errors import TemplateError
+
+# Private-use characters: YAML prints them, and no template uses them for anything else.
+TOKEN_OPEN, TOKEN_CLOSE, ORIGIN_OPEN, ORIGIN_CLOSE = "\uf4c1", "\uf4c2", "\uf4c3", "\uf4c4"
+RESERVED = frozenset((TOKEN_OPEN, TOKEN_CLOSE, ORIGIN_OPEN, ORIGIN_CLOSE))
+TOKEN = re.compile(f"{TOKEN_OPEN}[0-9a-f_]+{TOKEN_CLOSE}")
+ORIGIN = re.compile(f"{ORIGIN_OPEN}([0-9]+)\\.([0-9]+)\\.([0-9]+){ORIGIN_CLOSE}")
+
+
+STRING = "<string>"
+"""Name of a template given as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """A position in the original text of a template, and how that text came to be loaded.
+
+    Attributes:
+        template: Name of the template, or "<string>".
+        line: 1-based, in the original file.
+        column: 1-based.
+        source_line: The text of that line, None if unknown.
+        chain: How it was reached, e.g. "in block callback_list, extended by configs/demo.yaml".
+        level: By how many steps: 0 is the requested template itself, 1 what it uses.
+    """
+
+    template: str
+    line: int
+    column: int = 1
+    source_line: str | None = None
+    chain: str | None = None
+    level: int = 0
+
+    @property
+    def block(self) -> str | None:
+        """The block that it is in."""
+        first = (self.chain or "").partition(", ")[0]
+        return first.removeprefix("in block ") if first.startswith("in block ") else None
+
+    def __str__(self) -> str:
+        return f"{self.template}:{self.line}:{self.column}"
+
+    def error(self, message: str, *, path: str | None = None, hint: str | None = None) -> TemplateError:
+        """An error with `message` about this location; the caller raises it.
+
+        >>> print(SourceLocation("a.yaml", 2, 5, "lr: 1e", None).error("no number", hint="write 1e-4"))
+        a.yaml:2:5: no number
+           2 | lr: 1e
+             |     ^
+          write 1e-4
+        """
+        return TemplateError(
+            message,
+            template=self.template,
+            line=self.line,
+            column=self.column,
+            path=path,
+            hint=hint,
+            source_line=self.source_line,
+            chain=self.chain,
+        )
+
 
 Reference: TypeAlias = tuple[int, str, str]
 """A template in use: its level (0: the requested one, 1: those that it uses), its name, its file or "" for a string."""
@@ -27,7 +87,7 @@ class Rendered:
         parent: Name of the template that it extends.
         mentioned: The names in expressions of its templates: of variables, and of parts of these.
         num_chars: Text of all its templates.
-        spent_s: CPU time that another process has taken for it.
+        references: Its templates, itself first.
     """
 
     name: str
@@ -38,7 +98,7 @@ class Rendered:
     parent: str | None = None
     mentioned: frozenset[str] = frozenset()
     num_chars: int = 0
-    spent_s: float = 0.0
+    references: Sequence[Reference] = ()
 
     @property
     def shown(self) -> str:
@@ -60,7 +120,7 @@ class Rendered:
         return self.locate(line, column)
 
     @classmethod
-    def as_is(cls, text: str, name: str = STRING) -> Rendered:
+    def as_is(cls, text: str, name: str = STRING, file: str = "") -> Rendered:
         """A text that needs no rendering: each line is its own origin."""
         lines: list[str] = []
 
@@ -69,4 +129,4 @@ class Rendered:
                 lines.extend(text.split("\n"))
             return SourceLocation(name, line, column, lines[line - 1] if 0 < line <= len(lines) else None, None)
 
-        return cls(name=name, text=text, locate=locate, num_chars=len(text))
+        return cls(name=name, text=text, locate=locate, num_chars=len(text), references=((0, name, file),))

@@ -2,7 +2,8 @@
 
 Three steps, in this order: the file is split into its sub-templates, `##` comments are taken out and line
 statements become Jinja tags, `[block]` lines become Jinja blocks. Line n of the result comes from line n of its part: a
-comment leaves an empty Jinja comment, which prints nothing, not even its newline.
+comment leaves an empty Jinja comment, which prints nothing, not even its newline. Of a text that has nothing of the
+language it is said at once: importing Jinja takes longer than the rest of a small load.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from forgather_mem.config.source.rendered import RESERVED
 
 SEQUENCES, MAPPINGS = ("list", "tuple"), ("dlist", "dict", "var")
 """Tags that call nothing, by what each takes."""
@@ -85,9 +88,6 @@ def _with_statements(lines: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """Each line with its statement as a Jinja tag, and whether it may open a block."""
     scanner = Scanner(lines)
     for number, line in enumerate(lines):
-        if scanner.is_calm and not scanner.special.search(line):
-            yield line, False
-            continue
         inside = scanner.inside_jinja
         comment = scanner.cut(number)
         if comment is not None:
@@ -162,9 +162,6 @@ STATEMENT = re.compile(r"\s*(--|<<|>>|==|=>)\s(.*)")
 _BLOCK_TAG = re.compile(r"\s*(?:block|endblock)\b")
 _LITERAL = re.compile(r"(?:^|\s)[|>][-+0-9]{0,2}(?:\s+#.*)?$")
 _WORD = re.compile(r"\S+")
-# A line without any of these changes nothing, here or in syntax.py: comments, Jinja, blocks, statements, literals.
-_SPECIAL = re.compile(r"[#{\"'\[]|^\s*(?:--|<<|>>|==|=>)\s|[|>][-+0-9]*\s*$")
-_SPECIAL_WITHOUT_COMMENTS = re.compile(r"[{\[]|^\s*(?:--|<<|>>|==|=>)\s")
 _MAX_QUOTED_LINES = 100
 
 # What a line can be inside of, and what to look for there. "" is plain YAML, "~" a line statement.
@@ -189,21 +186,12 @@ class Scanner:
     """Reads lines in order and finds their comments.
 
     Args:
-        lines: All lines of the template. Call `cut` for each of them, in order; while `is_calm`, lines without a match
-            of `special` may be skipped.
-
-    Attributes:
-        special: Matches whatever may change the state in a line that begins inside nothing.
-        is_calm: The next line begins inside nothing.
+        lines: All lines of the template. Call `cut` for each of them, in order.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._lines = lines
         self._number = 0
-        # Without a comment anywhere, quotes and literals need not be followed.
-        self._has_comments = any("##" in line for line in lines)
-        self.special = _SPECIAL if self._has_comments else _SPECIAL_WITHOUT_COMMENTS
-        self.is_calm = True
         self._inside: list[str] = []  # what the next line begins in, outermost first
         self._literal: int | None = None  # it may belong to a block literal of a key with this indent
 
@@ -214,12 +202,7 @@ class Scanner:
 
     def cut(self, number: int) -> int | None:
         """Index of the first `#` of a line's comment, or None."""
-        self._number = number
-        found = self._cut(self._lines[number])
-        self.is_calm = not self._inside and self._literal is None
-        return found
-
-    def _cut(self, line: str) -> int | None:
+        self._number, line = number, self._lines[number]
         if self._inside:
             found = self._scan(line, 0)
             if self._inside == ["text"]:
@@ -234,7 +217,7 @@ class Scanner:
         if statement:
             return self._within("~", line, statement.start(2))
         found = self._scan(line, 0)
-        if self._has_comments and not self._inside:
+        if not self._inside:
             self._open_literal(line if found is None else line[:found])
         return found
 
@@ -325,3 +308,28 @@ class Scanner:
 def indent_of(line: str) -> int:
     """How many blanks a line begins with."""
     return len(line) - len(line.lstrip())
+
+
+# Each begins with a literal character, which `re` finds much faster than a line's beginning or one of several patterns.
+_JINJA_SIGN = re.compile(r"\{[{%#]")
+_LINE_SIGN = re.compile(
+    r"\n(?:[^\S\n]*+"
+    r"(?:(?:--|<<|>>|==|=>)(?=\s|\Z)"  # line statements
+    r"|\[\w+!*\][^\S\n]*(?=\n|\Z))"  # blocks
+    r"|#[^\S\n]*-{3})"  # sub-templates
+)
+_OTHER_SIGNS = (
+    *"\r\f\v\x1c\x1d\x1e\x85\u2028\u2029\ufeff",
+    *RESERVED,
+)  # other line ends; characters of Jinja or of tokens
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text has nothing of the template language.
+
+    >>> is_plain("a: 1\\n"), is_plain("a: {{ b }}"), is_plain("<<: *a"), is_plain("-- if b")
+    (True, False, True, False)
+    """
+    if "##" in text or _JINJA_SIGN.search(text) or any(char in text for char in _OTHER_SIGNS):
+        return False
+    return not _LINE_SIGN.search(f"\n{text}")

@@ -5,8 +5,7 @@ import pytest
 from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, Graph, ListNode, Node, VarNode, edges
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import Limits
-from forgather_mem.config.source.rendered import Rendered
-from forgather_mem.config.source.tokens import TOKEN_CLOSE, TOKEN_OPEN
+from forgather_mem.config.source.rendered import TOKEN_CLOSE, TOKEN_OPEN, Rendered
 from forgather_mem.errors import TemplateError
 
 TOKEN = f"{TOKEN_OPEN}7{TOKEN_CLOSE}"

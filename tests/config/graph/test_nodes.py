@@ -18,7 +18,7 @@ from forgather_mem.config.graph.nodes import (
     step,
     walk_nodes,
 )
-from forgather_mem.config.source.location import SourceLocation
+from forgather_mem.config.source.rendered import SourceLocation
 from tests.config.graph.graphs import build_the_same, graph
 
 TEXT = """\

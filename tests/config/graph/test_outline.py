@@ -1,6 +1,6 @@
 """Graphs as a tree."""
 
-from forgather_mem.config.graph.outline import Branch, tree
+from forgather_mem.config.graph.nodes import Branch, tree
 from tests.config.graph.graphs import build_the_same, graph
 
 

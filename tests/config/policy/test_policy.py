@@ -152,7 +152,7 @@ def test_the_environment_opens_names(monkeypatch):
 def test_unsafe_any_opens_everything_and_warns_once_per_process():
     code = """
         import warnings
-        from forgather_mem.config.source.location import SourceLocation
+        from forgather_mem.config.source.rendered import SourceLocation
         from forgather_mem.config.policy.policy import NameUse, Policy
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

@@ -3,7 +3,7 @@
 import pytest
 
 from forgather_mem.config.policy.policy import NameUse
-from forgather_mem.config.source.location import SourceLocation
+from forgather_mem.config.source.rendered import SourceLocation
 from forgather_mem.errors import TemplateError
 
 

@@ -77,7 +77,7 @@ def test_templates_that_are_used_are_listed_with_levels(folder):
         part="a: 1",
         main="-- extends 'base.yaml'\n-- set part = 'part'\n#--- sub ---\n-- include 'b.yaml'\n",
     )
-    assert [reference[:2] for reference in folder.renderer.references("main.yaml")[0]] == [
+    assert [reference[:2] for reference in folder.renderer.render("main.yaml").references] == [
         (0, "main.yaml"), (1, "base.yaml"), (2, "part.yaml"),
     ]  # fmt: skip
-    assert folder.renderer.references("main.yaml")[0][1][2] == str(folder.path / "base.yaml")
+    assert folder.renderer.render("main.yaml").references[1][2] == str(folder.path / "base.yaml")

@@ -144,7 +144,7 @@ def test_a_script_without_streams_loads_one_and_is_not_run_again(tmp_path):
         for stream in (0, 1, 2):
             os.close(stream)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPROF, signal.SIGXCPU})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPROF, signal.SIGVTALRM})
         from forgather_mem import ConfigEnvironment, TemplateError
         built = ConfigEnvironment().load_from_string("a: {{ x }}", x="1: 2").construct()
         try:

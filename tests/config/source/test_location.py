@@ -2,7 +2,7 @@
 
 import pickle
 
-from forgather_mem.config.source.location import SourceLocation
+from forgather_mem.config.source.rendered import SourceLocation
 
 
 def test_an_error_has_its_place_its_line_and_the_way_there():

@@ -1,7 +1,6 @@
 """A rendered text: the values from outside in it, and where its lines come from."""
 
-from forgather_mem.config.source.rendered import Rendered
-from forgather_mem.config.source.tokens import TOKEN_CLOSE, TOKEN_OPEN
+from forgather_mem.config.source.rendered import TOKEN_CLOSE, TOKEN_OPEN, Rendered
 
 ONE, TWO = f"{TOKEN_OPEN}1{TOKEN_CLOSE}", f"{TOKEN_OPEN}2{TOKEN_CLOSE}"
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.rendering.render import Renderer
+from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.config.source.search import Searcher
-from forgather_mem.config.source.static_yaml import as_plain
-from forgather_mem.config.source.syntax import to_jinja
+from forgather_mem.config.source.syntax import is_plain, to_jinja
 from forgather_mem.errors import TemplateError
 from tests.programs import printed_by
 
@@ -31,9 +31,9 @@ PIECES = (
 @example("x: |\n  -- text")
 @example("a\n\n\n")
 def test_what_the_short_cut_takes_the_renderer_leaves_as_it_is(text):
-    plain = as_plain(text, "<string>")
-    if plain is None:
+    if not is_plain(text):
         return
+    plain = Rendered.as_is(text.removesuffix("\n"))
     rendered = RENDERER.render_string(text)
     assert plain.text == rendered.text == jinja2.Environment().from_string(text).render()
     assert to_jinja(text) == text
@@ -59,14 +59,14 @@ def test_what_the_short_cut_takes_the_renderer_leaves_as_it_is(text):
     ],
 )
 def test_what_is_template_language_is_rendered(text):
-    assert as_plain(f"x: 1\n{text}", "t") is None
+    assert not is_plain(f"x: 1\n{text}")
 
 
 @pytest.mark.parametrize(
     "text", ["a: [b]\n", "<<: *a\n", "--- \n"[:3], "# comment\n- [abc] \n", "a: 'x == y'\n", "k: {b: 1}\n"]
 )
 def test_plain_yaml_is_not(text):
-    assert as_plain(f"x: 1\n{text}", "t") is not None
+    assert is_plain(f"x: 1\n{text}")
 
 
 def test_a_plain_template_loads_without_jinja(tmp_path):
