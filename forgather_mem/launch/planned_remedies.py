@@ -357,7 +357,17 @@ def _collating(
     sizes: Mapping[str, tuple[int, ...]], was: int | None, length: int | None, collate: Callable[[object], object]
 ) -> Callable[[object], object]:
     """One whose batches have these sizes but for their rows; and rows of another length."""
-    return lambda samples: _sized(collate(samples), sizes, was, length)
+    return lambda samples: _sized(_collated(collate, samples), sizes, was, length)
+
+
+def _collated(collate: Callable[[object], object], samples: object) -> object:
+    """Of rows that the training's own sampler may never join, a batch of the first, the longest."""
+    try:
+        return collate(samples)
+    except (RuntimeError, ValueError):
+        if not isinstance(samples, list):
+            raise
+        return collate(samples[:1] * len(samples))
 
 
 def _sized(batch: object, sizes: Mapping[str, tuple[int, ...]], was: int | None, length: int | None) -> object:
