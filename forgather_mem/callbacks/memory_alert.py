@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.alerts.alert import Alert
-from forgather_mem.diagnose.alerts.late import EVENTS, LateFailures
+from forgather_mem.diagnose.alerts.planned import PlannedAhead
 from forgather_mem.diagnose.alerts.watch import AlertWatch, ForetoldRelay
 from forgather_mem.errors import check_flags
 from forgather_mem.probes import probe_of
@@ -85,12 +85,12 @@ class MemoryAlert(RuleCallback):
         if not limits and full_within_steps is None:
             raise ValueError("MemoryAlert(above={}, below={}, full_within_steps=None): nothing is left to watch")
         probes = dict.fromkeys(map(probe_of, (limit.name for limit in limits)))
-        watch, late = EachRun(AlertWatch, limits, full_within_steps, call, save, stop), EachRun(LateFailures)
+        watch, late = EachRun(AlertWatch, limits, full_within_steps, call, save, stop), EachRun(PlannedAhead)
         works = [*(probe() for probe in probes if probe is not None), watch]
         rules = [
             Rule(when=Every(steps=every_steps), do=[*works, late], name="MemoryAlert"),
             Rule(when=AtEvent("evaluate", "save"), do=works, name="MemoryAlert"),
-            Rule(when=AtEvent(*EVENTS), do=[late], name="MemoryAlert"),
+            Rule(when=AtEvent("evaluate", "predict"), do=[late], name="MemoryAlert"),
         ]
         super().__init__(rules, [ForetoldRelay(call)], enabled=enabled, strict=strict)
 

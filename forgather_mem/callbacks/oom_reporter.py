@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.diagnose.alerts.late import EVENTS, LateFailures
+from forgather_mem.diagnose.alerts.planned import PlannedAhead
 from forgather_mem.diagnose.oom.failing import close_failed
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
@@ -57,12 +57,12 @@ class OOMReporter(RuleCallback):
     def __init__(self, snapshot: bool = False, *, enabled: bool = True, strict: bool = False) -> None:
         check_flags(type(self).__name__, snapshot=snapshot)
         self.snapshot = snapshot
-        watch, late = EachRun(OutOfMemoryWatch, snapshot), EachRun(LateFailures)
+        watch, late = EachRun(OutOfMemoryWatch, snapshot), EachRun(PlannedAhead)
         watch.reading = (OutOfMemoryWatch, snapshot)  # two equal ones in a training are read once
         rules = [
             Rule(when=Every(steps=1), do=[watch, late], name="OOMReporter", budget_frac=_BUDGET_FRAC),
             Rule(when=AtEvent("train_begin", "prediction_step"), do=[watch], name="OOMReporter"),
-            Rule(when=AtEvent(*EVENTS), do=[late], name="OOMReporter"),
+            Rule(when=AtEvent("evaluate", "predict"), do=[late], name="OOMReporter"),
         ]
         super().__init__(rules, [LastWords()], enabled=enabled, strict=strict)
 

@@ -197,7 +197,7 @@ class _Census:
         has_others = any(kind == "state" and size for (kind, _), size in self._parts.items())
         for (kind, name), size in self._parts.items():
             passes = self._of_pass[kind, name]
-            if kind == "activations" and size and uses > 1:
+            if kind == "activations" and size and uses > 1 and self._joins:
                 yield Holding(name=self._joins, kind=kind, num_bytes=size, num_passes=uses)
             elif size or (kind == "stepping" and has_others):
                 yield Holding(name=name, kind=kind, num_bytes=size, num_passes=0 if 0 in passes else len(passes))
@@ -296,7 +296,7 @@ class _Census:
             if is_running:
                 leaves = (getattr(one, "variable", None) for step in operations for one, _ in step.next_functions)
                 self._uses.update(id(leaf) for leaf in leaves if id(leaf) in trained)
-                if len(operations) > most:
+                if len(operations) > most and tensor.numel() == 1:  # a loss; a sum in a model joins no passes
                     most, self._joins = len(operations), self._name(owner)
             for operation in operations:
                 self._vain[operation] = self._vain_model(operation, untrained)

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType, FunctionType, TracebackType
+from types import FrameType, TracebackType
 
 from forgather_mem.probes.tensors import StorageKey, storages_in
 from forgather_mem.source import bytecode
@@ -80,19 +80,6 @@ def has_gone_back(entry: TracebackType) -> bool:
     """Whether the function has, before this line, called a backward pass."""
     names = bytecode.names_before(entry.tb_frame.f_code, entry.tb_lasti)
     return not {"backward", "manual_backward"}.isdisjoint(names)
-
-
-def feeds_training(entry: TracebackType) -> bool:
-    """Whether a loop goes over what was being made, in a function that trains: itself, or by one that it names."""
-    frame, code = entry.tb_frame, entry.tb_frame.f_code
-    own = {**frame.f_globals, **frame_variables(frame)}
-    called = [
-        own.get(name, getattr(type(own.get("self")), name, None))
-        for name in (*code.co_names, *code.co_varnames, *code.co_freevars)
-    ]
-    codes = [code, *(one.__code__ for one in called if isinstance(one, FunctionType))]
-    trains = any(name.endswith("backward") for one in codes for name in one.co_names)
-    return trains and bytecode.makes_iterator(code, entry.tb_lasti)
 
 
 def loss_rows(entry: TracebackType) -> int | None:

@@ -64,7 +64,10 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if report.oom is None:
         return report
     what = f"planned, but in {most_s:g} s not all" if "unfinished" in answer else "planned"
-    helps_not = filter(None, [(report.oom.no_help or "").rstrip("."), *(f"{text} (too large)" for text in too_large)])
+    helps_not = filter(
+        None,
+        [(report.oom.no_help or "").rstrip("."), *(f"{text.partition(': ')[0]} (too large)" for text in too_large)],
+    )
     oom = replace(
         report.oom,
         advice=tuple(change.text for change in advice),

@@ -31,7 +31,6 @@ class FailedTraining:
         limit_bytes: What the process could have at most.
         requested_bytes: The allocation that failed; None if nobody has told.
         taken_bytes: By the training's tensors then; None of a killed process.
-        gaps_bytes: What the C library's heap had free beside them.
         unseen_bytes: By at most so much more, which was freed before anybody could look: temporaries of a pass.
         beside_bytes: By everything else; of a killed process by others of its group.
         rows, length: Of the micro-batch.
@@ -52,7 +51,6 @@ class FailedTraining:
     length: int | None
     sizes: str
     until_s: float
-    gaps_bytes: int = 0
     unseen_bytes: int = 0
     needless: Sequence[tuple[str, str]] = ()
     keeps_graphs: bool = False
@@ -115,7 +113,6 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         length=batch.get("length"),
         sizes=report.run.settings.get("batch.sizes", "") if oom.phase != "evaluate" else "",
         until_s=until_s,
-        gaps_bytes=gaps,
         unseen_bytes=unseen,
         needless=tuple((one.text, one.note or "") for one in report.advice if NO_GRAPH in one.in_script),
         keeps_graphs=any(DETACHED in one.in_script for one in report.advice),

@@ -36,7 +36,6 @@ from forgather_mem.units import format_bytes
 
 _ARGMAX, _ACCUMULATION = "preprocess_logits_for_metrics", "gradient_accumulation_steps"
 _ELSE = "batch", "results", "callbacks", "temporaries"  # parts of a plan that more than one setting changes
-_STAYS = "parameters", "gradients", "optimizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ class _Planner:
         self._failed, self._training, self._loop, self._kills = failed, training, loop, found.kills
         # Of a process that was killed nobody has told: it began as this one does
         self._began_bytes = own_memory().anonymous_bytes if failed.taken_bytes is None else 0
-        self._room_bytes, self._excess_frac = 0, 0.0
+        self._room_bytes = 0
         for sizes in (parsed_sizes(failed.sizes), {}):  # in a loop of the script's own they may be another model's
             self._sizes = sizes
             try:
@@ -279,8 +278,6 @@ class _Planner:
         ]
         if not shown:
             return room
-        comes = max(self._comes(own, one) for found in rounds for one in found)
-        self._learn_gaps(max(one.had_bytes - one.before_bytes for one in shown), comes)
         # The failure itself was too much: where less is told of it, it is so of other plans
         return min(room, max(one.bytes for one in shown) - _others(own))
 
@@ -321,11 +318,6 @@ class _Planner:
             raise PlanError(f"the plan has no {failed.phase}")
         return row
 
-    def _learn_gaps(self, planned_bytes: int, comes_bytes: int) -> None:
-        """From those at the allocation that failed how much larger they are than a child's, of what comes and goes."""
-        more = self._failed.gaps_bytes - planned_bytes
-        self._excess_frac = more / comes_bytes if more > 0 < comes_bytes else 0.0
-
     def _bytes_of(self, planned: Plan) -> float:
         """What it takes of the system, without others' tensors, which are beside the training."""
         if self._failed.on_device:
@@ -333,12 +325,7 @@ class _Planner:
         taken = [one for found in self._taken(planned) for one in found]
         if any(one.is_refused for one in taken):
             raise PlanError("a limit of this process leaves no addresses to try it")
-        highest = max(one.bytes + self._excess_frac * max(0, self._comes(planned, one)) for one in taken)
-        return highest - _others(planned)
-
-    def _comes(self, planned: Plan, taken: Taken) -> int:
-        """What of it comes and goes in the C library's heap, where there are gaps."""
-        return taken.bytes - taken.mapped_bytes - sum(planned.parts.get(part, 0) for part in _STAYS) - _others(planned)
+        return max(one.bytes for one in taken) - _others(planned)
 
     def _taken(self, planned: Plan) -> list[list[Taken]]:
         # Of a kill nobody has told which batches came before: smaller ones leave more gaps
@@ -370,7 +357,17 @@ def _collating(
     sizes: Mapping[str, tuple[int, ...]], was: int | None, length: int | None, collate: Callable[[object], object]
 ) -> Callable[[object], object]:
     """One whose batches have these sizes but for their rows; and rows of another length."""
-    return lambda samples: _sized(collate(samples), sizes, was, length)
+    return lambda samples: _sized(_collated(collate, samples), sizes, was, length)
+
+
+def _collated(collate: Callable[[object], object], samples: object) -> object:
+    """Of rows that the training's own sampler may never join, a batch of the first, the longest."""
+    try:
+        return collate(samples)
+    except (RuntimeError, ValueError):
+        if not isinstance(samples, list):
+            raise
+        return collate(samples[:1] * len(samples))
 
 
 def _sized(batch: object, sizes: Mapping[str, tuple[int, ...]], was: int | None, length: int | None) -> object:

@@ -14,7 +14,6 @@ _VARIABLES = re.compile("FAST|NAME|GLOBAL|DEREF|CLOSURE")
 _VERBS = re.compile("LOAD|STORE|DELETE")  # Python 3.13 has pairs of them in one instruction
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _JUMPS = re.compile("JUMP(_FORWARD|_BACKWARD|_ABSOLUTE)?(_NO_INTERRUPT)?")
-_MAKES_ITERATOR = frozenset({"GET_ITER", "FOR_ITER", "GET_AITER", "GET_ANEXT"})
 QUIET = frozenset({"CACHE", "PRECALL", "NOP", "EXTENDED_ARG", "NOT_TAKEN"})
 
 
@@ -52,13 +51,6 @@ def is_in_loop(code: CodeType, position: int) -> bool:
     """Whether it may come to this instruction again."""
     here = _last(code, position)[-1].offset
     return any(step.offset == here for step in _ahead(code, position))
-
-
-def makes_iterator(code: CodeType, position: int) -> bool:
-    """Whether what this instruction calls is, or gives, what a loop goes over."""
-    done = len(_last(code, position))
-    steps = [step for step in list(dis.get_instructions(code))[done - 1 :] if step.opname not in QUIET]
-    return any(step.opname in _MAKES_ITERATOR for step in steps[:2])
 
 
 def _last(code: CodeType, position: int) -> list[dis.Instruction]:

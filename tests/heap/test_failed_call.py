@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from forgather_mem.heap.failed_call import feeds_training, is_closure, loss_rows
+from forgather_mem.heap.failed_call import is_closure, loss_rows
 from tests.heap.test_census import entries
 
 
@@ -28,31 +28,3 @@ def test_the_rows_of_the_largest_tensor_that_the_line_names_are_told_of_a_loss()
     assert loss_rows(entries(pairs)[0]) is None
     boxes = boxes.requires_grad_().exp()
     assert loss_rows(entries(pairs)[0]) == 40
-
-
-def test_what_a_loop_goes_over_feeds_the_training_in_it() -> None:
-    def labelled() -> Any:
-        yield torch.ones((), requires_grad=True)
-        full()
-
-    def update(loss: torch.Tensor) -> None:
-        loss.backward()
-
-    def trains() -> None:
-        for loss in labelled():
-            loss.backward()
-
-    def trains_by_another_function() -> None:
-        for loss in labelled():
-            update(loss)
-
-    def trains_on_a_list() -> None:
-        for loss in full():
-            loss.backward()
-
-    def looks() -> None:
-        for loss in labelled():
-            print(loss)
-
-    works = [trains, trains_by_another_function, trains_on_a_list, looks]
-    assert [feeds_training(entries(work)[0]) for work in works] == [True, True, True, False]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from forgather_mem.source.bytecode import is_in_loop, makes_iterator, uses_again
+from forgather_mem.source.bytecode import is_in_loop, uses_again
 
 
 def here() -> tuple[CodeType, int]:
@@ -77,7 +77,7 @@ def test_a_function_inside_may_read_it() -> None:
     assert used(names["place"], "big", "other") == [True, False]
 
 
-def test_loops_and_what_they_go_over() -> None:
+def test_what_is_in_a_loop_and_not_before_it_or_in_its_head() -> None:
     def position(work: Callable[[], Any]) -> tuple[CodeType, int]:
         work()
         return places[-1]
@@ -103,4 +103,3 @@ def test_loops_and_what_they_go_over() -> None:
             take()
 
     assert [is_in_loop(*position(work)) for work in (inside, outside, head)] == [True, False, False]
-    assert [makes_iterator(*position(work)) for work in (inside, outside, head)] == [False, False, True]

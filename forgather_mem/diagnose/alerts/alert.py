@@ -34,7 +34,6 @@ class Alert:
         full_at_step: The step at which memory will be full at this rate, or at which what was foretold comes; None for
             a limit, and where that is not known.
         full_at_low, full_at_high: The likely range of `full_at_step`.
-        full_at_batch: The batch of the evaluation at which what was foretold comes, if that is known.
     """
 
     step: int = 0
@@ -46,7 +45,6 @@ class Alert:
     full_at_step: int | None = None
     full_at_low: int | None = None
     full_at_high: int | None = None
-    full_at_batch: int | None = None
 
 
 _NUMBERS = tuple(name for name in Alert.__dataclass_fields__ if name != "text")

@@ -28,13 +28,14 @@ class _Worth:
 
     Attributes:
         of_device_frac, of_host_frac: That others have: a device one has to oneself, a machine with others on it.
-        leak_frac: Of what is in use, leaked.
+        leak_frac, held_frac: Of what is in use, leaked, or held by one owner.
         own_bytes: What watching takes below a limit of the process (benchmarks/results/own_memory_at_failure.md).
     """
 
     of_device_frac: float = 0.1
     of_host_frac: float = 0.5
     leak_frac: float = 0.1
+    held_frac: float = 0.1
     own_bytes: int = 8 * MIB
 
 
@@ -45,6 +46,7 @@ _OF_KIND = {
     PINNED: "page-locked memory, which is the host's, not the device's, could not be had.",
     "shared memory": "/dev/shm is full; data workers pass batches through it (docker: --shm-size).",
 }
+_KEPT = ("earlier", "untrained", "copy")  # kinds of what the census finds that no training needs
 _FIRST = {"evaluate": "the first evaluation", "save": "the first checkpoint", "resume": "a checkpoint was being loaded"}
 # Functions of transformers' Trainer, around all that it does.
 _TRAINERS = frozenset({"_inner_training_loop", "evaluation_loop", "_load_from_checkpoint", "_save_checkpoint"})
@@ -123,7 +125,11 @@ def explained(
         free_bytes=None if failure.freed_bytes else failure.free_bytes,
         in_use=failure.in_use,
         batch=None if batch is None else batch.named,
-        why_now=" ".join(filter(None, (_of_leak(leak) if is_leak else _why_now(failure), _of_watching(failure))))
+        why_now=" ".join(
+            filter(
+                None, (_of_leak(leak) if is_leak else _why_now(failure) or _of_census(failure), _of_watching(failure))
+            )
+        )
         or None,
         not_because=tuple(_not_because(failure, leak)),
         advice=tuple(change.text for change in changes),
@@ -154,7 +160,7 @@ def _why_now(failure: Failure) -> str | None:
     if failure.phase in ("forward", "backward", "optimizer") and failure.new_bytes:
         return f"{format_bytes(failure.new_bytes)} more of parameters are trained than in the first steps."
     if failure.phase in ("forward", "backward"):
-        return _of_batch(failure) or _of_uses(failure)
+        return _of_batch(failure)
     if failure.phase == "startup":
         return "before the first step: it does not fit even without a batch." if failure.in_training else None
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
@@ -272,12 +278,16 @@ def _of_watching(failure: Failure) -> str | None:
     return f"{missing} were missing, and watching takes up to {own}: alone it may come further."
 
 
-def _of_uses(failure: Failure) -> str | None:
-    """That one backward pass is to go through more than one pass, as of micro-batches whose losses are summed."""
+def _of_census(failure: Failure) -> str | None:
+    """What takes much that a training may do without, or that one backward pass is to go through several passes."""
+    wanted, used = failure.requested_bytes or 0, failure.used_bytes or 0
     for held in failure.census:
         if held.kind == "activations" and held.num_passes > 1:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
-    return None
+        if held.num_bytes >= max(wanted, _WORTH.held_frac * used, 1) and (held.collects or held.kind in _KEPT):
+            is_in = "are in" if held.part == held.name else "are"
+            return f"{format_bytes(held.num_bytes)} {is_in} {held.part}."
+    return f"{failure.line} asks for {format_bytes(wanted)} at once." if failure.asks_at_once else None
 
 
 def _first_optimizer_step(failure: Failure) -> str:

@@ -25,6 +25,7 @@ class Failure:
         layer: The innermost module whose forward pass was running, by its name in `named_modules`; for the outermost
             one, its class. None outside modules, and where compiled code hides it.
         functions: Names of the functions in the traceback, outermost first.
+        line: The innermost line of the user's own code: "train.py:41"; empty without one.
         callback: The callback in whose event it was raised, if no pass or evaluation ran in that.
         census: What is held beside parameters, gradients and optimizer state, the largest first.
         trained_bytes: Size of the parameters that ask for gradients.
@@ -51,6 +52,7 @@ class Failure:
     rank: int = 0
     layer: str | None = None
     functions: Sequence[str] = ()
+    line: str = ""
     callback: CallbackFailure | None = None
     census: Sequence[Holding] = ()
     trained_bytes: int = 0
@@ -79,6 +81,11 @@ class Failure:
     def requested_bytes(self) -> int | None:
         """The allocation that failed."""
         return self.found.requested_bytes
+
+    @property
+    def asks_at_once(self) -> bool:
+        """Whether this one allocation is as large as half of what was in use."""
+        return bool(self.line) and 2 * (self.requested_bytes or 0) >= (self.used_bytes or 1)
 
     @property
     def makes_state_of(self) -> str:

@@ -18,7 +18,6 @@ from forgather_mem.heap.failed_call import (
     PASS_FUNCTIONS,
     copied_state,
     failed_callback,
-    feeds_training,
     file_of,
     has_gone_back,
     is_closure,
@@ -30,6 +29,7 @@ from forgather_mem.heap.failed_call import (
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.heap.object_size import is_torch
 from forgather_mem.source.frame_variables import frame_variables, is_function
+from forgather_mem.source.source_lines import line_name
 from forgather_mem.telemetry.events import OPAQUE_PHASES
 
 _MODULE_FILE, _OPTIMIZER_FILE = "torch/nn/modules/module.py", "torch/optim/optimizer.py"
@@ -159,6 +159,7 @@ def failure_at(
         phase=phase,
         layer=layer,
         functions=tuple(map(_function, frames)),
+        line=line_name(users[-1].tb_frame.f_code.co_filename, users[-1].tb_lineno) if users else "",
         callback=callback,
         census=take_census(failed, model, optimizer, passes, found.where == "host"),
         trained_bytes=trained_bytes,
@@ -244,8 +245,6 @@ def _phase_of_training(
     """
     if inside == "generate":
         return inside
-    if inside in (None, "forward", "data") and any(feeds_training(entry) for entry in failed if is_users(entry)):
-        return "data"
     if told in OPAQUE_PHASES or (told, inside) == ("optimizer", "backward"):
         return told
     if inside == "forward" and _is_evaluating(failed, model):

@@ -31,6 +31,7 @@ _BUILDS_A_MODEL = frozenset(
 # What a remedy changes about the training, in the order in which remedies are told
 NOTHING, SPEED, NUMBERS = range(3)
 _ACTIVATIONS, _STATE = ("activations", "graph", "the batch"), ("optimizer",)
+_OF_PARAMETERS = "parameters", "gradients", "optimizer"
 _OF_PHASE = {"optimizer": "optimizer", "evaluate": "evaluation"}  # what a phase asks for
 _CHANGES = {NOTHING: "", SPEED: "slower", NUMBERS: "changes the training"}
 
@@ -127,6 +128,7 @@ class Remedy(NamedTuple):
             return False
         wanted, free = failure.requested_bytes or 0, failure.free_bytes or 0
         missing = 1 if failure.freed_bytes else max(1, wanted - free)  # some of what is free now was not so then
+        missing = max(missing, int(_WHEN.much_frac * (failure.used_bytes or 0)))  # a later allocation may fail, too
         known = sum(size for part, size in failure.in_use.items() if part.startswith(self.reduces))
         return known + wanted * (_OF_PHASE.get(failure.phase, "activations") in self.reduces) < missing
 
@@ -378,6 +380,12 @@ def _keep_less(case: Case) -> Iterator[Change]:
             yield _less_in(held, loads)
 
 
+def _at_once(case: Case) -> Iterator[Change]:
+    if case.failure is not None and case.failure.asks_at_once:
+        size = format_bytes(case.failure.requested_bytes or 0)
+        yield _doing(f"less at once at {case.failure.line}: {size}", "as in parts of its rows, one after the other")
+
+
 def _is_much(held: Holding, failure: Failure | None, of_wanted: float) -> bool:
     used, wanted = (failure.used_bytes or 0, failure.requested_bytes or 0) if failure is not None else (0, 0)
     return held.num_bytes >= max(MIB, _WHEN.much_frac * used, of_wanted * wanted)
@@ -437,6 +445,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(f"{_PASSES} other", NOTHING, smaller_batches, is_planned=True, is_ladder=True, reduces=_ACTIVATIONS),
     Remedy(_PASSES, NOTHING, _attention, is_planned=True, reduces=_ACTIVATIONS),
     Remedy("data", NOTHING, smaller_batches, is_ladder=True),
+    Remedy("data evaluate generate other", NOTHING, _at_once),
     Remedy("evaluate", NOTHING, _evaluation_batches, is_planned=True, is_ladder=True),
     Remedy("evaluate", NOTHING, _evaluation_keeps, is_planned=True),
     Remedy("generate generating", NOTHING, _generation),
@@ -449,7 +458,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(_PASSES, NUMBERS, _shorter, is_planned=True, is_ladder=True, reduces=_ACTIVATIONS),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, is_planned=True),
     Remedy("startup", NUMBERS, _half_weights),
-    Remedy("backward optimizer", NUMBERS, _fewer_parameters),
+    Remedy("backward optimizer", NUMBERS, _fewer_parameters, reduces=_OF_PARAMETERS),
     Remedy("save", NUMBERS, _checkpoints),
     Remedy("resume", NUMBERS, _resuming),
 )
