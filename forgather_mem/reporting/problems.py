@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal as signals
 import textwrap
@@ -287,7 +288,7 @@ def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
         held.append(format_bytes(suspect.bytes))
     each = suspect.bytes_per_step / suspect.count_per_step if suspect.count_per_step else 0.0
     piece = suspect.each
-    size = f", {format_bytes(each)}" if each and piece else ""
+    size = re.sub(r"(?<=\d{3})\.\d", "", f", {format_bytes(each)}") if each and piece else ""  # it is a quotient
     rows = (
         ("held by", f"{suspect.holder:<25} {', '.join(held)}"),
         ("made at", f"{suspect.allocated_at}{library}" if suspect.allocated_at else ""),
