@@ -14,10 +14,22 @@ from typing import Literal
 
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE
 from forgather_mem.config.environment import Config, ConfigEnvironment
-from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, Value, VarNode, items_of
-from forgather_mem.config.graph.outline import built_of
+from forgather_mem.config.graph.nodes import (
+    SHOWN,
+    CallNode,
+    DictNode,
+    Paths,
+    Redeclared,
+    Value,
+    VarNode,
+    items_of,
+    line_and_column,
+)
+from forgather_mem.config.graph.outline import built_of, in_a_line
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
+from forgather_mem.config.source.location import SourceLocation
+from forgather_mem.config.source.syntax import indent_of
 from forgather_mem.errors import TemplateError, did_you_mean
 
 Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "unbuilt", "redeclared"]
@@ -166,7 +178,14 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
         for name in lists[:1] if target not in config.lost() else ():
             message = f"there is no target {target!r}, which load_callbacks() builds"
             hint = f"rename {name!r}, or write load_callbacks(..., target={name!r})"
-            yield Problem(kind="unbuilt", error=graph.place_of(name).error(message, hint=hint))
+            kind: Kind = "template" if did_you_mean(name, [target]) else "unbuilt"
+            yield Problem(kind=kind, error=graph.place_of(name).error(message, hint=hint))
+        if graph.root is None:
+            hint = "begin each block with == super(), which prints the parent's" if config.rendered.parent else None
+            error = TemplateError(
+                "the template is empty, so it has no targets", template=config.rendered.name, hint=hint
+            )
+            yield Problem(kind="template", error=error)
         return
     value, place = graph.target(target), graph.place_of(target)
     items, made = items_of(value), built_of(value)
@@ -175,9 +194,10 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
         yield Problem(kind="template", error=_no_list(config, target, made))
     keys = [key for key, item in value.entries.items() if item is not None] if isinstance(value, DictNode) else []
     for item, key in itertools.zip_longest(items or (), keys if items else ()):
-        if not isinstance(item, CallNode | VarNode):
-            message = f"what is in {target!r} is a callback; this is none: {built_of(item)}"
-            hint = "write !singleton:module:name; an argument of the callback above is indented, and null removes one"
+        if not isinstance(item, CallNode | VarNode) or (isinstance(item, CallNode) and item.kind == "partial"):
+            message = f"what is in {target!r} is a callback; this is none: {in_a_line(item)}"
+            hint = "write !singleton:module:name; an argument of the callback above is indented"
+            hint += ", and null removes one" * isinstance(value, DictNode)
             where = graph.place(value.marks[key]) if isinstance(value, DictNode) else place
             yield Problem(kind="template", error=where.error(message, hint=hint))
 
@@ -230,6 +250,19 @@ def results(config: Config) -> str:
     return "; ".join(f"{name} = {built_of(config.graph.target(name))}" for name in names[: SHOWN.items]) or "no targets"
 
 
+def _lost_lines(config: Config, again: Redeclared, place: SourceLocation) -> Iterator[Problem]:
+    """What a template adds to a target in a block, and loses where it gives the target again."""
+    (begin, _), (end, _) = line_and_column(again.first), line_and_column(again.mark)
+    within = itertools.takewhile(
+        lambda line: not line[1][:1].strip(" -#"),
+        enumerate(config.rendered.text.split("\n")[begin : end - 1], begin + 1),
+    )
+    added = (config.rendered.place(number, indent_of(text) + 1) for number, text in within if not _BLANK.match(text))
+    for lost in itertools.islice((line for line in added if line.level <= place.level), 1):
+        message = f"this line is lost, since {again.what!r} is given again at {place}"
+        yield Problem(kind="block", error=lost.error(message, hint="keep one of the two"))
+
+
 def _redeclared(config: Config) -> Iterator[Problem]:
     """Keys given twice, unless a template overrides the key of one that it extends or includes: that is meant so."""
     paths = Paths(config.graph) if config.graph.redeclared else None
@@ -241,5 +274,7 @@ def _redeclared(config: Config) -> Iterator[Problem]:
             if str(first) == str(place):
                 message = f"{str(again.what)!r} is printed twice: is there a second == super()?"
             yield Problem(kind="redeclared", error=place.error(message, path=path))
+        elif first.column == 1:
+            yield from _lost_lines(config, again, place)
     for mark, message in config.graph.vain:
         yield Problem(kind="redeclared", error=config.graph.place(mark).error(message))

@@ -223,7 +223,9 @@ class LogReplay:
             oom_kill_after=None if counter is None or kills is None else counter.count + kills,
             step=self._summary.last_step + (phase in STEP_PHASES),  # the one that was being made
             phase=phase,
-            used_bytes=int(used_frac * limit) if used_frac is not None and is_own and self.process.limit_kind in WHOSE else None,
+            used_bytes=int(used_frac * limit)
+            if used_frac is not None and is_own and self.process.limit_kind in WHOSE
+            else None,
             process_bytes=_whole(latest.get("host/rss_bytes")),
             workers_bytes=_whole(latest.get("workers/pss_bytes", children)),
             others_bytes=_whole(others),

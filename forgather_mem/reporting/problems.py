@@ -215,7 +215,12 @@ def was_killed_for_memory(killed: KilledReport, host: HostMemory) -> bool:
     before, after, used_bytes = killed.oom_kill_before, killed.oom_kill_after, killed.used_bytes
     if None not in (before, after):
         return was_out_of_memory(killed)
-    is_full = used_bytes and host.limit_bytes and host.limit_kind in WHOSE and used_bytes >= _LIMITS.full_frac * host.limit_bytes
+    is_full = (
+        used_bytes
+        and host.limit_bytes
+        and host.limit_kind in WHOSE
+        and used_bytes >= _LIMITS.full_frac * host.limit_bytes
+    )
     return bool(killed.signal == signals.SIGKILL and is_full)
 
 

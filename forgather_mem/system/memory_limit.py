@@ -125,7 +125,7 @@ def near_a_kill() -> Bound | None:
 
 
 class LimitFacts(NamedTuple):
-    """The limit that applies, in bytes, and its source: "cgroup", "host", or "RLIMIT_DATA" or "RLIMIT_AS" of a process."""
+    """The limit that applies, in bytes, and its source: "cgroup", "host", or a process's "RLIMIT_DATA" or "RLIMIT_AS"."""
 
     limit_bytes: int = 0
     limit_kind: str = "host"

@@ -16,7 +16,7 @@ from forgather_mem.config.rendering.taint import Mangled
 from forgather_mem.config.source.loader import Source
 from forgather_mem.errors import TemplateError, did_you_mean
 
-_QUOTED = re.compile(r"(?:got|named|tag|block|unexpected) '([^']+)'")
+_QUOTED = re.compile(r"(?:got|named|tag|block|unexpected(?: char)?) '([^']+)'")
 _CHARACTER = re.compile(r"unexpected char ((\"'\"|'\"')|.+) at \d+")
 _UNCLOSED_TAG = re.compile(r"needs to be closed is '(\w+)'")
 _UNKNOWN_TAG = re.compile(r"unknown tag '(?!end|el)(\w+)'")
@@ -132,7 +132,7 @@ def _near_name(error: MissingName, compiler: Compiler) -> str | None:
         return did_you_mean(error.name, error.known) or f"there is: {', '.join(sorted(error.known)[:12]) or 'nothing'}"
     known = {*compiler.globals, *compiler.variables}
     for load in compiler.job.loads:
-        known |= compiler.outline(load.source).names
+        known |= compiler.outline(load.source).names.keys() | compiler.outline(load.source).mentioned
     near = did_you_mean(error.name, known - {error.name})
     return near or f"give it as a variable: load(..., {error.name}=...) or --set {error.name}=..."
 
@@ -143,6 +143,10 @@ def _near_word(message: str, compiler: Compiler) -> str | None:
     if tag := _UNKNOWN_TAG.search(message):
         known = [name[6:] for name in dir(Parser) if name.startswith("parse_")]
         return did_you_mean(tag[1], known) or "a comment begins with ##"
+    if message.startswith("unexpected '}'"):
+        return "an expression ends with }}"
+    if "the parent's block" in message:
+        return "write == super()"
     if "no parent block" in message:
         return 'a template that extends another says so in its first line: -- extends "NAME"'
     if bracket := re.search(r"unexpected '.+', expected '([])}])'", message):

@@ -13,6 +13,7 @@ from pathlib import Path
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Load
 from forgather_mem.config.rendering.error_text import explain
+from forgather_mem.config.rendering.instrument import Outline
 from forgather_mem.config.rendering.source_map import MAP_LIMITS, SourceMap, Tracer, source_map
 from forgather_mem.config.rendering.taint import TaintTokens, untaint
 from forgather_mem.config.rendering.variables import wrap
@@ -130,9 +131,11 @@ class Renderer:
             job = Job(self._sources, self._budgets, self._read)
             job.moment = moment or job.moment
             text, values = self._run(self._compiler, job, source, wrapped)
-            unknown = _unknown_blocks(self._compiler) if job.parents else ()
+            unknown: tuple[TemplateError, ...] = _unknown_blocks(self._compiler) if job.parents else ()
             parent = job.parents.get(source.key)
             outlines = [self._compiler.outline(load.source) for load in job.first.values()]
+            mentioned = frozenset().union(*(outline.mentioned for outline in outlines))
+            unknown += tuple(_unread(source, self._compiler.outline(source), mentioned))
         locate = Tracer(lambda: self._trace(job, source, wrapped, text, values), source.place(1))
         return Rendered(
             name=source.name,
@@ -141,7 +144,7 @@ class Renderer:
             locate=locate,
             unknown_blocks=unknown,
             parent=parent.name if parent is not None else None,
-            mentioned=frozenset().union(*(outline.mentioned for outline in outlines)),
+            mentioned=mentioned,
             num_chars=job.source_chars,
         )
 
@@ -186,6 +189,13 @@ class Renderer:
 
     def _wrapped(self, variables: Mapping[str, object]) -> dict[str, object]:
         return dict(variables) if self._paste_values else wrap(variables, self._marks.mark, self._budgets)
+
+
+def _unread(source: Source, outline: Outline, mentioned: frozenset[str]) -> Iterator[TemplateError]:
+    """The variables that a template sets, that no expression reads, and that have nearly the name of one that is."""
+    for name, line in outline.names.items():
+        if line and name not in mentioned and (near := nearest(name, mentioned, _MISSPELT)):
+            yield source.place(line).error(f"no template uses the variable {name!r}", hint=f"did you mean {near!r}?")
 
 
 def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
