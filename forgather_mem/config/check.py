@@ -30,7 +30,7 @@ from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
 from forgather_mem.config.source.location import SourceLocation
 from forgather_mem.config.source.syntax import indent_of
-from forgather_mem.errors import TemplateError, did_you_mean
+from forgather_mem.errors import TemplateError, did_you_mean, nearest
 
 Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "unbuilt", "redeclared"]
 
@@ -178,7 +178,7 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
         for name in lists[:1] if target not in config.lost() else ():
             message = f"there is no target {target!r}, which load_callbacks() builds"
             hint = f"rename {name!r}, or write load_callbacks(..., target={name!r})"
-            kind: Kind = "template" if did_you_mean(name, [target]) else "unbuilt"
+            kind: Kind = "template" if nearest(name, [target], 0.8) else "unbuilt"
             yield Problem(kind=kind, error=graph.place_of(name).error(message, hint=hint))
         if graph.root is None:
             hint = "begin each block with == super(), which prints the parent's" if config.rendered.parent else None

@@ -57,7 +57,14 @@ def test_an_empty_list_with_a_key_for_nothing_is_no_mistake(capsys):
     assert capsys.readouterr().out == "t.yaml: no problems found: trainer_callbacks = nothing\n"
 
 
-def test_a_block_that_is_emptied_on_purpose_is_no_mistake(capsys):
-    Path("t.yaml").write_text(CHILD)
-    assert dispatch(["check", "t.yaml"]) == 0
-    assert "lost" not in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ('-- extends "callbacks/memory.yaml"\n-- set every_step = 5\n', "t.yaml:2:1: no template uses the variable 'every_"),
+        (f"{CHILD}    == super()\n    gc: null\ntrainer_callbacks: !list []\n", "t.yaml:5:5: this line is lost, since"),
+    ],
+)
+def test_what_has_no_effect_is_a_mistake(capsys, template, said):
+    Path("t.yaml").write_text(template)
+    assert dispatch(["check", "t.yaml"]) == 1
+    assert capsys.readouterr().out.startswith(said)

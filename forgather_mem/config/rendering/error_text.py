@@ -143,7 +143,7 @@ def _near_word(message: str, compiler: Compiler) -> str | None:
     if tag := _UNKNOWN_TAG.search(message):
         known = [name[6:] for name in dir(Parser) if name.startswith("parse_")]
         return did_you_mean(tag[1], known) or "a comment begins with ##"
-    if message.startswith("unexpected '}'"):
+    if message == "unexpected '}'":
         return "an expression ends with }}"
     if "the parent's block" in message:
         return "write == super()"
