@@ -14,22 +14,10 @@ from typing import Literal
 
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE
 from forgather_mem.config.environment import Config, ConfigEnvironment
-from forgather_mem.config.graph.nodes import (
-    SHOWN,
-    CallNode,
-    DictNode,
-    Paths,
-    Redeclared,
-    Value,
-    VarNode,
-    items_of,
-    line_and_column,
-)
+from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, Value, VarNode, items_of
 from forgather_mem.config.graph.outline import built_of, in_a_line
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
-from forgather_mem.config.source.location import SourceLocation
-from forgather_mem.config.source.syntax import indent_of
 from forgather_mem.errors import TemplateError, did_you_mean, nearest
 
 Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "unbuilt", "redeclared"]
@@ -250,19 +238,6 @@ def results(config: Config) -> str:
     return "; ".join(f"{name} = {built_of(config.graph.target(name))}" for name in names[: SHOWN.items]) or "no targets"
 
 
-def _lost_lines(config: Config, again: Redeclared, place: SourceLocation) -> Iterator[Problem]:
-    """What a template adds to a target in a block, and loses where it gives the target again."""
-    (begin, _), (end, _) = line_and_column(again.first), line_and_column(again.mark)
-    within = itertools.takewhile(
-        lambda line: not line[1][:1].strip(" -#"),
-        enumerate(config.rendered.text.split("\n")[begin : end - 1], begin + 1),
-    )
-    added = (config.rendered.place(number, indent_of(text) + 1) for number, text in within if not _BLANK.match(text))
-    for lost in itertools.islice((line for line in added if line.level <= place.level), 1):
-        message = f"this line is lost, since {again.what!r} is given again at {place}"
-        yield Problem(kind="block", error=lost.error(message, hint="keep one of the two"))
-
-
 def _redeclared(config: Config) -> Iterator[Problem]:
     """Keys given twice, unless a template overrides the key of one that it extends or includes: that is meant so."""
     paths = Paths(config.graph) if config.graph.redeclared else None
@@ -274,7 +249,8 @@ def _redeclared(config: Config) -> Iterator[Problem]:
             if str(first) == str(place):
                 message = f"{str(again.what)!r} is printed twice: is there a second == super()?"
             yield Problem(kind="redeclared", error=place.error(message, path=path))
-        elif first.column == 1:
-            yield from _lost_lines(config, again, place)
+        elif again.what == CALLBACKS:
+            message = f"{CALLBACKS!r} is given anew; what stands in it above, from {first} on, is lost"
+            yield Problem(kind="redeclared", error=place.error(message))
     for mark, message in config.graph.vain:
         yield Problem(kind="redeclared", error=config.graph.place(mark).error(message))
