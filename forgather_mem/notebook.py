@@ -27,7 +27,7 @@ from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.usage import UsageWindow
-from forgather_mem.units import KIB, format_bytes
+from forgather_mem.units import KIB, MIB, format_bytes
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -139,12 +139,20 @@ def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
         if name not in known:
             hint = did_you_mean(name, known)
             yield f"forgather_mem: there is no {name!r}" + (f"; {hint}" if hint else "")
-    gone = [(f"{name} ({describe(thing)})", thing) for name in names if name in known for thing in _let_go(shell, name)]
+    sizes = {row.name: row.num_bytes for row in what_is_alive(shell)}
+    names = [name for name in names if name in known]
+    gone = [(f"{name} ({describe(thing)})", thing) for name in names for thing in _let_go(shell, name)]
     gone = [(label, thing) for label, thing in gone if not is_our_class(type(thing))]
     watched = WeakWatch([thing for _, thing in gone], [label for label, _ in gone])
     gone.clear()
     given = give_back()
-    yield f"forgather_mem: {write_steps(before, given.after)}, {given.num_objects:,} objects collected"
+    told = [f"{write_steps(before, given.after)}, {given.num_objects:,} objects collected"]
+    if names:
+        held = (f"{name} {format_bytes(sizes[name])}" if name in sizes else name for name in names)
+        told.append(f"let go of {', '.join(held)}")
+    if before.host_bytes - given.after.host_bytes > sum(sizes.get(name, 0) for name in names) + MIB:
+        told.append("the rest was garbage, or free in the C library's heap")
+    yield f"forgather_mem: {'; '.join(told)}"
     for held in watched.held():
         yield str(held)
 

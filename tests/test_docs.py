@@ -3,6 +3,7 @@
 In reading order, each file in a fresh folder and process:
 
 - a block under `<!-- file: NAME -->` is written to that file; a page may show the output first and the file after it;
+  under `<!-- file: NAME; the test has "A" for "B" -->` with A for B, so that it trains less;
 - a `python` block is executed, all blocks of a file in one namespace; a block under `<!-- not run: REASON -->` is not;
 - a `console` block's `$ command` lines are executed and their output compared with the lines that follow; commands of
   ours are forks, with what they start, but for those of one page in `make soak`;
@@ -41,6 +42,7 @@ _NEEDS = re.compile(r"<!-- needs: ([\w.]+) -->")
 REAL = ROOT / "README.md"  # its commands are programs that are started, too
 SWITCHED_OFF = ("docs/run.md", "docs/trackers.md")  # README's scripts: telemetry/test_switch.py; others: soak
 _OF_TRANSFORMERS_4 = "max_steps is given, it will override any value given in num_train_epochs\n"
+_INSTEAD = re.compile(r'"([^"]+)" for "([^"]+)"')
 _VARIES = re.compile(r'"([^"]+)"')
 _LINK = re.compile(r"\]\((?!https?:)([^)\s]+)")
 _NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?"
@@ -81,9 +83,13 @@ RUN = [page for page in PAGES if any(is_run(block) or block.kind == "console" fo
 
 
 def write_file(block: Block, folder: Path) -> None:
-    target = folder / block.note.removeprefix("file: ")
+    name, _, smaller = block.note.removeprefix("file: ").partition(";")
+    body, target = block.body, folder / name
+    for value, shown in _INSTEAD.findall(smaller):
+        assert shown in body, f"line {block.line}: nothing in this block reads {shown!r}"
+        body = body.replace(shown, value)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(block.body, encoding="utf-8")
+    target.write_text(body, encoding="utf-8")
 
 
 def without_what_varies(block: Block) -> str:

@@ -39,7 +39,7 @@ def allow(template: str, settings: list[str], searchpath: list[Path], yes: bool)
         entry = ", ".join(problem.entries) or "can't be allowed"
         why = error.message.removeprefix(f"{problem.names[0]!r} ").rpartition(";")[0]
         rows += [(problem.names[0], place, entry if why == NOT_LISTED else f"{entry}   ({why})")]
-    print_rows(rows, ("bold", "dim", ""))
+    print_rows(rows)
     entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
     if not entries:
         return FAILURE

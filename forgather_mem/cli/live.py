@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -46,10 +45,7 @@ def _follow(place: Path) -> None:
 
 def _now(place: Path) -> str:
     """How it is now; nothing when it is over."""
-    from forgather_mem.reporting.live import ASCII_BLOCKS, BLOCKS, live_text, running
+    from forgather_mem.reporting.live import live_text, running
 
     rings = running(place)
-    if not rings:
-        return ""
-    is_rich = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return live_text(rings, time.time(), terminal_width(), BLOCKS if is_rich else ASCII_BLOCKS)
+    return live_text(rings, time.time(), terminal_width()) if rings else ""

@@ -23,4 +23,4 @@ def ls(searchpath: list[Path], path: bool) -> None:
         return
     check_folders(searchpath)
     found = Searcher([*searchpath, "."]).names()
-    print_rows([(template.name, template.comment) for template in found], ("bold", "dim"), wrap=True)
+    print_rows([(template.name, template.comment) for template in found])

@@ -1,4 +1,4 @@
-"""Output of the commands: pages in files, and text that is highlighted on a terminal, plain into a pipe or a file.
+"""Output of the commands: pages in files, and text.
 
 Printed text is never interpreted as markup, and all that is printed goes through `errors.shown`.
 """
@@ -9,10 +9,7 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,21 +20,7 @@ if TYPE_CHECKING:
     from forgather_mem.telemetry.report import RunReport
 
 
-@dataclass(frozen=True, slots=True)
-class TableLimits:
-    """What a terminal is given of a table.
-
-    Attributes:
-        least_text_width: Of a column that is wrapped; a narrower one is left to the terminal.
-        most_width: Of a column; one long cell would make every line as long.
-    """
-
-    least_text_width: int = 24
-    most_width: int = 120
-
-
-_TABLE = TableLimits()
-_STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m"}
+_MOST_WIDTH = 120  # of a column: one long cell would make every line as long
 
 
 def write_page(runs: Sequence[dict[str, object]], file: Path) -> None:
@@ -79,29 +62,12 @@ def print_report(report: RunReport, width: int) -> None:
     print(report_text(report, width, is_terminal() and not os.environ.get("NO_COLOR"), every_suspect=True))
 
 
-def print_rows(rows: Sequence[tuple[str, ...]], styles: Sequence[str] = (), *, wrap: bool = False) -> None:
-    """Print rows in columns; on a terminal each in its style. The last column is not padded.
-
-    Args:
-        rows: Their cells.
-        styles: Of the columns.
-        wrap: On a terminal, the last column is text that stays within its width.
-    """
-    if not rows:
-        return
+def print_rows(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print rows in columns; the last one is not padded."""
     rows = [tuple(map(escape_controls, row)) for row in rows]
-    *widths, _ = (min(max(map(len, column)), _TABLE.most_width) for column in zip(*rows, strict=True))
-    indent = sum(widths) + 2 * len(widths)
-    room = terminal_width() - indent if wrap and is_terminal() else 0
-    colours = [_STYLES.get(style, "") for style in styles] if is_terminal() and not os.environ.get("NO_COLOR") else []
+    widths = [min(max(map(len, column)), _MOST_WIDTH) for column in zip(*rows, strict=True)]
     for *first, last in rows:
-        if room >= _TABLE.least_text_width:
-            last = ("\n" + " " * indent).join(textwrap.wrap(last, room))
-        cells = [*map(str.ljust, first, widths), last]
-        if colours:  # a terminal is no log that a runner reads
-            print("  ".join(f"{colour}{cell}\x1b[0m" for colour, cell in zip_longest(colours, cells, fillvalue="")))
-        else:
-            print_text("  ".join(cells).rstrip())
+        print_text("  ".join([*map(str.ljust, first, widths), last]).rstrip())
 
 
 def first_names(names: Sequence[str], limit: int = 8) -> str:

@@ -34,4 +34,4 @@ def pp(template: str, settings: list[str], searchpath: list[Path], debug: bool) 
         first, *more = rendered.put_back(line).split("\n")  # a value from outside may have several lines
         rows.append((f"{place.template}:{place.line}", f"| {first}"))
         rows += [("", f"| {text}") for text in more]
-    print_rows(rows, ("dim",))
+    print_rows(rows)

@@ -24,4 +24,4 @@ def targets(template: str, settings: list[str], searchpath: list[Path]) -> None:
         value, place = graph.target(target), graph.place_of(target)
         text = in_a_line(value) if items_of(value) is None else built_of(value)
         rows.append((shortened_text(target), text, f"{place.template}:{place.line}"))
-    print_rows(rows, ("bold", "", "dim"))
+    print_rows(rows)

@@ -20,6 +20,6 @@ def trefs(template: str, settings: list[str], searchpath: list[Path]) -> None:
     """
     environment, name = environment_of(template, searchpath)
     found, error = environment.references(name, **parse_settings(settings))
-    print_rows([("    " * level + name, file) for level, name, file in found], ("bold", "dim"))
+    print_rows([("    " * level + name, file) for level, name, file in found])
     if error is not None:  # reports what is missing
         raise error

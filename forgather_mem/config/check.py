@@ -14,10 +14,20 @@ from typing import Literal
 
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE
 from forgather_mem.config.environment import Config, ConfigEnvironment
-from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, Value, VarNode, built_of, items_of
+from forgather_mem.config.graph.nodes import (
+    SHOWN,
+    CallNode,
+    DictNode,
+    Paths,
+    Value,
+    VarNode,
+    built_of,
+    in_a_line,
+    items_of,
+)
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
-from forgather_mem.errors import TemplateError, did_you_mean
+from forgather_mem.errors import TemplateError, did_you_mean, nearest
 
 Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "unbuilt", "redeclared"]
 
@@ -165,7 +175,14 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
         for name in lists[:1] if target not in config.lost() else ():
             message = f"there is no target {target!r}, which load_callbacks() builds"
             hint = f"rename {name!r}, or write load_callbacks(..., target={name!r})"
-            yield Problem(kind="unbuilt", error=graph.place_of(name).error(message, hint=hint))
+            kind: Kind = "template" if nearest(name, [target], 0.8) else "unbuilt"
+            yield Problem(kind=kind, error=graph.place_of(name).error(message, hint=hint))
+        if graph.root is None:
+            hint = "begin each block with == super(), which prints the parent's" if config.rendered.parent else None
+            error = TemplateError(
+                "the template is empty, so it has no targets", template=config.rendered.name, hint=hint
+            )
+            yield Problem(kind="template", error=error)
         return
     value, place = graph.target(target), graph.place_of(target)
     items, made = items_of(value), built_of(value)
@@ -174,9 +191,10 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
         yield Problem(kind="template", error=_no_list(config, target, made))
     keys = [key for key, item in value.entries.items() if item is not None] if isinstance(value, DictNode) else []
     for item, key in itertools.zip_longest(items or (), keys if items else ()):
-        if not isinstance(item, CallNode | VarNode):
-            message = f"what is in {target!r} is a callback; this is none: {built_of(item)}"
-            hint = "write !singleton:module:name; an argument of the callback above is indented, and null removes one"
+        if not isinstance(item, CallNode | VarNode) or (isinstance(item, CallNode) and item.kind == "partial"):
+            message = f"what is in {target!r} is a callback; this is none: {in_a_line(item)}"
+            hint = "write !singleton:module:name; an argument of the callback above is indented"
+            hint += ", and null removes one" * isinstance(value, DictNode)
             where = graph.place(value.marks[key]) if isinstance(value, DictNode) else place
             yield Problem(kind="template", error=where.error(message, hint=hint))
 
@@ -240,5 +258,8 @@ def _redeclared(config: Config) -> Iterator[Problem]:
             if str(first) == str(place):
                 message = f"{str(again.what)!r} is printed twice: is there a second == super()?"
             yield Problem(kind="redeclared", error=place.error(message, path=path))
+        elif again.what == CALLBACKS:
+            message = f"{CALLBACKS!r} is given anew; what stands in it above, from {first} on, is lost"
+            yield Problem(kind="redeclared", error=place.error(message))
     for mark, message in config.graph.vain:
         yield Problem(kind="redeclared", error=config.graph.place(mark).error(message))

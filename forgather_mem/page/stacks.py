@@ -151,7 +151,9 @@ def _of_host(report: RunReport, readings: Readings, resident: Column, has_device
     children = readings.held("host/other_children_pss_bytes")
     if children is not None:
         parts.append(("children", _LABELS["children"], children))
-    whose = "container's limit" if report.host.limit_kind == "cgroup" else "machine's memory"
+    whose = {"cgroup": "container's limit", "host": "machine's memory"}.get(
+        report.host.limit_kind, "limit of the process"
+    )
     limit = (report.host.limit_bytes, whose) if report.host.limit_bytes else None
     made = Stack("host", parts, limit, phases=passing.phases)
     if not has_device and report.planned is not None and report.planned.planned_bytes:

@@ -119,7 +119,6 @@ def _tables(report: RunReport) -> Iterator[Table]:
         (row.name, format_bytes(row.planned_bytes), format_bytes(row.measured_bytes))
         for row in (planned.parts if planned else ())
     ]  # fmt: skip
-    yield "Read more rarely, to stay within budget", ("what",), [(row.text,) for row in report.overhead.backed_off]
     yield "Switched off", ("what",), [(sentence,) for sentence in report.switched_off]
     facts = [] if _is_plan(report) else _facts(report)
     yield "The run", ("", ""), [(name, text) for name, text in facts if text]

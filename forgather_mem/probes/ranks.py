@@ -41,7 +41,7 @@ class _Ranks:
         key = run.store_key("ranks")
         self._keys = [f"{key}/{rank}" for rank in range(run.world_size)]
         self._host = float(zlib.crc32(socket.gethostname().encode()))
-        self._limit_bytes = limit_facts().limit_bytes
+        self._limit_bytes = limit_facts(shared=True).limit_bytes
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         mine = [sample.values.get(name, moment.run.latest(name)) for name in _NUMBERS]

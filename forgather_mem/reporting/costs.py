@@ -23,8 +23,7 @@ class CostThresholds:
         kept_frac: Of what they freed: so much must stay free.
         least_objects, least_bytes: A call that gives less of both is not worth its time.
         told_frac: Of the run's time: from so much on they are mentioned.
-        paused_frac: The same for the other pauses of Python's collector.
-        dear_frac: The same for calls by other code.
+        dear_frac: The same for calls by other code, and for the other pauses of Python's collector.
         most_calls: So many of those are told.
         as_planned_frac: Of the planned peak: a part that differs by less is as predicted.
     """
@@ -35,7 +34,6 @@ class CostThresholds:
     least_objects: int = 1000
     least_bytes: int = MIB
     told_frac: float = 0.002
-    paused_frac: float = 0.001
     dear_frac: float = 0.01
     most_calls: int = 2
     as_planned_frac: float = 0.01
@@ -62,7 +60,7 @@ def cleanup_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str
     pause_s = report.gc.pause_total_s
     told_s = sum(row.seconds for row in dear if row.what == "gc.collect")
     told_s += sum(row.time_s for row in report.ledger if row.what == "collect")
-    if pause_s - told_s > _COSTS.paused_frac * wall_s:
+    if pause_s - told_s > _COSTS.dear_frac * wall_s:
         yield _collector(report.gc, wall_s)
     yield from (_given_back(row, wall_s) for row in report.ledger)
 
@@ -95,6 +93,8 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
     ]
     for part in others:
         text += f"; {part.name} {format_bytes(part.planned_bytes)}, was {format_bytes(part.measured_bytes)}"
+    if not plan.parts and report.steps:
+        text += f"; its parts were not counted in {report.steps:,} step{'s' * (report.steps != 1)}"
     if plan.parts and not others:
         text += "; " + ", ".join(part.name for part in plan.parts) + " as predicted"
     yield text

@@ -20,6 +20,7 @@ from forgather_mem.formats.ring import Ring
 from forgather_mem.formats.ring_writer import ERROR
 from forgather_mem.reporting.build import build_report
 from forgather_mem.reporting.peaks import devices_by_shares
+from forgather_mem.reporting.table import WHOSE
 from forgather_mem.system.cgroups import kills_since
 from forgather_mem.system.process_start import is_process_running
 from forgather_mem.telemetry.bounds import MOST
@@ -222,7 +223,9 @@ class LogReplay:
             oom_kill_after=None if counter is None or kills is None else counter.count + kills,
             step=self._summary.last_step + (phase in STEP_PHASES),  # the one that was being made
             phase=phase,
-            used_bytes=int(used_frac * limit) if used_frac is not None and is_own else None,
+            used_bytes=int(used_frac * limit)
+            if used_frac is not None and is_own and self.process.limit_kind in WHOSE
+            else None,
             process_bytes=_whole(latest.get("host/rss_bytes")),
             workers_bytes=_whole(latest.get("workers/pss_bytes", children)),
             others_bytes=_whole(others),

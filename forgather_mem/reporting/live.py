@@ -17,9 +17,8 @@ from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.telemetry.report_schema import from_dict
 from forgather_mem.units import GIB, format_bytes, format_duration
 
-BLOCKS = "".join(map(chr, range(0x2581, 0x2589)))
-"""From the lowest to the highest, for a curve; a terminal without them takes `ASCII_BLOCKS`."""
-ASCII_BLOCKS = "_.-=+*%#"
+BLOCKS = "_.-=+*%#"
+"""From the lowest to the highest, for a curve on any terminal."""
 _MAX_RANKS, _MAX_FINDINGS, _LABEL = 8, 3, 10
 _HELD_BY = "held by "
 # Of each place: label, what it has now, its peak, what is left
@@ -41,20 +40,19 @@ def running(folder: Path) -> dict[int, Ring]:
     return found
 
 
-def live_text(rings: Mapping[int, Ring], now_s: float, width: int = 80, blocks: str = BLOCKS) -> str:
+def live_text(rings: Mapping[int, Ring], now_s: float, width: int = 80) -> str:
     """The run now: step and phase, memory with its curve over the last 512 records, and what was found last.
 
     Args:
         rings: Of its ranks, one at least.
         now_s: Seconds since 1970.
         width: Number of columns.
-        blocks: The characters of a curve, the lowest first.
     """
     ring = rings[min(rings)]
     state, script = ring.state, os.path.basename(str(ring.header.get("script") or "")) or "training"
     ago = format_duration(max(0.0, now_s - state.time_s))
     head = f"== forgather-mem live == {script} == {format_time(state.step, state.phase)}, {ago} ago "
-    lines = [head.ljust(width, "="), *_memory(ring, width, blocks)]
+    lines = [head.ljust(width, "="), *_memory(ring, width)]
     times = [sample.values["step/time_s"] for sample in ring.samples if "step/time_s" in sample.values]
     if times:
         lines.append(f"{'speed':<{_LABEL}}{format_duration(sorted(times)[len(times) // 2])} a step")
@@ -65,7 +63,7 @@ def live_text(rings: Mapping[int, Ring], now_s: float, width: int = 80, blocks: 
     return shown("\n".join(escape_controls(line)[:width] for line in lines))
 
 
-def _memory(ring: Ring, width: int, blocks: str) -> Iterator[str]:
+def _memory(ring: Ring, width: int) -> Iterator[str]:
     """A line for each place of which there are readings: now, the peak, what is left, and the curve."""
     for label, used, peak, left in _PLACES:
         sizes = [sample.values[used] for sample in ring.samples if used in sample.values]
@@ -78,7 +76,7 @@ def _memory(ring: Ring, width: int, blocks: str) -> Iterator[str]:
         rooms = [sample.values[left] for sample in ring.samples if left in sample.values]
         if rooms:
             text += f", {format_bytes(rooms[-1])} left"
-        yield f"{text:<50}  {_curve(sizes, max(10, width - 52), blocks)}".rstrip()
+        yield f"{text:<50}  {_curve(sizes, max(10, width - 52))}".rstrip()
 
 
 def _in_one_line(text: str) -> str:
@@ -100,14 +98,14 @@ def _rank_line(rank: int, ring: Ring) -> str:
     return f"{f'rank {rank}':<{_LABEL}}{', '.join([format_time(ring.state.step, ring.state.phase), *sizes])}"
 
 
-def _curve(sizes: Sequence[float], width: int, blocks: str) -> str:
+def _curve(sizes: Sequence[float], width: int) -> str:
     """The highest of each stretch, from the lowest to the highest of all; flat where they differ by under 1 %."""
     num = min(width, len(sizes))
     tops = [max(sizes[len(sizes) * at // num : len(sizes) * (at + 1) // num]) for at in range(num)]
     low, high = min(tops), max(tops)
     if high - low < 0.01 * high:
-        return blocks[0] * num
-    return "".join(blocks[min(len(blocks) - 1, int((top - low) / (high - low) * len(blocks)))] for top in tops)
+        return BLOCKS[0] * num
+    return "".join(BLOCKS[min(len(BLOCKS) - 1, int((top - low) / (high - low) * len(BLOCKS)))] for top in tops)
 
 
 def _is_alive(ring: Ring) -> bool:

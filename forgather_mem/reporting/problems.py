@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal as signals
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from forgather_mem.reporting.table import format_gib, format_place, format_time
+from forgather_mem.reporting.table import WHOSE, format_gib, format_place, format_time
 from forgather_mem.telemetry.report import (
     HostMemory,
     KilledReport,
@@ -136,11 +137,12 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
 
 def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[str]:
     """Who ended the run, its position, what was in memory, and what had grown."""
+    if was_interrupted(killed):
+        return [_interrupted(killed)]
     text = _killer(killed, report.host)
     if report.first_failure is None and (killed.step or killed.phase != "other"):
         at = format_time(killed.step, killed.phase)
-        is_interrupt = killed.signal == signals.SIGINT
-        text = f"{text[:-1]} at {at}." if is_interrupt else f"{text} Last sign of life: {at}{_silence(killed)}."
+        text = f"{text} Last sign of life: {at}{_silence(killed)}."
     lines = textwrap.wrap(text, width, subsequent_indent="  ")
     process, workers = killed.process_bytes, killed.workers_bytes
     if process is not None:
@@ -157,7 +159,7 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
         lines += _indented(sizes + ".", width)
     lines += _indented(f"Why now: {killed.why_now}", width, hanging=9) if killed.why_now else []
     lines += _in_use_lines(killed.in_use, width)
-    lines += _indented(_growth(killed), width)
+    lines += _indented(_growth(killed, was_killed_for_memory(killed, report.host)), width)
     leak = report.leak
     if leak.verdict == "leak" and leak.suspects:
         is_cause = was_out_of_memory(killed) or killed.signal in (None, signals.SIGKILL)  # another signal was sent
@@ -196,12 +198,29 @@ def was_out_of_memory(killed: KilledReport) -> bool:
     return before is not None and after is not None and after > before
 
 
+def was_interrupted(killed: KilledReport) -> bool:
+    """Whether somebody has pressed Ctrl-C."""
+    return killed.signal == signals.SIGINT and not was_out_of_memory(killed)
+
+
+def _interrupted(killed: KilledReport) -> str:
+    """When that was: of a training that closed itself, how many steps were over."""
+    at = f" at {format_time(killed.step, killed.phase)}" if killed.phase != "other" else ""
+    steps = f" after {killed.step:,} whole step{'s' * (killed.step != 1)}" if killed.step and not at else ""
+    return f"INTERRUPTED (Ctrl-C){at or steps}."
+
+
 def was_killed_for_memory(killed: KilledReport, host: HostMemory) -> bool:
     """Whether the kernel has, or most likely has, ended it for memory."""
     before, after, used_bytes = killed.oom_kill_before, killed.oom_kill_after, killed.used_bytes
     if None not in (before, after):
         return was_out_of_memory(killed)
-    is_full = used_bytes and host.limit_bytes and used_bytes >= _LIMITS.full_frac * host.limit_bytes
+    is_full = (
+        used_bytes
+        and host.limit_bytes
+        and host.limit_kind in WHOSE
+        and used_bytes >= _LIMITS.full_frac * host.limit_bytes
+    )
     return bool(killed.signal == signals.SIGKILL and is_full)
 
 
@@ -219,19 +238,17 @@ def signal_name(number: int) -> str:
 
 def _killer(killed: KilledReport, host: HostMemory) -> str:
     before, after, number = killed.oom_kill_before, killed.oom_kill_after, killed.signal
-    limit = f"{host.limit_bytes / GIB:,.1f} GiB"
-    whose = (
-        f"the container's memory limit, {limit}," if host.limit_kind == "cgroup" else f"the machine's memory, {limit},"
-    )
+    limit = f", {format_gib(host.limit_bytes)}," if host.limit_kind in WHOSE else ""  # no other one kills
+    whose = ("the container's memory limit" if host.limit_kind == "cgroup" else "the machine's memory") + limit
     if was_out_of_memory(killed):
         if number is None:  # its end was not observed
-            return f"MOST LIKELY KILLED BY THE KERNEL for memory (oom_kill {before} -> {after}); the limit is {limit}."
+            return f"MOST LIKELY KILLED BY THE KERNEL for memory (oom_kill {before} -> {after}): {whose} was reached."
         return f"KILLED BY THE KERNEL: {whose} was reached (oom_kill {before} -> {after})."
     if number is None:
         return "ENDED UNEXPECTEDLY: killed, crashed, or the machine went down."
     name = signal_name(number)
     if number != signals.SIGKILL:
-        return "INTERRUPTED (Ctrl-C)." if number == signals.SIGINT else f"ENDED BY {name}."
+        return f"ENDED BY {name}."
     if before is not None and after is not None:
         return f"KILLED BY {name}, but not for memory: the kernel counted no out-of-memory kill (oom_kill {after})."
     if was_killed_for_memory(killed, host):
@@ -239,14 +256,15 @@ def _killer(killed: KilledReport, host: HostMemory) -> str:
     return f"KILLED BY {name}; the sender is not known."
 
 
-def _growth(killed: KilledReport) -> str:
+def _growth(killed: KilledReport, for_memory: bool) -> str:
     slopes = [("workers", killed.workers_bytes_per_step), ("this process", killed.process_bytes_per_step)]
     grown = [f"{who} {format_bytes(slope)} a step" for who, slope in slopes if slope is not None and slope > 0]
     flat = [who for who, slope in slopes if slope is not None and slope <= 0]
     if grown:
         since = f" since step {killed.since_step:,}" if killed.since_step is not None else ""
         return f"Growth: {', '.join(grown)}{since}{f'; {flat[0]} flat' if flat else ''}."
-    return f"No growth from step to step ({' and '.join(flat)} flat): all the memory was taken at once." if flat else ""
+    so = ": all the memory was taken at once" if for_memory else ""
+    return f"No growth from step to step ({' and '.join(flat)} flat){so}." if flat else ""
 
 
 def _cause_lines(leak: LeakReport, width: int, label: str) -> Iterator[str]:
@@ -275,7 +293,7 @@ def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
         held.append(format_bytes(suspect.bytes))
     each = suspect.bytes_per_step / suspect.count_per_step if suspect.count_per_step else 0.0
     piece = suspect.each
-    size = f", {format_bytes(each)}" if each and piece else ""
+    size = re.sub(r"(?<=\d{3})\.\d", "", f", {format_bytes(each)}") if each and piece else ""  # it is a quotient
     rows = (
         ("held by", f"{suspect.holder:<25} {', '.join(held)}"),
         ("made at", f"{suspect.allocated_at}{library}" if suspect.allocated_at else ""),

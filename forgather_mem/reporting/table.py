@@ -13,7 +13,8 @@ Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header, row
 MAX_DEVICES = 8  # of a process; the JSON has all
 RISE = "rise in a step"
 """Of resident memory, above what is held after the step."""
-_WHOSE = {"cgroup": "container", "host": "machine"}
+WHOSE = {"cgroup": "container", "host": "machine"}
+"""Whom a limit is of that processes share; any other is of one process, and has its own name."""
 
 
 class MemoryRow(NamedTuple):
@@ -90,7 +91,7 @@ def places(report: RunReport) -> Iterator[MemoryRow]:
         yield MemoryRow(f"{label} reserved", start, end, peak, "", 0, "")
     host = report.host
     if host.rss_peak_bytes:
-        whose = _WHOSE.get(host.limit_kind, "") if host.limit_bytes else ""
+        whose = WHOSE.get(host.limit_kind, host.limit_kind) if host.limit_bytes else ""
         at = times.get("host", "")
         sizes = host.rss_start_bytes, host.rss_end_bytes, host.rss_peak_bytes
         yield MemoryRow("host", *sizes, at, host.limit_bytes, whose)

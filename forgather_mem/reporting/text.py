@@ -28,6 +28,7 @@ from forgather_mem.reporting.problems import (
     no_leak_sentence,
     oom_lines,
     signal_name,
+    was_interrupted,
     was_out_of_memory,
 )  # fmt: skip
 from forgather_mem.reporting.table import peaks_sentence, places, startup_sentences, table_lines
@@ -114,6 +115,8 @@ def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list
         return _with_end(report, [*oom_lines(report, report.oom, width), *_foretold(report, width)], most)
     first = report.first_failure
     before = first_failure_lines(report, first, width) if first is not None else []
+    if report.killed is not None and was_interrupted(report.killed):
+        return _long(report, width, most, every_suspect, before or killed_lines(report, report.killed, width))
     if report.killed is not None:
         lines = [*before, *killed_lines(report, report.killed, width), *_section("RANKS", _ranks(report), width)]
         if was_out_of_memory(report.killed):
@@ -180,9 +183,7 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool, before:
     for lines_a_text in (4, 2, 1):  # shorten if there is too much to report
         lines = [*before, *(leak_lines(report, width, every_suspect=every_suspect) if leaks else ())]
         lines += [*(_error(report, width) if not before else ()), *_foretold(report, width)]
-        if trained and run.end not in ("finished", None):
-            lines.append("The run did not finish; these are its numbers so far.")
-        elif not trained:
+        if not trained:
             lines.append("No training step was seen; these numbers are for the whole process.")
         if not leaks:
             lines += textwrap.wrap(f"{peaks_sentence(report)} {no_leak_sentence(report)}".strip(), width)

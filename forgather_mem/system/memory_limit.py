@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from forgather_mem.errors import missing, ours
 from forgather_mem.system.cgroups import memory_groups
-from forgather_mem.system.own_limits import Bound
+from forgather_mem.system.own_limits import Bound, own_limits
 from forgather_mem.system.procfs import kib_fields, read_once
 
 
@@ -125,16 +125,23 @@ def near_a_kill() -> Bound | None:
 
 
 class LimitFacts(NamedTuple):
-    """The limit that applies, in bytes, and its source, as they stand in the files of a run."""
+    """The limit that applies, in bytes, and its source: "cgroup", "host", or a process's own, as "RLIMIT_DATA"."""
 
     limit_bytes: int = 0
     limit_kind: str = "host"
 
 
-def limit_facts() -> LimitFacts:
-    """The limit that applies now; 0 without /proc."""
+def limit_facts(*, shared: bool = False) -> LimitFacts:
+    """The smallest limit, or one of this process alone if that leaves less now; 0 without /proc.
+
+    Args:
+        shared: Only what other processes count against, too.
+    """
     with missing(OSError, KeyError):
         limit = MemoryLimit()
+        own = min(() if shared else own_limits(), key=lambda bound: bound.free_bytes, default=None)
+        if own is not None and own.free_bytes < limit.bounds()[0].free_bytes:
+            return LimitFacts(own.limit_bytes, own.name.partition("(")[2].rstrip(")"))
         return LimitFacts(limit.limit_bytes, limit.kind)
     return LimitFacts()
 

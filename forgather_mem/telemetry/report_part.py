@@ -29,7 +29,7 @@ class RunHeader(ReportPart):
         host: The machine's name.
         process: The start of the process, see `system.process_start`.
         started_s: When the training began.
-        limit_bytes, limit_kind: The smallest limit of host memory.
+        limit_bytes, limit_kind: The limit of host memory that applied when it began.
         step: Optimizer steps done when it began.
         started_with: Sizes before the first step, by sample names.
         kills: The kernel's counter of out-of-memory kills then, see `system.cgroups.kill_counter`.

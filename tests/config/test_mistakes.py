@@ -57,7 +57,10 @@ def test_an_empty_list_with_a_key_for_nothing_is_no_mistake(capsys):
     assert capsys.readouterr().out == "t.yaml: no problems found: trainer_callbacks = nothing\n"
 
 
-def test_a_block_that_is_emptied_on_purpose_is_no_mistake(capsys):
-    Path("t.yaml").write_text(CHILD)
+def test_what_has_no_effect_is_told(capsys):
+    Path("t.yaml").write_text('-- extends "callbacks/memory.yaml"\n-- set every_step = 5\n')
+    assert dispatch(["check", "t.yaml"]) == 1
+    assert capsys.readouterr().out.startswith("t.yaml:2:1: no template uses the variable 'every_step'\n")
+    Path("t.yaml").write_text(f"{CHILD}    == super()\n    gc: null\ntrainer_callbacks: !list []\n")
     assert dispatch(["check", "t.yaml"]) == 0
-    assert "lost" not in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("t.yaml:6:1: 'trainer_callbacks' is given anew; what stands in it above")

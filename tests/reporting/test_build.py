@@ -44,7 +44,6 @@ def test_a_run_without_any_reading_claims_nothing() -> None:
 def test_nothing_is_said_about_leaks_before_somebody_has_looked(end: str) -> None:
     text = text_of(built(cpu_run(end))).lower()
     assert "leak" not in text
-    assert ("did not finish" in text) == (end != "finished")
 
 
 def test_a_report_of_a_run_that_goes_on_does_not_say_how_it_ended() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from forgather_mem.diagnose.leaks import watch
 from forgather_mem.formats.ring_writer import RingWriter, ring_name
-from forgather_mem.reporting.live import ASCII_BLOCKS, live_text, running
+from forgather_mem.reporting.live import live_text, running
 from forgather_mem.system.process_start import process_start
 from forgather_mem.telemetry.report import LeakReport, LeakSuspect
 from forgather_mem.units import GIB, KIB, MIB
@@ -36,7 +36,7 @@ def test_step_phase_memory_with_its_curve_and_what_was_found(tmp_path: Path) -> 
     ring.note("leak", 12, "host memory grows\nsecond line")
     ring.note("alert", 14, "a title \x1b[2J")
     (state,) = [ring.state for ring in running(tmp_path).values()]
-    text = live_text(running(tmp_path), state.time_s + 2.0, 80, ASCII_BLOCKS)
+    text = live_text(running(tmp_path), state.time_s + 2.0, 80)
     assert text.splitlines() == [
         "== forgather-mem live == train.py == step 20, backward, 2.0 s ago ==============",
         "host      3.0 GiB, peak 3.0 GiB, 9.0 GiB left       ___..---==++***%%###",
@@ -52,7 +52,7 @@ def test_a_leak_is_told_with_its_holder_and_the_line(tmp_path: Path) -> None:
     leak = LeakReport(verdict="leak", bytes_per_step=495.7 * KIB, suspects=(HOLDER, replace(HOLDER, held_by="another")))
     ring.note("leak", 12, watch._sentence(leak))
     ring.note("leak", 15, watch._sentence(replace(leak, suspects=())))
-    lines = live_text(running(tmp_path), 0.0, 80, ASCII_BLOCKS).splitlines()
+    lines = live_text(running(tmp_path), 0.0, 80).splitlines()
     assert lines[-2:] == [
         "step 12    leak: 495.7 KiB a step in Trainer.kept_logits, train.py:41",
         "step 15    leak: 495.7 KiB a step",
@@ -62,7 +62,7 @@ def test_a_leak_is_told_with_its_holder_and_the_line(tmp_path: Path) -> None:
 
 def test_a_curve_that_hardly_changes_is_flat_and_other_ranks_have_a_line_each(tmp_path: Path) -> None:
     rings = [here(tmp_path, rank, growing=False) for rank in (0, 1)]
-    lines = live_text(running(tmp_path), 0.0, 80, ASCII_BLOCKS).splitlines()
+    lines = live_text(running(tmp_path), 0.0, 80).splitlines()
     assert lines[1].endswith("  " + "_" * 20)
     assert lines[3:] == ["rank 0    step 20, backward, host 1.00 GiB", "rank 1    step 20, backward, host 1.00 GiB"]
     for ring in rings:

@@ -14,6 +14,7 @@ from tests.reporting.report_fixtures import all_well, gib, killed, killed_by, le
         ({"oom_kill_after": None}, "KILLED BY SIGKILL, most likely by the kernel: the container's memory limit"),
         ({"oom_kill_after": None, "used_bytes": gib(20)}, "KILLED BY SIGKILL; the sender is not known."),
         ({"signal": 11, "oom_kill_after": 0}, "ENDED BY SIGSEGV."),
+        ({"signal": 2, "oom_kill_after": 0, "phase": "other"}, "INTERRUPTED (Ctrl-C) after 7,310 whole steps. LEAK"),
         ({"signal": None, "oom_kill_after": 0}, "ENDED UNEXPECTEDLY: killed, crashed"),
         ({"signal": None}, "MOST LIKELY KILLED BY THE KERNEL for memory (oom_kill 0 -> 1)"),
     ],
@@ -125,10 +126,11 @@ def test_what_was_said_while_it_ran_is_taken_back_by_name(verdict: str) -> None:
     assert f"Taken back: {said}." in " ".join(text_of(report).split())
 
 
-def test_the_machines_memory_is_not_called_a_containers_limit() -> None:
+@pytest.mark.parametrize(("kind", "limit"), [("host", ", 64.0 GiB,"), ("RLIMIT_DATA", "")])
+def test_the_machines_memory_is_not_called_a_containers_limit(kind: str, limit: str) -> None:
     report = killed()
-    report["host"]["limit_kind"] = "host"
-    assert "the machine's memory, 64.0 GiB, was reached" in text_of(report)
+    report["host"]["limit_kind"] = kind
+    assert f"the machine's memory{limit} was reached" in text_of(report)
 
 
 def test_what_nobody_has_planned_does_not_stand_under_what_would_have_fit() -> None:

@@ -10,6 +10,7 @@ from tests.programs import printed_by
 CHILD = """
 import resource, sys
 from pathlib import Path
+from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.system.own_limits import Reserve, own_limits, spare_bytes
 from forgather_mem.system.procfs import kib_fields
 number = getattr(resource, sys.argv[1])
@@ -22,6 +23,7 @@ print(limit.name, round(spare_bytes() / 2**18), round(reserve.size_bytes / 2**18
 reserve.release()
 assert reserve.size_bytes == 0
 reserve.take(float(6 << 20))
+assert limit_facts() == (limit.limit_bytes, sys.argv[1]) != limit_facts(shared=True)
 print(reserve.size_bytes >> 20)
 """
 

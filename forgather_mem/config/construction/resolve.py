@@ -5,13 +5,25 @@ Nothing is built here. Exceptions of an imported module pass through; `construct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 
 from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.construction.signature_check import Misfit, Parameters, misfit, parameters_of
-from forgather_mem.config.graph.nodes import NO_DEFAULT, TEXT, CallNode, Graph, Node, Paths, Value, VarNode, walk_nodes
+from forgather_mem.config.graph.nodes import (
+    NO_DEFAULT,
+    TEXT,
+    CallNode,
+    DictNode,
+    Graph,
+    Node,
+    Paths,
+    Value,
+    VarNode,
+    walk_nodes,
+)
 from forgather_mem.config.graph.scalars import is_text
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
@@ -48,6 +60,8 @@ OWN_VARIABLE = "pp_config"
 """A variable that every construction has: the text of the template, for loggers that record it."""
 
 _NOWHERE = SourceLocation("", 1)
+_OF_ARGUMENT = re.compile(r"\w+: \w+\((\w+)=")  # as the constructors of this library say it
+_ASSIGNED = re.compile(r"(\w{1,100})\s*=\s*(\S.{0,200})")
 MAX_NAMES = 1_000
 """Names of one template that are looked at; with more it is no honest one."""
 
@@ -230,9 +244,11 @@ class Resolver:
                 return self.misfit_error(node, callee, found)
         taken = callee.parameters.positional if callee.parameters else ()
         names = [*taken[: len(args)], *(f"args[{i}]" for i in range(len(taken), len(args))), *kwargs]
+        named = _OF_ARGUMENT.match(shown)
         with_these = f"its arguments were {', '.join(names[:20])}" if names else "it was given no arguments"
-        message = f"{node.constructor} raised {shown}; {with_these}"
-        return self.error(node, message, hint=self.missing_colon(node, callee))
+        message = f"{node.constructor} raised {shown}{'' if named else '; ' + with_these}"
+        hint = self.missing_colon(node, callee) or _meant(node, callee.parameters.named if callee.parameters else ())
+        return self.error(node, message, named[1] if named else None, hint)
 
     def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
         """The error about a node, or about one key in it; the caller raises it."""
@@ -277,6 +293,15 @@ class Resolver:
         hint = did_you_mean(first.variable, self.variables)
         given = f"give context_vars={{{', '.join(f'{name!r}: ...' for name in names[:10])}}}"
         return self.error(first, message, hint=f"{hint} Or {given}" if hint else given)
+
+
+def _meant(node: CallNode, known: Container[str]) -> str | None:
+    """How the one thing that a call is given would be its arguments by name, if it looks like them."""
+    (given,) = node.args if len(node.args) == 1 else (None,)
+    if isinstance(given, DictNode) and given.entries and all(key in known for key in given.entries):
+        return f"an argument has no '- ' before it: {next(iter(given.entries))}: ..."
+    text = _ASSIGNED.fullmatch(given) if isinstance(given, str) else None
+    return f"did you mean '{text[1]}: {text[2]}'?" if text and text[1] in known else None
 
 
 def is_file(node: CallNode) -> bool:

@@ -41,15 +41,15 @@ class Outline:
         blocks: Line of each block.
         outer_blocks: Blocks outside any other block.
         used_blocks: Blocks that it prints itself with `self.name()`.
-        names: Variables that it sets.
-        mentioned: Names in its expressions: of variables, of attributes, and texts, which may be keys.
+        names: Variables that it sets, with the line of `-- set`, or 0.
+        mentioned: Names in its expressions: of variables that it reads, of attributes, and texts, which may be keys.
         outside: The first line that would be printed if the template extended no other; None if there is none.
     """
 
     blocks: dict[str, int] = field(default_factory=dict)
     outer_blocks: list[str] = field(default_factory=list)
     used_blocks: set[str] = field(default_factory=set)
-    names: set[str] = field(default_factory=set)
+    names: dict[str, int] = field(default_factory=dict)
     mentioned: set[str] = field(default_factory=set)
     outside: int | None = None
 
@@ -161,10 +161,16 @@ class Instrument(NodeTransformer):
         return node
 
     def visit_Name(self, node: nodes.Name) -> nodes.Node:
-        self.outline.mentioned.add(node.name)
         if node.ctx == "store":
-            self.outline.names.add(node.name)
+            self.outline.names.setdefault(node.name, 0)
+        else:
+            self.outline.mentioned.add(node.name)
         return node
+
+    def visit_Assign(self, node: nodes.Assign) -> nodes.Node:
+        if isinstance(node.target, nodes.Name):
+            self.outline.names[node.target.name] = node.lineno
+        return self.generic_visit(node)
 
     def visit_Getattr(self, node: nodes.Getattr) -> nodes.Node:
         self.generic_visit(node)

@@ -16,7 +16,7 @@ from jinja2.parser import Parser
 
 from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
-from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Load, Missing
+from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Load, Missing, Outline
 from forgather_mem.config.rendering.sandbox import MissingName
 from forgather_mem.config.rendering.source_map import MAP_LIMITS, SourceMap, Tracer, source_map
 from forgather_mem.config.rendering.taint import Mangled, TaintTokens, untaint
@@ -114,12 +114,14 @@ class Renderer:
             job.moment = moment or job.moment
             try:
                 text, values = self._run(self._compiler, job, source, wrapped)
-                unknown = _unknown_blocks(self._compiler) if job.parents else ()
+                unknown: tuple[TemplateError, ...] = _unknown_blocks(self._compiler) if job.parents else ()
             except TemplateError as error:
                 error.references = _referenced(job.loads)
                 raise
             parent = job.parents.get(source.key)
             outlines = [self._compiler.outline(load.source) for load in job.first.values()]
+            mentioned = frozenset().union(*(outline.mentioned for outline in outlines))
+            unknown += tuple(_unread(source, self._compiler.outline(source), mentioned))
         locate = Tracer(lambda: self._trace(job, source, wrapped, text, values), source.place(1))
         return Rendered(
             name=source.name,
@@ -128,7 +130,7 @@ class Renderer:
             locate=locate,
             unknown_blocks=unknown,
             parent=parent.name if parent is not None else None,
-            mentioned=frozenset().union(*(outline.mentioned for outline in outlines)),
+            mentioned=mentioned,
             num_chars=job.source_chars,
             references=_referenced(job.loads),
         )
@@ -174,6 +176,13 @@ class Renderer:
 
     def _wrapped(self, variables: Mapping[str, object]) -> dict[str, object]:
         return dict(variables) if self._paste_values else wrap(variables, self._marks.mark, self._budgets)
+
+
+def _unread(source: Source, outline: Outline, mentioned: frozenset[str]) -> Iterator[TemplateError]:
+    """The variables that a template sets, that no expression reads, and that have nearly the name of one that is."""
+    for name, line in outline.names.items():
+        if line and name not in mentioned and (near := nearest(name, mentioned, _MISSPELT)):
+            yield source.place(line).error(f"no template uses the variable {name!r}", hint=f"did you mean {near!r}?")
 
 
 def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
@@ -236,7 +245,7 @@ def _tree(load: Load, level: int, users: Mapping[str, Sequence[Load]]) -> Iterat
         yield from _tree(child, level + 1, users)
 
 
-_QUOTED = re.compile(r"(?:got|named|tag|block|unexpected) '([^']+)'")
+_QUOTED = re.compile(r"(?:got|named|tag|block|unexpected(?: char)?) '([^']+)'")
 _CHARACTER = re.compile(r"unexpected char ((\"'\"|'\"')|.+) at \d+")
 _UNCLOSED_TAG = re.compile(r"needs to be closed is '(\w+)'")
 _UNKNOWN_TAG = re.compile(r"unknown tag '(?!end|el)(\w+)'")
@@ -352,7 +361,7 @@ def _near_name(error: MissingName, compiler: Compiler) -> str | None:
         return did_you_mean(error.name, error.known) or f"there is: {', '.join(sorted(error.known)[:12]) or 'nothing'}"
     known = {*compiler.globals, *compiler.variables}
     for load in compiler.job.loads:
-        known |= compiler.outline(load.source).names
+        known |= compiler.outline(load.source).names.keys() | compiler.outline(load.source).mentioned
     near = did_you_mean(error.name, known - {error.name})
     return near or f"give it as a variable: load(..., {error.name}=...) or --set {error.name}=..."
 
@@ -363,6 +372,10 @@ def _near_word(message: str, compiler: Compiler) -> str | None:
     if tag := _UNKNOWN_TAG.search(message):
         known = [name[6:] for name in dir(Parser) if name.startswith("parse_")]
         return did_you_mean(tag[1], known) or "a comment begins with ##"
+    if message == "unexpected '}'":
+        return "an expression ends with }}"
+    if "the parent's block" in message:
+        return "write == super()"
     if "no parent block" in message:
         return 'a template that extends another says so in its first line: -- extends "NAME"'
     if bracket := re.search(r"unexpected '.+', expected '([])}])'", message):

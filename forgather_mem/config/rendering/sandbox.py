@@ -513,5 +513,6 @@ def _print(context: Context, value: object) -> object:
 
 def _named(value: object) -> str:
     name = getattr(value, "name", None) or getattr(value, "__name__", None)
-    kind = "macro" if isinstance(value, Macro) else f"a {type(value).__name__}"
+    kinds = {Macro: "macro", BlockReference: "the parent's block"}
+    kind = kinds.get(type(value), f"a {type(value).__name__}")
     return f"{kind} {name!r}" if isinstance(name, str) else kind

@@ -17,7 +17,7 @@ from forgather_mem.units import MIB, format_bytes
 MOST_PER_STEP = 4 * GROWTH.floor_bytes
 # Each total: the sizes that may explain what it gains, and where that is
 TOTALS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "process": (("native", "mapped", "shared", "pinned"), "of this process in no size that is judged"),
+    "process": (("native", "mapped", "shared", "pinned"), "in this process, in none of the sizes that are judged"),
     "children": ((), "in child processes that are not data workers"),
     "workers": (("workers",), "in the data workers"),
     "/dev/shm": (("shared",), "in /dev/shm, which other processes may use, too"),
@@ -93,15 +93,21 @@ def sentence_of(gains: Sequence[Gain]) -> str:
     """The gains in words.
 
     >>> sentence_of([Gain(name="children", bytes=3 * MIB, steps=100)])
-    "3.0 MiB grew that we can't attribute, in 100 steps: 3.0 MiB in child processes that are not data workers"
+    "3.0 MiB grew that we can't attribute, in 100 steps: in child processes that are not data workers"
+    >>> sentence_of([Gain(name="process", bytes=9 * MIB, steps=40, kept_bytes=9 * MIB)])
+    'no leak is seen, but 9.0 MiB grew in 40 steps: free memory that the C library keeps (fragmentation)'
     """
     parts = []
+    grown, steps = sum(gain.bytes for gain in gains), max(gain.steps for gain in gains)
+    size = format_bytes(grown)
+    if sum(gain.kept_bytes for gain in gains) > 0.9 * grown:
+        free = "free memory that the C library keeps (fragmentation)"
+        return f"no leak is seen, but {size} grew in {steps:,} steps: {free}"
     for gain in sorted(gains, key=lambda gain: -gain.bytes):
-        part = f"{format_bytes(gain.bytes)} {TOTALS[gain.name][1]}"
+        part = f"{format_bytes(gain.bytes)} {TOTALS[gain.name][1]}" if len(gains) > 1 else TOTALS[gain.name][1]
         if gain.kept_bytes > 0.1 * gain.bytes:
             part += f" ({format_bytes(gain.kept_bytes)} of it free, kept by the C library: fragmentation)"
         parts.append(part)
-    size, steps = format_bytes(sum(gain.bytes for gain in gains)), max(gain.steps for gain in gains)
     return f"{size} grew that we can't attribute, in {steps:,} steps: {', '.join(parts)}"
 
 

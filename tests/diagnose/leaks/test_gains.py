@@ -97,8 +97,9 @@ def test_a_size_that_was_not_judged_explains_nothing() -> None:
 def test_free_memory_of_the_allocator_is_named() -> None:
     gain = Gain(name="process", bytes=40 * MIB, steps=100, kept_bytes=35 * MIB)
     assert sentence_of([gain, Gain(name="/dev/shm", bytes=2 * MIB, steps=100)]) == (
-        "42.0 MiB grew that we can't attribute, in 100 steps: 40.0 MiB of this process in no size that is judged (35.0 "
-        "MiB of it free, kept by the C library: fragmentation), 2.0 MiB in /dev/shm, which other processes may use, too"
+        "42.0 MiB grew that we can't attribute, in 100 steps: 40.0 MiB in this process, in none of the sizes that are "
+        "judged (35.0 MiB of it free, kept by the C library: fragmentation), 2.0 MiB in /dev/shm, which other "
+        "processes may use, too"
     )
 
 
@@ -116,4 +117,4 @@ def test_freed_memory_that_fills_the_machine_is_still_told_as_growth() -> None:
     totals["kept"] = [step * 299.0 * KIB for step in range(400)]
     leak = judged(sizes, totals)
     assert leak.undecided == "unexplained"
-    assert "kept by the C library: fragmentation" in str(leak.why)
+    assert "free memory that the C library keeps (fragmentation)" in str(leak.why)
