@@ -124,7 +124,7 @@ class LeakWatch:
                 series.add(step, value)
 
     def _judge(self, moment: Moment) -> None:
-        back = self._live.fallen(self._series)
+        back = self._live.ended(self._series)
         if back is not None:
             _print(moment.run, f"taken back: {back}.")
             self._suspects, self._looks = [], 1  # they were of what has ended

@@ -22,6 +22,8 @@ def test_an_alarm_that_the_verdict_repeats_stands() -> None:
     rising = [number * MIB for number in range(100)]
     assert told(rising, "leak", LEAK) is None
     assert told(rising, "leak", LeakReport(judged=True, why="it grows, but a cache holds 100 at most")) is None
+    objects = Alarm(step=96, names=frozenset({"objects"}), label="host memory", per_step=200.0 * KIB)
+    assert told(rising, "leak", LEAK, objects) is None
 
 
 @pytest.mark.parametrize(
