@@ -300,11 +300,13 @@ def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
     if at_end or in_stairs:  # it may have just begun
         low = rate if has_stairs(later, grown, fewest=3, most=1.5) else 0.0
         return Trend(kind="not enough data", steps=steps, per_step=rate, low=low, high=max(floor, rate))
-    parts = [points[int(len(points) * start) :] for start in GROWTH.starts[2:]]  # a leak would go on in each of them
-    ends = [
-        part for part in parts if len(part) >= 2 * GROWTH.blocks and part[-1][0] - part[0][0] >= GROWTH.fewest_steps
+    begins = [points[0][0] + start * steps for start in GROWTH.starts[2:]]  # a leak would go on in each of these parts
+    parts = [[point for point in points if point[0] >= begin] for begin in begins]
+    highs = [
+        rate_of(edges_of(part, GROWTH.blocks)).high
+        for part in parts
+        if len(part) >= GROWTH.fewest_points and part[-1][0] - part[0][0] >= GROWTH.fewest_steps
     ]
-    highs = [rate_of(edges_of(part, GROWTH.blocks)).high for part in ends]
     return Trend(kind="no leak", steps=steps, high=max(floor, min([rate, *highs])))
 
 

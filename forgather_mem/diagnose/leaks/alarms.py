@@ -157,9 +157,11 @@ class LiveAlarm:
 
 
 def is_held(leak: LeakReport) -> bool:
-    """Whether holders that nothing empties explain the growth; garbage waits only for its collection."""
+    """Whether holders that nothing empties, or lines, explain the growth; garbage waits only for its collection."""
     if leak.verdict != "leak":  # the verdict is another one where the holder is bounded
         return False
     waits = ("cycle",) if gc.isenabled() else ()
-    held = sum(one.bytes_per_step for one in leak.suspects if one.held_by and one.kind not in waits)
+    held = sum(
+        one.bytes_per_step for one in leak.suspects if (one.held_by or one.allocated_at) and one.kind not in waits
+    )
     return LEAK.explains(held, leak.bytes_per_step)

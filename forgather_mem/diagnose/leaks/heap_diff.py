@@ -10,8 +10,16 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
+from forgather_mem.diagnose.leaks.native_lines import NativeLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, usual_bytes
-from forgather_mem.diagnose.leaks.suspects import MAX_SUSPECTS, Suspect, cycle_suspects, made_suspects, suspect_of
+from forgather_mem.diagnose.leaks.suspects import (
+    MAX_SUSPECTS,
+    Suspect,
+    cycle_suspects,
+    made_suspects,
+    native_suspect,
+    suspect_of,
+)
 from forgather_mem.heap.containers import CONTAINERS, newest
 from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import deep_bytes, has_graph, keeps_frames, runs_workers
@@ -50,13 +58,14 @@ class CloserLook:
 
     STEPS = 10  # between the two
 
-    def __init__(self, step: int, far: bool = False, held: bool = False) -> None:
+    def __init__(self, step: int, far: bool = False, held: bool = False, native: bool = False) -> None:
         """Take the first look, at the step that has just finished.
 
         Args:
             step: The number of it.
             far: Look for lines, and at what no name leads to,
             held: unless the holder is known.
+            native: Look for the line that makes what no Python object holds.
         """
         self.step = step
         walk = ReachableGraph.walk()
@@ -68,7 +77,8 @@ class CloserLook:
         self._made = AllocationWindow(opens=far)
         self._made_from = step
         # Whether no Python object can hold it: all that their allocators handed out was seen, and it was little
-        self.saw_python = False
+        self.saw_python = native
+        self._native = NativeLines() if native else None
 
     def own_bytes(self) -> int:
         """What the look itself takes now, from the C library."""
@@ -89,6 +99,11 @@ class CloserLook:
             first_step: Of the training.
         """
         num_steps, steps = max(1, step - first_step), max(1, step - self._made_from)
+        if self._native is not None:
+            line = self._native.line_of(rate * max(1, step - self.step))
+            self.drop()
+            forget_trees()
+            return [] if line is None else [native_suspect(rate, line)]
         made = self._made
         made.read(self._mark.younger() or gc.get_objects())
         made.close()  # traced, what follows takes ten times as long
@@ -145,6 +160,8 @@ class CloserLook:
         """Stop what is recorded."""
         self._mark.drop()
         self._made.close()
+        if self._native is not None:
+            self._native.close()
 
     def _garbage(self, step: int, rate: float) -> list[Suspect]:
         """Reference cycles created since the first look that nothing holds any more."""

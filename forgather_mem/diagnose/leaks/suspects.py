@@ -178,18 +178,19 @@ def made_suspects(line: Line | None, bytes_per_step: float) -> list[Suspect]:
     return [suspect]
 
 
-def native_suspect(bytes_per_step: float) -> Suspect:
-    """Memory that C or C++ code keeps.
+def native_suspect(bytes_per_step: float, line: Line | None = None) -> Suspect:
+    """Memory that C or C++ code keeps, called by this line.
 
     Only for what has grown while a window saw all that Python's allocators handed out, and that was little.
     """
-    return Suspect(
-        type="native memory",
-        bytes_per_step=bytes_per_step,
-        cure=recorder(),
-        kind="native",
-        where="native",
-    )
+    cure = recorder()
+    suspect = Suspect(type="native memory", bytes_per_step=bytes_per_step, cure=cure, kind="native", where="native")
+    if line is not None:
+        suspect.set_line(line)
+        suspect.cure = (
+            cure or "C or C++ code that this line calls keeps it: free, close or empty it, or give it a limit"
+        )
+    return suspect
 
 
 def _users_path(way: Sequence[object]) -> str | None:

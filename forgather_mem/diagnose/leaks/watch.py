@@ -137,7 +137,7 @@ class LeakWatch:
         known = sum(one.bytes_per_step for one in self._suspects if one.held_by and one.kind != "workers")
         held = known >= LEAK.explained[0] * whole_of(growing).per_step
         named = held and self._suspects[0].allocated_at is not None
-        most = 3 if self._live.alarm else 2
+        most = 3 if self._saw_python and not self._suspects else 2
         # Whether it is this process that holds it, or the loaders whose workers are ever more
         can_be_held = set(growing) != {"workers"} or self._sizes.has_more_workers
         if self._look_closer and not named and self._looks < most and can_be_held:
@@ -168,7 +168,7 @@ class LeakWatch:
         before = self._counted_bytes()
         from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 
-        self._look = CloserLook(step, far=self._looks > 1, held=held)
+        self._look = CloserLook(step, far=self._looks == 2, held=held, native=self._looks > 2)
         self._leave_out(before)
 
     def _look_again(self, run: RunInfo, values: Mapping[str, float]) -> None:
@@ -261,7 +261,9 @@ def _held(top: Suspect) -> str:
     """Who holds it, in words."""
     made = f", made at {top.allocated_at}" if top.allocated_at else ""
     many = f", {format_pace(top.count_per_step)}" if top.count_per_step else ""
-    return f"held by {top.held_by}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else "")
+    return f"held by {top.reported().holder}{many}{made}" + (
+        f"; {top.bounded}, so it may not be a leak" if top.bounded else ""
+    )
 
 
 def _print(run: RunInfo, text: str) -> None:
