@@ -149,7 +149,7 @@ class CloserLook:
         grown = self._unreached.grown(walk, max(4, steps / 2)) if self._unreached is not None else []
         for thing, then in grown[: LOOK.most_unreached]:
             each = usual_bytes([deep_bytes(item, set(), set()) for item in newest(thing, 3)])
-            each += CONTAINERS[type(thing)].place_bytes
+            each += CONTAINERS[type(thing)].place_bytes(thing)
             is_much = (len(thing) - then) * each >= LOOK.held_frac * rate * steps
             if is_much and lead_to(thing, walk, {id(grown), *map(id, grown)}):
                 self._look.add(thing, then)

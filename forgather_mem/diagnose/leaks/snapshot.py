@@ -155,7 +155,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             samples, each = _usual_items(node, now - then, steps, known, counted)
             row = container_kind(type(node))
             assert row is not None  # it has a length
-            each += row.place_bytes
+            each += row.place_bytes(node)
             found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, row.bound(node)))
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
