@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import re
 import sys
 import time
 from collections import deque
@@ -40,6 +41,7 @@ from forgather_mem.source.frame_variables import frame_variables, running_frames
 from forgather_mem.source.source_lines import is_our_class, is_user_class, is_user_file, user_modules
 
 MAX_NODES = 40_000
+_LINE = re.compile(r":\d+\)")
 # Of longer containers only the first and last few items are visited: new ones are last.
 MANY, _FIRST, _LAST = 400, 8, 24
 SAMPLED = _FIRST + _LAST
@@ -160,6 +162,10 @@ class ReachableGraph:
     def holder(self, position: int) -> str:
         """The path as people write it: from the last object with attributes on it ("LossCallback.losses")."""
         return holder_path(self.way(position)) or self.path(position)
+
+    def name(self, position: int) -> str:
+        """As `holder`, without the lines at which functions are just now."""
+        return _LINE.sub("", self.holder(position))
 
     def owner(self, position: int) -> object:
         """The instance or class that `holder` begins with; None for a module or a function's variable."""

@@ -40,9 +40,8 @@ class Suspect:
     """One thing that grows: a `LeakSuspect` in the making, with what only the search needs.
 
     `kind` is a key of `KINDS`, which has its usual cure. `bounded`: why it will stop growing by itself, or may;
-    `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `key`: the container's
-    `id`. `last`: any other one is a better
-    explanation. `lines`: all that add to it, as far as the source shows. `runs_workers`: each of its items keeps
+    `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `key` and
+    `name`: the container's `id` and `ReachableGraph.name`. `last`: any other one is a better explanation. `lines`: all that add to it, as far as the source shows. `runs_workers`: each of its items keeps
     processes running.
     """
 
@@ -63,6 +62,7 @@ class Suspect:
     full_bytes: int | None = None
     seen_at: int = 0
     key: int = 0
+    name: str = ""
     lines: tuple[Line, ...] = ()
     last: bool = False
     runs_workers: bool = False
@@ -135,6 +135,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         and not is_user_class(owner if isinstance(owner, type) else type(owner)),
         runs_workers=runs_workers(one.samples),
         key=id(container) if one.kind == "items" and not one.name else 0,
+        name=walk.name(one.position),
         lines=tuple(lines),
     )
     if len(lines) == 1:

@@ -84,7 +84,7 @@ class LeakWatch:
         if self._look is not None:
             self._end_look(run)
         if not self._counted:
-            _count_again(self._suspects, run.step)
+            _count_again(self._suspects, run.step, over=True)
         leak = self._verdict(run)
         copied = self._sizes.copied.found()
         if copied is not None:
@@ -277,10 +277,12 @@ def _is_known(suspects: Sequence[Suspect]) -> tuple[bool, bool]:
     return any(one.held_by for one in suspects), any(one.allocated_at for one in suspects[:1])
 
 
-def _count_again(suspects: list[Suspect], step: int) -> None:
+def _count_again(suspects: list[Suspect], step: int, over: bool = False) -> None:
     """Update how much the holders hold now, and how fast they have grown; what has become shorter does not only grow.
 
     A look of some steps may have seen more or less than usual: what has come since then is closer to the run's rate.
+    When the training is over its variables may be gone, and another object be where the holder was: then it has to
+    have its name, too.
     """
     counted = [one for one in suspects if one.count and one.bytes is not None]
     if not counted:
@@ -288,10 +290,14 @@ def _count_again(suspects: list[Suspect], step: int) -> None:
     from forgather_mem.heap.containers import length_of
     from forgather_mem.heap.reachable import ReachableGraph
 
-    keys = {one.key for one in counted}
     walk = ReachableGraph.walk()  # the collector does not show what is frozen, nor the walk what has no name
-    there = {id(node): node for node in walk.nodes if id(node) in keys}
-    if len(there) < len(keys):  # only then: the heap has 400,000 objects
+    there = {}
+    for one in counted:
+        position = walk.position(one.key)
+        if position is not None and (not over or walk.name(position) == one.name):
+            there[one.key] = walk.nodes[position]
+    keys = {one.key for one in counted}
+    if len(there) < len(keys) and not over:  # only then: the heap has 400,000 objects
         there |= {id(node): node for node in gc.get_objects() if id(node) in keys}
     walk.forget()
     for one in counted:
