@@ -44,6 +44,7 @@ class Named:
         item: Whether the container is inside what has this name: `name[key]`.
         regions: The code that may mean it: the holder's own class or function first, then the rest of its module.
         of_module: Whether it is a variable of a module, which a function's own variable of that name hides.
+        librarys: Whether it is the name of a library's object that has the container.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Named:
     item: bool
     regions: tuple[Region, ...]
     of_module: bool = False
+    librarys: bool = False
 
 
 def tree_of(file: str) -> ast.Module | None:

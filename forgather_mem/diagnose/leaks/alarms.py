@@ -55,7 +55,7 @@ def taken_back(alarm: Alarm, leak: LeakReport, trends: Mapping[str, Trend], seri
     elif min(size for _, size in after[-3:]) < min(size for _, size in after[:3]):
         reason = "it has been given back since"
     elif flat is not None:
-        reason = f"it has not grown since step {flat:,}"
+        reason = f"it has hardly grown since step {flat:,}"
     else:
         reason = "it has grown too unevenly since to be judged"
     return _withdrawn(alarm, reason)
@@ -148,7 +148,7 @@ class LiveAlarm:
         if all(name in series and series[name].points[-1][1] < size for name, size in self._given_back_at.items()):
             reason = "it has been given back since"
         elif flat is not None and after[-1][0] - flat >= max(GROWTH.fewest_steps, after[-1][0] / 4):
-            reason = f"it has not grown since step {flat:,}"
+            reason = f"it has hardly grown since step {flat:,}"
         else:
             return None
         self.taken_back.append(_withdrawn(self.alarm, reason))

@@ -40,9 +40,9 @@ class Suspect:
     """One thing that grows: a `LeakSuspect` in the making, with what only the search needs.
 
     `kind` is a key of `KINDS`, which has its usual cure. `bounded`: why it will stop growing by itself, or may;
-    `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `key` and
-    `name`: the container's `id` and `ReachableGraph.name`. `last`: any other one is a better explanation. `lines`: all that add to it, as far as the source shows. `runs_workers`: each of its items keeps
-    processes running.
+    `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `key` and `name`: the
+    container's `id` and `ReachableGraph.name`. `last`: any other one is a better explanation. `lines`: all that add to
+    it, as far as the source shows. `runs_workers`: each of its items keeps processes running.
     """
 
     type: str
@@ -156,7 +156,7 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     found = line_of_function(garbage)
     tensors = any(is_tensor(thing) for thing in garbage)
     suspect = Suspect(
-        type="reference cycle",
+        type="garbage",
         bytes_per_step=num_bytes / steps,
         count_per_step=classes[telling] / steps,
         held_by=f"{telling.__name__}, in a reference cycle",
@@ -196,12 +196,13 @@ def native_suspect(bytes_per_step: float, line: Line | None = None) -> Suspect:
 
 def _users_path(way: Sequence[object]) -> str | None:
     """The path from an object of the user's class, where one of a library's lies between; None if none does."""
-    owners = [thing for thing in way[:-1] if isinstance(thing, type) or has_attributes(thing)][-2:]
+    owners = [thing for thing in way[:-1] if isinstance(thing, type) or has_attributes(thing)][-3:]
     users = [is_user_class(thing if isinstance(thing, type) else type(thing)) for thing in owners]
-    if users != [True, False]:
+    if True not in users[:-1] or users[-1]:
         return None
-    first = next(at for at, thing in enumerate(way) if thing is owners[0])
-    owner = owners[0] if isinstance(owners[0], type) else type(owners[0])
+    last = owners[max(number for number, is_users in enumerate(users) if is_users)]
+    first = next(at for at, thing in enumerate(way) if thing is last)
+    owner = last if isinstance(last, type) else type(last)
     return _PARTS.sub("", f"{owner.__name__}{write_path(way[first:])}")
 
 

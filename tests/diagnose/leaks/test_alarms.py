@@ -29,7 +29,7 @@ def test_an_alarm_that_the_verdict_repeats_stands() -> None:
 @pytest.mark.parametrize(
     ("sizes", "kind", "reason"),
     [
-        ([min(number, 40) * MIB for number in range(100)], "no leak", "it has not grown since step 1"),
+        ([min(number, 40) * MIB for number in range(100)], "no leak", "it has hardly grown since step 1"),
         ([number * MIB if number < 60 else 0.0 for number in range(100)], "no leak", "it has been given back since"),
         ([number**0.5 * MIB for number in range(100)], "slowing", "it grows ever less"),
         ([number * MIB for number in range(100)], "not enough data", "it has grown too unevenly since to be judged"),
