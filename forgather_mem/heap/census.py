@@ -406,9 +406,8 @@ class _Census:
 
     def _has_other_holders(self, thing: object) -> bool:
         """Whether something else holds an item of this container, too, as a slice of a list does."""
-        item = (
-            next(iter(thing.values() if isinstance(thing, dict) else thing), None) if isinstance(thing, PLAIN) else None
-        )
+        items: Any = thing.values() if isinstance(thing, dict) else thing
+        item = next(iter(items), None) if isinstance(thing, PLAIN) else None
         holders = gc.get_referrers(item) if gc.is_tracked(item) else []
         return any(one is not thing and one is not self.walk.nodes and _is_container(one) for one in holders)
 

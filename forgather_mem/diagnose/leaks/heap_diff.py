@@ -18,6 +18,7 @@ from forgather_mem.diagnose.leaks.suspects import (
     cycle_suspects,
     made_suspects,
     native_suspect,
+    path_of,
     suspect_of,
 )
 from forgather_mem.heap.containers import CONTAINERS, newest
@@ -222,7 +223,7 @@ def merge_similar(found: list[GrownObject], walk: ReachableGraph) -> list[GrownO
     """Merge those that differ only by an index or a key; the largest first."""
     groups: dict[tuple[str, str], list[tuple[str, GrownObject]]] = {}
     for one in found[: LOOK.most_merged]:
-        name = walk.holder(one.position)
+        name = path_of(walk, one.position)
         key = _HOOKS.sub(r"Module\1", _INDEX.sub("[]", name))
         groups.setdefault((key, one.kind), []).append((name, one))
     merged = [group[0][1] if len(group) == 1 else _sum_of(group) for group in groups.values()]

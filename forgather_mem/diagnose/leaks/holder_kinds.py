@@ -185,6 +185,8 @@ def _emptied_by(held: Held) -> str | None:
         for name in filter(_EMPTIES.match, dir(owner)):
             code = getattr(inspect.getattr_static(owner, name), "__code__", None)
             steps = list(dis.get_instructions(code)) if code is not None else []
+            if code is not None and "setattr" in code.co_names:  # all of them, by name: a metric's states
+                return f"{owner.__name__}.{name}"
             for step, after in itertools.pairwise(steps):
                 empties = step.opname == "STORE_ATTR" or after.argval == "clear"
                 attribute = str(step.argval) if empties else ""

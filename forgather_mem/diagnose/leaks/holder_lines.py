@@ -38,7 +38,7 @@ def lines_of_holder(held: Held, kind: HolderKind, names: Sequence[Named]) -> lis
         beside = calling_lines(kind.made_by, [file for file, _ in own])
         return beside or calling_lines(kind.made_by, user_files()) or own
     is_list = issubclass(type(container), list | deque) and one.kind == "items"
-    every = (adding_lines(named, is_list, assigned=one.kind != "items") for named in names)
+    every = (adding_lines(named, is_list, assigned=one.kind != "items" and not named.librarys) for named in names)
     return next(filter(None, every), [])
 
 

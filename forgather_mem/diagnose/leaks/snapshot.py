@@ -160,7 +160,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _LIMITS.big_bytes:
                 found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node)))
-    found += _rebuilt(before, walk, steps, counted)
+    found += _rebuilt(before, walk, steps, known, counted)
     found += _graphs(before, walk)
     return sorted(found, key=lambda one: -one.bytes_per_step)
 
@@ -196,7 +196,9 @@ def _known(before: Look, walk: ReachableGraph) -> set[int]:
     }
 
 
-def _rebuilt(before: Look, walk: ReachableGraph, steps: int, counted: set[tuple[object, int]]) -> Iterator[GrownObject]:
+def _rebuilt(
+    before: Look, walk: ReachableGraph, steps: int, known: set[int], counted: set[tuple[object, int]]
+) -> Iterator[GrownObject]:
     """Containers rebuilt each time, each longer than the one before: `self.kept = self.kept + [x]`."""
     for position, node in enumerate(walk.nodes):
         kind = type(node)
@@ -206,7 +208,7 @@ def _rebuilt(before: Look, walk: ReachableGraph, steps: int, counted: set[tuple[
         more = len(node) - then if issubclass(kind, Sized) else 0
         if then and more >= max(4, steps / 2) and not walk.is_namespace(position):
             samples = newest(node, _LIMITS.samples)
-            each = usual_bytes([deep_bytes(sample, before.known, counted) for sample in samples])
+            each = usual_bytes([deep_bytes(sample, known, counted) for sample in samples])
             yield GrownObject(position, "items", more / steps, each, len(node), samples)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -95,19 +96,18 @@ class Suspect:
 def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     """A suspect made from something that has grown, with its name, line and cure."""
     container = walk.nodes[one.position]
-    path = one.name or walk.holder(one.position)
+    path = one.name or path_of(walk, one.position)
     owner = walk.owner(one.position)
     if type(container) is LRU_CACHE:
         path = f"{getattr(container, '__module__', '')}.{container.__qualname__}"
     kind = kind_of(Held(one, container, path, owner))
     if one.kind == "size" and one.samples:
-        path = (type(container).__name__ if has_attributes(container) else path) + _slot(container, one.samples[0])
+        is_plain = has_attributes(container) and path == walk.holder(one.position)
+        path = (type(container).__name__ if is_plain else path) + _slot(container, one.samples[0])
         path = _MODULE_PARTS.sub(".", path)
     if kind.iterators:
         ends = (path.index(f"({name})") + len(name) + 2 for name in kind.iterators if f"({name})" in path)
         path = path[: min(ends)]
-    elif not one.name and kind.name != "hooks":
-        path = _users_path(walk.way(one.position)) or path
     names = names_of(walk, one.position)
     if one.kind == "size" and walk.parent(one.position) < 0 and isinstance(container, dict) and one.samples:
         names = module_names(walk.label(one.position), container, one.samples[0], item=False)
@@ -162,12 +162,18 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
         held_by=f"{telling.__name__}, in a reference cycle",
         each=", ".join(cls.__name__ for cls in ordered[:3]),
         kind="cycle",
+        key=num_collected() + len(garbage),  # once so many were, it has been collected
         cure=cure_of_cycle(telling),
         where="tensors" if tensors else "python",
     )
     if found is not None:
         suspect.set_line(found)
     return [suspect]
+
+
+def num_collected() -> int:
+    """How many objects the collector has freed in this process."""
+    return sum(int(one["collected"]) for one in gc.get_stats())
 
 
 def made_suspects(line: Line | None, bytes_per_step: float) -> list[Suspect]:
@@ -194,8 +200,14 @@ def native_suspect(bytes_per_step: float, line: Line | None = None) -> Suspect:
     return suspect
 
 
+def path_of(walk: ReachableGraph, position: int) -> str:
+    """The path as people write it, from the user's object where only a library's or two lie between."""
+    plain = walk.holder(position)
+    return plain if "hooks" in plain else _users_path(walk.way(position)) or plain
+
+
 def _users_path(way: Sequence[object]) -> str | None:
-    """The path from an object of the user's class, where one of a library's lies between; None if none does."""
+    """The path from the last object of a user's class; None if it has what grows itself, or is far away."""
     owners = [thing for thing in way[:-1] if isinstance(thing, type) or has_attributes(thing)][-3:]
     users = [is_user_class(thing if isinstance(thing, type) else type(thing)) for thing in owners]
     if True not in users[:-1] or users[-1]:

@@ -44,7 +44,6 @@ class LeakWatch:
         self._began_s = time.perf_counter()
         self._at_look: dict[str, float] = {}
         self._suspects: list[Suspect] = []
-        self._counted = False
         self._looks = 0
         self._saw_python = False  # and that it is not what grows
         self._loader: Callable[[], object] = lambda: None
@@ -75,16 +74,16 @@ class LeakWatch:
         if is_last:
             self._sizes.copied.read_last(moment.step)
         if is_last and self._suspects:
-            _count_again(self._suspects, moment.step)  # before what ends with the training empties its own
-            self._counted = True
+            count_again(
+                self._suspects, moment.step, self._first_step
+            )  # before what ends with the training empties its own
         return NOTHING
 
     def end(self, run: RunInfo) -> None:
         self._sizes.close()
         if self._look is not None:
             self._end_look(run)
-        if not self._counted:
-            _count_again(self._suspects, run.step, over=True)
+        count_again(self._suspects, run.step, self._first_step, over=True)
         leak = self._verdict(run)
         copied = self._sizes.copied.found()
         if copied is not None:
@@ -134,6 +133,8 @@ class LeakWatch:
         self._growing = growing
         if self._live.alarm is None:
             self._warn(moment.run, moment.step)
+        if self._suspects and self._suspects[0].kind == "cycle":
+            self._forget_collected()
         known = sum(one.bytes_per_step for one in self._suspects if one.held_by and one.kind != "workers")
         held = known >= LEAK.explained[0] * whole_of(growing).per_step
         named = held and self._suspects[0].allocated_at is not None
@@ -145,6 +146,13 @@ class LeakWatch:
             self._look_closely(moment.step, held)
             self._at_look = {}
             self._rate = whole_of(growing).per_step
+
+    def _forget_collected(self) -> None:
+        """Forget garbage that was collected since, while memory went on to grow: something else keeps it."""
+        from forgather_mem.diagnose.leaks.suspects import num_collected
+
+        if num_collected() >= self._suspects[0].key:
+            self._suspects, self._saw_python = [], True
 
     def _warn(self, run: RunInfo, step: int) -> None:
         """Print what grows, if it is due, with who holds it as far as that is known."""
@@ -277,7 +285,7 @@ def _is_known(suspects: Sequence[Suspect]) -> tuple[bool, bool]:
     return any(one.held_by for one in suspects), any(one.allocated_at for one in suspects[:1])
 
 
-def _count_again(suspects: list[Suspect], step: int, over: bool = False) -> None:
+def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool = False) -> None:
     """Update how much the holders hold now, and how fast they have grown; what has become shorter does not only grow.
 
     A look of some steps may have seen more or less than usual: what has come since then is closer to the run's rate.
@@ -302,12 +310,17 @@ def _count_again(suspects: list[Suspect], step: int, over: bool = False) -> None
     walk.forget()
     for one in counted:
         length = length_of(there.get(one.key))
+        if over and one.seen_at == step and (length or 0) < (one.count or 0):
+            continue  # what ended with the training has emptied it
         if length is None or one.bytes is None or not one.count:
             one.bytes = one.count = None  # it is gone, or its id was reused
         else:
             if length < LEAK.shrunk_frac * one.count:
                 one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
-            pace = (length - one.count) / max(1, step - one.seen_at)
-            if pace > 0 and one.count_per_step and step - one.seen_at > 2 * LEAK.judged_every:
+            is_long = step - one.seen_at > 2 * LEAK.judged_every
+            pace = (length - one.count) / (step - one.seen_at) if is_long else one.count_per_step
+            whole = length / max(1, step - first_step)
+            pace = whole if 4 * abs(whole - pace) <= pace else pace  # it was empty at first
+            if pace > 0 and one.count_per_step:
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
-            one.bytes, one.count = round(one.bytes / one.count * length), length
+            one.bytes, one.count, one.seen_at = round(one.bytes / one.count * length), length, step
