@@ -97,7 +97,7 @@ _KINDS = (
     HolderKind(name="simple queue", holder=lambda held: issubclass(type(held.container), queue.SimpleQueue),
         cure="drain it; a SimpleQueue has no limit, queue.Queue(maxsize=...) has: then put() waits"),
     HolderKind(name="open contexts",
-        holder=lambda held: held.path.endswith("ExitStack._exit_callbacks"),
+        holder=lambda held: held.path.endswith("._exit_callbacks"),
         cure="these contexts are entered and never left: close() the stack, or use `with`"),
     HolderKind(name="exceptions", is_sized=False, item=lambda item: isinstance(item, BaseException | TracebackType),
         cure="keep str(error), or traceback.clear_frames(error.__traceback__) before keeping it"),
