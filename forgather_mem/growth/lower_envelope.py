@@ -18,9 +18,6 @@ class Rate(NamedTuple):
     high: float
 
 
-FEWEST_RISES = 4
-
-
 def edges_of(part: Sequence[Point], count: int) -> list[Point]:
     """The lowest size in each of `count` stretches of steps, empty ones left out."""
     first, width = part[0][0], (part[-1][0] - part[0][0] + 1) / count
@@ -54,7 +51,7 @@ def stairs_of(part: Sequence[Point]) -> list[Point]:
     return rises
 
 
-def has_stairs(part: Sequence[Point], grown: float, fewest: int = FEWEST_RISES, most: float = 3.0) -> bool:
+def has_stairs(part: Sequence[Point], grown: float, fewest: int = 4, most: float = 3.0) -> bool:
     """Whether it grows in equal rises at regular intervals, the last within one interval of the end of the run.
 
     None is larger than `most` times the usual one: 3, or 1.5 where few rises decide, both guesses.

@@ -15,16 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from forgather_mem.growth.line import fit_line
-from forgather_mem.growth.lower_envelope import (
-    FEWEST_RISES,
-    Point,
-    Rate,
-    edges_of,
-    has_stairs,
-    rate_of,
-    size_at,
-    stairs_of,
-)
+from forgather_mem.growth.lower_envelope import Point, Rate, edges_of, has_stairs, rate_of, size_at, stairs_of
 
 Kind = Literal["leak", "slowing", "no leak", "not enough data"]
 
@@ -205,9 +196,7 @@ def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> Rate | None:
         return None
     if statistics.fmean(rises) < GROWTH.walk_errors * statistics.stdev(rises) / len(rises) ** 0.5:
         return None  # what is replaced at random walks up and down
-    if _to_the_end(part, rises, grown) and (_in_many_rises(part, grown) or has_stairs(part, grown, most=1.5)):
-        return rate
-    return None
+    return rate if _to_the_end(part, rises, grown) else None
 
 
 def _grows(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Trend:
@@ -257,16 +246,6 @@ def _to_the_end(part: Sequence[Point], rises: Sequence[float], grown: float) -> 
         return False
     flat = sum(rise < 0.1 * grown / len(rises) for rise in rises)
     return flat <= 2 or has_stairs(part, grown)
-
-
-def _in_many_rises(part: Sequence[Point], grown: float) -> bool:
-    """Whether the growth is spread over many rises: a few late allocations are not a leak."""
-    needed, brought = 0, 0.0  # the smallest number of rises that make up most of the growth
-    for _, rise in sorted(stairs_of(part), key=size_at, reverse=True):
-        needed, brought = needed + 1, brought + rise
-        if brought >= 0.75 * grown:
-            break
-    return needed >= FEWEST_RISES
 
 
 def _since(points: Sequence[Point], begin: int, rate: float) -> int:
@@ -321,7 +300,14 @@ def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
     if at_end or in_stairs:  # it may have just begun
         low = rate if has_stairs(later, grown, fewest=3, most=1.5) else 0.0
         return Trend(kind="not enough data", steps=steps, per_step=rate, low=low, high=max(floor, rate))
-    return Trend(kind="no leak", steps=steps, high=max(floor, rate))
+    begins = [points[0][0] + start * steps for start in GROWTH.starts[2:]]  # a leak would go on in each of these parts
+    parts = [[point for point in points if point[0] >= begin] for begin in begins]
+    highs = [
+        rate_of(edges_of(part, GROWTH.blocks)).high
+        for part in parts
+        if len(part) >= GROWTH.fewest_points and part[-1][0] - part[0][0] >= GROWTH.fewest_steps
+    ]
+    return Trend(kind="no leak", steps=steps, high=max(floor, min([rate, *highs])))
 
 
 def slowing_rates(part: Sequence[Point]) -> tuple[float, float] | None:

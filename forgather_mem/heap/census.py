@@ -10,7 +10,7 @@ import bisect
 import gc
 import re
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from forgather_mem.errors import ours
 from forgather_mem.heap.autograd import number_of, operations_of, saved_by
+from forgather_mem.heap.containers import PLAIN
 from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, file_of
 from forgather_mem.heap.object_size import array_bytes, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
 Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state", "stepping"]
-_CONTAINERS = frozenset({list, tuple, dict, deque, OrderedDict, defaultdict, set})
 _SIZED = frozenset({"builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
-_PLAIN = (list, tuple, dict, deque, set)
 _LOCAL = re.compile(r"local '(.+?)' of (?:.*\.)?(\S+) \(.*?\)(.*)", re.S)
 
 
@@ -218,7 +217,7 @@ class _Census:
             name=self._name(position),
             kind="copy" if is_copy else "object",
             num_bytes=size,
-            collects=is_users and type(thing) in _CONTAINERS,
+            collects=is_users and _is_container(thing),
             num_items=len(thing) if isinstance(thing, list | deque) else 0,
             is_unused=self._is_unused(thing),
         )
@@ -237,7 +236,7 @@ class _Census:
             if is_users and by_library:
                 names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
                 given = [variables.get(name) for name in names]
-                found += [value for value in given if type(value) in _CONTAINERS or is_tensor(value)]
+                found += [value for value in given if _is_container(value) or is_tensor(value)]
             by_library = not is_users
         return found
 
@@ -360,7 +359,7 @@ class _Census:
 
     def _is_sampled(self, position: int) -> bool:
         thing = self.walk.nodes[position]
-        return type(thing) in _CONTAINERS and len(thing) > MANY
+        return _is_container(thing) and len(thing) > MANY
 
     def _owner(self, position: int) -> int:
         """The position of what is named for a node: its container, or one whose items are objects that hold such."""
@@ -379,7 +378,7 @@ class _Census:
         """Whether it is a container without a name of its own for what is in it."""
         walk = self.walk
         is_module = walk.parent(position) < 0 and not walk.label(position).startswith("local ")
-        return isinstance(walk.nodes[position], _PLAIN) and not walk.is_namespace(position) and not is_module
+        return isinstance(walk.nodes[position], PLAIN) and not walk.is_namespace(position) and not is_module
 
     def _name(self, position: int) -> str:
         name = self.walk.holder(position)
@@ -407,13 +406,10 @@ class _Census:
 
     def _has_other_holders(self, thing: object) -> bool:
         """Whether something else holds an item of this container, too, as a slice of a list does."""
-        item = (
-            next(iter(thing.values() if isinstance(thing, dict) else thing), None)
-            if isinstance(thing, _PLAIN)
-            else None
-        )
+        items: Any = thing.values() if isinstance(thing, dict) else thing
+        item = next(iter(items), None) if isinstance(thing, PLAIN) else None
         holders = gc.get_referrers(item) if gc.is_tracked(item) else []
-        return any(one is not thing and one is not self.walk.nodes and type(one) in _CONTAINERS for one in holders)
+        return any(one is not thing and one is not self.walk.nodes and _is_container(one) for one in holders)
 
 
 def model_parameters(model: Any) -> list[torch.nn.Parameter]:
@@ -432,6 +428,11 @@ def _modules_of(module: Any) -> list[object]:
         return list(module.modules())
     except ours(AttributeError):
         return []
+
+
+def _is_container(thing: object) -> bool:
+    """Whether it is a list or another container of Python's, not of a class of somebody's own."""
+    return isinstance(thing, PLAIN) and type(thing).__module__ in ("builtins", "collections")
 
 
 def _has_bytes(thing: object) -> bool:

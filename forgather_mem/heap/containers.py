@@ -6,6 +6,7 @@ import functools
 import gc
 import itertools
 import sys
+from array import array
 from collections import deque
 from collections.abc import Callable, Reversible
 from queue import SimpleQueue
@@ -25,14 +26,14 @@ class ContainerKind(NamedTuple):
         newest: So many that were added last, as far as there is an order.
         bound: The maximum number of items; None if unlimited.
         has_parts: Whether its items may be in a container of its own, which is not told beside it.
-        place_bytes: What it takes for each item, about.
+        place_bytes: What it takes itself for each item, about; of raw numbers that is all.
     """
 
     length: Callable[..., int]
     newest: Callable[..., list[object]]
     bound: Callable[..., int | None] = lambda container: None
     has_parts: bool = False
-    place_bytes: int = 100
+    place_bytes: Callable[..., int] = lambda container: 100
 
 
 def container_kind(kind: type) -> ContainerKind | None:
@@ -78,14 +79,21 @@ def _last_put(node: SimpleQueue[object], count: int) -> list[object]:
     return _last(held[0] if _QUEUE_HAS_A_LIST else held[: node.qsize()], count)
 
 
+def _pointer(container: object) -> int:
+    return 8
+
+
 # The first that a class is derived from counts.
 CONTAINERS: dict[type, ContainerKind] = {
-    list: ContainerKind(len, _last, place_bytes=8),
+    list: ContainerKind(len, _last, place_bytes=_pointer),
     dict: ContainerKind(len, _last_entries),
     set: ContainerKind(len, lambda node, count: list(itertools.islice(iter(node), count))),
-    deque: ContainerKind(len, _last, lambda node: node.maxlen, place_bytes=8),
+    deque: ContainerKind(len, _last, lambda node: node.maxlen, place_bytes=_pointer),
     LRU_CACHE: ContainerKind(
         lambda it: it.cache_info().currsize, _last_cached, lambda it: it.cache_info().maxsize, has_parts=True
     ),
-    SimpleQueue: ContainerKind(SimpleQueue.qsize, _last_put, has_parts=True, place_bytes=8),
+    array: ContainerKind(len, lambda node, count: [], place_bytes=lambda node: node.itemsize),
+    SimpleQueue: ContainerKind(SimpleQueue.qsize, _last_put, has_parts=True, place_bytes=_pointer),
 }
+# Those that have no name of their own for what is in them
+PLAIN = (tuple, *(kind for kind, row in CONTAINERS.items() if not row.has_parts))

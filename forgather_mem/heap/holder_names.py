@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import CodeType, FunctionType
 
 from forgather_mem.heap.owner_paths import attributes_of, frame_name, has_attributes, variable_of
@@ -9,6 +10,8 @@ from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.frame_variables import running_frames
 from forgather_mem.source.source_lines import is_user_class, is_user_file
 from forgather_mem.source.syntax import Named, class_regions, function_regions, regions_of_module
+
+_FAR = 6  # objects, namespaces and lists between the user's and the library's
 
 
 def names_of(walk: ReachableGraph, position: int) -> list[Named]:
@@ -46,14 +49,18 @@ def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named
 
 
 def _librarys(way: list[object], number: int, label: str, instance: object) -> list[Named]:
-    """The user's name of a library's object."""
+    """The user's name of a library's object, or of another library's object that has it."""
     number = next(at for at in range(number, -1, -1) if way[at] is instance)
+    found: list[Named] = []
     if not number:
-        return _of_frame(label, item=False) if label.startswith("local ") else []
-    if (above := _instance_of(way, number - 1)) is not None:
-        name = _attribute(above, instance)
-        return slot_names(above, name) if name is not None else []
-    return module_names(label, way[0], instance, item=False) if number == 1 and type(way[0]) is dict else []
+        found = _of_frame(label, item=False) if label.startswith("local ") else []
+    elif number == 1 and type(way[0]) is dict and _instance_of(way, 0) is None:
+        found = module_names(label, way[0], instance, item=False)
+    for at in range(number, max(0, number - _FAR), -1):
+        above = _instance_of(way, at - 1)
+        name = _attribute(above, way[at]) if above is not None and not found else None
+        found = slot_names(above, name) if name is not None else found
+    return [replace(one, librarys=True) for one in found]
 
 
 def _instance_of(way: list[object], number: int) -> object | None:

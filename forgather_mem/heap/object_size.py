@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import StringIO
 from multiprocessing.process import BaseProcess
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -125,6 +126,8 @@ class _Accounts(dict[type, _Account | None]):
             account = (lambda _, default: 200.0), None, True
         elif kind in _SHARED:
             account = sys.getsizeof, None, False
+        elif kind is StringIO:  # its size as Python has it is that of an empty one
+            account = (lambda part, default: default if part.closed else default + part.tell()), None, False
         elif kind in _LED_TO:
             account = sys.getsizeof, _LED_TO[kind], False
         elif issubclass(kind, threading.Thread):

@@ -48,7 +48,13 @@ _ATOMS = frozenset((
     GetSetDescriptorType, MemberDescriptorType, WrapperDescriptorType, property, range, slice,
 ))  # fmt: skip
 # Modules of libraries that keep what users pass to them.
-_KEEPERS = (("logging", "root"), ("threading", "_active"), ("matplotlib._pylab_helpers", "Gcf.figs"), ("gc", "garbage"))
+_KEEPERS = (
+    ("logging", "root"),
+    ("logging", "root.manager.loggerDict"),
+    ("threading", "_active"),
+    ("matplotlib._pylab_helpers", "Gcf.figs"),
+    ("gc", "garbage"),
+)
 
 
 class ReachableGraph:

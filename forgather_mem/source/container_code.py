@@ -89,6 +89,14 @@ class _Code:
             elif assigned and any(map(self.is_subject, targets)):
                 yield True, node
 
+    def uses(self) -> Iterator[tuple[bool, ast.AST]]:
+        """The calls of a library's object, and those that it is given to: it may add to itself."""
+        for node in ast.walk(self.region.node):
+            if isinstance(node, ast.Call):
+                own = [node.func, getattr(node.func, "value", node.func)]
+                if any(map(self.is_subject, [*own, *node.args, *(word.value for word in node.keywords)])):
+                    yield False, node
+
     def _adds(self, node: ast.AST) -> bool:
         if isinstance(node, ast.Attribute):  # called here, or given away: map(x.append, rows)
             return node.attr in _ADDS and self.is_subject(node.value)
@@ -124,13 +132,13 @@ def adding_lines(named: Named, is_list: bool, *, assigned: bool = False) -> list
         assigned: Count all that is assigned to its name, too.
     """
     for _, group in itertools.groupby(named.regions, key=lambda region: region.own):
-        found = [
-            (only_assigned, node.lineno, region.file)  # type: ignore[attr-defined]
-            for region in group
-            for only_assigned, node in _Code(named, region, is_list).additions(assigned)
-        ]
+        codes = [_Code(named, region, is_list) for region in group]
+        found = [(one, code.region.file) for code in codes for one in code.additions(assigned)]
+        if not found and named.librarys and named.attribute:
+            found = [(one, code.region.file) for code in codes for one in code.uses()]
         if found:
-            return list(dict.fromkeys((file, line) for _, line, file in sorted(found)))
+            lines = sorted((only, node.lineno, file) for (only, node), file in found)  # type: ignore[attr-defined]
+            return list(dict.fromkeys((file, line) for only, line, file in lines if only == lines[0][0]))
     return []
 
 

@@ -44,6 +44,7 @@ class Named:
         item: Whether the container is inside what has this name: `name[key]`.
         regions: The code that may mean it: the holder's own class or function first, then the rest of its module.
         of_module: Whether it is a variable of a module, which a function's own variable of that name hides.
+        librarys: Whether it is the name of a library's object that has the container.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Named:
     item: bool
     regions: tuple[Region, ...]
     of_module: bool = False
+    librarys: bool = False
 
 
 def tree_of(file: str) -> ast.Module | None:
@@ -65,6 +67,12 @@ def _parsed(text: str) -> ast.Module | None:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+def first_lines(file: str) -> dict[int, int]:
+    """For each line of a file that of the innermost statement that it is a part of; none without source."""
+    nodes = ast.walk(tree_of(file) or ast.Module([], []))  # the outer ones first
+    return {line: node.lineno for node in nodes if isinstance(node, ast.stmt) for line in _lines(node)}
 
 
 def forget_trees() -> None:
@@ -176,6 +184,10 @@ def _definition(tree: ast.Module | None, qualname: str) -> ast.AST | None:
             if isinstance(part, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and part.name == name
         ]
     return found[-1] if found else None
+
+
+def _lines(node: ast.stmt) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def _holds(node: Function, line: int) -> bool:

@@ -191,3 +191,8 @@ def test_neither_a_line_nor_one_after_a_warm_up_slows_down() -> None:
     line = [(step, 1e6 * step) for step in range(0, 600, 4)]
     assert slowing_rates(line) is None
     assert slowing_rates([(step, size + 2e8 * (1 - math.exp(-step / 40))) for step, size in line]) is None
+
+
+def test_what_filled_up_is_bounded_by_what_came_after() -> None:
+    trend = judge([(step, 96.0 * KIB * min(step, 230)) for step in range(0, 380, 4)])
+    assert (trend.kind, trend.high) == ("no leak", 4 * KIB)

@@ -121,7 +121,7 @@ def test_growth_that_is_no_verdict_is_not_called_too_early(undecided: str, why: 
 @pytest.mark.parametrize("verdict", ["no leak", "not enough data"])
 def test_what_was_said_while_it_ran_is_taken_back_by_name(verdict: str) -> None:
     report = all_well()
-    said = "host memory grows 62.9 KiB a step (step 96): it has not grown since step 116"
+    said = "host memory grows 62.9 KiB a step (step 96): it has hardly grown since step 116"
     report["leak"] |= {"verdict": verdict, "judged": True, "taken_back": [said]}
     assert f"Taken back: {said}." in " ".join(text_of(report).split())
 

@@ -4,7 +4,7 @@ A size that rises for some hundred steps may be a leak or the first tooth of a s
 every 500th step, cycles until their collection. No statistic tells these apart, and a run is judged many times. So
 growth is looked into as soon as it is suspected, without a word, and printed once more than its curve speaks for a
 leak: a holder that explains it and is never emptied, growth that lasts longer than usual intervals, or memory that will
-be full before that. What was printed is taken back as soon as it has fallen again.
+be full before that. What was printed is taken back as soon as it has fallen again, or has stopped for long.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, whole_of
+from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, label_of, whole_of
 from forgather_mem.growth.lower_envelope import Point, edges_of
-from forgather_mem.growth.trend import Series, Trend
+from forgather_mem.growth.trend import GROWTH, Series, Trend
 from forgather_mem.units import format_bytes
 
 if TYPE_CHECKING:
@@ -42,37 +42,44 @@ def taken_back(alarm: Alarm, leak: LeakReport, trends: Mapping[str, Trend], seri
         trends, series: The final judgements of the sizes, and their readings; the workers' are missing once these have
             ended.
     """
-    still = {name for name in alarm.names if name in trends and trends[name].kind == "leak"}
-    if still and (leak.verdict == "leak" or leak.why):  # the verdict tells of this growth, be it of a bounded holder
+    growing = {name: trend for name, trend in trends.items() if trend.kind == "leak"}
+    # The verdict tells of this growth, be it of a bounded holder, or in another size of the same memory
+    if growing and label_of(growing) == alarm.label and (leak.verdict == "leak" or leak.why):
         return None
+    after = _since(alarm, series)
+    flat = _flat_from(after)
     if any(trends[name].kind == "slowing" for name in alarm.names if name in trends):
         reason = "it grows ever less"
+    elif not after:
+        reason = "what grew has ended since, and gave its memory back"
+    elif min(size for _, size in after[-3:]) < min(size for _, size in after[:3]):
+        reason = "it has been given back since"
+    elif flat is not None:
+        reason = f"it has hardly grown since step {flat:,}"
     else:
-        known = [series[name].points for name in sorted(alarm.names) if name in series]
-        reason = _since_then(max(known, key=len, default=()), alarm.step)
-    return withdrawn(alarm, reason)
+        reason = "it has grown too unevenly since to be judged"
+    return _withdrawn(alarm, reason)
 
 
-def withdrawn(alarm: Alarm, reason: str) -> str:
-    """The sentence that takes an alarm back."""
+def _withdrawn(alarm: Alarm, reason: str) -> str:
     return f"{alarm.label} grows {format_bytes(alarm.per_step)} a step (step {alarm.step:,}): {reason}"
 
 
-def _since_then(points: Sequence[Point], step: int) -> str:
-    """What became of a size after this step."""
-    after = [point for point in points if point[0] >= step]
+def _since(alarm: Alarm, series: Mapping[str, Series]) -> list[Point]:
+    """The readings since an alarm, of its size with the most."""
+    known = [series[name].points for name in sorted(alarm.names) if name in series]
+    return [point for point in max(known, key=len, default=[]) if point[0] >= alarm.step]
+
+
+def _flat_from(after: Sequence[Point]) -> int | None:
+    """The step from which on a size has not grown any more; None if there is none well before the last."""
     if not after:
-        return "what grew has ended since, and gave its memory back"
-    now = min(size for _, size in after[-3:])
-    if now < min(size for _, size in after[:3]):
-        return "it has been given back since"
+        return None
     edges = edges_of(after, 16)
     level = min(size for _, size in edges[-(len(edges) // 8 + 1) :])
     level -= LEAK.suspect_frac * (level - edges[0][1])  # some noise is no growth
     flat = next(at for at, size in edges if size >= level)
-    if flat <= (after[0][0] + 3 * after[-1][0]) / 4:
-        return f"it has not grown since step {flat:,}"
-    return "it has grown too unevenly since to be judged"
+    return flat if flat <= (after[0][0] + 3 * after[-1][0]) / 4 else None
 
 
 class LiveAlarm:
@@ -132,23 +139,29 @@ class LiveAlarm:
             for name, trend in growing.items()
         }
 
-    def fallen(self, series: Mapping[str, Series]) -> str | None:
-        """The sentence that takes the alarm back, once more than half of what had grown was given back."""
-        alarm = self.alarm
-        if alarm is None or not all(
-            name in series and series[name].points and series[name].points[-1][1] < size
-            for name, size in self._given_back_at.items()
-        ):
+    def ended(self, series: Mapping[str, Series]) -> str | None:
+        """The sentence that takes the alarm back: more than half was given back, or it has stopped for a long time."""
+        if self.alarm is None:
             return None
+        after = _since(self.alarm, series)
+        flat = _flat_from(after) if not self._in_a_row else None
+        if all(name in series and series[name].points[-1][1] < size for name, size in self._given_back_at.items()):
+            reason = "it has been given back since"
+        elif flat is not None and after[-1][0] - flat >= max(GROWTH.fewest_steps, after[-1][0] / 4):
+            reason = f"it has hardly grown since step {flat:,}"
+        else:
+            return None
+        self.taken_back.append(_withdrawn(self.alarm, reason))
         self.alarm = None
-        self.taken_back.append(withdrawn(alarm, "it has been given back since"))
         return self.taken_back[-1]
 
 
 def is_held(leak: LeakReport) -> bool:
-    """Whether holders that nothing empties explain the growth; garbage waits only for its collection."""
+    """Whether holders that nothing empties, or lines, explain the growth; garbage waits only for its collection."""
     if leak.verdict != "leak":  # the verdict is another one where the holder is bounded
         return False
     waits = ("cycle",) if gc.isenabled() else ()
-    held = sum(one.bytes_per_step for one in leak.suspects if one.held_by and one.kind not in waits)
+    held = sum(
+        one.bytes_per_step for one in leak.suspects if (one.held_by or one.allocated_at) and one.kind not in waits
+    )
     return LEAK.explains(held, leak.bytes_per_step)

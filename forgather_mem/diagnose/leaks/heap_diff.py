@@ -10,8 +10,17 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
+from forgather_mem.diagnose.leaks.native_lines import NativeLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, usual_bytes
-from forgather_mem.diagnose.leaks.suspects import MAX_SUSPECTS, Suspect, cycle_suspects, made_suspects, suspect_of
+from forgather_mem.diagnose.leaks.suspects import (
+    MAX_SUSPECTS,
+    Suspect,
+    cycle_suspects,
+    made_suspects,
+    native_suspect,
+    path_of,
+    suspect_of,
+)
 from forgather_mem.heap.containers import CONTAINERS, newest
 from forgather_mem.heap.garbage import Mark, garbage_among
 from forgather_mem.heap.object_size import deep_bytes, has_graph, keeps_frames, runs_workers
@@ -50,13 +59,14 @@ class CloserLook:
 
     STEPS = 10  # between the two
 
-    def __init__(self, step: int, far: bool = False, held: bool = False) -> None:
+    def __init__(self, step: int, far: bool = False, held: bool = False, native: bool = False) -> None:
         """Take the first look, at the step that has just finished.
 
         Args:
             step: The number of it.
             far: Look for lines, and at what no name leads to,
             held: unless the holder is known.
+            native: Look for the line that makes what no Python object holds.
         """
         self.step = step
         walk = ReachableGraph.walk()
@@ -68,7 +78,8 @@ class CloserLook:
         self._made = AllocationWindow(opens=far)
         self._made_from = step
         # Whether no Python object can hold it: all that their allocators handed out was seen, and it was little
-        self.saw_python = False
+        self.saw_python = native
+        self._native = NativeLines() if native else None
 
     def own_bytes(self) -> int:
         """What the look itself takes now, from the C library."""
@@ -89,6 +100,11 @@ class CloserLook:
             first_step: Of the training.
         """
         num_steps, steps = max(1, step - first_step), max(1, step - self._made_from)
+        if self._native is not None:
+            line = self._native.line_of(rate * max(1, step - self.step))
+            self.drop()
+            forget_trees()
+            return [] if line is None else [native_suspect(rate, line)]
         made = self._made
         made.read(self._mark.younger() or gc.get_objects())
         made.close()  # traced, what follows takes ten times as long
@@ -134,7 +150,7 @@ class CloserLook:
         grown = self._unreached.grown(walk, max(4, steps / 2)) if self._unreached is not None else []
         for thing, then in grown[: LOOK.most_unreached]:
             each = usual_bytes([deep_bytes(item, set(), set()) for item in newest(thing, 3)])
-            each += CONTAINERS[type(thing)].place_bytes
+            each += CONTAINERS[type(thing)].place_bytes(thing)
             is_much = (len(thing) - then) * each >= LOOK.held_frac * rate * steps
             if is_much and lead_to(thing, walk, {id(grown), *map(id, grown)}):
                 self._look.add(thing, then)
@@ -145,6 +161,8 @@ class CloserLook:
         """Stop what is recorded."""
         self._mark.drop()
         self._made.close()
+        if self._native is not None:
+            self._native.close()
 
     def _garbage(self, step: int, rate: float) -> list[Suspect]:
         """Reference cycles created since the first look that nothing holds any more."""
@@ -152,7 +170,9 @@ class CloserLook:
         if young is None:
             return []
         found = cycle_suspects(garbage_among(young), max(1, step - self.step))
-        return [one for one in found if one.bytes_per_step >= LOOK.least_frac * rate]
+        return [
+            one for one in found if one.bytes_per_step >= LOOK.explained_frac * rate
+        ]  # less may wait to be collected
 
 
 def _sorted(suspects: list[Suspect], rate: float) -> list[Suspect]:
@@ -203,7 +223,7 @@ def merge_similar(found: list[GrownObject], walk: ReachableGraph) -> list[GrownO
     """Merge those that differ only by an index or a key; the largest first."""
     groups: dict[tuple[str, str], list[tuple[str, GrownObject]]] = {}
     for one in found[: LOOK.most_merged]:
-        name = walk.holder(one.position)
+        name = path_of(walk, one.position)
         key = _HOOKS.sub(r"Module\1", _INDEX.sub("[]", name))
         groups.setdefault((key, one.kind), []).append((name, one))
     merged = [group[0][1] if len(group) == 1 else _sum_of(group) for group in groups.values()]

@@ -97,7 +97,7 @@ _KINDS = (
     HolderKind(name="simple queue", holder=lambda held: issubclass(type(held.container), queue.SimpleQueue),
         cure="drain it; a SimpleQueue has no limit, queue.Queue(maxsize=...) has: then put() waits"),
     HolderKind(name="open contexts",
-        holder=lambda held: held.path.endswith("ExitStack._exit_callbacks"),
+        holder=lambda held: held.path.endswith("._exit_callbacks"),
         cure="these contexts are entered and never left: close() the stack, or use `with`"),
     HolderKind(name="exceptions", is_sized=False, item=lambda item: isinstance(item, BaseException | TracebackType),
         cure="keep str(error), or traceback.clear_frames(error.__traceback__) before keeping it"),
@@ -185,6 +185,8 @@ def _emptied_by(held: Held) -> str | None:
         for name in filter(_EMPTIES.match, dir(owner)):
             code = getattr(inspect.getattr_static(owner, name), "__code__", None)
             steps = list(dis.get_instructions(code)) if code is not None else []
+            if code is not None and "setattr" in code.co_names:  # all of them, by name: a metric's states
+                return f"{owner.__name__}.{name}"
             for step, after in itertools.pairwise(steps):
                 empties = step.opname == "STORE_ATTR" or after.argval == "clear"
                 attribute = str(step.argval) if empties else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -36,8 +37,8 @@ def lines_of_holder(held: Held, kind: HolderKind, names: Sequence[Named]) -> lis
         own = [] if function is None else [function]
         beside = calling_lines(kind.made_by, [file for file, _ in own])
         return beside or calling_lines(kind.made_by, user_files()) or own
-    is_list = issubclass(type(container), list | deque)
-    every = (adding_lines(named, is_list, assigned=one.kind != "items") for named in names)
+    is_list = issubclass(type(container), list | deque) and one.kind == "items"
+    every = (adding_lines(named, is_list, assigned=one.kind != "items" and not named.librarys) for named in names)
     return next(filter(None, every), [])
 
 
@@ -54,7 +55,12 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
     is_slot = has_attributes(container) or isinstance(container, dict)  # what an iterator keeps is not replaced
     value = one.samples[0] if is_slot and one.samples else container
     is_fixed = isinstance(value, str | bytes) or is_array(value)
-    if one.kind == "size" and is_fixed and names and not any(adding_lines(named, is_list=False) for named in names):
+    is_users = bool(names) and not any(named.librarys for named in names)
+    if one.kind == "size" and is_users and type(container) is list:
+        inside_it = [replace(named, item=True) for named in names]
+        if not any([*(adding_lines(one, True) for one in names), *(adding_lines(one, False) for one in inside_it)]):
+            return HolderBound(f"{path} has {len(container):,} places, and what is in them is replaced")
+    if one.kind == "size" and is_fixed and is_users and not any(adding_lines(named, False) for named in names):
         return HolderBound(f"{path} is replaced by a longer one at each step, as where batches get longer")
     if one.bound is not None:
         return HolderBound(f"{path} holds {one.bound:,} at most", one.bound)

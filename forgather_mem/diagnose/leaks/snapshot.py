@@ -20,6 +20,7 @@ from forgather_mem.heap.object_size import (
     Sorts,
     deep_bytes,
     is_tensor,
+    is_tensor_class,
     largest_held,
 )
 from forgather_mem.heap.reachable import MANY, ReachableGraph
@@ -142,9 +143,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     found: list[GrownObject] = []
     counted: set[tuple[object, int]] = set()
     sorts = Sorts()
-    known = before.known - {
-        id(node) for node in walk.nodes if is_tensor(node) and before.storages.get(id(node)) != _storage(node)
-    }
+    known = _known(before, walk)
     for position, node in enumerate(walk.nodes):
         then = before.lengths.get(_as_number(id(node), type(node)))  # an id may have been reused
         now = length_of(node) if then is not None else None
@@ -155,13 +154,13 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             samples, each = _usual_items(node, now - then, steps, known, counted)
             row = container_kind(type(node))
             assert row is not None  # it has a length
-            each += row.place_bytes
+            each += row.place_bytes(node)
             found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, row.bound(node)))
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _LIMITS.big_bytes:
                 found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node)))
-    found += _rebuilt(before, walk, steps, counted)
+    found += _rebuilt(before, walk, steps, known, counted)
     found += _graphs(before, walk)
     return sorted(found, key=lambda one: -one.bytes_per_step)
 
@@ -176,20 +175,30 @@ def chains(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
         types[name] += 1
         if id(node) not in before.known:
             new.setdefault(name, []).append(position)
-    found = []
+    found, old = [], _known(before, walk)
     for name, at in new.items():
         more = types[name] - before.types[name]
         kind = type(walk.nodes[at[0]])
-        if more < max(4, 0.5 * steps) or (kind.__module__ == "builtins" and kind is not FunctionType):
+        is_part = kind.__module__ == "builtins" or is_tensor_class(kind)  # of what it is in
+        if more < max(4, 0.5 * steps) or (is_part and kind is not FunctionType):
             continue
         samples = [walk.nodes[number] for number in at[: _LIMITS.samples // 2]]
-        known = before.known | {id(walk.nodes[number]) for number in at}
+        known = old | {id(walk.nodes[number]) for number in at}
         each = sum(deep_bytes(sample, known - {id(sample)}, set()) for sample in samples) / len(samples)
         found.append(GrownObject(at[0], "chain", more / steps, each, types[name], samples))
     return sorted(found, key=lambda one: -one.bytes_per_step)
 
 
-def _rebuilt(before: Look, walk: ReachableGraph, steps: int, counted: set[tuple[object, int]]) -> Iterator[GrownObject]:
+def _known(before: Look, walk: ReachableGraph) -> set[int]:
+    """The ids of what there was, without those that a new tensor has got."""
+    return before.known - {
+        id(node) for node in walk.nodes if is_tensor(node) and before.storages.get(id(node)) != _storage(node)
+    }
+
+
+def _rebuilt(
+    before: Look, walk: ReachableGraph, steps: int, known: set[int], counted: set[tuple[object, int]]
+) -> Iterator[GrownObject]:
     """Containers rebuilt each time, each longer than the one before: `self.kept = self.kept + [x]`."""
     for position, node in enumerate(walk.nodes):
         kind = type(node)
@@ -199,7 +208,7 @@ def _rebuilt(before: Look, walk: ReachableGraph, steps: int, counted: set[tuple[
         more = len(node) - then if issubclass(kind, Sized) else 0
         if then and more >= max(4, steps / 2) and not walk.is_namespace(position):
             samples = newest(node, _LIMITS.samples)
-            each = usual_bytes([deep_bytes(sample, before.known, counted) for sample in samples])
+            each = usual_bytes([deep_bytes(sample, known, counted) for sample in samples])
             yield GrownObject(position, "items", more / steps, each, len(node), samples)
 
 

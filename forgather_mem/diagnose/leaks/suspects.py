@@ -43,8 +43,8 @@ class Suspect:
 
     `kind` is a key of `KINDS`, which has its usual cure. `bounded`: why it will stop growing by itself, or may;
     `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `key` and `name`: the
-    container's `id` and its place. `last`: any other one is a better explanation. `lines`: all that add to
-    it, as far as the source shows. `runs_workers`: each of its items keeps processes running.
+    container's `id` and its place. `last`: any other one is a better explanation. `lines`: all that add to it, as far
+    as the source shows. `runs_workers`: each of its items keeps processes running.
     """
 
     type: str
@@ -97,19 +97,18 @@ class Suspect:
 def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     """A suspect made from something that has grown, with its name, line and cure."""
     container = walk.nodes[one.position]
-    path = one.name or walk.holder(one.position)
+    path = one.name or path_of(walk, one.position)
     owner = walk.owner(one.position)
     if type(container) is LRU_CACHE:
         path = f"{getattr(container, '__module__', '')}.{container.__qualname__}"
     kind = kind_of(Held(one, container, path, owner))
     if one.kind == "size" and one.samples:
-        path = (type(container).__name__ if has_attributes(container) else path) + _slot(container, one.samples[0])
+        is_plain = has_attributes(container) and path == walk.holder(one.position)
+        path = (type(container).__name__ if is_plain else path) + _slot(container, one.samples[0])
         path = _MODULE_PARTS.sub(".", path)
     if kind.iterators:
         ends = (path.index(f"({name})") + len(name) + 2 for name in kind.iterators if f"({name})" in path)
         path = path[: min(ends)]
-    elif not one.name and kind.name != "hooks":
-        path = _users_path(walk.way(one.position)) or path
     names = names_of(walk, one.position)
     if one.kind == "size" and walk.parent(one.position) < 0 and isinstance(container, dict) and one.samples:
         names = module_names(walk.label(one.position), container, one.samples[0], item=False)
@@ -145,7 +144,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     return suspect
 
 
-def count_again(suspects: list[Suspect], step: int, over: bool = False) -> None:
+def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool = False) -> None:
     """Update how much the holders hold now, and how fast they have grown; what has become shorter does not only grow.
 
     A look of some steps may have seen more or less than usual: what has come since then is closer to the run's rate.
@@ -167,15 +166,20 @@ def count_again(suspects: list[Suspect], step: int, over: bool = False) -> None:
     walk.forget()
     for one in counted:
         length = length_of(there.get(one.key))
+        if over and one.seen_at == step and (length or 0) < (one.count or 0):
+            continue  # what ended with the training has emptied it
         if length is None or one.bytes is None or not one.count:
             one.bytes = one.count = None  # it is gone, or its id was reused
         else:
             if length < LEAK.shrunk_frac * one.count:
                 one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
-            pace = (length - one.count) / max(1, step - one.seen_at)
-            if pace > 0 and one.count_per_step and step - one.seen_at > 2 * LEAK.judged_every:
+            is_long = step - one.seen_at > 2 * LEAK.judged_every
+            pace = (length - one.count) / (step - one.seen_at) if is_long else one.count_per_step
+            whole = length / max(1, step - first_step)
+            pace = whole if 4 * abs(whole - pace) <= pace else pace  # it was empty at first
+            if pace > 0 and one.count_per_step:
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
-            one.bytes, one.count = round(one.bytes / one.count * length), length
+            one.bytes, one.count, one.seen_at = round(one.bytes / one.count * length), length, step
 
 
 def _place_of(walk: ReachableGraph, position: int) -> str:
@@ -195,18 +199,24 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     found = line_of_function(garbage)
     tensors = any(is_tensor(thing) for thing in garbage)
     suspect = Suspect(
-        type="reference cycle",
+        type="garbage",
         bytes_per_step=num_bytes / steps,
         count_per_step=classes[telling] / steps,
         held_by=f"{telling.__name__}, in a reference cycle",
         each=", ".join(cls.__name__ for cls in ordered[:3]),
         kind="cycle",
+        key=num_collected() + len(garbage),  # once so many were, it has been collected
         cure=cure_of_cycle(telling),
         where="tensors" if tensors else "python",
     )
     if found is not None:
         suspect.set_line(found)
     return [suspect]
+
+
+def num_collected() -> int:
+    """How many objects the collector has freed in this process."""
+    return sum(int(one["collected"]) for one in gc.get_stats())
 
 
 def made_suspects(line: Line | None, bytes_per_step: float) -> list[Suspect]:
@@ -218,28 +228,36 @@ def made_suspects(line: Line | None, bytes_per_step: float) -> list[Suspect]:
     return [suspect]
 
 
-def native_suspect(bytes_per_step: float) -> Suspect:
-    """Memory that C or C++ code keeps.
+def native_suspect(bytes_per_step: float, line: Line | None = None) -> Suspect:
+    """Memory that C or C++ code keeps, called by this line.
 
     Only for what has grown while a window saw all that Python's allocators handed out, and that was little.
     """
-    return Suspect(
-        type="native memory",
-        bytes_per_step=bytes_per_step,
-        cure=recorder(),
-        kind="native",
-        where="native",
-    )
+    cure = recorder()
+    suspect = Suspect(type="native memory", bytes_per_step=bytes_per_step, cure=cure, kind="native", where="native")
+    if line is not None:
+        suspect.set_line(line)
+        suspect.cure = (
+            cure or "C or C++ code that this line calls keeps it: free, close or empty it, or give it a limit"
+        )
+    return suspect
+
+
+def path_of(walk: ReachableGraph, position: int) -> str:
+    """The path as people write it, from the user's object where only a library's or two lie between."""
+    plain = walk.holder(position)
+    return plain if "hooks" in plain else _users_path(walk.way(position)) or plain
 
 
 def _users_path(way: Sequence[object]) -> str | None:
-    """The path from an object of the user's class, where one of a library's lies between; None if none does."""
-    owners = [thing for thing in way[:-1] if isinstance(thing, type) or has_attributes(thing)][-2:]
+    """The path from the last object of a user's class; None if it has what grows itself, or is far away."""
+    owners = [thing for thing in way[:-1] if isinstance(thing, type) or has_attributes(thing)][-3:]
     users = [is_user_class(thing if isinstance(thing, type) else type(thing)) for thing in owners]
-    if users != [True, False]:
+    if True not in users[:-1] or users[-1]:
         return None
-    first = next(at for at, thing in enumerate(way) if thing is owners[0])
-    owner = owners[0] if isinstance(owners[0], type) else type(owners[0])
+    last = owners[max(number for number, is_users in enumerate(users) if is_users)]
+    first = next(at for at, thing in enumerate(way) if thing is last)
+    owner = last if isinstance(last, type) else type(last)
     return _PARTS.sub("", f"{owner.__name__}{write_path(way[first:])}")
 
 

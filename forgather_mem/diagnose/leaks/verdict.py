@@ -59,8 +59,10 @@ def verdict_of(
         low, high = min(trend.low, explained), max(trend.high, explained)
         trend = replace(trend, per_step=explained, low=low, high=high)
     sure: Sure = "not yet"
+    rest = trend.per_step - explained
+    is_told = rest <= (1 - LEAK.sure_frac) * trend.per_step
     if step - trend.since_step >= LEAK.sure_steps:
-        sure = "yes" if LEAK.explains(explained, trend.per_step) else "likely"
+        sure = "yes" if is_told and LEAK.explains(explained, trend.per_step) else "likely"
     where = "workers" if of_workers else _where(growing, suspects)
     if not suspects and where == "native" and not searched:
         where = "host"
@@ -79,6 +81,7 @@ def verdict_of(
         suspects=tuple(one.reported() for one in suspects),
         sure=sure,
         judged=True,
+        why=f"{format_bytes(rest)} of it in no holder that is known" if suspects and not is_told else None,
     )
 
 

@@ -43,7 +43,6 @@ class LeakWatch:
         self._began_s = time.perf_counter()
         self._at_look: dict[str, float] = {}
         self._suspects: list[Suspect] = []
-        self._counted = False
         self._looks = 0
         self._saw_python = False  # and that it is not what grows
         self._loader: Callable[[], object] = lambda: None
@@ -100,11 +99,10 @@ class LeakWatch:
         _emit(run, leak)
 
     def _count_again(self, step: int, over: bool = False) -> None:
-        if self._suspects and not self._counted:
+        if self._suspects:
             from forgather_mem.diagnose.leaks.suspects import count_again
 
-            count_again(self._suspects, step, over)
-            self._counted = True
+            count_again(self._suspects, step, self._first_step, over)
 
     def _close(self) -> None:
         look, self._look = self._look, None
@@ -128,7 +126,7 @@ class LeakWatch:
                 series.add(step, value)
 
     def _judge(self, moment: Moment) -> None:
-        back = self._live.fallen(self._series)
+        back = self._live.ended(self._series)
         if back is not None:
             _print(moment.run, f"taken back: {back}.")
             self._suspects, self._looks = [], 1  # they were of what has ended
@@ -138,10 +136,12 @@ class LeakWatch:
         self._growing = growing
         if self._live.alarm is None:
             self._warn(moment.run, moment.step)
+        if self._suspects and self._suspects[0].kind == "cycle":
+            self._forget_collected()
         known = sum(one.bytes_per_step for one in self._suspects if one.held_by and one.kind != "workers")
         held = known >= LEAK.explained[0] * whole_of(growing).per_step
         named = held and self._suspects[0].allocated_at is not None
-        most = 3 if self._live.alarm else 2
+        most = 3 if self._saw_python and not self._suspects else 2
         # Whether it is this process that holds it, or the loaders whose workers are ever more
         can_be_held = set(growing) != {"workers"} or self._sizes.has_more_workers
         if self._look_closer and not named and self._looks < most and can_be_held:
@@ -149,6 +149,13 @@ class LeakWatch:
             self._look_closely(moment.step, held)
             self._at_look = {}
             self._rate = whole_of(growing).per_step
+
+    def _forget_collected(self) -> None:
+        """Forget garbage that was collected since, while memory went on to grow: something else keeps it."""
+        from forgather_mem.diagnose.leaks.suspects import num_collected
+
+        if num_collected() >= self._suspects[0].key:
+            self._suspects, self._saw_python = [], True
 
     def _warn(self, run: RunInfo, step: int) -> None:
         """Print what grows, if it is due, with who holds it as far as that is known."""
@@ -172,7 +179,7 @@ class LeakWatch:
         before = self._counted_bytes()
         from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 
-        self._look = CloserLook(step, far=self._looks > 1, held=held)
+        self._look = CloserLook(step, far=self._looks == 2, held=held, native=self._looks > 2)
         self._leave_out(before)
 
     def _look_again(self, run: RunInfo, values: Mapping[str, float]) -> None:
@@ -265,7 +272,9 @@ def _held(top: Suspect) -> str:
     """Who holds it, in words."""
     made = f", made at {top.allocated_at}" if top.allocated_at else ""
     many = f", {format_pace(top.count_per_step)}" if top.count_per_step else ""
-    return f"held by {top.held_by}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else "")
+    return f"held by {top.reported().holder}{many}{made}" + (
+        f"; {top.bounded}, so it may not be a leak" if top.bounded else ""
+    )
 
 
 def _print(run: RunInfo, text: str) -> None:

@@ -34,7 +34,7 @@ def told(sizes: Sizes, every: int = 4, *, held: bool = False) -> Told:
     steps: dict[str, int] = {}
     for step in range(every, len(sizes), every):
         series["native"].add(step, float(sizes[step]))
-        if live.fallen(series):
+        if live.ended(series):
             steps.setdefault("taken back", step)
         growing = live.growing(series)
         if not growing:

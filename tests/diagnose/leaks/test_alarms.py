@@ -22,12 +22,14 @@ def test_an_alarm_that_the_verdict_repeats_stands() -> None:
     rising = [number * MIB for number in range(100)]
     assert told(rising, "leak", LEAK) is None
     assert told(rising, "leak", LeakReport(judged=True, why="it grows, but a cache holds 100 at most")) is None
+    objects = Alarm(step=96, names=frozenset({"objects"}), label="host memory", per_step=200.0 * KIB)
+    assert told(rising, "leak", LEAK, objects) is None
 
 
 @pytest.mark.parametrize(
     ("sizes", "kind", "reason"),
     [
-        ([min(number, 40) * MIB for number in range(100)], "no leak", "it has not grown since step 1"),
+        ([min(number, 40) * MIB for number in range(100)], "no leak", "it has hardly grown since step 1"),
         ([number * MIB if number < 60 else 0.0 for number in range(100)], "no leak", "it has been given back since"),
         ([number**0.5 * MIB for number in range(100)], "slowing", "it grows ever less"),
         ([number * MIB for number in range(100)], "not enough data", "it has grown too unevenly since to be judged"),

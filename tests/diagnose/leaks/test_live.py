@@ -47,6 +47,13 @@ def test_a_tooth_longer_than_any_interval_is_taken_back_when_it_falls() -> None:
     assert 0 < found.taken_back - found.printed < 3000
 
 
+def test_growth_that_has_stopped_for_long_is_taken_back_while_it_runs() -> None:
+    found = told([min(step, 230) * 96.0 * KIB for step in range(400)], held=True)
+    assert found.printed is not None
+    assert found.taken_back is not None
+    assert 290 <= found.taken_back <= 330
+
+
 def test_growth_that_fills_memory_before_it_has_lasted_is_printed() -> None:
     live = LiveAlarm()
     assert not live.is_due(GROWS, step=300, full_step=501, leak=None)
@@ -61,9 +68,9 @@ def test_after_an_alarm_that_proved_wrong_a_holder_is_not_enough() -> None:
         series["native"].add(step, float(MIB) * step)
     assert live.is_due(GROWS, step=300, full_step=None, leak=named)
     live.printed(Alarm(step=300, names=frozenset(GROWS), label="host memory", per_step=MIB), GROWS, series)
-    assert live.fallen(series) is None
+    assert live.ended(series) is None
     series["native"].add(304, 0.0)
-    assert live.fallen(series) == "host memory grows 1.0 MiB a step (step 300): it has been given back since"
+    assert live.ended(series) == "host memory grows 1.0 MiB a step (step 300): it has been given back since"
     assert live.taken_back
     assert not live.is_due(GROWS, step=400, full_step=None, leak=named)
     assert live.is_due(GROWS, step=100 + LEAK.lasting_steps, full_step=None, leak=named)
