@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback
 
 # Looked up once
-_thread, _trains = threading.get_ident, torch.is_grad_enabled
+_thread, _trains, _is_compiling = threading.get_ident, torch.is_grad_enabled, torch.compiler.is_compiling
 _LOADERS = (DataLoader, _BaseDataLoaderIter)  # while a loop asks for batches, its loader has an iterator
 _BEFORE_DATA = ("backward", "optimizer")
 _LEAST_STEPS = LEAK.sure_steps  # of a training that is told for itself: fewer are not judged
@@ -73,7 +73,7 @@ class ObservedLoop:
         self._beginning = threading.Lock()
         self._watches = False  # no other training of ours tells of this step
         self._num_runs = 0  # by then
-        self._in_step = self._in_evaluation = self._is_told = False
+        self._in_step = self._in_optimizer = self._in_evaluation = self._is_told = False
         self._num_batches = 0  # in this step, or in this evaluation
 
     def listen(self) -> None:
@@ -142,17 +142,19 @@ class ObservedLoop:
                 return
             events = self._events or self._begin(optimizer)
             if events is not None and self._tells(events) and _thread() == self._thread:
+                self._in_optimizer = True
                 self._optimizer_begins(events)
         except self.fence.kept("a loop"):
             return
 
     def after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer's step is over."""
-        if not self._watches or is_traced():
+        if _is_compiling() or not self._in_optimizer or _thread() != self._thread:
             return
+        self._in_optimizer = False
         try:
             events = self._events
-            if events is not None and _thread() == self._thread:
+            if events is not None:
                 num_steps = self._rounds.ends_with(optimizer)
                 if num_steps:
                     self._step_ends(events, num_steps)
@@ -177,7 +179,10 @@ class ObservedLoop:
         try:
             events = self._events
             if events is not None and _thread() == self._thread:
-                events.forward_ends(outputs)
+                if events.quiet is not None and outputs is not None:
+                    events.quiet.turn_from("forward", "backward")
+                else:
+                    events.forward_ends(outputs)
         except self.fence.kept("a loop"):
             return
 
@@ -257,7 +262,11 @@ class ObservedLoop:
         if not self._in_step:
             self._step_begins(events)
         self._num_batches += 1
-        events.forward_begins(arguments, keywords)
+        if events.quiet is not None:
+            events.quiet.turn("forward", BEFORE_FORWARD)
+            events.quiet.see_batch(arguments, keywords)
+        else:
+            events.forward_begins(arguments, keywords)
 
     def _begin(self, first: torch.optim.Optimizer | None = None) -> LoopEvents | None:
         with self._beginning:  # another thread's step comes after it
