@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback, TrainerControl
 
 BEFORE_FORWARD = ("backward", "data")  # or before the optimizer
-# In each step, and most often of no interest to anybody.
-_OFTEN = ("step_begin", "pre_optimizer_step", "optimizer_step", "step_end")
+# Inside each step, and most often of no interest to anybody.
+_INSIDE = ("step_begin", "pre_optimizer_step", "optimizer_step")
 
 
 class LoopEvents:
@@ -54,7 +54,7 @@ class LoopEvents:
         self._objects = objects
         self._run: Run | None = None
         self.quiet: PhaseStack | None = None
-        self._due: dict[str, float] = {}  # after so many steps somebody wants this event again
+        self._due: dict[str, float] = {}  # after so many steps somebody wants this event inside a step again
         self._urgent: list[tuple[ArmedRule, ArmedWork]] = []  # what may want the end of a step before that
         self._quiet_until = 0.0
         flow = []  # without `TrainingArguments` the loop's own code decides when to log, evaluate and save
@@ -93,7 +93,6 @@ class LoopEvents:
         assert run is not None
         run.steps_are_done(step)
         if self._urgent and run.recorder.is_urgent(self._urgent, step):
-            self._due.clear()
             return False
         if step >= self._quiet_until:
             self.quiet = None
@@ -101,13 +100,13 @@ class LoopEvents:
 
     def _look_ahead(self) -> None:
         done, self._urgent = self.state.global_step, []
-        for event in _OFTEN:
+        for event in (*_INSIDE, "step_end"):
             self._due[event] = math.inf
             for callback in self.handler.callbacks:
                 due, urgent = getattr(callback, "next_wanted", _always)(event, done)
                 self._due[event] = min(self._due[event], due)
                 self._urgent += urgent
-        self._quiet_until = min(due - (event == "step_end") for event, due in self._due.items())
+        self._quiet_until = min(self._due.pop("step_end") - 1, *self._due.values())
         run = self.run()
         self.quiet = run.phases if run is not None and done < self._quiet_until else None
 
