@@ -76,6 +76,8 @@ trackers: $(TRACKERS)/.ready  ## W&B, MLflow, Comet, trackio and the MCP client,
 	$(TRACKERS)/bin/python -m pytest -q tests/with_trackers tests/cli/test_mcp.py
 
 RECIPES := .venv-recipes
+# A checkout of github.com/jdinalt/forgather, which is no package
+FORGATHER ?= ../forgather
 
 $(RECIPES)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RECIPES)
@@ -86,7 +88,7 @@ $(RECIPES)/.ready: pyproject.toml constraints.txt
 
 recipes: $(RECIPES)/.ready  ## recipes with the real packages, then docs/frameworks.md: half an hour; ARGS="--only Keras"
 	HF_HUB_OFFLINE=1 DO_NOT_TRACK=1 RAY_USAGE_STATS_ENABLED=0 $(RECIPES)/bin/python -m pytest -q tests/test_docs.py tests/test_slurm.py -k "recipes or slurm"
-	$(RECIPES)/bin/python benchmarks/frameworks $(ARGS)
+	FORGATHER=$(abspath $(FORGATHER)) $(RECIPES)/bin/python benchmarks/frameworks $(ARGS)
 
 PEERS := .venv-peers
 

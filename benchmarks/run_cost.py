@@ -1,85 +1,123 @@
-"""What does `forgather-mem run` cost? The same training alone and watched, taking turns; and a record of the black box.
+"""What does `forgather-mem run` cost? The same loops alone and watched, taking turns; and a record of the black box.
 
-    python benchmarks/run_cost.py [--pairs 5] [--steps 400]
+    python benchmarks/run_cost.py [--pairs 10] [--seconds 6]
     python benchmarks/run_cost.py --black-box
 
-Writes benchmarks/results/run.md.
+Processor time, of the training and of the process that waits for it. What comes once, the first 128 steps (all of which
+are judged) and the steps after them are told apart. Prints the table of benchmarks/results/run.md; about 7 minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import mmap
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import timeit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULT = ROOT / "benchmarks" / "results" / "run.md"
-RUN = [sys.executable, "-m", "forgather_mem", "run"]
-WARM_UP_STEPS = 50
+EARLY_STEPS = 128
+# Milliseconds of a step, and of the pairs that are asked for the fraction that is run with it
+STEPS_MS = {5: 0.5, 17: 1.0, 60: 0.4}
+KIB_A_MIB = 1024
 
 
 def training(steps: int, rows: int) -> None:
-    """In the child: train, and print when it began and what each step took."""
-    first_line_s = time.time()
-    sys.path.insert(0, str(ROOT))
-    from transformers import TrainerCallback
+    """In the child: a plain loop, and what it has taken by the end of each step."""
+    import torch
 
-    from benchmarks._training import train
-
-    class Clock(TrainerCallback):
-        def __init__(self) -> None:
-            self.began_s = self.began_cpu_s = 0.0
-            self.times: list[float] = []
-            self.cpu: list[float] = []
-
-        def on_train_begin(self, *args: object, **kwargs: object) -> None:
-            self.began_s, self.began_cpu_s = time.time(), time.process_time()
-
-        def on_step_begin(self, *args: object, **kwargs: object) -> None:
-            self.times.append(time.perf_counter())
-            self.cpu.append(time.process_time())
-
-    clock = Clock()
-    train(clock, steps, Path("out"), rows)
-    print(json.dumps({
-        "first_line_s": first_line_s, "train_begin_s": clock.began_s, "train_begin_cpu_s": clock.began_cpu_s,
-        "steps_s": [b - a for a, b in zip(clock.times, clock.times[1:], strict=False)][WARM_UP_STEPS:],
-        "cpu_s": (clock.cpu[-1] - clock.cpu[WARM_UP_STEPS]) / (len(clock.cpu) - 1 - WARM_UP_STEPS),
-    }))  # fmt: skip
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    wide = [torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*wide, torch.nn.Linear(512, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs, targets = torch.randn(rows, 256), torch.randn(rows, 1)
+    taken_s = []
+    for _ in range(steps):
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        taken_s.append(time.process_time())
+    status = Path("/proc/self/status").read_text()
+    peak_mib = int(status.partition("VmHWM:")[2].split()[0]) / KIB_A_MIB
+    print(json.dumps({"taken_s": taken_s, "peak_mib": peak_mib}))
 
 
-def run(words: Sequence[str], **environment: str) -> dict[str, float]:
-    """One training: seconds to its first line, to its first step, of its steps, and of all of it."""
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+@dataclass(frozen=True)
+class Cost:
+    """What one run took: seconds of the processor in all, outside its steps, and in a step; the peak of its memory."""
+
+    all_s: float
+    once_s: float
+    early_s: float
+    later_s: float
+    peak_mib: float
+
+
+def run(steps: int, rows: int, watched: bool) -> Cost:
+    """One training in a folder of its own."""
+    words = [str(Path(__file__).resolve()), "--child", str(rows), "--steps", str(steps)]
+    words = [sys.executable, *(["-m", "forgather_mem", "run"] if watched else []), *words]
+    before = os.times()
     with tempfile.TemporaryDirectory() as folder:
-        began_s, cpu_before = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        variables = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, check=True)
-        all_s, cpu_after = time.time() - began_s, resource.getrusage(resource.RUSAGE_CHILDREN)
-        reports = [json.loads(path.read_text()) for path in Path(folder).rglob("report.json")]
-    told = json.loads(done.stdout.splitlines()[-1])
-    return {
-        "to the first line of the script, ms": 1e3 * (told["first_line_s"] - began_s),
-        "from there to the first step, ms": 1e3 * (told["train_begin_s"] - told["first_line_s"]),
-        "CPU until the first step, ms": 1e3 * told["train_begin_cpu_s"],
-        "a step, median, ms": 1e3 * statistics.median(told["steps_s"]),
-        "a step, CPU, mean, ms": 1e3 * told["cpu_s"],
-        "all of it, ms": 1e3 * all_s,
-        "ourselves in a step, by our own clock, %": 1e2 * sum(r["overhead"]["share_of_step"] for r in reports),
-        "all of it, CPU, ms": 1e3
-        * (cpu_after.ru_utime + cpu_after.ru_stime - cpu_before.ru_utime - cpu_before.ru_stime),
-    }
+    after = os.times()
+    told = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"taken_s"')))
+    taken_s, all_s = told["taken_s"], sum(after[2:4]) - sum(before[2:4])
+    return Cost(
+        all_s=all_s,
+        once_s=all_s - (taken_s[-1] - taken_s[0]),
+        early_s=(taken_s[EARLY_STEPS] - taken_s[0]) / EARLY_STEPS,
+        later_s=(taken_s[-1] - taken_s[EARLY_STEPS]) / (steps - 1 - EARLY_STEPS),
+        peak_mib=told["peak_mib"],
+    )
+
+
+def rows_for(step_ms: int) -> int:
+    """The batch size with which a step takes so long here and now."""
+    few, many = 64, 512
+    took = [min(run(2 * EARLY_STEPS, rows, watched=False).later_s for _ in range(2)) for rows in (few, many)]
+    a_row_s = (took[1] - took[0]) / (many - few)
+    return max(1, round(few + (step_ms / 1e3 - took[0]) / a_row_s))
+
+
+def row(step_ms: int, pairs: int, seconds: float) -> str:
+    """A row of the table: medians of the differences of pairs that took turns, and of both alone."""
+    rows, steps = rows_for(step_ms), EARLY_STEPS + round(1e3 * seconds / step_ms)
+    costs: dict[bool, list[Cost]] = {False: [], True: []}
+    for number in range(pairs):
+        for watched in (number % 2 > 0, number % 2 == 0):
+            costs[watched].append(run(steps, rows, watched))
+
+    def more(name: str) -> float:
+        both = zip(costs[True], costs[False], strict=True)
+        return float(statistics.median(getattr(one, name) - getattr(other, name) for one, other in both))
+
+    def alone(name: str) -> float:
+        return float(statistics.median(getattr(one, name) for one in costs[False]))
+
+    least = min(one.later_s for one in costs[True]) - min(one.later_s for one in costs[False])
+    return (
+        f"| {1e3 * alone('later_s'):.1f} | {pairs} of {steps:,} | {1e3 * more('once_s'):.0f} | "
+        f"{1e3 * more('early_s'):.2f} | {1e3 * more('later_s'):.3f} | {1e3 * least:.3f} | "
+        f"{more('later_s') / alone('later_s'):.2%} | {more('all_s') / alone('all_s'):.1%} | {more('peak_mib'):.1f} |"
+    )
+
+
+HEADINGS = (
+    "a step alone, ms", "pairs, steps", "once, ms", "each of the first 128 steps, ms", "each later one, ms",
+    "by the least, ms", "share of a later one", "of the whole run", "peak, MiB",
+)  # fmt: skip
 
 
 def black_box_us() -> dict[str, float]:
@@ -111,80 +149,32 @@ def black_box_us() -> dict[str, float]:
             return {name: min(timeit.repeat(call, number=5_000, repeat=25)) / 5e-3 for name, call in calls.items()}
 
 
+def black_box_table() -> list[str]:
+    found = [f"| {name} | {took_us:.2f} |" for name, took_us in black_box_us().items()]
+    return ["| black box | us |", "|---|---:|", *found]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=400)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of the steps of each training after the first 128")
+    parser.add_argument("--steps-ms", type=int, nargs="*", default=list(STEPS_MS))
     parser.add_argument("--child", type=int, metavar="ROWS", help=argparse.SUPPRESS)
-    parser.add_argument("--black-box", action="store_true", help="measure the black box alone, and print it")
+    parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--black-box", action="store_true", help="measure the black box alone")
     arguments = parser.parse_args()
-    if arguments.black_box:
-        sys.path.insert(0, str(ROOT))
-        print("\n".join(black_box_table()))
-        return
     if arguments.child:
         training(arguments.steps, arguments.child)
         return
     sys.path.insert(0, str(ROOT))
-    from benchmarks._training import rows_a_step
-
-    script = [str(Path(__file__).resolve()), "--child", str(rows_a_step()), "--steps", str(arguments.steps)]
-    variants = {
-        "alone": lambda: run([sys.executable, *script]),
-        "alone, again": lambda: run([sys.executable, *script]),
-        "forgather-mem run": lambda: run([*RUN, *script]),
-        "FORGATHER_MEM=0 forgather-mem run": lambda: run([*RUN, *script], FORGATHER_MEM="0"),
-    }
-    load_before = os.getloadavg()[0]
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
-    for number in range(arguments.pairs):
-        names = list(variants)
-        for name in names[number % 4 :] + names[: number % 4]:
-            found[name].append(variants[name]())
-            print(f"{number + 1}/{arguments.pairs} {name}: {found[name][-1]}", file=sys.stderr)
-    RESULT.write_text(page(found, load_before, arguments))
-    print(RESULT.read_text())
-
-
-def page(found: dict[str, list[dict[str, float]]], load_before: float, arguments: argparse.Namespace) -> str:
-    import torch
-    import transformers
-
-    columns = list(found["alone"][0])
-    medians = {name: {c: statistics.median(row[c] for row in rows) for c in columns} for name, rows in found.items()}
-    lines = [
-        "# What `forgather-mem run` costs", "",
-        f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, torch {torch.__version__}, transformers "
-        f"{transformers.__version__}, {os.cpu_count()} shared CPUs, one thread, load {load_before:.1f} before and "
-        f"{os.getloadavg()[0]:.1f} after. Made by `python benchmarks/run_cost.py --pairs {arguments.pairs} --steps "
-        f"{arguments.steps}`: {arguments.pairs} trainings of {arguments.steps} steps of each kind, taking turns; "
-        "medians over the trainings. Trust ratios and differences more than absolutes.", "",
-        "Promised: at most 1 % of a run of steps of 17 ms, less than 500 ms until the first step, a record of the "
-        "black box in less than 5 us.", "",
-        f"| | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}",
-    ]  # fmt: skip
-    for name, row in medians.items():
-        lines.append(f"| {name} | " + " | ".join(f"{row[column]:,.2f}" for column in columns) + " |")
-    lines += ["", "Against `alone`, per pair of one turn, median:", "", f"| | {' | '.join(columns)} |"]
-    lines.append(f"|---|{'---:|' * len(columns)}")
-    for name in list(found)[1:]:
-        ratios = [
-            statistics.median(
-                b[column] / a[column] if a[column] else math.nan
-                for a, b in zip(found["alone"], found[name], strict=True)
-            )
-            for column in columns
-        ]
-        lines.append(
-            f"| {name} | " + " | ".join("-" if math.isnan(ratio) else f"{ratio:.3f}" for ratio in ratios) + " |"
-        )
-    lines += ["", *black_box_table(), ""]
-    return "\n".join(lines)
-
-
-def black_box_table() -> list[str]:
-    rows = [f"| {name} | {took_us:.2f} |" for name, took_us in black_box_us().items()]
-    return ["| black box | us |", "|---|---:|", *rows]
+    if arguments.black_box:
+        print("\n".join(black_box_table()))
+        return
+    print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} before.\n")
+    print(f"| {' | '.join(HEADINGS)} |\n|{'---:|' * len(HEADINGS)}", flush=True)
+    for step_ms in arguments.steps_ms:
+        pairs = max(1, round(arguments.pairs * STEPS_MS.get(step_ms, 1.0)))
+        print(row(step_ms, pairs, arguments.seconds), flush=True)
 
 
 if __name__ == "__main__":

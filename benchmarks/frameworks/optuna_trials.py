@@ -13,10 +13,10 @@ class Keeping(TrainerCallback):
 
 def objective(trial):
     arguments = TrainingArguments(
-        f"out{trial.number}", max_steps=160, per_device_train_batch_size=4, report_to="none", use_cpu=True, disable_tqdm=True,
+        f"out{trial.number}", max_steps=80, per_device_train_batch_size=4, report_to="none", use_cpu=True, disable_tqdm=True,
         learning_rate=trial.suggest_float("lr", 1e-5, 1e-3),
     )  # fmt: skip
-    return Trainer(tiny.gpt2(), arguments, train_dataset=tiny.tokens(640), callbacks=[Keeping()]).train().training_loss
+    return Trainer(tiny.gpt2(), arguments, train_dataset=tiny.tokens(320), callbacks=[Keeping()]).train().training_loss
 
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)

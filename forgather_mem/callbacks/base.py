@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.engine.run_of import RUNS, run_of
-from forgather_mem.engine.schedule import EventSchedule, events_of, lasting
+from forgather_mem.engine.schedule import EventSchedule, NextWanted, events_of, lasting
 from forgather_mem.errors import check_flags
 from forgather_mem.loops.state import of_transformers
 from forgather_mem.system.time_budget import PREPARATION
@@ -41,7 +42,9 @@ def _passing_on(event: str) -> Callable[..., None]:
     def handle(
         self: RuleCallback, args: Args, state: State, control: Control, *metrics: object, **objects: object
     ) -> None:
-        if event in self._events and self.wants(event, getattr(state, "global_step", None)):
+        plan = self._plans.get(event)
+        is_idle = plan is not None and self._following is False and plan.is_idle(state.global_step)
+        if event in self._events and not is_idle:
             self._event(event, args, state, control, objects)
 
     handle.__name__ = f"on_{event}"
@@ -87,21 +90,15 @@ class RuleCallback(TrainerCallback):
         """Numbers of the current or last training; None before the first. Switched off, there are none in it."""
         return self._run.summary if self._run is not None else self._summary
 
-    def wants(self, event: str, steps_done: int | None) -> bool:
-        """Whether a rule, or what is being followed, needs this event after so many steps; None: after any number."""
-        if event not in self._events or steps_done is None:
-            return event in self._events
+    def next_wanted(self, event: str, steps_done: int) -> NextWanted:
+        """After how many steps this event of a step is wanted again; and what may want it before that."""
         plan = self._plans.get(event)
-        return plan is None or self._following is not False or not plan.is_idle(steps_done)
-
-    def step_plans(self, events: frozenset[str]) -> list[EventSchedule] | None:
-        """Those of these events, of a step; None while it is to be told of each, whatever they say."""
-        has_own = any(
-            getattr(type(self), f"on_{event}") is not getattr(RuleCallback, f"on_{event}") for event in events
-        )
-        if has_own or (self._following is not False and events & self._events):
-            return None
-        return [plan for event, plan in self._plans.items() if event in events and event in self._events]
+        if getattr(type(self), f"on_{event}") is getattr(RuleCallback, f"on_{event}"):  # else it does what is not known
+            if event not in self._events:
+                return math.inf, ()
+            if plan is not None and self._following is False:
+                return plan.next_due(steps_done) - plan.offset, plan.urgent
+        return 0.0, ()
 
     def close(self) -> None:
         """End the run now: flush what is open, restore what was changed. For a training that raised an exception."""

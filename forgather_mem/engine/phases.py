@@ -43,6 +43,7 @@ class PhaseStack:
         self._stack: list[str] = []
         self._told: list[list[_Watching]] = []  # for each open phase, the watchers to notify of its end
         self._watchers: list[_Watching] = []
+        self._is_unheard = True  # whether no watcher wants the phases of a step
 
     @property
     def current(self) -> str:
@@ -54,8 +55,13 @@ class PhaseStack:
         self._watchers.append(watching)
         self._beside = getattr(watcher, "beside", None) or self._beside
         self._step_ended = getattr(watcher, "step_ended", None) or self._step_ended
+        self.look_again()
         for phase, told in zip(self._stack, self._told, strict=True):
             self._begin((watching,), phase, told)
+
+    def look_again(self) -> None:
+        """Watchers may have changed what they want."""
+        self._is_unheard = not any(map(_wants_steps, self._watchers))
 
     def enter(self, phase: str) -> bool:
         """Begin a phase. False if it belongs to an outer one and is not counted; then don't leave it."""
@@ -81,8 +87,7 @@ class PhaseStack:
     def turn(self, phase: str, ended: Sequence[str]) -> None:
         """Begin a phase of a step; whichever of these is open is over."""
         stack = self._stack
-        turns = stack and stack[-1] in ended and phase in STEP_PHASES
-        if turns and not self._told[-1] and not any(map(_wants_steps, self._watchers)):  # the same, in a few stores
+        if self._is_unheard and stack and stack[-1] in ended and phase in STEP_PHASES and not self._told[-1]:
             stack[-1], self.failed, self.in_step = phase, None, True
             if self._beside is not None:
                 self._beside.phase = PHASE_NUMBER[phase]
@@ -119,6 +124,7 @@ class PhaseStack:
                         watching.strikes = 0
                     except self._fence.struck(watching):
                         continue
+                self.look_again()
                 self.own.add_short(_clock() - began_s)
 
     def _begin(self, watchers: Sequence[_Watching], phase: str, told: list[_Watching]) -> None:

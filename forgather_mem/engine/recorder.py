@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from forgather_mem.engine.ledger import Ledger
 from forgather_mem.engine.phases import PhaseStack
-from forgather_mem.engine.schedule import ArmedRule, EventSchedule, OverheadMeter
+from forgather_mem.engine.schedule import ArmedRule, ArmedWork, EventSchedule, OverheadMeter
 from forgather_mem.engine.sink_set import SinkSet
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.probes import DeviceProbe, HostProbe
@@ -67,7 +67,9 @@ class Recorder:
             self._event = plan.event
         self._seen_plans.add(number)
         for rule in plan.rules:
-            if rule.off or (step % rule.every_steps and not (urgent and rule.budget_frac and rule.is_usual(step))):
+            if rule.off or (
+                step % rule.every_steps and not (urgent and rule.budget_frac and not step % rule.usual_steps)
+            ):
                 continue
             if rule.every_epochs and plan.epochs % rule.every_epochs:
                 continue
@@ -86,11 +88,11 @@ class Recorder:
         self._summary.add(sample)
         return sample
 
-    def is_urgent(self, plan: EventSchedule, step: int) -> bool:
+    def is_urgent(self, works: Iterable[tuple[ArmedRule, ArmedWork]], step: int) -> bool:
         """Whether one of these works must read this step, although its rule's budget leaves it out."""
-        for rule, work in plan.urgent:
+        for rule, work in works:
             try:
-                if rule.is_usual(step) and not work.off and work.is_urgent is not None and work.is_urgent():
+                if not (step % rule.usual_steps or work.off or work.is_urgent is None) and work.is_urgent():
                     return True
             except self._fence.struck(work):
                 continue

@@ -241,7 +241,7 @@ class Run:
         if plan.event == "epoch_end":
             plan.epochs += 1
         due = not all(step % period for period in plan.periods)
-        urgent = not due and self.recorder.is_urgent(plan, step)
+        urgent = not due and self.recorder.is_urgent(plan.urgent, step)
         flushes = plan.flushes and bool(self._record.values)
         if not (due or urgent or flushes or self.ledger.following):
             return
@@ -256,6 +256,7 @@ class Run:
             recorder.flush()
         if (due or urgent) and not (plan.event == "step_end" and plan.seen_step == step):
             recorder.do(plan, Moment(plan.event, step, state.epoch, args, state, control, objects, self), urgent)
+        self.phases.look_again()
         began = own.add(began, reading=due and bool(plan.paced))
         if plan.flushes and self._record.values:
             reads = recorder.reads

@@ -69,11 +69,15 @@ class ArmedWork:
 
 
 class ArmedRule:
-    """A rule in one run: its numbers, read once, and its state."""
+    """A rule in one run: its numbers, read once, and its state.
+
+    Attributes:
+        every_steps: Its period; `usual_steps`: without the budget.
+    """
 
     def __init__(self, rule: Rule, begun: Callable[[Work | Begins], Work]) -> None:
         self.name = rule.name
-        self.every_steps = rule.when.every_steps
+        self.usual_steps = self.every_steps = rule.when.every_steps
         self.every_epochs = rule.when.every_epochs
         self.budget_frac = rule.budget_frac
         self.has_run = False
@@ -108,7 +112,7 @@ class ArmedRule:
             if each_share / stretch <= max(budget_frac - fixed_share, PACE.least_frac * budget_frac):
                 break
             stretch *= 2
-        self.every_steps, self.stretch = self.every_steps // self.stretch * stretch, stretch
+        self.every_steps, self.stretch = self.usual_steps * stretch, stretch
         if stretch > least:  # else it is the length of the run
             self.longest_stretch = max(self.longest_stretch, stretch)
 
@@ -116,16 +120,12 @@ class ArmedRule:
         """What was read less often, in a few words; and the sentence about it."""
         assert self.budget_frac is not None
         what = f"{self.name} (every {format_ordinal(self.longest_stretch)} step)"
-        often = self.every_steps // self.stretch
+        often = self.usual_steps
         usual = "every step" if often == 1 else f"every {often:,} steps"
         if often != 1:
             what = f"{self.name} (every {often * self.longest_stretch:,} steps)"
         budget = format_share(self.budget_frac)
         return what, f"{what}: instead of {usual}, at the rarest (budget {budget} of the time for all our own code)"
-
-    def is_usual(self, step: int) -> bool:
-        """Whether this would be one of its steps without the budget."""
-        return not step % (self.every_steps // self.stretch)
 
 
 class EventSchedule:
@@ -203,6 +203,10 @@ class OverheadMeter:
         for plans in members:
             for plan in plans.values():
                 plan.keep_to_budget(fixed_share, reading_share, least)
+
+
+# After so many steps an event of a step is wanted again; what may want it before, each work with its rule.
+NextWanted = tuple[float, Sequence[tuple[ArmedRule, ArmedWork]]]
 
 
 def events_of(rules: Sequence[Rule]) -> frozenset[str]:

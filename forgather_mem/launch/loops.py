@@ -92,9 +92,9 @@ class _FirstStep:
         if self.passes is not None:
             self.passes.end()
             self.passes = None
-        if (loop := self._observed()) is not None:
+        if (loop := self._loop or self._observed()) is not None:
             loop.before(optimizer)
-            if self._is_over(loop) and (following := self._observed()) is not None:  # it begins with this step
+            if loop.is_over and (following := self._observed()) is not None:  # it begins with this step
                 following.before(optimizer)
 
     def steps_over(self, num_steps: int) -> None:
@@ -105,15 +105,10 @@ class _FirstStep:
     def after(self, optimizer: Any, *_: object) -> None:
         if self._loop is not None:
             self._loop.after(optimizer)
-            self._is_over(self._loop)
-
-    def _is_over(self, loop: ObservedLoop) -> bool:
-        """Whether another may be observed from now on."""
-        if loop.is_over:
-            self._failed, self._loop = loop.has_failed, None
-        return loop.is_over
 
     def _observed(self) -> ObservedLoop | None:
+        if self._loop is not None and self._loop.is_over:  # another may be observed from now on
+            self._failed, self._loop = self._loop.has_failed, None
         if self._loop is not None or self._failed or run_session.is_off():  # in a plan's child
             return self._loop
         with self._lock:  # another thread may take its first step now

@@ -12,15 +12,16 @@ from forgather_mem.diagnose.oom.failing import close_fenced
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.run_of import run_of
-from forgather_mem.engine.schedule import EventSchedule
+from forgather_mem.engine.schedule import ArmedRule, ArmedWork, NextWanted
 from forgather_mem.loops.state import LoopControl, new_state, of_transformers
 from forgather_mem.telemetry.guard import FailureGuard
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback, TrainerControl
 
-# In each step, and most often of no interest to anybody.
-_OFTEN = frozenset(("step_begin", "pre_optimizer_step", "optimizer_step", "step_end"))
+BEFORE_FORWARD = ("backward", "data")  # or before the optimizer
+# Inside each step, and most often of no interest to anybody.
+_INSIDE = ("step_begin", "pre_optimizer_step", "optimizer_step")
 
 
 class LoopEvents:
@@ -35,8 +36,8 @@ class LoopEvents:
     Attributes:
         state, control: As in a Trainer; the loop counts in `state`.
         handler: The callbacks.
-        quiet: The run's phases while no callback wants the events of the step that comes: who tells of it may then call
-            `PhaseStack` and `step_passes` alone. None otherwise.
+        quiet: The run's phases while no callback wants the events of the step that comes: who tells of it need only
+            call these, and `step_passes`. None otherwise.
     """
 
     def __init__(
@@ -53,8 +54,9 @@ class LoopEvents:
         self._objects = objects
         self._run: Run | None = None
         self.quiet: PhaseStack | None = None
-        self._due_step = 0.0  # the next that somebody wants
-        self._urgent: list[EventSchedule] = []  # what may want one before it
+        self._due: dict[str, float] = {}  # after so many steps somebody wants this event inside a step again
+        self._urgent: list[tuple[ArmedRule, ArmedWork]] = []  # what may want the end of a step before that
+        self._quiet_until = 0.0
         flow = []  # without `TrainingArguments` the loop's own code decides when to log, evaluate and save
         if isinstance(args, of_transformers("TrainingArguments", "training_args") or ()):
             from transformers import DefaultFlowCallback
@@ -69,11 +71,12 @@ class LoopEvents:
         control: type[Any] = of_transformers("TrainerControl") or LoopControl
         self.control: TrainerControl = control()
         self._run = self.quiet = None
+        self._due.clear()
 
     def fire(self, event: str, **objects: object) -> None:
         """Call `on_<event>` of all callbacks; what is in `objects` is passed to them by name."""
         handler = self.handler
-        if event in _OFTEN and not self.wants(event, self.state.global_step):
+        if self.state.global_step < self._due.get(event, 0.0):
             return
         if self._objects is not None:
             handler.model, handler.optimizer = self._objects()
@@ -82,38 +85,30 @@ class LoopEvents:
         finally:
             if self._objects is not None:
                 handler.model = handler.optimizer = None
-        self._find_quiet()  # they change their minds in events only
+        self._look_ahead()  # they change their minds in events only
 
     def step_passes(self) -> bool:
         """A step of which nobody was told is over. False if its end is to be told all the same."""
         run, step = self._run, self.state.global_step
         assert run is not None
         run.steps_are_done(step)
-        is_urgent = any(run.recorder.is_urgent(plan, step) for plan in self._urgent)
-        if is_urgent or step + 1 >= self._due_step:
+        if self._urgent and run.recorder.is_urgent(self._urgent, step):
+            return False
+        if step >= self._quiet_until:
             self.quiet = None
-        return not is_urgent
+        return True
 
-    def _find_quiet(self) -> None:
-        run, self.quiet, self._due_step = self.run(), None, math.inf
-        self._urgent.clear()
-        done = self.state.global_step
-        for callback in self.handler.callbacks:
-            plans = getattr(callback, "step_plans", lambda _: None)(_OFTEN)
-            if plans is None:  # somebody else's, most often
-                return
-            self._due_step = min([self._due_step, *(plan.next_due(done) for plan in plans)])
-            self._urgent += [plan for plan in plans if plan.urgent]
-        if run is not None and done + 1 < self._due_step:
-            self.quiet = run.phases
-
-    def wants(self, event: str, steps_done: int | None = None) -> bool:
-        """Whether one of the callbacks handles this event now."""
-        for callback in self.handler.callbacks:
-            wants = getattr(callback, "wants", None)  # of ours only
-            if wants is None or wants(event, steps_done):
-                return True
-        return False
+    def _look_ahead(self) -> None:
+        done, self._urgent = self.state.global_step, []
+        for event in (*_INSIDE, "step_end"):
+            self._due[event] = math.inf
+            for callback in self.handler.callbacks:
+                due, urgent = getattr(callback, "next_wanted", _always)(event, done)
+                self._due[event] = min(self._due[event], due)
+                self._urgent += urgent
+        self._quiet_until = min(self._due.pop("step_end") - 1, *self._due.values())
+        run = self.run()
+        self.quiet = run.phases if run is not None and done < self._quiet_until else None
 
     def run(self) -> Run | None:
         """The run of this training, if one of the callbacks is ours."""
@@ -149,10 +144,7 @@ class LoopEvents:
         """This phase begins; a backward pass that is open, or one of `ended`, is over then."""
         run = self.run()
         if run is not None:
-            try:
-                run.phases.turn(phase, ended or ("backward",))
-            except run.fence.kept("phases"):
-                return
+            run.fence.call("phases", run.phases.turn, phase, ended or ("backward",))
 
     def leave(self, phase: str) -> None:
         """This phase is over, if it is open."""
@@ -184,9 +176,13 @@ class LoopEvents:
 
     def forward_begins(self, arguments: tuple[object, ...], keywords: dict[str, object]) -> None:
         """The outermost module is called with these."""
-        self.enter("forward", "backward", "data")
-        if self._run is not None:
-            self._run.fence.call("batch", self._run.phases.see_batch, arguments, keywords)
+        run = self.run()
+        if run is not None:
+            try:
+                run.phases.turn("forward", BEFORE_FORWARD)
+                run.phases.see_batch(arguments, keywords)
+            except run.fence.kept("phases"):
+                return
 
     def forward_ends(self, outputs: object) -> None:
         """It has returned: the backward pass begins. None where an exception has left it."""
@@ -195,12 +191,12 @@ class LoopEvents:
             run.fence.call("phases", run.phases.fail)
         elif run is not None:
             run.fence.call("phases", run.phases.turn_from, "forward", "backward")
-            self.see_output(outputs)
+            if run.phases.on_output is not None:
+                self.see_output(outputs)
 
     def see_output(self, outputs: object) -> None:
         """A forward pass has returned this."""
-        run = self.run()
-        if run is not None and run.phases.on_output is not None:
+        if (run := self.run()) is not None:
             run.fence.call("settings", run.phases.on_output, outputs)
 
     def optimizer_begins(self) -> None:
@@ -213,6 +209,11 @@ class LoopEvents:
         """The optimizer has returned."""
         self.leave("optimizer")
         self.fire("optimizer_step")
+
+
+def _always(event: str, steps_done: int) -> NextWanted:
+    """Of somebody else's callback it is not known what it wants."""
+    return 0.0, ()
 
 
 class CallbackList:

@@ -18,7 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.engine.run_of import RUNS
 from forgather_mem.engine.settings import settings_of_loaders, settings_of_others
-from forgather_mem.loops.events import LoopEvents
+from forgather_mem.loops.events import BEFORE_FORWARD, LoopEvents
 from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
 from forgather_mem.probes.live_objects import live_objects
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback
 
 # Looked up once
-_thread, _trains = threading.get_ident, torch.is_grad_enabled
+_thread, _trains, _is_compiling = threading.get_ident, torch.is_grad_enabled, torch.compiler.is_compiling
 _LOADERS = (DataLoader, _BaseDataLoaderIter)  # while a loop asks for batches, its loader has an iterator
-_BEFORE_FORWARD = ("backward", "data")  # or before the optimizer
+_BEFORE_DATA = ("backward", "optimizer")
 _LEAST_STEPS = LEAK.sure_steps  # of a training that is told for itself: fewer are not judged
 MakeCallbacks = Callable[[], Sequence["TrainerCallback"]]
 
@@ -54,13 +54,14 @@ class ObservedLoop:
             when the optimizer and all models of this one are gone. That one's step is told of by who made this.
 
     Attributes:
+        is_over: Whether it hears of nothing any more.
         has_failed: Whether it could not begin; it is over then.
     """
 
     def __init__(self, args: Any, make_callbacks: MakeCallbacks, *, gives_way: bool = False) -> None:
         self.fence = FailureGuard()
         self.gives_way = gives_way
-        self.has_failed = False
+        self.is_over = self.has_failed = False
         self._args = args
         self._make_callbacks = make_callbacks
         self._events: LoopEvents | None = None
@@ -70,10 +71,9 @@ class ObservedLoop:
         self._at_close: list[Callable[[], object]] = []
         self._thread = 0
         self._beginning = threading.Lock()
-        self._is_over = False
         self._watches = False  # no other training of ours tells of this step
         self._num_runs = 0  # by then
-        self._in_step = self._in_evaluation = self._is_told = False
+        self._in_step = self._in_optimizer = self._in_evaluation = self._is_told = False
         self._num_batches = 0  # in this step, or in this evaluation
 
     def listen(self) -> None:
@@ -81,18 +81,13 @@ class ObservedLoop:
         self._hooks.callback(of_torch.register_optimizer_step_pre_hook(self.before).remove)
         self._hooks.callback(of_torch.register_optimizer_step_post_hook(self.after).remove)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it hears of nothing any more."""
-        return self._is_over
-
     def at_close(self, call: Callable[[], object]) -> None:
         """Call this when a training that has begun is over."""
         self._at_close.append(call)
 
     def close(self, error: BaseException | None = None) -> None:
         """The training is over, ended by this error if there is one; nothing is heard any more. Idempotent."""
-        self._is_over = True
+        self.is_over = True
         self._watches = False
         PROCESS_END.withdraw(self._process_ends)
         self._hooks.close()
@@ -146,21 +141,20 @@ class ObservedLoop:
                 self.close()  # with another optimizer and another model begins another training
                 return
             events = self._events or self._begin(optimizer)
-            if not self._watches or RUNS.num_given != self._num_runs:
-                self._num_runs = RUNS.num_given
-                self._watches = events is not None and not RUNS.other_is_open(events.run())
-            if events is not None and self._watches and _thread() == self._thread:
+            if events is not None and self._tells(events) and _thread() == self._thread:
+                self._in_optimizer = True
                 self._optimizer_begins(events)
         except self.fence.kept("a loop"):
             return
 
     def after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer's step is over."""
-        if not self._watches or is_traced():
+        if _is_compiling() or not self._in_optimizer or _thread() != self._thread:
             return
+        self._in_optimizer = False
         try:
             events = self._events
-            if events is not None and _thread() == self._thread:
+            if events is not None:
                 num_steps = self._rounds.ends_with(optimizer)
                 if num_steps:
                     self._step_ends(events, num_steps)
@@ -185,7 +179,10 @@ class ObservedLoop:
         try:
             events = self._events
             if events is not None and _thread() == self._thread:
-                events.forward_ends(outputs)
+                if events.quiet is not None and outputs is not None:
+                    events.quiet.turn_from("forward", "backward")
+                else:
+                    events.forward_ends(outputs)
         except self.fence.kept("a loop"):
             return
 
@@ -200,15 +197,21 @@ class ObservedLoop:
         if not self._in_step:
             self._step_begins(events)
         if events.quiet is not None:
-            events.enter("optimizer", *_BEFORE_FORWARD)
+            events.quiet.turn("optimizer", BEFORE_FORWARD)
         else:
             events.optimizer_begins()
+
+    def _tells(self, events: LoopEvents) -> bool:
+        """Whether no other training of ours tells of this step; asked anew when one has begun since."""
+        if not self._watches or RUNS.num_given != self._num_runs:
+            self._num_runs = RUNS.num_given
+            self._watches = not RUNS.other_is_open(events.run())
+        return self._watches
 
     def _end_step(self, num_steps: int, of_passes: bool = False) -> None:
         """The loop itself says that a step is over; where an optimizer is heard, that one counts."""
         events = self._events or self._begin()
-        self._watches = events is not None and not RUNS.other_is_open(events.run())
-        if events is None or not self._watches or self._rounds.optimizers or _thread() != self._thread:
+        if events is None or not self._tells(events) or self._rounds.optimizers or _thread() != self._thread:
             return
         if self._in_evaluation:
             self._evaluation_ends(events)
@@ -231,8 +234,10 @@ class ObservedLoop:
             self._note_accumulation(events)
         if not self._models.are_heard_in_each_step():
             events.leave("optimizer")
+        elif events.quiet is not None:
+            events.quiet.turn("data", _BEFORE_DATA)
         else:
-            events.enter("data", "backward", "optimizer")
+            events.enter("data", *_BEFORE_DATA)
 
     def _forward_begins(
         self, events: LoopEvents, model: torch.nn.Module, arguments: Arguments, keywords: Keywords
@@ -245,7 +250,7 @@ class ObservedLoop:
                 self._in_evaluation, self._num_batches = True, 0
                 events.leave_all()
                 events.enter("evaluate")
-            elif events.wants("prediction_step"):  # the batch before is done
+            else:  # the batch before is done
                 events.fire("prediction_step", batches_begun=self._num_batches + 1)
             self._num_batches += 1
             return
@@ -257,14 +262,18 @@ class ObservedLoop:
         if not self._in_step:
             self._step_begins(events)
         self._num_batches += 1
-        events.forward_begins(arguments, keywords)
+        if events.quiet is not None:
+            events.quiet.turn("forward", BEFORE_FORWARD)
+            events.quiet.see_batch(arguments, keywords)
+        else:
+            events.forward_begins(arguments, keywords)
 
     def _begin(self, first: torch.optim.Optimizer | None = None) -> LoopEvents | None:
         with self._beginning:  # another thread's step comes after it
-            if self._events is None and not self._is_over and not RUNS.other_is_open(None):
-                self._is_over = self.has_failed = True  # unless it comes to its end: it is not tried at each step
+            if self._events is None and not self.is_over and not RUNS.other_is_open(None):
+                self.is_over = self.has_failed = True  # unless it comes to its end: it is not tried at each step
                 self._begin_here(first)
-                self._is_over = self.has_failed = False
+                self.is_over = self.has_failed = False
             return self._events
 
     def _begin_here(self, first: torch.optim.Optimizer | None) -> None:
@@ -326,7 +335,7 @@ class ObservedLoop:
 
     def _forget(self) -> None:
         """This is a forked child: the training is the parent's."""
-        self._is_over = True
+        self.is_over = True
         self._watches = False
         self._events = None
 

@@ -33,7 +33,7 @@ class ReadingPace:
         workers_every, found_every: Calls between readings of workers, and between looks for new children.
     """
 
-    spent_frac: float = 0.005
+    spent_frac: float = 0.002
     seen_frac: float = 1 / 16
     workers_every: int = 2
     found_every: int = 32

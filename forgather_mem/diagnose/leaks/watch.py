@@ -130,7 +130,7 @@ class LeakWatch:
         if back is not None:
             _print(moment.run, f"taken back: {back}.")
             self._suspects, self._looks = [], 1  # they were of what has ended
-        growing = self._live.growing(self._series)
+        growing = self._live.growing(self._series) or self._rising_early(moment)
         if not growing:
             return
         self._growing = growing
@@ -156,6 +156,14 @@ class LeakWatch:
 
         if num_collected() >= self._suspects[0].key:
             self._suspects, self._saw_python = [], True
+
+    def _rising_early(self, moment: Moment) -> dict[str, Trend]:
+        """What has risen by the middle of a training that ends before growth is sure: later nobody can look."""
+        last = getattr(moment.state, "max_steps", 0) - self._first_step
+        if self._looks or not 0 < last <= LEAK.sure_steps or 2 * (moment.step - self._first_step) < last:
+            return {}
+        trends = {name: one.judge(floor_of(name)) for name, one in self._series.items()}
+        return {name: trend for name, trend in trends.items() if trend.per_step > floor_of(name)}
 
     def _warn(self, run: RunInfo, step: int) -> None:
         """Print what grows, if it is due, with who holds it as far as that is known."""

@@ -140,9 +140,12 @@ def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
 def _shapes(values: Iterable[object]) -> Iterator[object]:
     """Of the tensors among these values and directly in their containers."""
     for value in values:
-        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else (value,)
-        for one in inner:
-            yield getattr(one, "shape", None) if not isinstance(one, Mapping | list | tuple) else object()
+        shape = getattr(value, "shape", None)
+        if shape is not None or not isinstance(value, Mapping | list | tuple):
+            yield shape
+        else:
+            for one in value.values() if isinstance(value, Mapping) else value:
+                yield getattr(one, "shape", None) if not isinstance(one, Mapping | list | tuple) else object()
 
 
 def _tensors(items: Iterable[tuple[object, object]], depth: int) -> Iterator[tuple[object, torch.Tensor]]:

@@ -58,7 +58,7 @@ class BatchUses:
     @property
     def is_urgent(self) -> bool:
         """Whether the end of this step has to be told: it is read, or its batch is the largest."""
-        return self.reading or _size(self._step_batch) > _size(self.largest)
+        return self.reading or (self._step_batch is not None and _size(self._step_batch) > _size(self.largest))
 
     def see(self, batch: Batch | None) -> None:
         """Note that a micro-batch begins."""

@@ -127,6 +127,8 @@ class OutOfMemoryWatch:
     def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
         self._passes.append(_operation_number())
         batch = self._batch_of(arguments, keywords)
+        if batch is self.uses.batch:  # as the last one
+            return
         self.uses.see(batch)
         if batch is not None and batch.size > self._largest[0]:
             self._largest = batch.size, self._batch_of.sizes
