@@ -44,13 +44,13 @@ class PlanningLimits:
 
     Attributes:
         alike_frac: A plan that reproduces a failure may be so far from what was measured.
-        kept_free_frac: Of the limit.
+        kept_free_frac: Of the limit, since what is told comes within 6 % of what is taken (benchmarks/results/ooms.md).
         most_told: Changes that fit; then no more are planned.
         few_batches: Of a step; more add nothing but themselves.
     """
 
     alike_frac: float = 0.1
-    kept_free_frac: float = 0.03
+    kept_free_frac: float = 0.05
     most_told: int = 4
     few_batches: int = 2
 

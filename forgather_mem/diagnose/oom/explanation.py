@@ -282,9 +282,11 @@ def _of_census(failure: Failure) -> str | None:
     """What takes much that a training may do without, or that one backward pass is to go through several passes."""
     wanted, used = failure.requested_bytes or 0, failure.used_bytes or 0
     for held in failure.census:
+        if held.num_bytes < max(wanted, _WORTH.held_frac * used, 1):
+            continue
         if held.kind == "activations" and held.num_passes > 1:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
-        if held.num_bytes >= max(wanted, _WORTH.held_frac * used, 1) and (held.collects or held.kind in _KEPT):
+        if held.collects or held.kind in _KEPT:
             is_in = "are in" if held.part == held.name else "are"
             return f"{format_bytes(held.num_bytes)} {is_in} {held.part}."
     return f"{failure.line} asks for {format_bytes(wanted)} at once." if failure.asks_at_once else None

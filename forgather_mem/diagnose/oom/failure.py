@@ -25,7 +25,7 @@ class Failure:
         layer: The innermost module whose forward pass was running, by its name in `named_modules`; for the outermost
             one, its class. None outside modules, and where compiled code hides it.
         functions: Names of the functions in the traceback, outermost first.
-        line: The innermost line of the user's own code: "train.py:41"; empty without one.
+        line: The innermost line of the user's own code, "train.py:41"; empty where a library works for it.
         callback: The callback in whose event it was raised, if no pass or evaluation ran in that.
         census: What is held beside parameters, gradients and optimizer state, the largest first.
         trained_bytes: Size of the parameters that ask for gradients.

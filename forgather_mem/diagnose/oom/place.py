@@ -91,6 +91,7 @@ _ELSE = (
     ("transformers/trainer.py", frozenset({"evaluate", "predict"}), "evaluate"),
     ("transformers/trainer.py", frozenset({"__init__", "_prepare_for_training", "get_train_dataloader"}), "startup"),
 )
+_COMPUTES = "/torch/", "/numpy/"
 # Compiled code no longer shows the layers that it was made from.
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
 # In `Failure.functions`, stands for the `__init__` of a module.
@@ -159,13 +160,23 @@ def failure_at(
         phase=phase,
         layer=layer,
         functions=tuple(map(_function, frames)),
-        line=line_name(users[-1].tb_frame.f_code.co_filename, users[-1].tb_lineno) if users else "",
+        line=_line(failed),
         callback=callback,
         census=take_census(failed, model, optimizer, passes, found.where == "host"),
         trained_bytes=trained_bytes,
         new_bytes=max(0, trained_bytes - (trained_before_bytes or 0)) if is_new else 0,
         batch=batch,
     )
+
+
+def _line(failed: Sequence[TracebackType]) -> str:
+    """The innermost line of the user's own code, if nothing but torch and numpy work between it and the error."""
+    for entry in reversed(failed):
+        if is_users(entry):
+            return line_name(entry.tb_frame.f_code.co_filename, entry.tb_lineno)
+        if not any(part in file_of(entry.tb_frame) for part in _COMPUTES):
+            break
+    return ""
 
 
 def trained_by(error: BaseException) -> tuple[object, object]:

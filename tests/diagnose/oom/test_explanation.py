@@ -13,6 +13,7 @@ from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained, failure_outside
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
+from forgather_mem.heap.census import Holding
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import GIB, MIB
@@ -186,3 +187,21 @@ def test_what_is_missing_is_compared_with_what_watching_takes() -> None:
     assert told(**limit, free_bytes=10 * MIB)["why_now"] is None
     assert told(**limit, free_bytes=25 * MIB)["why_now"] is None, "freed with the failed call"
     assert told(**{**limit, "limit": "container"}, free_bytes=15 * MIB)["why_now"] is None
+
+
+def test_where_nothing_else_explains_it_what_holds_much_or_asks_for_much_is_told() -> None:
+    asked = {"found": replace(FOUND, requested_bytes=20 * MIB), "used_bytes": GIB, "in_training": False}
+    queue = Holding(name="`queue`", kind="earlier", num_bytes=300 * MIB)
+    outputs = Holding(name="`outputs`", num_bytes=300 * MIB, collects=True)
+    summed = Holding(name="`total`", kind="activations", num_bytes=300 * MIB, num_passes=3)
+    for held, why in (
+        (queue, "300.0 MiB are graphs of earlier steps in `queue`."),
+        (outputs, "300.0 MiB are in `outputs`."),
+        (summed, "`total` joins what uses each parameter 3 times before one backward pass."),
+        (replace(queue, num_bytes=50 * MIB), None),
+        (replace(outputs, collects=False), None),
+    ):
+        assert told(**asked, census=[held])["why_now"] == why
+    large = {**asked, "found": replace(FOUND, requested_bytes=600 * MIB), "phase": "evaluate", "line": "train.py:4"}
+    assert told(**large)["why_now"] == "train.py:4 asks for 600.0 MiB at once."
+    assert told(**large)["advice"] == ["less at once at train.py:4: 600.0 MiB"]
