@@ -98,7 +98,6 @@ def _shown(chart: Chart, i: int, tags: Collection[str]) -> Chart | None:
 
 # Findings shown in the Text tab; the others are lines for a console.
 _SHOWN_KINDS = ("verdict", "leak", "oom")
-_FIRST = threading.Lock()
 # Maximum number of name sets of samples; beyond it, something is generating names.
 _MAX_ROWS = 256
 
@@ -144,7 +143,6 @@ class TensorBoardSink:
         self.layout = layout
         self.hparams = {name: _hparam(value) for name, value in (hparams or {}).items()}
         self._page: _Page | None = None
-        self._off = False
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -159,14 +157,13 @@ class TensorBoardSink:
     def begin(self, run: RunInfo) -> None:
         """A training begins: a new page."""
         self.end(run)
-        self._off = run.rank != 0
-        self._page = None if self._off else _Page(self, run.output_dir)
+        self._page = None if run.rank else _Page(self, run.output_dir)
 
     def write(self, sample: Sample) -> None:
-        """Write one record, or count it as dropped. Nothing is written between `end` and the next `begin`."""
-        if self._off:
+        """Write one record, or count it as dropped. Nothing is written outside of a training."""
+        page = self._page
+        if page is None or page.is_over:
             return
-        page = self._page or self._first_page()
         with page.lock:
             out = page.out or page.open()
             if not out.ready():
@@ -191,28 +188,21 @@ class TensorBoardSink:
 
         `data["tables"]`, if present, maps a title to rows, the first of which is the header.
         """
-        if finding.kind in _SHOWN_KINDS and not self._off:
-            page = self._page or self._first_page()
+        page = self._page
+        if finding.kind in _SHOWN_KINDS and page is not None and not page.is_over:
             with page.lock:
                 page.write_text(finding)
 
     def end(self, run: RunInfo) -> None:
         """The training is over: close our file."""
-        if self._page is not None and not self._off:
+        if self._page is not None:
             self._page.close()
-        self._off = True
 
     def problems(self) -> str | None:
         """What could not be written, for the report; None if everything was."""
         out = self._page.out if self._page is not None else None
         problem = out.problem() if out is not None else None
         return f"TensorBoard: {problem}" if problem else None
-
-    def _first_page(self) -> _Page:
-        """The page of a sink used without a training."""
-        with _FIRST:
-            self._page = page = self._page or _Page(self, None)
-        return page
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_page": None}  # a page belongs to this process
@@ -244,6 +234,7 @@ class _Page:
         self.folder: str | None = None
         self.points = StepPoints()
         self.quiet = QuietCurves()
+        self.is_over = False
 
     def write_text(self, finding: Finding) -> None:
         out = self.out or self.open()
@@ -258,10 +249,11 @@ class _Page:
         return out
 
     def close(self) -> None:
-        if self.out is not None:
+        if self.out is not None and not self.is_over:
             if self._sink.hparams and self._tags and self.out.ready():
                 self.out.add(hparams_end_payload(time.time()))
             self.out.close()
+        self.is_over = True
 
     def _find_folder(self) -> str:
         self.folder = find_event_folder(self._sink.logging_dir, self._output_dir, self._began_s)
