@@ -31,37 +31,29 @@ _HOST, _GPU, _PHASES, _CLEAN_UP = "Host memory", "GPU {i}", "Phases", "Collector
 # steps, otherwise TensorBoard shows an error: those here come from one reading.
 _CHARTS = (
     Chart(
-        category=_HOST,
-        title="resident, GiB (band: anonymous to highest so far)",
+        _HOST,
+        "resident, GiB (band: anonymous to highest so far)",
         margin=("mem_host/rss_gib", "mem_host/anon_gib", "mem_host/rss_peak_gib"),
     ),
-    Chart(category=_HOST, title="free below the limit, GiB", lines=("mem_host/available_gib",)),
+    Chart(_HOST, "free below the limit, GiB", lines=("mem_host/available_gib",)),
     Chart(
-        category=_HOST,
-        title="children, shared memory, swap, GiB",
-        lines=("mem_host/(children|shm|swap)_gib", "mem_workers/.*_gib"),
+        _HOST, "children, shared memory, swap, GiB", lines=("mem_host/(children|shm|swap)_gib", "mem_workers/.*_gib")
     ),
     Chart(
-        category=_GPU,
-        title="allocated, GiB (band: up to reserved)",
+        _GPU,
+        "allocated, GiB (band: up to reserved)",
         margin=("mem_gpu{i}/allocated_gib", "mem_gpu{i}/allocated_gib", "mem_gpu{i}/reserved_gib"),
     ),
-    Chart(category=_GPU, title="peak of each step and of the run, GiB", lines=("mem_gpu{i}/(step_peak|peak)_gib",)),
-    Chart(category=_GPU, title="headroom, GiB", lines=("mem_gpu{i}/(headroom|others)_gib",)),
-    Chart(category=_PHASES, title="host peak in the phases of a step, GiB", lines=(f"mem_phase_host/{_IN_STEPS}",)),
-    Chart(category=_PHASES, title="host peak between steps, GiB", lines=(f"mem_phase_host/{_BETWEEN_STEPS}",)),
-    Chart(
-        category=_PHASES, title="GPU {i} peak in the phases of a step, GiB", lines=(f"mem_phase_gpu{{i}}/{_IN_STEPS}",)
-    ),
-    Chart(category=_PHASES, title="GPU {i} peak between steps, GiB", lines=(f"mem_phase_gpu{{i}}/{_BETWEEN_STEPS}",)),
-    Chart(category="Breakdown", title="what the tensors hold, GiB", lines=("mem_tensors/.*",)),
-    Chart(
-        category=_CLEAN_UP,
-        title="pauses and clears in each step, ms",
-        lines=("mem_(gc/pause|cache/time|trim/time)_ms",),
-    ),
-    Chart(category=_CLEAN_UP, title="freed by our actions, GiB", lines=("mem_(cache|trim)/freed_gib",)),
-    Chart(category="Ranks", title="lowest and highest, GiB", lines=("mem_ranks/.*_(min|max)_gib",)),
+    Chart(_GPU, "peak of each step and of the run, GiB", lines=("mem_gpu{i}/(step_peak|peak)_gib",)),
+    Chart(_GPU, "headroom, GiB", lines=("mem_gpu{i}/(headroom|others)_gib",)),
+    Chart(_PHASES, "host peak in the phases of a step, GiB", lines=(f"mem_phase_host/{_IN_STEPS}",)),
+    Chart(_PHASES, "host peak between steps, GiB", lines=(f"mem_phase_host/{_BETWEEN_STEPS}",)),
+    Chart(_PHASES, "GPU {i} peak in the phases of a step, GiB", lines=(f"mem_phase_gpu{{i}}/{_IN_STEPS}",)),
+    Chart(_PHASES, "GPU {i} peak between steps, GiB", lines=(f"mem_phase_gpu{{i}}/{_BETWEEN_STEPS}",)),
+    Chart("Breakdown", "what the tensors hold, GiB", lines=("mem_tensors/.*",)),
+    Chart(_CLEAN_UP, "pauses and clears in each step, ms", lines=("mem_(gc/pause|cache/time|trim/time)_ms",)),
+    Chart(_CLEAN_UP, "freed by our actions, GiB", lines=("mem_(cache|trim)/freed_gib",)),
+    Chart("Ranks", "lowest and highest, GiB", lines=("mem_ranks/.*_(min|max)_gib",)),
 )
 
 
@@ -87,13 +79,13 @@ def _shown(chart: Chart, i: int, tags: Collection[str]) -> Chart | None:
     if chart.margin is not None:
         value, lower, upper = (tag.replace("{i}", str(i)) for tag in chart.margin)
         if {value, lower, upper} <= set(tags):
-            return Chart(category=category, title=title, margin=(value, lower, upper))
+            return Chart(category, title, margin=(value, lower, upper))
         lines = [f"{re.escape(tag)}$" for tag in (value, lower, upper) if tag in tags]
         title = f"{title.split(' (')[0]}"
     else:
         wanted = [line.replace("{i}", str(i)) + "$" for line in chart.lines]
         lines = [line for line in wanted if any(re.match(line, tag) for tag in tags)]
-    return Chart(category=category, title=title, lines=tuple(lines)) if lines else None
+    return Chart(category, title, tuple(lines)) if lines else None
 
 
 # Findings shown in the Text tab; the others are lines for a console.
