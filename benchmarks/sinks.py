@@ -22,8 +22,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -36,6 +38,7 @@ from transformers import TrainerCallback
 from forgather_mem.formats.scalars import read_scalars
 from forgather_mem.sinks import JsonlSink, TensorBoardSink
 from forgather_mem.telemetry.records import Sample
+from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.units import GIB
 
 PACKAGES = ("torch", "tensorboard", "protobuf", "google-crc32c")
@@ -57,24 +60,20 @@ PROMISED = {
 NAMES = [f"bench/value_{i}_bytes" for i in range(NUM_VALUES)]
 TAGS = [f"mem_bench/value_{i}_gib" for i in range(NUM_VALUES)]
 
+RUN: Any = SimpleNamespace(rank=0, output_dir=None, header=RunHeader(), so_far=dict)
 
+
+@dataclass
 class Variant:
     """One way of writing a step's numbers; keeps what each call took."""
 
-    def __init__(
-        self,
-        name: str,
-        write: Callable[[Any], object],
-        thread_id: int | None,
-        close: Callable[[], None],
-    ) -> None:
-        self.name = name
-        self.write = write
-        self.thread_id = thread_id
-        self.close = close
-        self.step = 0
-        self.wall_s: list[float] = []
-        self._call_cpu_s: list[float] = []
+    name: str
+    write: Callable[[Any], object]
+    thread_id: int | None
+    close: Callable[[], None]
+    step: int = 0
+    wall_s: list[float] = field(default_factory=list)
+    _call_cpu_s: list[float] = field(default_factory=list)
 
     def run(self, num_records: int) -> None:
         """Write records and book the time of each on the calling thread."""
@@ -123,15 +122,14 @@ def variants(folder: Path) -> list[Variant]:
 
     raw, payload = os.open(folder / "raw", os.O_WRONLY | os.O_CREAT), bytes(FLOOR_BYTES)
     tensorboard, jsonl = TensorBoardSink(logging_dir=folder / "ours"), JsonlSink(folder / "ours.jsonl")
-
-    def end(sink: TensorBoardSink | JsonlSink) -> Callable[[], None]:
-        return lambda: sink.end(None)  # type: ignore[arg-type]
+    tensorboard.begin(RUN)
+    jsonl.begin(RUN)
 
     return [
         Variant("20 x add_scalar", twenty_calls, writer_thread(scalars), scalars.close),
         Variant("one Event of 20 values, file_writer", one_event, writer_thread(events), events.close),
-        Variant("TensorBoardSink", tensorboard.write, None, end(tensorboard)),
-        Variant("JsonlSink", jsonl.write, None, end(jsonl)),
+        Variant("TensorBoardSink", tensorboard.write, None, lambda: tensorboard.end(RUN)),
+        Variant("JsonlSink", jsonl.write, None, lambda: jsonl.end(RUN)),
         Variant("floor: one write of the bytes", lambda sample: os.write(raw, payload), None, lambda: os.close(raw)),
     ]
 
@@ -212,11 +210,12 @@ def rate_and_reading(num_records: int) -> tuple[list[str], dict[str, float]]:
     """Write records as fast as they go, then read them back with both readers."""
     folder = Path(tempfile.mkdtemp())
     sink = TensorBoardSink(logging_dir=folder)
+    sink.begin(RUN)
     samples = [sample_of(step) for step in range(1000)]
     began_s = time.perf_counter()
     for step in range(num_records):
         sink.write(samples[step % 1000])
-    sink.end(None)  # type: ignore[arg-type]
+    sink.end(RUN)
     num_scalars = num_records * NUM_VALUES
     rate = num_scalars / (time.perf_counter() - began_s)
     ours = [_timed(lambda: read_scalars(folder)) for _ in range(7)]

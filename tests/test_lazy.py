@@ -36,7 +36,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 def test_from_an_archive_too(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "ours.zip", "w") as archive:
-        for path in [*ROOT.rglob("*.py"), *ROOT.rglob("*.pyi")]:
+        for path in (path for end in ("py", "pyi", "txt") for path in ROOT.rglob(f"*.{end}")):
             archive.write(path, Path("forgather_mem") / path.relative_to(ROOT))
     code = "import forgather_mem; print(forgather_mem.__file__, forgather_mem.Every(steps=3).steps)"
     done = subprocess.run(

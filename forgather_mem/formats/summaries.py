@@ -105,7 +105,7 @@ def report_payload(report: bytes, step: int, time_s: float) -> bytes:
     return _payload([_string_value(REPORT_TAG, report, metadata)], step, time_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Chart:
     """One chart of the Custom Scalars tab.
 

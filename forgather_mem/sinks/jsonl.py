@@ -16,7 +16,6 @@ from forgather_mem.units import MIB
 
 logger = logging.getLogger(__name__)
 
-_FIRST = threading.Lock()
 ROLL_UP_RECORDS = 4096  # it takes 2 ms to write and 20 KiB, and 0.1 s to read so many
 
 
@@ -69,11 +68,12 @@ class JsonlSink:
         self._log = _Log(self, run)
 
     def write(self, sample: Sample) -> None:
-        """Write one line, or count it as dropped. Nothing is written between `end` and the next `begin`."""
-        log = self._log or self._first_log()
-        with log.lock:
-            if log.ready():
-                log.write(sample)
+        """Write one line, or count it as dropped. Nothing is written outside of a training."""
+        log = self._log
+        if log is not None:
+            with log.lock:
+                if log.ready():
+                    log.write(sample)
 
     def tell(self, finding: Finding) -> None:
         """Write the finding as a line."""
@@ -93,12 +93,6 @@ class JsonlSink:
         problem = self._log.problem() if self._log is not None else None
         return f"JSONL: {problem}" if problem else None
 
-    def _first_log(self) -> _Log:
-        """The log of a sink that no training began."""
-        with _FIRST:
-            self._log = log = self._log or _Log(self, None)
-        return log
-
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_log": None}  # an open file belongs to this process
 
@@ -110,11 +104,11 @@ class _Log:
         lock: Held while something is written: a record may come from any thread.
     """
 
-    def __init__(self, sink: JsonlSink, run: RunInfo | None) -> None:
+    def __init__(self, sink: JsonlSink, run: RunInfo) -> None:
         self.lock = threading.RLock()  # a signal's handler may close the run in the middle of a write
         self._sink = sink
-        self._run = run
-        self._rank = run.rank if run is not None else 0
+        self._run: RunInfo | None = run
+        self._rank = run.rank
         self._closed = self._no_place = False
         self._rotate_at = sink.max_bytes
         self._num_records = 0

@@ -31,37 +31,29 @@ _HOST, _GPU, _PHASES, _CLEAN_UP = "Host memory", "GPU {i}", "Phases", "Collector
 # steps, otherwise TensorBoard shows an error: those here come from one reading.
 _CHARTS = (
     Chart(
-        category=_HOST,
-        title="resident, GiB (band: anonymous to highest so far)",
+        _HOST,
+        "resident, GiB (band: anonymous to highest so far)",
         margin=("mem_host/rss_gib", "mem_host/anon_gib", "mem_host/rss_peak_gib"),
     ),
-    Chart(category=_HOST, title="free below the limit, GiB", lines=("mem_host/available_gib",)),
+    Chart(_HOST, "free below the limit, GiB", lines=("mem_host/available_gib",)),
     Chart(
-        category=_HOST,
-        title="children, shared memory, swap, GiB",
-        lines=("mem_host/(children|shm|swap)_gib", "mem_workers/.*_gib"),
+        _HOST, "children, shared memory, swap, GiB", lines=("mem_host/(children|shm|swap)_gib", "mem_workers/.*_gib")
     ),
     Chart(
-        category=_GPU,
-        title="allocated, GiB (band: up to reserved)",
+        _GPU,
+        "allocated, GiB (band: up to reserved)",
         margin=("mem_gpu{i}/allocated_gib", "mem_gpu{i}/allocated_gib", "mem_gpu{i}/reserved_gib"),
     ),
-    Chart(category=_GPU, title="peak of each step and of the run, GiB", lines=("mem_gpu{i}/(step_peak|peak)_gib",)),
-    Chart(category=_GPU, title="headroom, GiB", lines=("mem_gpu{i}/(headroom|others)_gib",)),
-    Chart(category=_PHASES, title="host peak in the phases of a step, GiB", lines=(f"mem_phase_host/{_IN_STEPS}",)),
-    Chart(category=_PHASES, title="host peak between steps, GiB", lines=(f"mem_phase_host/{_BETWEEN_STEPS}",)),
-    Chart(
-        category=_PHASES, title="GPU {i} peak in the phases of a step, GiB", lines=(f"mem_phase_gpu{{i}}/{_IN_STEPS}",)
-    ),
-    Chart(category=_PHASES, title="GPU {i} peak between steps, GiB", lines=(f"mem_phase_gpu{{i}}/{_BETWEEN_STEPS}",)),
-    Chart(category="Breakdown", title="what the tensors hold, GiB", lines=("mem_tensors/.*",)),
-    Chart(
-        category=_CLEAN_UP,
-        title="pauses and clears in each step, ms",
-        lines=("mem_(gc/pause|cache/time|trim/time)_ms",),
-    ),
-    Chart(category=_CLEAN_UP, title="freed by our actions, GiB", lines=("mem_(cache|trim)/freed_gib",)),
-    Chart(category="Ranks", title="lowest and highest, GiB", lines=("mem_ranks/.*_(min|max)_gib",)),
+    Chart(_GPU, "peak of each step and of the run, GiB", lines=("mem_gpu{i}/(step_peak|peak)_gib",)),
+    Chart(_GPU, "headroom, GiB", lines=("mem_gpu{i}/(headroom|others)_gib",)),
+    Chart(_PHASES, "host peak in the phases of a step, GiB", lines=(f"mem_phase_host/{_IN_STEPS}",)),
+    Chart(_PHASES, "host peak between steps, GiB", lines=(f"mem_phase_host/{_BETWEEN_STEPS}",)),
+    Chart(_PHASES, "GPU {i} peak in the phases of a step, GiB", lines=(f"mem_phase_gpu{{i}}/{_IN_STEPS}",)),
+    Chart(_PHASES, "GPU {i} peak between steps, GiB", lines=(f"mem_phase_gpu{{i}}/{_BETWEEN_STEPS}",)),
+    Chart("Breakdown", "what the tensors hold, GiB", lines=("mem_tensors/.*",)),
+    Chart(_CLEAN_UP, "pauses and clears in each step, ms", lines=("mem_(gc/pause|cache/time|trim/time)_ms",)),
+    Chart(_CLEAN_UP, "freed by our actions, GiB", lines=("mem_(cache|trim)/freed_gib",)),
+    Chart("Ranks", "lowest and highest, GiB", lines=("mem_ranks/.*_(min|max)_gib",)),
 )
 
 
@@ -87,18 +79,17 @@ def _shown(chart: Chart, i: int, tags: Collection[str]) -> Chart | None:
     if chart.margin is not None:
         value, lower, upper = (tag.replace("{i}", str(i)) for tag in chart.margin)
         if {value, lower, upper} <= set(tags):
-            return Chart(category=category, title=title, margin=(value, lower, upper))
+            return Chart(category, title, margin=(value, lower, upper))
         lines = [f"{re.escape(tag)}$" for tag in (value, lower, upper) if tag in tags]
         title = f"{title.split(' (')[0]}"
     else:
         wanted = [line.replace("{i}", str(i)) + "$" for line in chart.lines]
         lines = [line for line in wanted if any(re.match(line, tag) for tag in tags)]
-    return Chart(category=category, title=title, lines=tuple(lines)) if lines else None
+    return Chart(category, title, tuple(lines)) if lines else None
 
 
 # Findings shown in the Text tab; the others are lines for a console.
 _SHOWN_KINDS = ("verdict", "leak", "oom")
-_FIRST = threading.Lock()
 # Maximum number of name sets of samples; beyond it, something is generating names.
 _MAX_ROWS = 256
 
@@ -144,7 +135,6 @@ class TensorBoardSink:
         self.layout = layout
         self.hparams = {name: _hparam(value) for name, value in (hparams or {}).items()}
         self._page: _Page | None = None
-        self._off = False
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -159,14 +149,13 @@ class TensorBoardSink:
     def begin(self, run: RunInfo) -> None:
         """A training begins: a new page."""
         self.end(run)
-        self._off = run.rank != 0
-        self._page = None if self._off else _Page(self, run.output_dir)
+        self._page = None if run.rank else _Page(self, run.output_dir)
 
     def write(self, sample: Sample) -> None:
-        """Write one record, or count it as dropped. Nothing is written between `end` and the next `begin`."""
-        if self._off:
+        """Write one record, or count it as dropped. Nothing is written outside of a training."""
+        page = self._page
+        if page is None or page.is_over:
             return
-        page = self._page or self._first_page()
         with page.lock:
             out = page.out or page.open()
             if not out.ready():
@@ -191,28 +180,21 @@ class TensorBoardSink:
 
         `data["tables"]`, if present, maps a title to rows, the first of which is the header.
         """
-        if finding.kind in _SHOWN_KINDS and not self._off:
-            page = self._page or self._first_page()
+        page = self._page
+        if finding.kind in _SHOWN_KINDS and page is not None and not page.is_over:
             with page.lock:
                 page.write_text(finding)
 
     def end(self, run: RunInfo) -> None:
         """The training is over: close our file."""
-        if self._page is not None and not self._off:
+        if self._page is not None:
             self._page.close()
-        self._off = True
 
     def problems(self) -> str | None:
         """What could not be written, for the report; None if everything was."""
         out = self._page.out if self._page is not None else None
         problem = out.problem() if out is not None else None
         return f"TensorBoard: {problem}" if problem else None
-
-    def _first_page(self) -> _Page:
-        """The page of a sink used without a training."""
-        with _FIRST:
-            self._page = page = self._page or _Page(self, None)
-        return page
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_page": None}  # a page belongs to this process
@@ -244,6 +226,7 @@ class _Page:
         self.folder: str | None = None
         self.points = StepPoints()
         self.quiet = QuietCurves()
+        self.is_over = False
 
     def write_text(self, finding: Finding) -> None:
         out = self.out or self.open()
@@ -258,10 +241,11 @@ class _Page:
         return out
 
     def close(self) -> None:
-        if self.out is not None:
+        if self.out is not None and not self.is_over:
             if self._sink.hparams and self._tags and self.out.ready():
                 self.out.add(hparams_end_payload(time.time()))
             self.out.close()
+        self.is_over = True
 
     def _find_folder(self) -> str:
         self.folder = find_event_folder(self._sink.logging_dir, self._output_dir, self._began_s)

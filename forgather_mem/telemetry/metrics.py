@@ -74,9 +74,9 @@ def _row(name: str, meaning: str, *, tag: str = "", factor: str = "", unit: str 
 
 
 def _table() -> Iterator[Metric]:
-    with open(os.path.join(os.path.dirname(__file__), "metrics.txt"), encoding="utf-8") as file:
-        entries = file.read().split("\n\n")[1:]  # behind the comment
-    for entry in entries:
+    file = os.path.join(os.path.dirname(__file__), "metrics.txt")
+    table: str = __loader__.get_data(file).decode()  # type: ignore[name-defined]  # from an archive, too
+    for entry in table.split("\n\n")[1:]:  # behind the comment
         (name, *settings), *meaning = map(str.split, entry.splitlines())
         yield _row(name, " ".join(itertools.chain(*meaning)), **dict(setting.split("=") for setting in settings))
 

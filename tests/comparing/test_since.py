@@ -12,6 +12,7 @@ from forgather_mem.formats.jsonl import header_line, sample_line
 from forgather_mem.sinks import TensorBoardSink
 from forgather_mem.telemetry.records import Sample
 from tests.comparing.runs import MIB, run, side
+from tests.sinks.plain_run import PlainRun
 
 PEAK = "host/rss_peak_bytes"
 
@@ -78,6 +79,7 @@ def test_of_a_long_log_a_part_is_read_and_the_step_is_near(tmp_path: Path) -> No
 def test_curves_of_tensorboard_do_as_well(tmp_path: Path) -> None:
     for name, more in (("a", 0), ("b", 40)):
         sink = TensorBoardSink(logging_dir=str(tmp_path / name))
+        sink.begin(PlainRun())
         for sample in records(lambda step, more=more: 500 + more * (step > 120)):  # type: ignore[misc]
             sink.write(sample)
         sink.end(None)  # type: ignore[arg-type]

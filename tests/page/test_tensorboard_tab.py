@@ -83,6 +83,7 @@ def tensorboard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     written_run(logdir / "ended", report=True)
     written_run(logdir / "running", report=False)
     foreign = TensorBoardSink(logging_dir=logdir / "foreign")
+    foreign.begin(PlainRun())
     foreign.tell(Finding(kind="verdict", step=20, text="a report without curves", data={"report": leaking()}))
     foreign.end(PlainRun())
     out = tmp_path_factory.mktemp("out")

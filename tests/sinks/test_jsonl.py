@@ -67,6 +67,7 @@ def test_a_resumed_run_continues_the_file_after_a_torn_line(tmp_path: Path) -> N
     path = tmp_path / "memory.jsonl"
     for steps in ((1, 2), (3,)):
         sink = JsonlSink(path)
+        sink.begin(PlainRun())
         for step in steps:
             sink.write(sample(step))
         sink.end(PlainRun())
@@ -99,12 +100,15 @@ def test_without_a_folder_nothing_is_written_and_the_report_says_so() -> None:
     assert sink.file is None
 
 
-def test_nothing_is_written_between_trainings_and_a_sink_can_be_pickled(tmp_path: Path) -> None:
+def test_nothing_is_written_outside_of_trainings_and_a_sink_can_be_pickled(tmp_path: Path) -> None:
     sink = JsonlSink(tmp_path / "log.jsonl")
+    sink.write(sample(0))
+    sink.begin(PlainRun())
     sink.write(sample(1))
     copy = pickle.loads(pickle.dumps(sink))
     sink.end(PlainRun())
     sink.write(sample(2))
+    copy.begin(PlainRun())
     copy.write(sample(3))
     copy.end(PlainRun())
     assert [record.step for record in LogReader(tmp_path / "log.jsonl") if isinstance(record, Sample)] == [1, 3]

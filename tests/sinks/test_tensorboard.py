@@ -114,6 +114,7 @@ def test_a_trainers_own_curve_stays_live_beside_our_file(tmp_path: Path) -> None
         writer.add_scalar("train/loss", 0.5, 1)
         writer.flush()
         sink = TensorBoardSink(logging_dir=tmp_path)
+        sink.begin(PlainRun())
         sink.write(sample(1, host__rss_bytes=GIB))
         reader = EventAccumulator(str(tmp_path))
         reader.Reload()
@@ -128,6 +129,7 @@ def test_a_trainers_own_curve_stays_live_beside_our_file(tmp_path: Path) -> None
 def test_a_writer_of_torch_does_not_hang_a_forked_child(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path), max_queue=1) as writer:
         sink = TensorBoardSink(writer, layout=False)
+        sink.begin(PlainRun())
         sink.write(sample(1, host__rss_bytes=GIB))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
@@ -144,6 +146,7 @@ def test_a_writer_that_refuses_records_is_counted_not_raised(tmp_path: Path, cap
     writer = SummaryWriter(str(tmp_path))
     writer.file_writer.event_writer.close()  # from now on it raises OSError
     sink = TensorBoardSink(writer, layout=False)
+    sink.begin(PlainRun())
     with caplog.at_level(logging.WARNING):
         for step in range(3):
             sink.write(sample(step, host__rss_bytes=GIB))

@@ -27,13 +27,14 @@ it; the `named_` three are what `!list:@name`, `!tuple:@name` and `!dict:@name` 
 def _lists() -> dict[str, list[str]]:
     """The names of `allowlist.txt` by its parts."""
     found: dict[str, list[str]] = {}
-    with open(os.path.join(os.path.dirname(__file__), "allowlist.txt"), encoding="utf-8") as file:
-        for line in file:
-            head, *names = line.partition("#")[0].split() or [""]
-            if head.startswith("["):
-                part = found[line.strip()] = []
-            elif head:
-                part += [head + name for name in names] if head.endswith(":") else [head, *names]
+    file = os.path.join(os.path.dirname(__file__), "allowlist.txt")
+    text: str = __loader__.get_data(file).decode()  # type: ignore[name-defined]  # from an archive, too
+    for line in text.splitlines():
+        head, *names = line.partition("#")[0].split() or [""]
+        if head.startswith("["):
+            part = found[line.strip()] = []
+        elif head:
+            part += [head + name for name in names] if head.endswith(":") else [head, *names]
     return found
 
 

@@ -336,11 +336,11 @@ class Policy:
         >>> Policy().verdict("os:system").allowed, Policy().verdict("torch.optim:AdamW").why
         (False, 'open by default')
         """
-        if ".py:" in name:  # depends on the template's folder and its current contents
-            return self._decide_file(name, directory)
         found = self._decided.get(name)
         if found is None:
-            found = self._decided[name] = self._decide_name(name)
+            found = self._decide(name, directory)
+            if ".py:" not in name:  # that depends on the template's folder and its current contents
+                self._decided[name] = found
         return found
 
     def check(self, uses: Iterable[NameUse]) -> None:
@@ -431,14 +431,19 @@ class Policy:
         refusal = Refusal(use.name, _package(use.name), why, entry)
         raise Refused.of([refusal], use.place, use.path, f"{use.name!r} {why}; it was not called")
 
-    def _decide_name(self, text: str) -> Opening | Refusal:
+    def _decide(self, text: str, directory: str | None) -> Opening | Refusal:
         try:
             name = parse_name(text, private=self._any)
-        except ValueError as error:
+            path = str(find_file(name.module, directory)) if name.kind == "file" else ""
+        except (ValueError, NoSuchName) as error:
             return Refusal(text, _package(text), f"can't be used ({error})")
         if self._any:
             _warn_unsafe()
             return Opening(name, "Policy.UNSAFE_ANY")
+        if path:
+            here = os.path.relpath(path)
+            allowed = Opening(name, f"{here!r} is an allowed file")
+            return allowed if self.owns(path) else Refusal(text, _package(text), refusals.NOT_LISTED, here, True)
         for reading in name.readings():
             if str(reading) in self._exact:
                 return Opening(reading, f"{str(reading)!r} allows it")
@@ -453,19 +458,6 @@ class Policy:
                 if is_within(reading.module, namespace):
                     return Opening(reading, f"{namespace!r} allows it", namespace)
         return None
-
-    def _decide_file(self, text: str, directory: str | None) -> Opening | Refusal:
-        try:
-            name = parse_name(text, private=self._any)
-            path = str(find_file(name.module, directory))
-        except (ValueError, NoSuchName) as error:
-            return Refusal(text, _package(text), f"can't be used ({error})")
-        if self._any:
-            _warn_unsafe()
-            return Opening(name, "Policy.UNSAFE_ANY")
-        if self.owns(path):
-            return Opening(name, f"{os.path.relpath(path)!r} is an allowed file")
-        return Refusal(text, _package(text), refusals.NOT_LISTED, os.path.relpath(path), True)
 
     def _refused_folder(self, use: NameUse) -> str | None:
         own = [os.path.dirname(file) if file.endswith(".py") else file for file in self._files]
