@@ -109,25 +109,11 @@ def refused(environment: ConfigEnvironment, config: Config, misfits: Iterable[Pr
 
 
 def unused(config: Config, name: str, variables: Mapping[str, object]) -> Iterator[Problem]:
-    """Variables given but mentioned neither in the template nor in any that it uses: probably misspelt.
-
-    Of a variable's parts (`a.b`), only those close to a name that some template mentions: a template may also pass on a
-    mapping as a whole.
-    """
+    """Variables given but mentioned neither in the template nor in any that it uses: probably misspelt."""
     known = config.rendered.mentioned | {use.name for use in config.variables()}
-    for path, key in _parts_of(variables):
-        hint = did_you_mean(key, known) if key not in known else None
-        if hint or (key not in known and path == key):
-            error = TemplateError(f"no template uses the variable {path!r}", template=name, hint=hint)
-            yield Problem(kind="unused", error=error)
-
-
-def _parts_of(value: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
-    """Path and name of everything inside the mappings among these values."""
-    for key, part in value.items():
-        yield f"{path}{key}", str(key)
-        if isinstance(part, Mapping):
-            yield from _parts_of(part, f"{path}{key}.")
+    for key in (key for key in variables if key not in known):
+        error = TemplateError(f"no template uses the variable {key!r}", template=name, hint=did_you_mean(key, known))
+        yield Problem(kind="unused", error=error)
 
 
 def _misfits(config: Config, variables: Mapping[str, object]) -> Iterator[Problem]:
