@@ -155,11 +155,9 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
             kind: Kind = "template" if nearest(name, [target], 0.8) else "unbuilt"
             yield Problem(kind=kind, error=graph.place_of(name).error(message, hint=hint))
         if graph.root is None:
-            hint = "begin each block with == super(), which prints the parent's" if config.rendered.parent else None
-            error = TemplateError(
-                "the template is empty, so it has no targets", template=config.rendered.name, hint=hint
-            )
-            yield Problem(kind="template", error=error)
+            message, name = "the template is empty, so it has no targets", config.rendered.name
+            begin = "begin each block with == super(), which prints the parent's" if config.rendered.parent else None
+            yield Problem(kind="template", error=TemplateError(message, template=name, hint=begin))
         return
     value, place = graph.target(target), graph.place_of(target)
     items, made = items_of(value), built_of(value)

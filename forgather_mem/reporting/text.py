@@ -16,7 +16,6 @@ from typing import TypeVar
 from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.costs import (
     cleanup_sentences,
-    first_sentences,
     own_sentence,
     parts_sentences,
     planned_sentences,
@@ -160,6 +159,7 @@ def _foretold(report: RunReport, width: int) -> list[str]:
 
 def _whole(report: RunReport, width: int, most: int, every_suspect: bool, before: Sequence[str]) -> list[str]:
     room = most - len(_end(report))
+    off = report.switched_off
     leaks, is_well, run = report.leak.verdict == "leak", _all_well(report), report.run
     # A process that only told of itself when it ended has cost nothing
     trained = report.steps or run.end is None or (run.end != "finished" and report.overhead.seconds)
@@ -181,7 +181,8 @@ def _whole(report: RunReport, width: int, most: int, every_suspect: bool, before
         lines += _section("CLEAN-UP", cleanup_sentences(report, brief=leaks or is_well), width, lines_a_text)
         if trained:
             lines += _section("OWN COST", [own_sentence(report)], width)
-        lines += _section("OFF", first_sentences(report.switched_off, _MAX_SWITCHED_OFF), width, lines_a_text)
+        more = [f"also: {len(off) - _MAX_SWITCHED_OFF} more, see the JSON"] if len(off) > _MAX_SWITCHED_OFF else []
+        lines += _section("OFF", [*off[:_MAX_SWITCHED_OFF], *more], width, lines_a_text)
         if len(lines) <= room:
             break
     return _with_end(report, lines, most)
