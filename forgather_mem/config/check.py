@@ -108,12 +108,19 @@ def refused(environment: ConfigEnvironment, config: Config, misfits: Iterable[Pr
     ]
 
 
-def unused(config: Config, name: str, variables: Mapping[str, object]) -> Iterator[Problem]:
-    """Variables given but mentioned neither in the template nor in any that it uses: probably misspelt."""
+def unused(config: Config, name: str, variables: Mapping[str, object], path: str = "") -> Iterator[Problem]:
+    """Variables given but mentioned neither in the template nor in any that it uses: probably misspelt.
+
+    Of a variable's parts (`a.b`), only those close to a name that some template mentions: a template may also pass on a
+    mapping as a whole.
+    """
     known = config.rendered.mentioned | {use.name for use in config.variables()}
-    for key in (key for key in variables if key not in known):
-        error = TemplateError(f"no template uses the variable {key!r}", template=name, hint=did_you_mean(key, known))
-        yield Problem(kind="unused", error=error)
+    for key, value in variables.items():
+        if key not in known and ((hint := did_you_mean(key, known)) or not path):
+            error = TemplateError(f"no template uses the variable {path + key!r}", template=name, hint=hint)
+            yield Problem(kind="unused", error=error)
+        if isinstance(value, Mapping):
+            yield from unused(config, name, value, f"{path}{key}.")
 
 
 def _misfits(config: Config, variables: Mapping[str, object]) -> Iterator[Problem]:

@@ -48,6 +48,15 @@ def test_a_setting_that_no_template_uses_is_found(cli):
     assert findings(cli, "train.yaml", "--set", "lr=1", "--set", "metric=x", "--allow", "my_own")[0] == 0
 
 
+def test_a_misspelt_part_of_a_setting_is_found(cli, here):
+    (here / "t.yaml").write_text("a: {{ params.lr }}\nb: {{ params['decay'] }}\nc: {{ whole | toyaml }}\n")
+    given = ["--set", "params.lr=1", "--set", "params.decay=1", "--set", "whole.beta=1", "--set", "params.notes=x"]
+    assert findings(cli, "t.yaml", *given)[:2] == (0, [])
+    code, found, raw = findings(cli, "t.yaml", *given, "--set", "params.decai=1")
+    assert (code, found) == (1, [("unused", None, "no template uses the variable 'params.decai'")])
+    assert raw["findings"][0]["hint"] == "did you mean 'decay'?"
+
+
 def test_a_block_that_no_parent_has_is_found_and_told_once(cli, here):
     (here / "t.yaml").write_text("-- extends 'base.yaml'\n[quite_another]\n    x: 1\n")
     code, found, raw = findings(cli, "t.yaml")
