@@ -148,8 +148,8 @@ def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     given = give_back()
     told = [f"{write_steps(before, given.after)}, {given.num_objects:,} objects collected"]
     if names:
-        held = (f"{name} {format_bytes(sizes[name])}" if name in sizes else name for name in names)
-        told.append(f"let go of {', '.join(held)}")
+        with_sizes = (f"{name} {format_bytes(sizes[name])}" if name in sizes else name for name in names)
+        told.append(f"let go of {', '.join(with_sizes)}")
     if before.host_bytes - given.after.host_bytes > sum(sizes.get(name, 0) for name in names) + MIB:
         told.append("the rest was garbage, or free in the C library's heap")
     yield f"forgather_mem: {'; '.join(told)}"

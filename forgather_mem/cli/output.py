@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from forgather_mem.telemetry.report import RunReport
 
 
-_MOST_WIDTH = 120  # of a column: one long cell would make every line as long
-
-
 def write_page(runs: Sequence[dict[str, object]], file: Path) -> None:
     """Write a page of these runs, see `page.html`, and say where it is."""
     from forgather_mem.page.html import page_html
@@ -65,7 +62,8 @@ def print_report(report: RunReport, width: int) -> None:
 def print_rows(rows: Sequence[tuple[str, ...]]) -> None:
     """Print rows in columns; the last one is not padded."""
     rows = [tuple(map(escape_controls, row)) for row in rows]
-    widths = [min(max(map(len, column)), _MOST_WIDTH) for column in zip(*rows, strict=True)]
+    # One long cell would make every line as long
+    widths = [min(max(map(len, column)), 120) for column in zip(*rows, strict=True)]
     for *first, last in rows:
         print_text("  ".join([*map(str.ljust, first, widths), last]).rstrip())
 

@@ -11,7 +11,7 @@ from forgather_mem.cli.command import begins_command
 from forgather_mem.errors import UsageError, did_you_mean
 from forgather_mem.units import MIB, is_number_text, parse_bytes
 
-_LEAST_WIDTH, _MOST_WIDTH = 40, 100
+_WIDTH = 80
 _LIKE_AN_OPTION = 0.7  # all begin alike
 _MOST_LEFT = 28  # characters of a left column; what is longer has a line of its own
 
@@ -64,10 +64,7 @@ class CommandParser(argparse.ArgumentParser):
         return " ".join([f"Usage: {self.prog} [OPTIONS]", *arguments, *(["COMMAND ..."] if self._commands else [])])
 
     def format_help(self) -> str:
-        """The help, as wide as the terminal; 80 columns into a pipe or a file."""
-        import shutil  # and with it, all kinds of archives
-
-        width = max(_LEAST_WIDTH, min(shutil.get_terminal_size().columns, _MOST_WIDTH))
+        """The help, in 80 columns."""
         sections = {
             "Arguments": [_row(action) for action in self._actions if not action.option_strings],
             "Options": [_row(action) for action in self._actions if action.option_strings],
@@ -75,10 +72,10 @@ class CommandParser(argparse.ArgumentParser):
         }
         parts = [self.format_usage()]
         for paragraph in (self.description or "").split("\n\n"):
-            parts.append(_filled(paragraph, width, "  "))
+            parts.append(_filled(paragraph, "  "))
         for title, rows in sections.items():
             if rows:
-                parts.append("\n".join([f"{title}:", *_table(rows, width)]))
+                parts.append("\n".join([f"{title}:", *_table(rows)]))
         return "\n\n".join(parts) + "\n"
 
     def _own_words(self, words: Sequence[str]) -> list[str]:
@@ -117,18 +114,6 @@ class CommandParser(argparse.ArgumentParser):
         return UsageError(f"{name} needs a value: {name} {str(action.metavar).replace('|', ' or ')}")
 
 
-def one_of(*choices: str) -> Callable[[str], str]:
-    """A converter that takes these words only."""
-
-    def convert(word: str) -> str:
-        if word in choices:
-            return word
-        meant = did_you_mean(word, choices) or f"there are {', '.join(choices)}"
-        raise argparse.ArgumentTypeError(f"{word!r}: {meant}")
-
-    return convert
-
-
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     """A converter to a number between these two."""
     wanted = f"{least} or more" if most is None else f"{least} to {most}"
@@ -162,11 +147,11 @@ def _left(action: argparse.Action) -> str:
     return " ".join(filter(None, (", ".join(action.option_strings), str(action.metavar or ""))))
 
 
-def _table(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+def _table(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Lines of two columns, the right one wrapped."""
     margin = 4 + max((len(left) for left, _ in rows if len(left) <= _MOST_LEFT), default=0)
     for left, right in rows:
-        text = _filled(right, width, " " * margin)
+        text = _filled(right, " " * margin)
         if len(left) > _MOST_LEFT:
             yield f"  {left}"
             yield text
@@ -174,8 +159,8 @@ def _table(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
             yield f"  {left}".ljust(margin) + text[margin:]
 
 
-def _filled(text: str, width: int, indent: str) -> str:
+def _filled(text: str, indent: str) -> str:
     return textwrap.fill(
-        " ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent,
+        " ".join(text.split()), _WIDTH, initial_indent=indent, subsequent_indent=indent,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip

@@ -6,11 +6,8 @@ from pathlib import Path
 
 from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows
-from forgather_mem.cli.parser import CommandParser
 
-
-def add_arguments(parser: CommandParser) -> None:
-    add_template_arguments(parser)
+add_arguments = add_template_arguments
 
 
 def targets(template: str, settings: list[str], searchpath: list[Path]) -> None:

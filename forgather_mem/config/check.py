@@ -117,26 +117,19 @@ def refused(environment: ConfigEnvironment, config: Config, misfits: Iterable[Pr
     ]
 
 
-def unused(config: Config, name: str, variables: Mapping[str, object]) -> Iterator[Problem]:
+def unused(config: Config, name: str, variables: Mapping[str, object], path: str = "") -> Iterator[Problem]:
     """Variables given but mentioned neither in the template nor in any that it uses: probably misspelt.
 
     Of a variable's parts (`a.b`), only those close to a name that some template mentions: a template may also pass on a
     mapping as a whole.
     """
     known = config.rendered.mentioned | {use.name for use in config.variables()}
-    for path, key in _parts_of(variables):
-        hint = did_you_mean(key, known) if key not in known else None
-        if hint or (key not in known and path == key):
-            error = TemplateError(f"no template uses the variable {path!r}", template=name, hint=hint)
+    for key, value in variables.items():
+        if key not in known and ((hint := did_you_mean(key, known)) or not path):
+            error = TemplateError(f"no template uses the variable {path + key!r}", template=name, hint=hint)
             yield Problem(kind="unused", error=error)
-
-
-def _parts_of(value: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
-    """Path and name of everything inside the mappings among these values."""
-    for key, part in value.items():
-        yield f"{path}{key}", str(key)
-        if isinstance(part, Mapping):
-            yield from _parts_of(part, f"{path}{key}.")
+        if isinstance(value, Mapping):
+            yield from unused(config, name, value, f"{path}{key}.")
 
 
 def _misfits(config: Config, variables: Mapping[str, object]) -> Iterator[Problem]:
@@ -178,10 +171,9 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
             kind: Kind = "template" if nearest(name, [target], 0.8) else "unbuilt"
             yield Problem(kind=kind, error=graph.place_of(name).error(message, hint=hint))
         if graph.root is None:
-            error = TemplateError("the template is empty, so it has no targets", template=config.rendered.name)
-            if config.rendered.parent:
-                error.hint = "begin each block with == super(), which prints the parent's"
-            yield Problem(kind="template", error=error)
+            message, name = "the template is empty, so it has no targets", config.rendered.name
+            begin = "begin each block with == super(), which prints the parent's" if config.rendered.parent else None
+            yield Problem(kind="template", error=TemplateError(message, template=name, hint=begin))
         return
     value, place = graph.target(target), graph.place_of(target)
     items, made = items_of(value), built_of(value)

@@ -11,7 +11,7 @@ from forgather_mem.engine.settings import settings_of_training
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted
 from forgather_mem.planning.card import CardUse, context_of, use_of_card
-from forgather_mem.planning.changes import ATTENTION
+from forgather_mem.planning.changes import ATTENTION, CHECKPOINTING
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.isolation.child import WaitsError
 from forgather_mem.planning.loop.script import NOT_HERE, Script
@@ -146,8 +146,10 @@ def _once(asked: Wanted) -> _Search[Plan]:
 
 def _ways(trainer: Trainer) -> Iterator[tuple[str, object]]:
     arguments, config = trainer.args, getattr(trainer.model, "config", None)
-    if not arguments.gradient_checkpointing and getattr(trainer.model, "supports_gradient_checkpointing", False):
-        yield "gradient_checkpointing", True
+    if not any(getattr(arguments, name, False) for name in CHECKPOINTING) and getattr(
+        trainer.model, "supports_gradient_checkpointing", False
+    ):
+        yield next(name for name in CHECKPOINTING if hasattr(arguments, name)), True
     if getattr(config, "_attn_implementation", "") == "eager":
         yield ATTENTION, "sdpa"
     if trainer.optimizer is None and "adafactor" not in arguments.optim:

@@ -12,7 +12,7 @@ from forgather_mem.planning.batches import Trainer
 
 ATTENTION = "attn_implementation"
 DTYPE = "dtype"
-_CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")  # of transformers 4, and of 5
+CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # of transformers 5, and of 4
 
 
 def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:
@@ -32,8 +32,8 @@ def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:
         elif name not in known:
             meant = did_you_mean(name, known)
             raise PlanError(f"TrainingArguments have no {name!r}" + (f"; {meant}" if meant else ""))
-        elif name in _CHECKPOINTING:
-            for alias in _CHECKPOINTING:
+        elif name in CHECKPOINTING:
+            for alias in CHECKPOINTING:
                 object.__setattr__(trainer.args, alias, value)
         else:
             kind = type(getattr(trainer.args, name))

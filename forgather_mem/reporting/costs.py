@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forgather_mem.reporting.table import part_sizes, place_of_parts
@@ -113,13 +113,6 @@ def own_sentence(report: RunReport) -> str:
     text = f"{format_duration(ours.step_s)} in each step{of}, {once} once" if ours.step_s else once
     wall_s = report.run.wall_s
     return text + (f"; {format_share(watching_s / wall_s)} of the run" if wall_s >= _COSTS.share_s else "")
-
-
-def first_sentences(sentences: Sequence[str], most: int) -> Iterator[str]:
-    """The first `most` sentences, and the number of the others."""
-    yield from sentences[:most]
-    if len(sentences) > most:
-        yield f"also: {len(sentences) - most} more, see the report"
 
 
 def _dear_calls(report: RunReport) -> list[CleanupCall]:

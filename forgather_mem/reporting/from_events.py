@@ -60,7 +60,7 @@ def report_of_tags(scalars: Mapping[str, ScalarSeries], folder: str | None = Non
         summary.latest[name] = float(values[-1])
     if "step/self_s" in page.series:
         summary.self_s = float(page.series["step/self_s"].values.sum())
-    _add_limits(summary, page.series)
+    summary.facts.devices = dict(devices_by_shares(summary))
     checked = checked_report(to_dict(build_report(summary)))
     assert checked is not None, "it is of this version"
     return checked[0]
@@ -122,14 +122,3 @@ def _first_step(series: ScalarSeries) -> int:
     steps = series.steps
     spacing = int(steps[1] - steps[0]) if len(steps) > 1 else 1
     return max(0, int(steps[0]) - max(1, spacing))
-
-
-def _add_limits(summary: RunSummary, series: dict[str, ScalarSeries]) -> None:
-    """Derive the limits from the curves of used fractions."""
-    used_frac, available = series.get("host/limit_used_frac"), series.get("host/available_bytes")
-    if used_frac is not None and available is not None and used_frac.values[0] < 1:
-        # Which limit leaves the least may change; the report names the smallest
-        pairs = zip(available.values, used_frac.values, strict=False)
-        limit_bytes = min(round(float(left) / (1 - float(used))) for left, used in pairs if used < 1)
-        summary.facts.header = replace(summary.facts.header, limit_bytes=limit_bytes)
-    summary.facts.devices = dict(devices_by_shares(summary))

@@ -192,7 +192,7 @@ class LogReplay:
         if end is None and process.pid and is_process_running(process.pid, process.host, process.process) is False:
             end = "killed"
         return RunFacts(
-            header=replace(process, limit_bytes=process.limit_bytes or self._limit_bytes()),
+            header=process,
             wall_s=max(0.0, self._summary.latest_s - process.started_s) if process.started_s else 0.0,
             end=end,
             error=next((one.text or None for one in ring.findings if one.kind == ERROR), None) if ring else None,
@@ -200,21 +200,19 @@ class LogReplay:
             settings=self._summary.facts.settings,
         )
 
-    def _limit_bytes(self) -> int:
-        """The limit that left the least at the end; the one that the report names if that is not known."""
-        latest = self._summary.latest
-        used_frac, available = latest.get("host/limit_used_frac"), latest.get("host/available_bytes")
-        if used_frac is None or available is None or used_frac >= 1:
-            return self.process.limit_bytes
-        return round(available / (1 - used_frac))
-
     def _killed(self) -> KilledReport:
         """What is known about the end of a process that recorded none."""
         latest, ring, growth = self._summary.latest, self._ring, self._summary.growth
         counter = checked(_Kills, self.process.kills) if ring is not None else None
         kills = None if counter is None else kills_since(to_dict(counter))
-        named, limit, used_frac = self.process.limit_bytes, self._limit_bytes(), latest.get("host/limit_used_frac")
-        is_own = not named or limit <= 1.001 * named  # it counts no more than the one that the report names
+        named, frac, left = (
+            self.process.limit_bytes,
+            latest.get("host/limit_used_frac"),
+            latest.get("host/available_bytes"),
+        )
+        limit = round(left / (1 - frac)) if left is not None and frac is not None and frac < 1 else named
+        # Of another limit, or of one that counts addresses, it is not what the report names
+        is_named = self.process.limit_kind in WHOSE and (not named or limit <= 1.001 * named)
         phase = ring.state.phase if ring is not None else "other"
         children = latest.get("host/children_pss_bytes")  # in an older log all of them are taken for workers
         others = max(0.0, children - latest.get("workers/pss_bytes", children)) if children is not None else None
@@ -223,9 +221,7 @@ class LogReplay:
             oom_kill_after=None if counter is None or kills is None else counter.count + kills,
             step=self._summary.last_step + (phase in STEP_PHASES),  # the one that was being made
             phase=phase,
-            used_bytes=int(used_frac * limit)
-            if used_frac is not None and is_own and self.process.limit_kind in WHOSE
-            else None,
+            used_bytes=int(frac * limit) if frac is not None and is_named else None,
             process_bytes=_whole(latest.get("host/rss_bytes")),
             workers_bytes=_whole(latest.get("workers/pss_bytes", children)),
             others_bytes=_whole(others),

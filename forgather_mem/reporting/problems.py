@@ -159,7 +159,7 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
         lines += _indented(sizes + ".", width)
     lines += _indented(f"Why now: {killed.why_now}", width, hanging=9) if killed.why_now else []
     lines += _in_use_lines(killed.in_use, width)
-    lines += _indented(_growth(killed, was_killed_for_memory(killed, report.host)), width)
+    lines += _indented(_growth(killed), width)
     leak = report.leak
     if leak.verdict == "leak" and leak.suspects:
         is_cause = was_out_of_memory(killed) or killed.signal in (None, signals.SIGKILL)  # another signal was sent
@@ -256,15 +256,14 @@ def _killer(killed: KilledReport, host: HostMemory) -> str:
     return f"KILLED BY {name}; the sender is not known."
 
 
-def _growth(killed: KilledReport, for_memory: bool) -> str:
+def _growth(killed: KilledReport) -> str:
     slopes = [("workers", killed.workers_bytes_per_step), ("this process", killed.process_bytes_per_step)]
     grown = [f"{who} {format_bytes(slope)} a step" for who, slope in slopes if slope is not None and slope > 0]
     flat = [who for who, slope in slopes if slope is not None and slope <= 0]
     if grown:
         since = f" since step {killed.since_step:,}" if killed.since_step is not None else ""
         return f"Growth: {', '.join(grown)}{since}{f'; {flat[0]} flat' if flat else ''}."
-    so = ": all the memory was taken at once" if for_memory else ""
-    return f"No growth from step to step ({' and '.join(flat)} flat){so}." if flat else ""
+    return f"No growth from step to step ({' and '.join(flat)} flat)." if flat else ""
 
 
 def _cause_lines(leak: LeakReport, width: int, label: str) -> Iterator[str]:

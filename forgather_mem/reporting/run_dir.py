@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from forgather_mem.errors import ForgatherMemError, did_you_mean, missing, ours
-from forgather_mem.files import is_real_folder
 from forgather_mem.formats.jsonl import log_files
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
 from forgather_mem.reporting.build import FILE_NAME, rank_reports
@@ -67,8 +66,7 @@ def run_report(folder: str | Path, word: LauncherWord = NO_WORD, of_log: OfLog |
     about its end.
 
     Args:
-        folder: The run's folder; or one above it, whose newest run is used; or a TensorBoard folder with `mem_*` tags,
-            for which a run near it that names it is used.
+        folder: The run's folder; or one above it, whose newest run is used; or a TensorBoard folder with `mem_*` tags.
         word: What the launcher of several ranks has told of their ends.
         of_log: Gives the report of one process from its log and its black box, and adds to the list what it left out.
             Default: `report_of_rank`.
@@ -202,27 +200,12 @@ def find_runs(folder: str | Path) -> list[Path]:
         for _, place in sorted(events, reverse=True)[: _SEARCH.looked_at]:
             with missing(OSError):
                 if event_series(place):
-                    return [_run_beside(place) or Path(place)]
+                    return [Path(place)]
         raise NoRun(f"the event files below {str(folder)!r} have no tags mem_*: no memory was logged there")
     raise NoRun(
         f"no run was found below {str(folder)!r}: no report, log or event file\n"
         "  a watched training writes them to <output_dir>/forgather_mem, or in FORGATHER_MEM_DIR"
     )
-
-
-def _run_beside(events: str) -> Path | None:
-    """The newest run that names this TensorBoard folder as its own, in the `forgather_mem` of a folder around it."""
-    events = os.path.realpath(events)
-    for around in (os.path.dirname(events), os.path.dirname(os.path.dirname(events))):
-        runs = os.path.join(around, "forgather_mem")
-        names: list[str] = []
-        with missing(OSError):  # it may be nobody's to read
-            names = os.listdir(runs) if is_real_folder(runs) else []
-        for name in sorted(names, reverse=True)[: _SEARCH.looked_at]:
-            report, _ = read_report(os.path.join(runs, name, FILE_NAME))
-            if report is not None and report.run.event_folder and os.path.realpath(report.run.event_folder) == events:
-                return Path(runs, name)
-    return None
 
 
 def _folders(top: str) -> Iterator[tuple[str, list[str]]]:

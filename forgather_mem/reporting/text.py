@@ -16,7 +16,6 @@ from typing import TypeVar
 from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.costs import (
     cleanup_sentences,
-    first_sentences,
     own_sentence,
     parts_sentences,
     planned_sentences,
@@ -48,8 +47,8 @@ T = TypeVar("T")
 def report_text(report: RunReport, width: int = 80, color: bool = False, *, every_suspect: bool = False) -> str:
     """The report for a terminal: at most 25 lines of `width` columns; only a long path makes a line longer.
 
-    Problems come first. A finished run without leaks gets the short form; others get a table of the memory at the
-    start, at the end, and the peak.
+    Problems come first. All but a finished run without leaks get a table of the memory at the start, at the end, and
+    the peak.
 
     Args:
         report: The report.
@@ -116,15 +115,13 @@ def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list
     first = report.first_failure
     before = first_failure_lines(report, first, width) if first is not None else []
     if report.killed is not None and was_interrupted(report.killed):
-        return _long(report, width, most, every_suspect, before or killed_lines(report, report.killed, width))
+        return _whole(report, width, most, every_suspect, before or killed_lines(report, report.killed, width))
     if report.killed is not None:
         lines = [*before, *killed_lines(report, report.killed, width), *_section("RANKS", _ranks(report), width)]
         if was_out_of_memory(report.killed):
             return _with_end(report, lines, most)
         return _with_end(report, [*lines, *table_lines(report)], most)
-    if _all_well(report):
-        return _short(report, width)
-    return _long(report, width, most, every_suspect, before)
+    return _whole(report, width, most, every_suspect, before)
 
 
 def _is_of_nothing(report: RunReport) -> bool:
@@ -140,20 +137,6 @@ def _all_well(report: RunReport) -> bool:
         and report.leak.verdict == "no leak"
         and not report.switched_off
     )
-
-
-def _short(report: RunReport, width: int) -> list[str]:
-    said = [peaks_sentence(report), no_leak_sentence(report)]
-    said += [f"Startup {sentence}." for sentence in startup_sentences(report)]
-    said += [f"Own cost {own_sentence(report)}.", *report.hints]
-    lines = _foretold(report, width) + textwrap.wrap(" ".join(said).strip(), width)
-    lines += _each("Taken back: ", report.leak.taken_back, width)
-    lines += _section("RANKS", _ranks(report), width)
-    lines += _section("PLAN", planned_sentences(report), width)
-    lines += _section("CLEAN-UP", cleanup_sentences(report, brief=True), width)
-    commands = _commands(report)
-    together = " | ".join(commands)
-    return [*lines, together] if len(commands) > 1 and len(together) <= width else [*lines, *commands]
 
 
 def _error(report: RunReport, width: int) -> list[str]:
@@ -174,10 +157,10 @@ def _foretold(report: RunReport, width: int) -> list[str]:
     return _each("Foretold at ", report.foretold, width)
 
 
-def _long(report: RunReport, width: int, most: int, every_suspect: bool, before: Sequence[str]) -> list[str]:
+def _whole(report: RunReport, width: int, most: int, every_suspect: bool, before: Sequence[str]) -> list[str]:
     room = most - len(_end(report))
-    leaks = report.leak.verdict == "leak"
-    run = report.run
+    off = report.switched_off
+    leaks, is_well, run = report.leak.verdict == "leak", _all_well(report), report.run
     # A process that only told of itself when it ended has cost nothing
     trained = report.steps or run.end is None or (run.end != "finished" and report.overhead.seconds)
     for lines_a_text in (4, 2, 1):  # shorten if there is too much to report
@@ -189,16 +172,17 @@ def _long(report: RunReport, width: int, most: int, every_suspect: bool, before:
             lines += textwrap.wrap(f"{peaks_sentence(report)} {no_leak_sentence(report)}".strip(), width)
         lines += _each("Taken back: ", report.leak.taken_back, width)
         lines += [line for hint in report.hints for line in textwrap.wrap(hint, width)]
-        lines += table_lines(report)
+        lines += table_lines(report) if not is_well else ()
         lines += _section("STARTUP", startup_sentences(report), width)
         lines += _section("RANKS", _ranks(report), width)
-        if not leaks:
+        if not leaks and not is_well:
             lines += _section("PARTS", parts_sentences(report), width)
         lines += _section("PLAN", planned_sentences(report), width)
-        lines += _section("CLEAN-UP", cleanup_sentences(report, brief=leaks), width, lines_a_text)
+        lines += _section("CLEAN-UP", cleanup_sentences(report, brief=leaks or is_well), width, lines_a_text)
         if trained:
             lines += _section("OWN COST", [own_sentence(report)], width)
-        lines += _section("OFF", first_sentences(report.switched_off, _MAX_SWITCHED_OFF), width, lines_a_text)
+        more = [f"also: {len(off) - _MAX_SWITCHED_OFF} more, see the JSON"] if len(off) > _MAX_SWITCHED_OFF else []
+        lines += _section("OFF", [*off[:_MAX_SWITCHED_OFF], *more], width, lines_a_text)
         if len(lines) <= room:
             break
     return _with_end(report, lines, most)

@@ -51,7 +51,7 @@ def test_the_version_is_the_packages(cli):
         (["zzzzzz"], "forgather-mem --help"),
         (["pp"], "pp: the following arguments are required: TEMPLATE"),
         (["pp", "base.yaml", "--sett", "a=1"], "--set"),
-        (["run", "--fail-on", "growth", "x.py"], "run: --fail-on 'growth': there are leak"),
+        (["run", "--fail-on", "growth", "x.py"], "run: --fail-on 'growth': write leak"),
         (["pp", "-p", "nowhere", "x"], "there is no folder 'nowhere'"),
         (["ls", "-p", "nowhere"], "there is no folder 'nowhere'"),
         (["pp", "base.yaml", "--set", "lr"], "KEY=VALUE"),

@@ -107,5 +107,7 @@ def test_all_of_it_of_a_trainer(tmp_path: Path) -> None:
     size, (low, high), is_all, _ = card["most_length"]
     assert (size, is_all) == (64, True)
     assert low < high <= card_bytes
-    assert [name for name, _ in card["instead"]] == ["gradient_checkpointing=True", "optim=adafactor", "bf16=True"]
+    first, *others = (name for name, _ in card["instead"])
+    assert first in ("activation_checkpointing=True", "gradient_checkpointing=True")  # of transformers 5, and of 4
+    assert others == ["optim=adafactor", "bf16=True"]
     assert answer["text"].startswith("Fits: ")

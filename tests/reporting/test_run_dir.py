@@ -88,10 +88,9 @@ def test_a_tensorboard_folder_alone_gives_steps_peaks_and_parts(
     trained: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     folder, report = trained
-    read = read_run(shutil.copytree(folder / "runs", tmp_path / "runs"))  # beside its run, that would be read
+    read = read_run(shutil.copytree(folder / "runs", tmp_path / "runs"))
     assert (read["steps"], read["run"]["end"]) == (report["steps"], None)
     assert read["host"]["rss_peak_bytes"] == pytest.approx(report["host"]["rss_peak_bytes"], rel=1e-6)
-    assert read["host"]["limit_bytes"] == pytest.approx(report["host"]["limit_bytes"], rel=1e-3)
     for part in ("parameters", "gradients", "optimizer"):
         assert read["breakdown"][part] == pytest.approx(report["breakdown"][part], rel=1e-6)
     assert {(peak["where"], peak["phase"]) for peak in read["peaks"]} == {
