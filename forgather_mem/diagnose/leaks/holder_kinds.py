@@ -125,8 +125,7 @@ _KINDS = (
     HolderKind(name="cycle",
         cure="break the cycle (a weakref for the back reference), or collect: SimpleGarbageCollector"),
     HolderKind(name="made",
-        cure="find what refers to it: gc.get_referrers of one such object, or objgraph. Where no Python object does, C "
-        "or C++ code keeps it: free, close or empty that; heaptrack, or memray run --native, names the function"),
+        cure="find what refers to it: gc.get_referrers of one such object, objgraph; if nothing does: memray run --native"),
     HolderKind(name="workers",
         cure="keep nothing in the workers, and store rows as one array or Arrow table"),
     HolderKind(name="copied pages",

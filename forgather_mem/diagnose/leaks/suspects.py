@@ -181,8 +181,10 @@ def made_suspect(line: Line | None, bytes_per_step: float) -> Suspect:
     suspect = Suspect(type="memory", bytes_per_step=bytes_per_step, kind="made", where="host")
     if line is not None:
         suspect.set_line(line)
-    else:
-        suspect.cure = recorder() or suspect.cure
+        suspect.cure = (
+            "close, empty or free what this line fills; or find what refers to it: gc.get_referrers, objgraph"
+        )
+    suspect.cure = recorder() or suspect.cure
     return suspect
 
 
