@@ -181,9 +181,7 @@ def made_suspect(line: Line | None, bytes_per_step: float) -> Suspect:
     suspect = Suspect(type="memory", bytes_per_step=bytes_per_step, kind="made", where="host")
     if line is not None:
         suspect.set_line(line)
-        suspect.cure = (
-            "close, empty or free what this line fills; or find what refers to it: gc.get_referrers, objgraph"
-        )
+        suspect.cure = "close, empty or free what this line fills, or find what refers to it: gc.get_referrers"
     suspect.cure = recorder() or suspect.cure
     return suspect
 
