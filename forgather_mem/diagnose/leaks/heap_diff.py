@@ -95,12 +95,14 @@ class CloserLook:
         finally:
             walk.forget()
         found.clear()  # nothing of ours holds what may be garbage
-        if told < LOOK.explained_frac * rate and all(KINDS[one.kind].is_sized for one in suspects):
-            rest = made_suspect(self._kept.line_of(rate * steps), rate - told)
-            suspects += self._garbage(step, rate) or [rest]
+        if told < LOOK.explained_frac * rate:
+            suspects += self._garbage(step, rate)
+        line = self._kept.line_of(rate * steps)
+        if told < LOOK.held_frac * rate and all(KINDS[one.kind].is_sized and one.kind != "cycle" for one in suspects):
+            suspects.append(made_suspect(line, rate))
         self.drop()
         for suspect in suspects:
-            suspect.choose_line(self._kept, steps)
+            suspect.choose_line(self._kept, line if suspect.bytes_per_step > LOOK.explained_frac * rate else None)
             suspect.seen_at = step
         forget_trees()
         return _sorted(suspects, rate)

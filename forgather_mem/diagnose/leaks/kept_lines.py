@@ -49,10 +49,15 @@ class KeptLines:
             frame.f_trace = None if frame.f_trace == self._trace else frame.f_trace
 
     def line_of(self, num_bytes: float) -> Line | None:
-        """The first line of the only statement that kept as much as has grown, if that is most of so much."""
+        """The first line of the only statement that kept all that has grown, as far as that explains so much.
+
+        To within a sixteenth, set on one script: what is made for a step alone may be as large by chance.
+        """
         grown = self._kept.total()
-        found = [line for line, size in self._kept.items() if 4 * abs(size - grown) <= grown and line[1]]
-        return found[0] if len(found) == 1 and 0.6 * grown <= num_bytes <= 8 * grown else None
+        wanted = (grown, num_bytes if 4 * abs(grown - num_bytes) <= num_bytes else grown)
+        kept = ((line, size) for line, size in self._kept.items() if line[1])
+        found = [line for line, size in kept if any(16 * abs(size - one) <= one for one in wanted)]
+        return found[0] if len(found) == 1 and 0.8 * grown <= num_bytes <= 8 * grown else None
 
     def likeliest(self, lines: Sequence[Line]) -> Line | None:
         """Of these lines the one that ran, or that kept most; None if none did."""

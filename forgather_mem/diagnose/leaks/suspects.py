@@ -79,10 +79,9 @@ class Suspect:
         known = {name: value for name, value in asdict(self).items() if name in keys_of(LeakSuspect)}
         return LeakSuspect(**known, signature=signature)
 
-    def choose_line(self, kept: KeptLines, num_steps: int) -> None:
-        """Of the lines that add to it, the one that ran; else the one that keeps what it grew by in so many steps."""
-        chosen = kept.likeliest(self.lines) if len(self.lines) > 1 else None
-        chosen = chosen or kept.line_of(self.bytes_per_step * num_steps)
+    def choose_line(self, kept: KeptLines, other: Line | None) -> None:
+        """Of the lines that add to it, the one that ran; else the `other`."""
+        chosen = (kept.likeliest(self.lines) if len(self.lines) > 1 else None) or other
         if chosen is not None and not self.allocated_at:
             self.set_line(chosen)
 
