@@ -69,7 +69,8 @@ def _last_cached(node: functools._lru_cache_wrapper[object], count: int) -> list
     held = [thing for thing in gc.get_referents(node) if not isinstance(thing, type)]
     size = node.cache_info().currsize
     if node.cache_info().maxsize is not None:  # keys and results alternate, oldest first
-        return held[: 2 * size][-2 * count :]
+        newest_held = held[: 2 * size][-2 * count :]
+        return list(zip(newest_held[::2], newest_held[1::2], strict=True))
     caches = [thing for thing in held if type(thing) is dict and len(thing) == size]
     return [pair for cache in caches[:1] for pair in itertools.islice(reversed(cache.items()), count)]
 

@@ -13,6 +13,7 @@ from types import CodeType, ModuleType
 
 from forgather_mem.telemetry.redaction import redacted
 
+Line = tuple[str, int]  # a file and the number of a line
 OURS = str(Path(__file__).parent.parent) + "/"
 _INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen")
 

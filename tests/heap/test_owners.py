@@ -2,7 +2,6 @@ import collections
 import functools
 import gc
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -76,19 +75,13 @@ def in_a_bound_method(thing: object) -> str:
 
 
 @pytest.mark.parametrize("keep", [in_an_attribute, in_a_slot, in_a_class, in_a_partial, in_a_bound_method])
-@pytest.mark.parametrize("frozen", [False, True])
-def test_the_path_leads_to_the_object(keep: Callable[[object], str], frozen: bool) -> None:
+def test_the_path_leads_to_the_object(keep: Callable[[object], str]) -> None:
     model = Model()
-    assert_found(model, keep(model), frozen)
+    assert_found(model, keep(model))
 
 
-def assert_found(model: object, expected: str, frozen: bool) -> None:
-    if frozen:
-        gc.freeze()
-    try:
-        owners = kept_elsewhere(model, budget_s=30.0)
-    finally:
-        gc.unfreeze()
+def assert_found(model: object, expected: str) -> None:
+    owners = kept_elsewhere(model, budget_s=30.0)
     assert len(owners) == 1
     path = owners[0].path.removeprefix(__name__ + ".")
     assert path == expected
@@ -116,23 +109,9 @@ def test_a_way_through_a_function_is_said_in_words(keep: Callable[[object], str]
             del Trainer.load  # type: ignore[attr-defined]
 
 
-def test_a_variable_of_a_function_that_runs_in_any_thread_is_found() -> None:
-    def work(mine: object) -> None:
-        ready.set()
-        done.wait(30)
-
-    ready, done = threading.Event(), threading.Event()
+def test_a_variable_of_a_function_that_runs_is_found() -> None:  # of any thread: tests/source/test_frame_variables.py
     thing = Trainer()
-    thread = threading.Thread(target=work, args=[thing])
-    thread.start()
-    ready.wait(30)
-    try:
-        paths = [owner.path for owner in find_owners([thing])]
-        assert any(path.startswith("local 'mine' of work (tests/heap/test_owners.py:") for path in paths)
-        assert any(path.startswith("local 'thing' of test_a_variable_of_a_function_that_runs") for path in paths)
-    finally:
-        done.set()
-        thread.join()
+    assert find_owners([thing])[0].path.startswith("local 'thing' of test_a_variable_of_a_function_that_runs_is_found")
 
 
 def test_the_holder_is_the_last_object_with_a_name_people_know() -> None:
@@ -192,13 +171,6 @@ def test_a_search_keeps_nothing_alive_and_leaves_no_snapshot_in_frames() -> None
     assert watched() is None
 
 
-def test_a_snapshot_that_the_user_took_stays_the_users() -> None:
-    thing = Trainer()
-    mine = locals()
-    find_owners([thing])
-    assert mine["thing"] is thing
-
-
 def test_the_search_ends_when_its_time_is_up() -> None:
     thing = Trainer()
     chain: Any = thing
@@ -224,10 +196,11 @@ def test_a_process_without_torch_can_search_too() -> None:
     assert printed_by(code) == "__main__.kept[0] False\n"
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_the_path_leads_through_a_module_of_torch(frozen: bool) -> None:
+def test_the_path_leads_through_a_module_of_torch_also_where_the_collector_shows_nothing() -> None:
     import torch  # the last test: the others look through a tenth of the objects without it
 
     model = torch.nn.Linear(2, 2)
     CACHE["net"] = torch.nn.Sequential(torch.nn.ReLU(), model)
-    assert_found(model, "CACHE['net'][1]", frozen)
+    gc.freeze()
+    assert_found(model, "CACHE['net'][1]")
+    gc.unfreeze()

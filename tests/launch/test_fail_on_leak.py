@@ -42,10 +42,11 @@ def test_a_leak_of_native_memory_ends_with_3(tmp_path: Path) -> None:
     result = watched_forked(["--fail-on", "leak", "--report", "report.json", "train.py"], tmp_path)
     assert result.plain.code == 3, result.plain.err
     leak = json.loads((tmp_path / "report.json").read_text())["leak"]
-    assert (leak["verdict"], leak["where"], leak["sure"]) == ("leak", "native", "likely")
+    assert (leak["verdict"], leak["where"], leak["sure"]) == ("leak", "host", "yes")
     assert 0.75 < leak["bytes_per_step"] / 60_000 < 1.25
     (top,) = leak["suspects"]
-    assert (top["held_by"], top["kind"]) == (None, "native")
+    assert (top["held_by"], top["kind"]) == (None, "made")
+    assert top["source_line"].startswith("block = libc.malloc(")
     assert "a leak was found (--fail-on leak)" in " ".join(result.report.split())
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
-from forgather_mem.diagnose.leaks.native_lines import NativeLines
+from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, usual_bytes
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
     Suspect,
     cycle_suspects,
-    made_suspects,
-    native_suspect,
+    made_suspect,
     path_of,
     suspect_of,
 )
@@ -59,14 +56,14 @@ class CloserLook:
 
     STEPS = 10  # between the two
 
-    def __init__(self, step: int, far: bool = False, held: bool = False, native: bool = False) -> None:
+    def __init__(self, step: int, far: bool = False, held: bool = False, cycles: bool = True) -> None:
         """Take the first look, at the step that has just finished.
 
         Args:
             step: The number of it.
             far: Look for lines, and at what no name leads to,
             held: unless the holder is known.
-            native: Look for the line that makes what no Python object holds.
+            cycles: Look for garbage, too.
         """
         self.step = step
         walk = ReachableGraph.walk()
@@ -75,21 +72,8 @@ class CloserLook:
         self._unreached = Unreached(walk) if far and not held else None
         walk.forget()
         self._mark = Mark()
-        self._made = AllocationWindow(opens=far)
-        self._made_from = step
-        # Whether no Python object can hold it: all that their allocators handed out was seen, and it was little
-        self.saw_python = native
-        self._native = NativeLines() if native else None
-
-    def own_bytes(self) -> int:
-        """What the look itself takes now, from the C library."""
-        return self._made.own_bytes()
-
-    def between(self, step: int) -> None:
-        """A reading of the sizes between the two looks; from the first on, what each line keeps is compared."""
-        if self._made_from == self.step:
-            self._made_from = step
-            self._made.read(self._mark.younger() or gc.get_objects())
+        self._kept = KeptLines(opens=far)
+        self._cycles = cycles
 
     def finish(self, step: int, rate: float, first_step: int = 0) -> list[Suspect]:
         """What has grown since, most likely cause first.
@@ -99,34 +83,28 @@ class CloserLook:
             rate: The growth to explain, in bytes per step.
             first_step: Of the training.
         """
-        num_steps, steps = max(1, step - first_step), max(1, step - self._made_from)
-        if self._native is not None:
-            line = self._native.line_of(rate * max(1, step - self.step))
-            self.drop()
-            forget_trees()
-            return [] if line is None else [native_suspect(rate, line)]
-        made = self._made
-        made.read(self._mark.younger() or gc.get_objects())
-        made.close()  # traced, what follows takes ten times as long
+        num_steps, steps = max(1, step - first_step), max(1, step - self.step)
+        self._kept.close()
         walk = ReachableGraph.walk()
         try:
             found = self._found(walk, step, rate, num_steps)
-            if _told(found) < LOOK.explained_frac * rate and self._lead_to_unreached(walk, step - self.step, rate):
+            if _told(found) < LOOK.explained_frac * rate and self._lead_to_unreached(walk, steps, rate):
                 found = self._found(walk, step, rate, num_steps)
             told = _told(found)
-            little = made.total < LOOK.held_frac * rate * steps
-            self.saw_python = made.saw_all and walk.complete and little
             suspects = [suspect_of(one, walk) for one in found]
         finally:
             walk.forget()
-            forget_trees()
         found.clear()  # nothing of ours holds what may be garbage
         if told < LOOK.explained_frac * rate:
-            suspects += self._garbage(step, rate) or made_suspects(made.line_of(rate * steps, rate * num_steps), rate)
+            suspects += self._garbage(step, rate)
+        line = self._kept.line_of(rate * steps)
+        if told < LOOK.held_frac * rate and all(KINDS[one.kind].is_sized and one.kind != "cycle" for one in suspects):
+            suspects.append(made_suspect(line, rate))
         self.drop()
         for suspect in suspects:
-            suspect.choose_line(made, steps)
+            suspect.choose_line(self._kept, line if suspect.bytes_per_step > LOOK.explained_frac * rate else None)
             suspect.seen_at = step
+        forget_trees()
         return _sorted(suspects, rate)
 
     def _found(self, walk: ReachableGraph, step: int, rate: float, num_steps: int) -> list[GrownObject]:
@@ -160,13 +138,11 @@ class CloserLook:
     def drop(self) -> None:
         """Stop what is recorded."""
         self._mark.drop()
-        self._made.close()
-        if self._native is not None:
-            self._native.close()
+        self._kept.close()
 
     def _garbage(self, step: int, rate: float) -> list[Suspect]:
         """Reference cycles created since the first look that nothing holds any more."""
-        young = self._mark.younger()
+        young = self._mark.younger() if self._cycles else None
         if young is None:
             return []
         found = cycle_suspects(garbage_among(young), max(1, step - self.step))

@@ -8,7 +8,6 @@ from forgather_mem.actions.collect import collect
 from forgather_mem.actions.freeze import HeapHold
 from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 from forgather_mem.diagnose.leaks.sizes import allocated_bytes
-from forgather_mem.diagnose.leaks.suspects import native_suspect
 from forgather_mem.growth.lower_envelope import Point, rate_of
 from forgather_mem.units import format_bytes
 
@@ -40,8 +39,7 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
             call()
             if (number + 1) * _POINTS // calls != number * _POINTS // calls:
                 collect()
-                points.append((number + 1, allocated_bytes() - look.own_bytes()))
-                look.between(number + 1)
+                points.append((number + 1, allocated_bytes()))
     finally:
         hold.give_back()
     points = points[2:]
@@ -51,8 +49,6 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
         look.drop()
         return None
     suspects = look.finish(calls, rate)
-    if not suspects and look.saw_python:
-        suspects = [native_suspect(rate)]
     look.drop()
     lines = [f"each call leaves {format_bytes(rate)} behind ({format_bytes(low)} to {format_bytes(high)})"]
     for suspect in suspects[:3]:
@@ -63,6 +59,4 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
         cure = suspect.cure if suspect.full_bytes is None else fills
         if cure:
             lines.append(f"  try: {cure}")
-    if not suspects:
-        lines.append("holder not found")
     return "\n".join(lines)

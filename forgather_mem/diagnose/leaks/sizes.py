@@ -211,6 +211,11 @@ def counted_bytes() -> tuple[float, float]:
     return allocated_natively_bytes() or 0.0, objects_bytes()
 
 
+def large_bytes() -> float:
+    """What is allocated by the C library and on the accelerator: all but Python's small objects."""
+    return (allocated_natively_bytes() or 0.0) + sum(_device()[0].values())
+
+
 def allocated_bytes() -> float:
     """Everything currently allocated: by the C library, for Python's small objects, on the accelerator."""
-    return sum(counted_bytes()) + sum(_device()[0].values())
+    return large_bytes() + objects_bytes()

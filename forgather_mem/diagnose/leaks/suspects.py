@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from forgather_mem.diagnose.leaks.allocation_window import AllocationWindow, Line
 from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.diagnose.leaks.holder_kinds import (
     KINDS,
@@ -20,13 +19,14 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
     signature_of,
 )
 from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_function, lines_of_holder
+from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, length_of
 from forgather_mem.heap.holder_names import module_names, names_of, slot_names
 from forgather_mem.heap.object_size import deep_bytes, inside, is_tensor, runs_workers
 from forgather_mem.heap.owner_paths import attributes_of, has_attributes, write_path
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.source.source_lines import is_user_class, is_user_file, line_name, source_line
+from forgather_mem.source.source_lines import Line, is_user_class, is_user_file, line_name, source_line
 from forgather_mem.telemetry.report import LeakSuspect
 from forgather_mem.telemetry.report_schema import keys_of
 
@@ -80,10 +80,9 @@ class Suspect:
         known = {name: value for name, value in asdict(self).items() if name in keys_of(LeakSuspect)}
         return LeakSuspect(**known, signature=signature)
 
-    def choose_line(self, made: AllocationWindow, num_steps: int) -> None:
-        """Of the lines that add to it, the one that ran; else the one that made in so many steps what it grew by."""
-        chosen = made.likeliest(self.lines) if len(self.lines) > 1 else None
-        chosen = chosen or made.line_of(self.bytes_per_step * num_steps, self.bytes or 0)
+    def choose_line(self, kept: KeptLines, other: Line | None) -> None:
+        """Of the lines that add to it, the one that ran; else the `other`."""
+        chosen = (kept.likeliest(self.lines) if len(self.lines) > 1 else None) or other
         if chosen is not None and not self.allocated_at:
             self.set_line(chosen)
 
@@ -219,27 +218,13 @@ def num_collected() -> int:
     return sum(int(one["collected"]) for one in gc.get_stats())
 
 
-def made_suspects(line: Line | None, bytes_per_step: float) -> list[Suspect]:
-    """What a line makes and nobody is known to hold."""
-    if line is None:
-        return []
-    suspect = Suspect(type="objects", bytes_per_step=bytes_per_step, kind="made")
-    suspect.set_line(line)
-    return [suspect]
-
-
-def native_suspect(bytes_per_step: float, line: Line | None = None) -> Suspect:
-    """Memory that C or C++ code keeps, called by this line.
-
-    Only for what has grown while a window saw all that Python's allocators handed out, and that was little.
-    """
-    cure = recorder()
-    suspect = Suspect(type="native memory", bytes_per_step=bytes_per_step, cure=cure, kind="native", where="native")
+def made_suspect(line: Line | None, bytes_per_step: float) -> Suspect:
+    """What nobody is known to hold: with the line that makes it, or else the recorder that is on."""
+    suspect = Suspect(type="memory", bytes_per_step=bytes_per_step, kind="made", where="host")
     if line is not None:
         suspect.set_line(line)
-        suspect.cure = (
-            cure or "C or C++ code that this line calls keeps it: free, close or empty it, or give it a limit"
-        )
+        suspect.cure = "close, empty or free what this line fills, or find what refers to it: gc.get_referrers"
+    suspect.cure = recorder() or suspect.cure
     return suspect
 
 

@@ -52,7 +52,7 @@ def verdict_of(
     bounded = next((one for one in suspects[:1] if one.bounded), None)
     if bounded is not None and not _is_full_before(bounded, "device" in growing):
         return _bounded(growing, trend, bounded, suspects)
-    explained = sum(one.bytes_per_step for one in suspects)
+    explained = sum(one.bytes_per_step for one in suspects if one.held_by or one.allocated_at)
     if {"mapped", "objects"} & growing.keys() and abs(explained - trend.per_step) <= trend.per_step / 3:
         # Items are counted, Python's small objects estimated: by arenas of a MiB, or as of a usual size. A third: two
         # leaks of floats and small objects were told as +18 to +50 %
@@ -64,12 +64,10 @@ def verdict_of(
     if step - trend.since_step >= LEAK.sure_steps:
         sure = "yes" if is_told and LEAK.explains(explained, trend.per_step) else "likely"
     where = "workers" if of_workers else _where(growing, suspects)
-    if not suspects and where == "native" and not searched:
-        where = "host"
-    elif not suspects and where == "native":
-        from forgather_mem.diagnose.leaks.suspects import native_suspect
+    if not suspects and where == "native":
+        from forgather_mem.diagnose.leaks.suspects import made_suspect
 
-        suspects = [native_suspect(trend.per_step)]
+        where, suspects = "host", [made_suspect(None, trend.per_step)] if searched else []
     return LeakReport(
         verdict="leak",
         where=where,
@@ -81,7 +79,9 @@ def verdict_of(
         suspects=tuple(one.reported() for one in suspects),
         sure=sure,
         judged=True,
-        why=f"{format_bytes(rest)} of it in no holder that is known" if suspects and not is_told else None,
+        why=f"{format_bytes(rest)} of it in no holder that is known"
+        if suspects and suspects[0].held_by and not is_told
+        else None,
     )
 
 

@@ -44,7 +44,7 @@ class LeakWatch:
         self._at_look: dict[str, float] = {}
         self._suspects: list[Suspect] = []
         self._looks = 0
-        self._saw_python = False  # and that it is not what grows
+        self._searched, self._cycles = False, True
         self._loader: Callable[[], object] = lambda: None
         self._run = run
         self._read_at, self._read_s = run.step, self._began_s
@@ -62,8 +62,6 @@ class LeakWatch:
             self._loader = weakref.ref(loader)
         self._read_at, self._read_s = moment.step, time.perf_counter()
         values = self._sizes.read(moment.step)
-        if self._look is not None and "native" in values:
-            values["native"] -= self._look.own_bytes()
         self._keep(moment.step, values)
         if self._look is not None:
             self._look_again(moment.run, values)
@@ -141,10 +139,9 @@ class LeakWatch:
         known = sum(one.bytes_per_step for one in self._suspects if one.held_by and one.kind != "workers")
         held = known >= LEAK.explained[0] * whole_of(growing).per_step
         named = held and self._suspects[0].allocated_at is not None
-        most = 3 if self._saw_python and not self._suspects else 2
         # Whether it is this process that holds it, or the loaders whose workers are ever more
         can_be_held = set(growing) != {"workers"} or self._sizes.has_more_workers
-        if self._look_closer and not named and self._looks < most and can_be_held:
+        if self._look_closer and not named and self._looks < 2 and can_be_held:
             self._looks += 1
             self._look_closely(moment.step, held)
             self._at_look = {}
@@ -155,7 +152,7 @@ class LeakWatch:
         from forgather_mem.diagnose.leaks.suspects import num_collected
 
         if num_collected() >= self._suspects[0].key:
-            self._suspects, self._saw_python = [], True
+            self._suspects, self._looks, self._cycles = [], 1, False
 
     def _rising_early(self, moment: Moment) -> dict[str, Trend]:
         """What has risen by the middle of a training that ends before growth is sure: later nobody can look."""
@@ -184,10 +181,10 @@ class LeakWatch:
 
     def _look_closely(self, step: int, held: bool) -> None:
         """Take the first look; the numbers that it keeps, and its code, are excluded from the sizes."""
-        before = self._counted_bytes()
+        before = counted_bytes()
         from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 
-        self._look = CloserLook(step, far=self._looks == 2, held=held, native=self._looks > 2)
+        self._look = CloserLook(step, far=self._looks > 1, held=held, cycles=self._cycles)
         self._leave_out(before)
 
     def _look_again(self, run: RunInfo, values: Mapping[str, float]) -> None:
@@ -196,18 +193,16 @@ class LeakWatch:
         grown = sum(max(0.0, value - self._at_look.setdefault(name, value)) for name, value in values.items())
         if run.step - self._look.step >= self._look.STEPS and grown >= 0.6 * self._rate * self._look.STEPS:
             self._end_look(run)
-        else:
-            self._look.between(run.step)
 
     def _end_look(self, run: RunInfo) -> None:
         """Look again, and tell what was found."""
         look, self._look = self._look, None
         assert look is not None
-        before = self._counted_bytes(look)
+        before = counted_bytes()
         try:
             if run.step > look.step:
                 found = look.finish(run.step, self._rate, self._first_step)
-                self._saw_python = look.saw_python
+                self._searched = True
                 self._suspects = max(found, self._suspects, key=_is_known)
         finally:
             look.drop()
@@ -243,19 +238,14 @@ class LeakWatch:
             if found:  # at the end of a script its loader may be gone
                 self._suspects = [*(one for one in self._suspects if one.kind != "workers"), *found]
         gains = unexplained(self._totals, self._series, trends)
-        leak = verdict_of(trends, self._suspects, run.step, gains, searched=self._saw_python)
+        leak = verdict_of(trends, self._suspects, run.step, gains, searched=self._searched)
         first = min((series.points[0][0] for series in self._series.values() if series.points), default=0)
         # What grew from the first reading on, some steps after the first step, is told from that step on
         return replace(leak, since_step=self._first_step + 1) if 0 < leak.since_step <= first else leak
 
-    def _counted_bytes(self, look: CloserLook | None = None) -> tuple[float, float]:
-        """What is allocated, without what a look's window takes, which the sizes leave out as well."""
-        native, objects = counted_bytes()
-        return native - (look.own_bytes() if look is not None else 0), objects
-
     def _leave_out(self, before: tuple[float, float]) -> None:
         """Exclude from the sizes what has been taken since, or given back: it is ours."""
-        now = self._counted_bytes(self._look)
+        now = counted_bytes()
         self._sizes.leave_out(now[0] - before[0], now[1] - before[1])
 
 
@@ -280,9 +270,8 @@ def _held(top: Suspect) -> str:
     """Who holds it, in words."""
     made = f", made at {top.allocated_at}" if top.allocated_at else ""
     many = f", {format_pace(top.count_per_step)}" if top.count_per_step else ""
-    return f"held by {top.reported().holder}{many}{made}" + (
-        f"; {top.bounded}, so it may not be a leak" if top.bounded else ""
-    )
+    holder = f"held by {top.held_by}" if top.held_by else "holder not found"
+    return f"{holder}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else "")
 
 
 def _print(run: RunInfo, text: str) -> None:

@@ -6,14 +6,13 @@ import ast
 import inspect
 from collections.abc import Iterator
 
-from forgather_mem.diagnose.leaks.allocation_window import Line
 from forgather_mem.diagnose.leaks.copied_pages import Copied
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.heap.holder_names import slot_names
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import adding_lines
-from forgather_mem.source.source_lines import is_user_class
+from forgather_mem.source.source_lines import Line, is_user_class
 from forgather_mem.source.syntax import Named, local_names, regions_of_module
 
 _FEWEST_OBJECTS = 1_000  # of a data set's container: below, few pages are copied

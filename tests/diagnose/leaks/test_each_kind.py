@@ -19,7 +19,7 @@ from tests.heap.test_reachable import suspects_after
 pytestmark = pytest.mark.alone(forked=True)
 
 # Told by other means than what a holder is: a walk of its own, the collector, native memory, the workers.
-BY_OTHER_MEANS = {"chain", "cycle", "made", "native", "workers", "copied pages"}
+BY_OTHER_MEANS = {"chain", "cycle", "made", "workers", "copied pages"}
 
 
 class Figure:

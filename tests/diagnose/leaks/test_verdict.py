@@ -58,4 +58,4 @@ def test_of_growing_workers_who_starts_them_is_named_first() -> None:
 def test_what_nobody_has_searched_for_is_not_said_to_be_held_by_no_python_object() -> None:
     leak = verdict_of(GROWING, [], 400, searched=False)
     assert (leak.verdict, leak.where, leak.suspects) == ("leak", "host", ())
-    assert [one.type for one in verdict_of(GROWING, [], 400).suspects] == ["native memory"]
+    assert [one.kind for one in verdict_of(GROWING, [], 400).suspects] == ["made"]
