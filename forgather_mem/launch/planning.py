@@ -116,11 +116,11 @@ class _Acts:
         A signal that would end this process ends it.
         """
         self.waiting, planner = os.getpid(), 0
-        from forgather_mem.planning.isolation.child import without_handlers
+        from forgather_mem.planning.isolation.child import forked, without_handlers
 
         # Before the fork, and in it until it has handlers of its own, there is nothing to pass a signal on to
         again = without_handlers(lambda number, _: os.kill(planner, number) if planner else os._exit(1))
-        planner = _forked()
+        planner = forked()
         if not planner:
             self.end()
             return True
@@ -237,14 +237,6 @@ def _answer_to(training: object, acts: _Acts) -> dict[str, object] | None:
     for answer in remedies_for(FailedTraining(**failed), training):
         _write(answer, acts)  # who waits for it may end this process at any time
     return answer
-
-
-def _forked() -> int:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forks where there are threads
-        return os.fork()
 
 
 def _answer(made: Callable[[], dict[str, object] | None], acts: _Acts) -> None:

@@ -70,7 +70,8 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
         settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer) if trainer else {}
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
-            card = Card(card_bytes, trainer is not None, _longest(trainer), _rows(trainer, ranks))
+            all_rows = _rows(trainer, ranks) if trainer else plans[0].all_rows or _MOST_ROWS
+            card = Card(card_bytes, trainer is not None, _longest(trainer), all_rows)
             others = [made[at + 1 : at + 1 + len(ways)] for at in range(0, len(made), 1 + len(ways))]
             cards = [
                 card_plan(own, dict(zip(ways, instead, strict=True)), one, begin, card)

@@ -19,6 +19,7 @@ MEASURE_S = 1.0
 # Of the largest with padding, and of those with the most in all: the collator shows which is larger. A guess: all
 # scripts by others that have batches of different sizes were planned right with it.
 _COLLATED = 4
+_MOST_READ = 64  # rows of a batch of another size, which has them again and again
 _TOKENS = "input_ids"
 _PLACES = (_TOKENS, "inputs_embeds", "input_values", "input_features", "pixel_values")
 
@@ -178,7 +179,7 @@ def longest_of(sizes: Mapping[int, Sizes], rows: int) -> list[list[int]]:
     ordered = sorted(sizes, key=lambda row: row_length(sizes[row]), reverse=True)
     each = [max(ordered, key=lambda row: sizes[row].get(name, 0)) for name in names]
     found = [*dict.fromkeys([ordered[0], *each, *ordered])]
-    longest = [found[place % len(found)] for place in range(rows)]
+    longest = [found[place % len(found)] for place in range(min(rows, _MOST_READ))]
     return [longest, [*longest[: max(1, rows - 1)], *ordered[-1:]][:rows]]
 
 
@@ -232,9 +233,15 @@ def collating(
     """A collate function that makes batches of this shape, and tells it."""
 
     def collated(samples: list[object]) -> Batch:
-        if wanted.rows is not None:
-            samples = [samples[place % len(samples)] for place in range(wanted.rows)]
-        batch = resized(collate(samples), None, wanted.length)
+        if wanted.rows is None:
+            batch = collate(samples)
+        else:
+            few = samples[: wanted.rows]
+            batch = resized(collate(few), wanted.rows, None)
+            samples = [few[place % len(few)] for place in range(wanted.rows)]
+            if shape_of(batch).rows != wanted.rows:  # joined into one
+                batch = collate(samples)
+        batch = resized(batch, None, wanted.length)
         tell(joined_shape(batch, len(samples)))
         return batch
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -59,6 +59,7 @@ class Pretending(TorchDispatchMode):
         self.log, self._on_device = log, on_device
         self.host = StorageLog() if on_device else None
         self._fake = _Fake()
+        self._small: set[Hashable] = set()  # operations whose results are computed
         self._overwritten: set[int] = set()  # storages alive, with values in which unknown ones were written
 
     def unknown(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -132,8 +133,10 @@ class Pretending(TorchDispatchMode):
         return bool(self._overwritten) and tensor.untyped_storage()._cdata in self._overwritten
 
     def _pretend(self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
-        if _is_view(func) and not isinstance(args[0], FakeTensor):
-            return func(*args, **keywords)  # of a tensor whose values no longer count
+        if _is_view(func) and not isinstance(args[0], FakeTensor):  # of a tensor whose values no longer count
+            with self:  # where nothing is differentiated it may be several
+                result = func.decompose(*args, **keywords)
+            return func(*args, **keywords) if result is NotImplemented else result
         if func is torch.ops.aten._local_scalar_dense.default:
             return self._answers.value(cast(torch.Tensor, args[0]).dtype)
         if func is torch.ops.aten.equal.default:
@@ -210,13 +213,24 @@ class Pretending(TorchDispatchMode):
         makes_tensors = any("Tensor" in str(one.type) and one.alias_info is None for one in func._schema.returns)
         if func._schema.is_mutable or not makes_tensors:
             return func(*args, **keywords)
-        try:
-            with self._fake:
-                unknown = func(*self._blank(args), **self._blank(keywords))
-        except (RuntimeError, NotImplementedError):  # its size depends on values
+        key = func, _signature((*args, *keywords.items()))
+        if key in self._small:
             return func(*args, **keywords)
-        size = sum(tensor.untyped_storage().nbytes() for tensor in tensors_among(unknown))
-        return unknown if size > _MOST_COMPUTED_BYTES else func(*args, **keywords)
+        size = 0
+        with suppress(RuntimeError, NotImplementedError), self._fake:  # its size depends on values
+            unknown = func(*self._blank(args), **self._blank(keywords))
+            size = sum(tensor.untyped_storage().nbytes() for tensor in tensors_among(unknown))
+        if size > _MOST_COMPUTED_BYTES:
+            return unknown
+        self._small.add(key)
+        return func(*args, **keywords)
+
+
+def _signature(value: Any) -> Hashable:
+    """All of arguments that the size of a result depends on."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype
+    return tuple(map(_signature, value)) if isinstance(value, list | tuple) else value
 
 
 def _together(func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:

@@ -55,6 +55,7 @@ class Plan:
         phases: The peaks of all phases, in order.
         notes: What was planned otherwise than it will be.
         trace: What the plan was made of.
+        all_rows: Of the data set, as far as a loop's loader knows it.
     """
 
     peak_bytes: int
@@ -70,6 +71,7 @@ class Plan:
     phases: tuple[PhasePlan, ...]
     notes: tuple[str, ...] = ()
     trace: Trace = field(default=Trace(), repr=False, compare=False)
+    all_rows: int = field(default=0, repr=False, compare=False)
 
     @property
     def requests(self) -> Sequence[StorageRequest]:
@@ -117,7 +119,7 @@ class Plan:
     def to_dict(self) -> dict[str, object]:
         """The same as plain values, for JSON."""
         plain = asdict(replace(self, trace=Trace()))
-        del plain["trace"]
+        del plain["trace"], plain["all_rows"]
         lists = {name: list(plain[name]) for name in ("phases", "notes")}
         return {**plain, "bound": self.bound, "lengths_differ": self.lengths_differ, **lists}
 

@@ -20,7 +20,7 @@ from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted, largest
 from forgather_mem.planning.changes import apply_changes, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
-from forgather_mem.planning.loop.phases import EnoughSteps, Steps, mark_phases
+from forgather_mem.planning.loop.phases import EnoughSteps, Steps
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.pretending import tensors_among
@@ -87,9 +87,11 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
     generate_first_and_last_tokens(notes)
     steps = Steps(stage, trainer, at_end)
     trainer.callback_handler.callbacks = [steps]
-    mark_phases(stage, [trainer.model], steps.rounds.stepped, hear_calls=True)
-    with suppress(EnoughSteps), stage.mode:
-        trainer.train()
+    try:
+        with suppress(EnoughSteps), stage.mode:
+            trainer.train()
+    finally:
+        steps.ahead.tell(has_all=False)
     notes += steps.rounds.notes()
     if not steps.shapes and wanted.shape != PlannedShape():
         raise PlanError("batches of another size can't be planned: the data loader is not torch's")

@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import pickle
+import random
 import select
 import shutil
 import signal
@@ -78,18 +79,27 @@ def begun_in_a_child(function: Callable[[], Result], not_done: Lines | None = No
     # Of a plan's own folder: its process changes no other
     scratch = tempfile.mkdtemp(dir=os.environ.get(PLAN))
     (reader, writer), lines = os.pipe(), Lines()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forks where there are threads
-        try:
-            FIRST_IN_CHILD.append(partial(_take_away, threading.get_ident(), writer, scratch, lines))
-            child = os.fork()
-            if not child:
-                os.close(reader)
-                _answer(function, partial(_write_answer, writer, lines))
-        finally:
-            FIRST_IN_CHILD.clear()
+    try:
+        FIRST_IN_CHILD.append(partial(_take_away, threading.get_ident(), writer, scratch, lines))
+        child = forked()
+        if not child:
+            os.close(reader)
+            _answer(function, partial(_write_answer, writer, lines))
+    finally:
+        FIRST_IN_CHILD.clear()
     os.close(writer)
     return BegunChild(child, reader, scratch, not_done)
+
+
+def forked() -> int:
+    """As `os.fork`, but the child draws the numbers that its parent would: Python seeds its generator anew in it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forks where there are threads
+        state = random.getstate()
+        child = os.fork()
+    if not child:
+        random.setstate(state)
+    return child
 
 
 class BegunChild(Generic[Result]):
@@ -178,7 +188,7 @@ def _read_answer(child: int, reader: int) -> bytes:
     parts: list[bytes] = []
     waits, until_s = select.poll(), time.monotonic() + _MOST_S
     waits.register(reader, select.POLLIN)
-    used, since_s = b"", time.monotonic()
+    used, since_s = list[bytes](), time.monotonic()
     while (now_s := time.monotonic()) < until_s:
         if waits.poll(min(1000.0, 1000 * (until_s - now_s))):
             part = os.read(reader, 2**20)
@@ -192,9 +202,14 @@ def _read_answer(child: int, reader: int) -> bytes:
     raise PlanError(f"planning has not ended after {_MOST_S:,.0f} s")
 
 
-def _processor_time_of(pid: int) -> bytes:
+def _processor_time_of(pid: int) -> list[bytes]:
+    """That of the process, and of its own, as far as the kernel tells them."""
     with open(f"/proc/{pid}/stat", "rb") as file:
-        return b" ".join(file.read().rpartition(b") ")[2].split()[11:13])
+        used = file.read().rpartition(b") ")[2].split()[11:15]
+    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+        for child in file.read().split():
+            used += _processor_time_of(int(child))
+    return used
 
 
 def _answer(function: Callable[[], object], give_answer: GiveAnswer) -> None:

@@ -1,8 +1,7 @@
 """The data loaders of a planned training: their batches are those that come, and a loop's end when it is enough.
 
 The sampler is asked for all its numbers where it would be asked for the first ones. After the first step the largest
-batch comes, in the place within a step that it has. Of later epochs some have a round as well, since rows may grow and
-layers be unfrozen: which, nobody can ask a script.
+batch comes, in the place within a step that it has. A later epoch has a round as well where it has a larger one.
 """
 
 from __future__ import annotations
@@ -11,16 +10,19 @@ import functools
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet, ref
 
+import torch
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import _DatasetKind
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from forgather_mem.planning.batches import (
     MEASURE_S,
     Coming,
+    PlannedShape,
     Sizes,
     collating,
     largest_of,
@@ -41,22 +43,28 @@ class Loaders:
     Args:
         loop: The training: a `Loop`, or that of a Trainer.
         iterators: Those that are under way. A child can't use their workers.
+
+    Attributes:
+        differ: Whether some batches are larger than others.
     """
 
     def __init__(self, loop: Any, iterators: Iterable[Any] = ()) -> None:
-        self._loop = loop
+        self._loop, self.differ = loop, False
         self._met = WeakKeyDictionary[Any, Rounds | None]()  # iterators; of an evaluation its rounds
+        self._unordered = WeakSet[Any]()  # iterators met where no work is done
+        self._collate = WeakKeyDictionary[Any, Callable[..., object]]()  # the training's, by what fetches
         self._waiting = WeakSet[Any]()  # iterators whose largest batch is still to come
         self._sizes = defaultdict[int, dict[int, Sizes]](dict)  # of rows, by data set
         self._planned_bytes: dict[tuple[int, int], int] = {}  # of the largest batch, by data set and size
         self._left_s = MEASURE_S  # to look at the rows of later epochs
-        self._epochs, self._next, self._most_bytes = 0, 1, 0
         for one in iterators:
             one.__class__, one._pin_memory = _SingleProcessDataLoaderIter, False
             one._dataset_fetcher = _DatasetKind.create_fetcher(
                 one._dataset_kind, one._dataset, one._auto_collation, one._collate_fn, one._drop_last
             )
+        self._again = WeakKeyDictionary[Any, object]()  # the batch that comes again, by what fetches it
         surround("torch.utils.data.dataloader:_BaseDataLoaderIter.__next__", self._followed, loop.notes)
+        surround("torch.utils.data._utils.fetch:_MapDatasetFetcher.fetch", self._fetched, loop.notes)
 
     def are_awaited(self) -> bool:
         """Whether a batch is still to come that was chosen for its size."""
@@ -67,54 +75,66 @@ class Loaders:
         if iterator not in self._met:
             self._met[iterator] = loop.rounds_of_evaluation()
             self._meet(iterator)
+        elif iterator in self._unordered and not loop.ahead.skips:
+            self._order(iterator)
         rounds = self._met[iterator]
         if rounds is not None and not rounds.go_on():
             loop.notes += rounds.notes()
             raise StopIteration
-        is_enough = loop.passes and iterator not in self._waiting and loop.is_through()
+        is_enough = loop.num_passes and iterator not in self._waiting and loop.is_through()
         if rounds is None and is_enough:  # what follows an epoch is planned, too
             raise StopIteration
         try:
             return follow(iterator)
         except StopIteration:
-            if rounds is not None or not loop.skipped:
+            if rounds is not None or not loop.skipped or loop.ahead.has_looked:
                 raise
             iterator._sampler_iter = iter(iterator._index_sampler)  # the round that is skipped is no part of it
             return follow(iterator)
 
+    def _fetched(self, fetch: Callable[..., object], fetcher: Any, numbers: Numbers) -> object:
+        """One batch comes again and again where no work is done: rows may take long to read."""
+        if not self._loop.ahead.skips:
+            self._again.pop(fetcher, None)
+            return fetch(fetcher, numbers)
+        if fetcher not in self._again:
+            self._again[fetcher] = fetch(fetcher, numbers)
+        return tree_map_only(torch.Tensor, torch.clone, self._again[fetcher])
+
     def _meet(self, iterator: Any) -> None:
         """Let it make the batches of a plan; another round is planned where it brings what was not there before."""
         loop = self._loop
-        key = id(iterator._dataset), getattr(iterator._index_sampler, "batch_size", None) or 1
-        began_s = time.monotonic()
-        num_bytes = self._order(iterator, key) if iterator._auto_collation else 0
+        key, began_s, num_bytes = _key_of(iterator), time.monotonic(), 0
+        if iterator._auto_collation:
+            fetcher, wanted = iterator._dataset_fetcher, self._wanted()
+            told = loop.shapes.append if loop.trains else lambda _: None
+            self._collate[fetcher] = fetcher.collate_fn
+            fetcher.collate_fn = collating(fetcher.collate_fn, wanted, told)
+            self._unordered.add(iterator)
+            if loop.trains and isinstance(iterator._dataset, Sized):
+                loop.all_rows = max(loop.all_rows, len(iterator._dataset))
+            num_bytes = 0 if loop.ahead.skips else self._order(iterator)
         if not loop.trains:
             return
-        if loop.passes and loop.is_through():
+        if loop.num_passes and loop.is_through():
             loop.counts_idle()
             self._left_s -= time.monotonic() - began_s
-            is_larger = num_bytes > self._planned_bytes.get(key, -1)
-            if not loop.rounds.notes() and (self._is_planned_anyway() or loop.rounds.grows() or is_larger):
+            if not loop.rounds.notes() and num_bytes > self._planned_bytes.get(key, 0):
                 loop.again()
         self._planned_bytes.setdefault(key, 0)
 
-    def _is_planned_anyway(self) -> bool:
-        """Whether a round of this epoch is: of the first, one after that took more, or else one twice as late."""
-        self._epochs += 1
-        most_bytes = self._loop.log.most_bytes
-        if self._epochs < self._next and most_bytes <= self._most_bytes:
-            return False
-        self._next, self._most_bytes = 2 * self._epochs, most_bytes
-        return True
+    def _wanted(self) -> PlannedShape:
+        wanted: PlannedShape = self._loop.wanted
+        return wanted if self._loop.trains else wanted._replace(rows=None)
 
-    def _order(self, iterator: Any, key: tuple[int, int]) -> int:
+    def _order(self, iterator: Any) -> int:
         """Give it its batches; the bytes of the largest where they differ and a step has been planned."""
-        fetcher, dataset, sampler = iterator._dataset_fetcher, iterator._dataset, iterator._index_sampler
-        loop, trains, collate = self._loop, self._loop.trains, fetcher.collate_fn
-        wanted = loop.wanted if trains else loop.wanted._replace(rows=None)
-        fetcher.collate_fn = collating(collate, wanted, loop.shapes.append if trains else lambda _: None)
+        self._unordered.discard(iterator)
+        dataset, sampler = iterator._dataset, iterator._index_sampler
+        loop, trains, key, wanted = self._loop, self._loop.trains, _key_of(iterator), self._wanted()
         if iterator._dataset_kind != _DatasetKind.Map or wanted.length is not None:
             return 0
+        collate = self._collate[iterator._dataset_fetcher]
         until_s, of_epoch = time.monotonic() + self._left_s, list[Numbers]()
         for numbers in iterator._sampler_iter:
             of_epoch.append(numbers)
@@ -126,6 +146,7 @@ class Loaders:
         is_of_any_size = not isinstance(getattr(sampler, "batch_size", None), int)
         if not known or not (is_of_any_size or len(set(map(row_length, sizes.values()))) > 1):
             return 0
+        self.differ = True
         if wanted.rows is not None:
             longest = longest_of(sizes, wanted.rows)
             which = largest_of(longest, sizes, collate, dataset)
@@ -165,6 +186,10 @@ class Loaders:
             number = max(end, number)
         self._waiting.discard(iterator())
         yield from known[number:]
+
+
+def _key_of(iterator: Any) -> tuple[int, int]:
+    return id(iterator._dataset), getattr(iterator._index_sampler, "batch_size", None) or 1
 
 
 def _of_evaluation(known: Sequence[Numbers], largest: Largest) -> Iterator[Numbers]:

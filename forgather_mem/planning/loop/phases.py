@@ -1,6 +1,6 @@
-"""Tells the log of a planned training its phases and steps, and what tensors are for.
+"""The steps of a Trainer that is planned, in place of its callbacks.
 
-A Trainer's callbacks are called, since they may keep tensors, such as averaged weights. One that fails, because it
+Its callbacks are called, since they may keep tensors, such as averaged weights. One that fails, because it
 needs a value or would start a program, is left out, and said. All of it is set for good: it is called in a process that
 plans and then ends.
 """
@@ -8,68 +8,24 @@ plans and then ends.
 from __future__ import annotations
 
 import copy
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from forgather_mem.planning.batches import PlannedShape, Trainer
+from forgather_mem.planning.loop.ahead import Ahead
 from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.rounds import MOST_BATCHES, Rounds
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.pretending import tensors_among
-from forgather_mem.planning.private_state import around_passes
 from forgather_mem.planning.refusal import problem_of
-from forgather_mem.planning.storage_log import StorageLog
-from forgather_mem.source.source_lines import is_our_class
+from forgather_mem.source.source_lines import is_our_class, is_user_module
 
 _NUMBERS = {"on_log": "logs", "on_evaluate": "metrics"}
-
-
-def mark_phases(
-    stage: Stage, models: Iterable[torch.nn.Module], then: Callable[[torch.optim.Optimizer], None], hear_calls: bool
-) -> None:
-    """The call of a model begins "forward", `backward()` "backward"; then it is "optimizer" until the next call.
-
-    Args:
-        stage: Its log is told of them, and of gradients and the state of optimizers.
-        models: That are trained.
-        then: Called with each optimizer that has stepped.
-        hear_calls: Whether calls of the models are told of.
-    """
-
-    log = stage.log
-
-    def forward(_: object, args: Sequence[object], keywords: Mapping[str, object]) -> None:
-        if log.phase not in ("backward", "evaluate"):  # a whole model may be checkpointed
-            log.begin("forward")
-        for tensor in tensors_among((args, keywords)):
-            if not tensor.requires_grad:
-                log.saw(tensor, "batch")
-
-    def saw_gradients(*of: torch.Tensor) -> None:
-        for parameter in (*of, *(one for model in models for one in model.parameters())):  # which may be sharded later
-            if parameter.grad is not None:
-                log.saw(parameter.grad, "gradients")
-
-    def stepping(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        saw_gradients(*(parameter for group in optimizer.param_groups for parameter in group["params"]))
-        if log.phase != "backward":  # in the hook of a parameter it goes on
-            log.begin("optimizer")
-
-    def stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        for tensor in tensors_among(list(optimizer.state.values())):
-            log.saw(tensor, "optimizer")
-        then(optimizer)
-
-    for model in models if hear_calls else ():
-        model.register_forward_pre_hook(forward, with_kwargs=True)
-    around_passes(partial(_pass, log, saw_gradients), stage.notes)
-    register_optimizer_step_pre_hook(stepping)
-    register_optimizer_step_post_hook(stepped)
 
 
 class EnoughSteps(BaseException):
@@ -91,21 +47,42 @@ class Steps:
         again: Asks for another round.
         shapes: Of the batches.
         each: How many a step has.
+        ahead: What comes later, where code of the user's is in the loop.
         trains: Whether batches are no evaluation's.
-        passes, skipped: Loaders end the loop where it is enough, and nothing is left out.
+        num_passes, skipped, all_rows: Loaders end the loop where it is enough, and nothing is left out.
     """
 
-    passes, skipped = 1, 0
+    num_passes, skipped, all_rows = 1, 0, 0
 
     def __init__(self, stage: Stage, trainer: Trainer, at_end: Callable[..., None]) -> None:
         self.log, self.notes, self.wanted, self._trainer = stage.log, stage.notes, stage.wanted.shape, trainer
         self.rounds, self.shapes, self.trains = Rounds(stage.log), list[PlannedShape](), True
         self.each, self._at_end = int(trainer.args.gradient_accumulation_steps), at_end
+        self.ahead = Ahead(stage, [trainer.model], self)
         self._loaders = Loaders(self)
         callbacks = trainer.callback_handler.callbacks
         self._callbacks = [one for one in callbacks if not is_our_class(type(one))]  # they keep no tensors
+        of_loop = trainer, trainer.data_collator, getattr(trainer, "compute_loss_func", None), *self._callbacks
+        self._is_users = any(is_user_module(sys.modules.get(getattr(one, "__module__", ""))) for one in of_loop)
         self._was_last_of_epoch = self._has_ended = self._is_enough = False
         self._epoch = 0
+
+    def called(self, _: object, args: Sequence[object], keywords: Mapping[str, object]) -> None:
+        """A module begins "forward", but for an evaluation's."""
+        if self.log.phase not in ("backward", "evaluate"):  # a whole model may be checkpointed
+            self.log.begin("forward")
+        for tensor in tensors_among((args, keywords)):
+            if not tensor.requires_grad:
+                self.log.saw(tensor, "batch")
+
+    def passes(self) -> None:
+        """Nothing."""
+
+    passed = passes
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has."""
+        self.rounds.stepped(optimizer)
 
     def is_first(self, number: int) -> bool:
         """Whether this batch belongs to the first step; one is loaded ahead."""
@@ -146,19 +123,22 @@ class Steps:
     def on_step_end(self, *given: object, **keywords: object) -> None:
         self._fire("on_step_end", *given, **keywords)
         is_last = not (self.rounds.go_on() or self._loaders.are_awaited())
+        is_last = self.ahead.is_through(is_last) if self._is_users else is_last
         if is_last and (self._trainer.state.epoch % 1 or self._was_last_of_epoch):
             # What the evaluation has left is there in the step after it
             self._is_enough = not (self._end(*given, **keywords) and self.rounds.go_on())
             self._trainer.control.should_epoch_stop = self._is_enough
         # The last step of an epoch has fewer batches, and none loaded ahead: the next one belongs to it, too
         self._was_last_of_epoch = is_last
-        self.log.begin("data", self.rounds.step)
+        self.log.begin("data", 0 if self.ahead.skips else self.rounds.step)
 
     def on_epoch_end(self, *given: object, **keywords: object) -> None:
         self._fire("on_epoch_end", *given, **keywords)
         self._trainer.control.should_training_stop = False  # as of an epoch without batches
         self._epoch += 1
-        if self._epoch >= min(MOST_BATCHES, self._trainer.state.num_train_epochs):
+        has_all = self._is_enough and self.ahead.has_all and not self._loaders.differ
+        if has_all or self._epoch >= min(MOST_BATCHES, self._trainer.state.num_train_epochs):
+            self.ahead.tell(has_all=True)
             self._end(*given, **keywords)
             raise EnoughSteps
 
@@ -196,15 +176,3 @@ class Steps:
                 self.notes.append(f"{type(callback).__name__} is not in the plan: {problem_of(error)}")
             finally:
                 self.log.making = None
-
-
-def _pass(
-    log: StorageLog, then: Callable[[], None], backward: Callable[..., object], *args: object, **keywords: object
-) -> object:
-    is_outer = log.phase != "backward"  # checkpointing calls it again, inside
-    log.begin("backward")
-    result = backward(*args, **keywords)
-    if is_outer:
-        then()
-        log.begin("optimizer")
-    return result

@@ -34,7 +34,7 @@ class Rounds:
     def __init__(self, log: StorageLog, optimizers: Iterable[Optimizer] = ()) -> None:
         # Of each the bytes of its state, -1 until it has stepped; nothing is kept by it
         self._state_bytes, self._wait_for = WeakKeyDictionary[Optimizer, int](), WeakSet[Optimizer]()
-        self._log, self._kept_bytes, self._num_trained = log, 0, 0
+        self._log, self._kept_bytes = log, 0
         self._batches = 0
         for optimizer in optimizers:
             self.add(optimizer)
@@ -71,24 +71,14 @@ class Rounds:
         has_stepped = min(self._state_bytes.values()) >= 0 if self._state_bytes else self._batches > 1
         return 2 if has_stepped else 1
 
-    def grows(self) -> bool:
-        """Whether more is kept or trained than at any batch before, as where layers are unfrozen."""
-        keeps_more = 1000 * (self._log.alive_bytes - self._kept_bytes) > self._kept_bytes
-        return keeps_more or self._trained() > self._num_trained
-
     def go_on(self) -> bool:
         """Whether another batch is to be planned; asked before each, where the one before it is through."""
         self._batches += 1
         kept_bytes = self._log.alive_bytes
         is_little = 1000 * (kept_bytes - self._kept_bytes) <= kept_bytes  # losses in a list
         self._kept_bytes = max(self._kept_bytes, kept_bytes)
-        self._num_trained = max(self._num_trained, self._trained())
         is_through = (self._state_bytes or self._batches > STEPS) and not self._wait_for and is_little
         return not is_through and self._batches <= MOST_BATCHES
-
-    def _trained(self) -> int:
-        groups = (group["params"] for one in self._state_bytes for group in one.param_groups)
-        return sum(weight.requires_grad for group in groups for weight in group)
 
     def notes(self) -> list[Note]:
         """What has not come to an end."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from queue import Queue
 from typing import NoReturn
 from weakref import WeakSet
@@ -15,24 +16,22 @@ from weakref import WeakSet
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
+from forgather_mem.planning import private_state
 from forgather_mem.planning.batches import Batch, PlannedShape, Wanted, largest, resized, shape_of
 from forgather_mem.planning.highest import Attempt
 from forgather_mem.planning.isolation.child import GiveAnswer, GoesOn
+from forgather_mem.planning.loop.ahead import Ahead
 from forgather_mem.planning.loop.loaders import Loaders
-from forgather_mem.planning.loop.phases import mark_phases
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings, Emptied, roots
 from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.private_state import (
-    around_passes,
     let_no_queue_wait,
     let_tensors_answer,
-    replace,
     surround,
     swap,
 )
@@ -66,6 +65,7 @@ class Script:
             raise PlanError("--ranks is for a Trainer: of another loop plan the model of one rank, in Python")
         loop = Loop(Stage(wanted, answers))
         loop.find(alive or AliveThings(), self.is_late)
+        loop.looks_ahead = True
 
         def begin(give_answer: GiveAnswer) -> None:
             atexit.register(loop.end)
@@ -128,10 +128,13 @@ class Loop:
         wanted: The shape of batches.
         rounds: Of the training that is under way.
         shapes: Of the batches.
-        passes: Backward passes.
+        num_passes: Backward passes.
         each: How many a step has, from the first one on.
         skipped: Rounds that are not planned at the begin.
         is_certain: Whether a training is here in any case.
+        all_rows: Of the data set that is trained with.
+        looks_ahead: Whether it ends somewhere.
+        ahead: What comes later.
     """
 
     def __init__(self, stage: Stage, models: Iterable[nn.Module] = (), optimizers: Iterable[Optimizer] = ()) -> None:
@@ -142,11 +145,12 @@ class Loop:
         self.rounds = Rounds(self.log, optimizers)
         self.shapes: list[PlannedShape] = []
         self._given: list[PlannedShape] = []
+        self.all_rows = 0
         # Of a batch of another size that was made before, or of what was computed before, a first round is not planned
-        self.skipped, self.is_certain = 0, True
+        self.skipped, self.is_certain, self.looks_ahead = 0, True, False
         self.each, self._most_operations = 1, 0
-        self._idle = self._depth = self._calls = self.passes = self._passes_before = 0
-        self._is_new, self._is_enough, self._is_stepping = True, False, False
+        self._idle = self._calls = self.num_passes = self._passes_before = 0
+        self._is_new, self._is_enough = True, False
 
     def find(self, alive: AliveThings, is_late: bool) -> None:
         """Find the models that are trained, their optimizers and the loaders, and take their values."""
@@ -176,13 +180,12 @@ class Loop:
     def begin(self, give_answer: GiveAnswer) -> None:
         """Compute nothing from now on, until the script ends or it is enough: then answer the parent."""
         self._give_answer = give_answer
-        mark_phases(self._stage, self._models, self._stepped, hear_calls=False)
-        register_optimizer_step_pre_hook(self._steps)
-        around_passes(self._pass, self.notes)
-        replace("torch.utils:swap_tensors", lambda _: swap, self.notes)  # `Module.to`: it refuses weights in use
+        self.ahead = Ahead(self._stage, self._models, self)
+        private_state.replace(
+            "torch.utils:swap_tensors", lambda _: swap, self.notes
+        )  # `Module.to`: it refuses weights in use
         let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self.notes)  # what is saved is lost
         surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
-        surround("torch.nn:Module.__call__", self._called, self.notes)
         surround("torch.optim:Optimizer.__init__", self._made, self.notes)
         surround("transformers.trainer:Trainer.train", lambda *_, **__: self.end("this loop"), self.notes)
         self.log.begin("data", self.step)
@@ -191,9 +194,11 @@ class Loop:
     @property
     def step(self) -> int:
         """That is planned; 0 in one that is not."""
+        if self.ahead.skips:
+            return 0
         if self.rounds.optimizers:
             return 0 if self.skipped else self.rounds.step
-        return min(STEPS, self.passes + 1 - self.skipped)
+        return min(STEPS, self.num_passes + 1 - self.skipped)
 
     def most_batches(self, of_epoch: int) -> int:
         """That come: nobody knows of another epoch."""
@@ -213,10 +218,14 @@ class Loop:
 
     def is_through(self) -> bool:
         """Whether it is enough; asked where a batch begins, unless it has, since the last backward pass."""
-        if self._is_new and not self._is_stepping:
+        if self._is_new and not self.ahead.is_stepping:
             self._is_new, was_enough = False, self._is_enough
             is_enough = not self.rounds.go_on()
-            self._is_enough = is_enough if self.rounds.optimizers else self.passes - self.skipped >= STEPS
+            is_enough = is_enough if self.rounds.optimizers else self.num_passes - self.skipped >= STEPS
+            is_certain = self.looks_ahead and self.rounds.optimizers and not self._loaders.are_awaited()
+            self._is_enough = self.ahead.is_through(is_enough) if is_certain else is_enough
+            if self._is_enough and self.ahead.has_all and not self._loaders.differ:
+                self.end()
             if self._is_enough and not was_enough:
                 self._most_operations = self._answers.operations + max(self._answers.operations, 10 * _MOST_CALLS)
         return self._is_enough
@@ -240,6 +249,7 @@ class Loop:
             before: What is planned, where something comes after it.
             error: That has ended the loop.
         """
+        self.ahead.tell(not before and error is None)
         plan, problem = None, ""
         try:
             plan = self._plan(before, error)
@@ -249,15 +259,13 @@ class Loop:
         answers = StandIns() if problem == NOT_HERE else self._answers
         self._give_answer(Attempt(plan, problem, answers), None)
 
-    def _steps(self, *_: object) -> None:
-        self._is_stepping = True
-
-    def _stepped(self, optimizer: Optimizer) -> None:
-        self._is_stepping, was = False, self.rounds.step
+    def stepped(self, optimizer: Optimizer) -> None:
+        """An optimizer has."""
+        was = self.rounds.step
         self._trained |= _of_optimizers([optimizer])
         self.rounds.stepped(optimizer)
         if was < self.rounds.step:
-            self.each, self._passes_before = max(1, self.passes - self._passes_before), self.passes
+            self.each, self._passes_before = max(1, self.num_passes - self._passes_before), self.num_passes
         if self.skipped and self.rounds.step > 1:
             self.rounds, self.skipped = Rounds(self.log, self.rounds.optimizers), 0
         if self.step != self.log.step or not self._calls:
@@ -267,7 +275,7 @@ class Loop:
         """An optimizer that is made when it is enough belongs to another training."""
         make(optimizer, *args, **keywords)
         if self.is_through():
-            self.rounds, self._is_enough, self._passes_before = Rounds(self.log), False, self.passes
+            self.rounds, self._is_enough, self._passes_before = Rounds(self.log), False, self.num_passes
         self.rounds.add(optimizer)
         self._trained |= _of_optimizers([optimizer])
 
@@ -276,16 +284,8 @@ class Loop:
         """Whether it is no evaluation."""
         return torch.is_grad_enabled() and (not self._stepping or any(one.training for one in self._stepping))
 
-    def _called(self, call: Callable[..., object], module: nn.Module, *args: object, **keywords: object) -> object:
-        self._depth += 1
-        try:
-            if self._depth == 1 and not is_traced():
-                self._call(module, args, keywords)
-            return call(module, *args, **keywords)
-        finally:
-            self._depth -= 1
-
-    def _call(self, module: nn.Module, args: tuple[object, ...], keywords: Mapping[str, object]) -> None:
+    def called(self, module: nn.Module, args: Sequence[object], keywords: Mapping[str, object]) -> None:
+        """A module that no other has called."""
         parameters = list(module.parameters())
         if any(type(one) is nn.Parameter for one in parameters):  # made since
             Emptied(self._stage.mode, self.log).model(module)
@@ -307,23 +307,23 @@ class Loop:
         self.log.begin(phase, self.step)
         self.counts_idle()
 
-    def _pass(self, backward: Callable[..., object], *args: object, **keywords: object) -> object:
-        is_inner = self.log.phase == "backward"
-        if not is_inner and not self._calls:
+    def passes(self) -> None:
+        """A backward pass begins."""
+        if not self._calls:
             self.counts_idle()
-        result = backward(*args, **keywords)
-        if not is_inner:
-            self.passes += 1
-            self._idle = 0
-            self._is_new = True
-            if not self._calls and not self.rounds.optimizers:
-                self.log.begin("forward", self.step)
-        return result
+
+    def passed(self) -> None:
+        """It has ended."""
+        self.num_passes += 1
+        self._idle = 0
+        self._is_new = True
+        if not self._calls and not self.rounds.optimizers:
+            self.log.begin("forward", self.step)
 
     def _plan(self, before: str, error: BaseException | None) -> Plan:
-        if not self.passes and self.rounds.step == 1 and not self.is_certain:
+        if not self.num_passes and self.rounds.step == 1 and not self.is_certain:
             raise PlanError(NOT_HERE)
-        if error is not None and not self.is_through():
+        if error is not None and not (self.ahead.has_looked or self.is_through()):
             raise PlanError(problem_of(error))
         if not self.has_stepped():
             raise PlanError("the script has ended before a whole step could be planned")
@@ -332,8 +332,9 @@ class Loop:
         before = f"an error: {problem_of(error)}" if error is not None else before
         self.notes += [not_through(f"{before}.")] if before else []
         self.notes += self.rounds.notes() if self.rounds.optimizers else []
-        batches = self.each * max(1, len(self.shapes) // max(1, self.passes))
-        return self._stage.plan(self._models, largest(self.shapes or self._given), batches, self.each)
+        batches = self.each * max(1, len(self.shapes) // max(1, self.num_passes))
+        plan = self._stage.plan(self._models, largest(self.shapes or self._given), batches, self.each)
+        return replace(plan, all_rows=self.all_rows)
 
 
 def _of_optimizers(optimizers: Iterable[Optimizer]) -> set[int]:

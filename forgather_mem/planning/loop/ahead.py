@@ -1,0 +1,264 @@
+"""The course of a planned training: its phases, and what comes later in it, as every so many batches.
+
+Where enough is planned a fork of the training looks ahead. Calls of models whose sizes are known are not made again in
+it: results of the same sizes take their place. Backward passes and optimizers do nothing. So a batch takes two
+milliseconds, and counters and random numbers of the script are what they will be. Where something is new, as a larger
+input, an evaluation, or more that is kept, the fork tells the step; the training itself then runs on to there in the
+same way, and plans it. All of it is set for good: it is called in a process that plans and then ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from forgather_mem.planning.isolation.child import forked
+from forgather_mem.planning.loop.rounds import not_through
+from forgather_mem.planning.loop.stage import Stage
+from forgather_mem.planning.pretending import tensors_among
+from forgather_mem.planning.private_state import around_passes, surround
+from forgather_mem.system.tracing import is_traced
+
+_MOST_OPERATIONS = 20_000  # that the fork has, and as many as the planned rounds
+_OF_CALL = 10  # operations, for the time that a call takes which is not made
+_MOST_COPIED_BYTES = 2**20
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Tensor)
+Call: TypeAlias = Callable[..., Any]
+
+
+class Heard(Protocol):
+    """What is told of a training."""
+
+    def called(self, module: nn.Module, args: Sequence[object], keywords: Mapping[str, object]) -> None:
+        """A module that no other has called."""
+
+    def passes(self) -> None:
+        """A backward pass begins."""
+
+    def passed(self) -> None:
+        """It has ended."""
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """An optimizer has."""
+
+    def again(self) -> None:
+        """Another round is to be planned."""
+
+
+class Ahead:
+    """Of one training, from now on.
+
+    Args:
+        stage: Where it is planned; its log is told of phases, gradients and the state of optimizers.
+        models: That are trained.
+        heard: Told of it.
+
+    Attributes:
+        is_stepping: Whether an optimizer is.
+        has_looked: Whether enough was planned once.
+        skips: Whether what is known does no work.
+        has_all: Whether the fork has come to the end of the training.
+        steps: Those of optimizers so far.
+    """
+
+    def __init__(self, stage: Stage, models: Iterable[nn.Module], heard: Heard) -> None:
+        self._stage, self._log, self._models, self._heard = stage, stage.log, models, heard
+        self._known = WeakKeyDictionary[nn.Module, dict[Hashable, Any]]()  # what a call has made
+        # Of each kind of call the largest input, and the most that was alive
+        self._most = WeakKeyDictionary[nn.Module, dict[Hashable, tuple[int, int]]]()
+        self._news: dict[Hashable, int] = {}  # of what is new, the step
+        self._gradients = WeakTensorKeyDictionary()  # by weight, what a pass leaves that is not made
+        self._optimizers = WeakSet[Optimizer]()
+        self._taken: list[tuple[dict[str, Any], object]] = []  # from an optimizer that does nothing
+        self.is_stepping, self._is_called, self.has_looked = False, False, False
+        self.skips, self.has_all, self.steps = False, False, 0
+        self._todo, self._planned_to, self._teller = list[int](), -1, 0
+        self._most_bytes = self._until = 0
+        surround("torch.nn:Module.__call__", self._called, stage.notes)
+        around_passes(self._passed, stage.notes)
+        register_optimizer_step_pre_hook(self._stepping)
+        register_optimizer_step_post_hook(self._stepped)
+
+    def is_through(self, is_enough: bool) -> bool:
+        """Whether all is planned; asked where a batch begins.
+
+        Args:
+            is_enough: Whether it is, of what has come.
+        """
+        if self.skips or not is_enough or self.steps <= self._planned_to:
+            return False
+        if not self.has_looked:
+            self.has_looked = True
+            self._look()
+        self.skips = bool(self._todo) or self._teller > 0
+        return not self.skips
+
+    def tell(self, has_all: bool) -> None:
+        """End the fork, if it is this process."""
+        if self._teller:
+            os.write(self._teller, json.dumps([sorted({*self._news.values()}), has_all, self.steps]).encode())
+            os._exit(0)
+
+    def _look(self) -> None:
+        reader, writer = os.pipe()
+        if not forked():
+            self._teller = writer
+            self._news.clear()
+            operations = self._stage.answers.operations
+            self._until = operations + max(operations, _MOST_OPERATIONS)
+            return
+        os.close(writer)
+        with os.fdopen(reader, "rb") as file:
+            self._todo, self.has_all, steps = json.loads(file.read() or b"[[], false, 0]")
+        os.wait()
+        if not self.has_all:
+            self._stage.notes.append(not_through(f"{steps:,} steps."))
+
+    def _called(self, call: Call, module: nn.Module, *args: object, **keywords: object) -> Any:
+        if self._is_called or is_traced():
+            return call(module, *args, **keywords)
+        self._is_called = True
+        try:
+            self._heard.called(module, args, keywords)
+            if self._log.phase == "backward":  # checkpointing calls it again
+                return call(module, *args, **keywords)
+            return self._met(call, module, args, keywords)
+        finally:
+            self._is_called = False
+
+    def _met(self, call: Call, module: nn.Module, args: Sequence[object], keywords: Mapping[str, object]) -> Any:
+        given = tree_leaves((args, keywords))
+        trained = sum(one.requires_grad for one in module.parameters())
+        state = torch.is_grad_enabled(), module.training, torch.is_autocast_enabled("cpu"), trained
+        kind = state, *((one.dtype, one.requires_grad) if _is_tensor(one) else type(one) for one in given)
+        now = sum(one.nbytes for one in tensors_among(given)), self._alive_bytes()
+        most = self._most.setdefault(module, {}).setdefault(kind, (-1, 0))
+        if now[0] > most[0] or 1000 * (now[1] - most[1]) > now[1]:
+            self._most[module][kind] = max(now[0], most[0]), max(now[1], most[1])
+            self._news[id(module), kind] = self.steps
+        if not all(isinstance(one, _PLAIN) for one in given):
+            return call(module, *args, **keywords)
+        key = kind, *(one.shape if _is_tensor(one) else one for one in given)
+        known = self._known.setdefault(module, {})
+        if self.skips and key in known:
+            self._spend()
+            return tree_map_only(_Made, self._made, known[key])
+        result = call(module, *args, **keywords)
+        if all(isinstance(one, _PLAIN) for one in tree_leaves(result)):
+            known[key] = tree_map_only(torch.Tensor, _Made, result)
+        return result
+
+    def _alive_bytes(self) -> int:
+        """Without gradients that are kept for the next pass alone."""
+        kept = [one.nbytes for weight, one in self._gradients.items() if one is not None and weight.grad is None]
+        return self._log.alive_bytes - int(sum(kept))
+
+    def _made(self, like: _Made) -> torch.Tensor:
+        if like.values is not None:
+            return like.values.clone()
+        made = self._seen(like.blank)
+        return made.requires_grad_().clone() if like.has_gradient and torch.is_grad_enabled() else made
+
+    def _seen(self, like: torch.Tensor) -> torch.Tensor:
+        made = self._stage.mode.unknown(like)
+        self._log.saw(made)
+        return made
+
+    def _spend(self) -> None:
+        answers = self._stage.answers
+        answers.operations += _OF_CALL
+        if self._teller and answers.operations > self._until:
+            self.tell(has_all=False)
+
+    def _passed(self, backward: Call, *args: Any, **keywords: Any) -> object:
+        is_outer = self._log.phase != "backward"  # checkpointing calls it again, inside
+        if is_outer:
+            self._heard.passes()
+        self._log.begin("backward")
+        result = self._leave_gradients(*args, **keywords) if self.skips else backward(*args, **keywords)
+        if is_outer:
+            self._saw_gradients(one for model in self._models for one in model.parameters())  # which may be sharded
+            self._log.begin("optimizer")
+            self._heard.passed()
+        return result
+
+    def _leave_gradients(self, *args: Any, accumulate_grad: bool = False, **_: object) -> tuple[torch.Tensor, ...]:
+        """In place of a pass."""
+        if not accumulate_grad:
+            return tuple(self._seen(one).requires_grad_(bool(args[3])) for one in args[4])
+        for weight, gradient in list(self._gradients.items()):
+            if weight.grad is None and not self.is_stepping:
+                if gradient is None:
+                    self._gradients[weight] = gradient = self._seen(weight)
+                weight.grad = gradient
+        return ()
+
+    def _saw_gradients(self, weights: Iterable[torch.Tensor]) -> None:
+        for weight in weights if not self.skips else ():
+            if weight.grad is not None:
+                self._log.saw(weight.grad, "gradients")
+                self._gradients.setdefault(weight, None)
+
+    def _stepping(self, optimizer: Optimizer, *_: object) -> None:
+        self.is_stepping = True
+        self._saw_gradients(weight for group in optimizer.param_groups for weight in group["params"])
+        if self._log.phase != "backward":  # in the hook of a parameter it goes on
+            self._log.begin("optimizer")
+        for group in optimizer.param_groups if self.skips else ():
+            self._taken.append((group, group["params"]))
+            group["params"] = []
+
+    def _stepped(self, optimizer: Optimizer, *_: object) -> None:
+        self.is_stepping = False
+        self._optimizers.add(optimizer)
+        for group, weights in self._taken:
+            group["params"] = weights
+        self._taken.clear()
+        for tensor in tensors_among(list(optimizer.state.values())) if not self.skips else ():
+            self._log.saw(tensor, "optimizer")
+        self._count()
+        self._heard.stepped(optimizer)
+
+    def _count(self) -> None:
+        """A step is through: that before something new begins to be planned."""
+        self.steps += 1
+        a_round = max(1, len(self._optimizers))
+        if self._teller:
+            if 1000 * (self._log.most_bytes - self._most_bytes) > self._log.most_bytes:
+                if self._most_bytes:
+                    self._news["bytes"] = self.steps - 1
+                self._most_bytes = self._log.most_bytes
+            self._log.most_bytes = self._log.alive_bytes
+            self._spend()
+        elif self.skips and self.steps >= self._todo[0] - a_round:
+            while self._todo and self._todo[0] <= self.steps + 2 * a_round:
+                self._planned_to = self._todo.pop(0)
+            self.skips = False
+            self._gradients = WeakTensorKeyDictionary(dict.fromkeys(self._gradients))
+            self._heard.again()
+
+
+class _Made:
+    """What a call has made, without its memory; values that are known are kept, if they are few."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        is_known = type(tensor) is torch.Tensor and tensor.nbytes < _MOST_COPIED_BYTES and not tensor.requires_grad
+        with _disable_current_modes():
+            self.values = tensor.clone() if is_known else None
+            self.blank = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+        self.has_gradient = tensor.requires_grad
+
+
+def _is_tensor(one: object) -> bool:
+    return isinstance(one, torch.Tensor)
