@@ -106,7 +106,8 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     """Where memory ran out, why at that moment, what was in it, and what would have fitted."""
     at = format_time(oom.step, oom.phase) if oom.step else oom.phase
     in_layer = f", in {oom.layer}" if oom.layer else ""
-    place = _device_place(report) if oom.where == "device" else "host"
+    device = oom.limit if oom.limit and oom.limit.startswith("GPU") else _device_place(report)
+    place = device if oom.where == "device" else "host"
     if report.run.world_size > 1:
         place += f", rank {oom.rank}"
     cause = ": a leak" if (oom.why_now or "").startswith("a leak") else ""

@@ -110,6 +110,17 @@ def test_a_value_that_wavers_about_its_limit_is_told_once_until_it_has_gone_back
     ]
 
 
+def test_what_others_read_in_steps_that_are_not_looked_at_counts(tmp_path: Path) -> None:
+    def level(moment: Moment, sample: Sample) -> Mapping[str, float]:
+        return {"mine/level_frac": 0.95} if moment.step == 3 else {}
+
+    alerts: list[Alert] = []
+    readings = MemoryCallback([Rule(when=Every(steps=1), do=[level])])
+    alert = MemoryAlert({"mine/level_frac": "90%"}, {}, None, call=alerts.append, every_steps=4, strict=True)
+    make_trainer(tmp_path, [readings, alert], max_steps=8).train()
+    assert [one.step for one in alerts] == [4]
+
+
 def test_a_tracker_that_fails_keeps_nobody_from_acting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(**alert: str) -> None:
         raise OSError("no network")

@@ -136,8 +136,9 @@ def test_the_machines_memory_is_not_called_a_containers_limit(kind: str, limit: 
 def test_what_nobody_has_planned_does_not_stand_under_what_would_have_fit() -> None:
     report = out_of_memory()
     report["advice"] = [dict(change, predicted_bytes=None) for change in report["advice"]]
-    report["oom"]["fit"] = "not planned: no time"
+    report["oom"] |= {"fit": "not planned: no time", "limit": "GPU 1"}  # not the device that held most
     text = text_of(report)
+    assert "OUT OF MEMORY   GPU 1, step" in text
     assert "WOULD HAVE FIT" not in text
     assert "MAY HELP  (not planned: no time)\n  1  per_device_train_batch_size=4" in text
     report["advice"][1]["predicted_bytes"] = gib(78)

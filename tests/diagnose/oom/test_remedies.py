@@ -9,8 +9,10 @@ from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, OF_TORCH, PINNED
 from forgather_mem.diagnose.oom.remedies import Case, may_help, plannable, smaller_batches
+from forgather_mem.engine import settings
 from forgather_mem.heap.census import Holding
 from forgather_mem.heap.failed_call import CallbackFailure
+from forgather_mem.telemetry.events import PHASES
 from forgather_mem.units import GIB, MIB
 from tests.diagnose.oom.failures import failure_of
 
@@ -125,6 +127,13 @@ def test_what_is_set_already_is_not_offered() -> None:
     assert changes == []
     told = explained(failure_of(where="host", phase="forward"), settings=RunSettings(arguments=arguments))[0]
     assert "activation_checkpointing (it is on)" in (told.no_help or "")
+
+
+def test_all_that_is_set_by_a_change_is_read_of_a_trainers_arguments() -> None:
+    cases = [case_of(phase, can_checkpoint=True, attention="eager", length=512, has_metrics=True) for phase in PHASES]
+    names = {name for case in cases for change in may_help(case) for name in change.set}
+    assert names >= {"optim", "save_strategy"}
+    assert names - {"attn_implementation", "length", "rows"} <= set(settings.ARGUMENTS)
 
 
 def test_where_a_model_is_made_the_data_is_not_the_reason() -> None:
