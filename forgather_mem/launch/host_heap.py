@@ -58,12 +58,13 @@ def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[Taken]]:
     # Gradients, and what an optimizer works with, are as large as weights, whatever the batch
     fixed = {size for number, size in enumerate(trace.sizes) if number not in goes}
     least, began, total = max(trace.sizes, default=0) // _LEAST_FRAC, own_memory().address_bytes, 0
-    small = _SmallObjects()
+    library, small, chance = ctypes.CDLL(None), list[int](), random.Random(0)
+    library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     found: list[list[Taken]] = [[] for _ in scales]
     for scale, taken in zip(scales, found, strict=True):
         for stretch, events in trace.by_stretch():
-            if stretch.phase != "backward":  # after which no graph is left
-                small.free()
+            while small and stretch.phase != "backward":  # after which no graph is left
+                library.free(small.pop())
             for event in events:
                 number = event if event >= 0 else ~event
                 if event < 0:
@@ -77,26 +78,8 @@ def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[Taken]]:
                         taken.append(Taken(size, total, total + size, is_refused=True))
                         return found
                     if stretch.phase != "backward":
-                        small.add()
+                        small.append(library.malloc(chance.randint(*_SMALL_BYTES)))
                     if size > least:
                         taken.append(Taken(size, total, own_memory().address_bytes - began))
                     total += size
     return found
-
-
-class _SmallObjects:
-    """Blocks of the C library's heap, as small as those that C++ objects have."""
-
-    def __init__(self) -> None:
-        library = ctypes.CDLL(None)
-        self._malloc, self._free = library.malloc, library.free
-        self._malloc.restype, self._free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-        self._sizes, self._held = random.Random(0), list[int]()
-
-    def add(self) -> None:
-        self._held.append(self._malloc(self._sizes.randint(*_SMALL_BYTES)))
-
-    def free(self) -> None:
-        """All of them."""
-        while self._held:
-            self._free(self._held.pop())

@@ -360,13 +360,11 @@ def _collating(
     return lambda samples: _sized(_collated(collate, samples), sizes, was, length)
 
 
-def _collated(collate: Callable[[object], object], samples: object) -> object:
+def _collated(collate: Callable[[object], object], samples: Any) -> object:
     """Of rows that the training's own sampler may never join, a batch of the first, the longest."""
     try:
         return collate(samples)
     except (RuntimeError, ValueError):
-        if not isinstance(samples, list):
-            raise
         return collate(samples[:1] * len(samples))
 
 

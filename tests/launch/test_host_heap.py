@@ -36,8 +36,8 @@ def test_what_a_limit_refuses_ends_it() -> None:
 
 
 def test_small_objects_between_tensors_keep_what_is_freed_apart() -> None:
-    kept, twice = [*range(16)], [*range(16, 24)]
+    kept, twice = [*range(2000)], [*range(2000, 3000)]
     step = [*kept, *(~number for number in kept), *twice, *(~number for number in twice)]
-    phases = [Stretch(0, 1, "forward"), Stretch(16, 1, "backward"), Stretch(len(step), 2, "data")]
-    taken = taken_of_host(Trace(step, [4 * MIB] * 16 + [8 * MIB] * 8, phases), of_several_sizes=False)
-    assert max(one.bytes for found in taken for one in found) > 80 * MIB  # of 64 MiB of tensors
+    phases = [Stretch(0, 1, "forward"), Stretch(2000, 1, "backward"), Stretch(len(step), 2, "data")]
+    taken = taken_of_host(Trace(step, [MIB // 4] * 2000 + [MIB // 2] * 1000, phases), of_several_sizes=False)
+    assert max(one.bytes for found in taken for one in found) > 530 * MIB  # of 500 MiB of tensors

@@ -11,7 +11,7 @@ from transformers import Trainer
 
 import forgather_mem
 from forgather_mem.launch.failed_training import FailedTraining
-from forgather_mem.launch.planned_remedies import remedies_for
+from forgather_mem.launch.planned_remedies import _collated, remedies_for
 from forgather_mem.planning.result import Plan
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.units import MIB
@@ -108,3 +108,8 @@ def test_where_the_optimizer_is_too_large_no_batch_is_told_to_fit(tmp_path: Path
     *_, answer = list[Any](remedies_for(replace(failed, phase="optimizer"), trainer))
     assert answer.get("changes"), answer
     assert all({"optim", "dtype"} & {*change["set"], *change.get("in_script", {})} for change in answer["changes"])
+
+
+def test_rows_that_a_collator_does_not_join_are_planned_as_the_first() -> None:
+    batch: Any = _collated(torch.stack, [torch.ones(5), torch.ones(3)])  # type: ignore[arg-type]
+    assert batch.shape == (2, 5)
