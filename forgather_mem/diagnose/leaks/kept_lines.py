@@ -40,6 +40,7 @@ class KeptLines:
             return
         self._is_open = False
         lines, self._kept = self._kept, Counter()
+        lines.pop(("", 0), None)  # until the first line ran: what the look itself gave back
         if sys.gettrace() == self._trace:
             sys.settrace(None)
             self._statements = {file: first_lines(file) for file in {file for file, _ in lines}}
@@ -55,9 +56,8 @@ class KeptLines:
         """
         grown = self._kept.total()
         wanted = (grown, num_bytes if 4 * abs(grown - num_bytes) <= num_bytes else grown)
-        kept = ((line, size) for line, size in self._kept.items() if line[1])
-        found = [line for line, size in kept if any(16 * abs(size - one) <= one for one in wanted)]
-        return found[0] if len(found) == 1 and 0.8 * grown <= num_bytes <= 8 * grown else None
+        found = [line for line, size in self._kept.items() if any(16 * abs(size - one) <= one for one in wanted)]
+        return found[0] if len(found) == 1 and 0.6 * grown <= num_bytes <= 8 * grown else None
 
     def likeliest(self, lines: Sequence[Line]) -> Line | None:
         """Of these lines the one that ran, or that kept most; None if none did."""
