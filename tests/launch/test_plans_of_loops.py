@@ -111,6 +111,13 @@ for epoch in range(2):
 """
 EVALUATES_FIRST = EVALUATES.replace("WHEN_FIRST", "evaluate()").replace("WHEN_LATER", "if epoch == 1: evaluate()")
 EVALUATES_LATER = EVALUATES.replace("WHEN_FIRST", "").replace("WHEN_LATER", "evaluate()")
+EVALUATES_AT_TIMES = (
+    EVALUATES.replace("    WHEN_LATER\n", "").replace("WHEN_FIRST", "step = 0")
+    + """\
+        step += 1
+        if step % 5 == 0: evaluate()
+"""
+)
 PENALTY = """
 judge = net(last=1)
 optimizer = torch.optim.Adam(judge.parameters())
@@ -213,7 +220,7 @@ for epoch in range(4):
 LOOPS = {
     "accelerate": ACCELERATE, "accumulates": ACCUMULATES, "by hand": BY_HAND, "checkpoints": CHECKPOINTS,
     "closure": CLOSURE, "evaluates first": EVALUATES_FIRST, "evaluates later": EVALUATES_LATER, "fabric": FABRIC,
-    "finder": FINDER, "padded": PADDED, "twice": TWICE,
+    "evaluates at times": EVALUATES_AT_TIMES, "finder": FINDER, "padded": PADDED, "twice": TWICE,
     "gan": GAN, "in backward": IN_BACKWARD, "lightning": LIGHTNING, "penalty": PENALTY, "grows later": LATER,
 }  # fmt: skip
 

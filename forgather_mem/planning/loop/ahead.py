@@ -9,10 +9,12 @@ same way, and plans it. All of it is set for good: it is called in a process tha
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -30,30 +32,12 @@ from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.private_state import around_passes, surround
 from forgather_mem.system.tracing import is_traced
 
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _MOST_OPERATIONS = 20_000  # that the fork has, and as many as the planned rounds
 _OF_CALL = 10  # operations, for the time that a call takes which is not made
 _MOST_COPIED_BYTES = 2**20
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Tensor)
 Call: TypeAlias = Callable[..., Any]
-
-
-class Heard(Protocol):
-    """What is told of a training."""
-
-    def called(self, module: nn.Module, args: Sequence[object], keywords: Mapping[str, object]) -> None:
-        """A module that no other has called."""
-
-    def passes(self) -> None:
-        """A backward pass begins."""
-
-    def passed(self) -> None:
-        """It has ended."""
-
-    def stepped(self, optimizer: Optimizer) -> None:
-        """An optimizer has."""
-
-    def again(self) -> None:
-        """Another round is to be planned."""
 
 
 class Ahead:
@@ -62,7 +46,7 @@ class Ahead:
     Args:
         stage: Where it is planned; its log is told of phases, gradients and the state of optimizers.
         models: That are trained.
-        heard: Told of it.
+        heard: Told of it: of modules that no other has called, passes that begin and have ended, and steps.
 
     Attributes:
         is_stepping: Whether an optimizer is.
@@ -72,7 +56,7 @@ class Ahead:
         steps: Those of optimizers so far.
     """
 
-    def __init__(self, stage: Stage, models: Iterable[nn.Module], heard: Heard) -> None:
+    def __init__(self, stage: Stage, models: Iterable[nn.Module], heard: Any) -> None:
         self._stage, self._log, self._models, self._heard = stage, stage.log, models, heard
         self._known = WeakKeyDictionary[nn.Module, dict[Hashable, Any]]()  # what a call has made
         # Of each kind of call the largest input, and the most that was alive
@@ -113,6 +97,7 @@ class Ahead:
     def _look(self) -> None:
         reader, writer = os.pipe()
         if not forked():
+            ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
             self._teller = writer
             self._news.clear()
             operations = self._stage.answers.operations
