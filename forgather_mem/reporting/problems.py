@@ -276,7 +276,7 @@ def _cause_lines(leak: LeakReport, width: int, label: str) -> Iterator[str]:
         cause = f"workers copy the pages of a Python {suspect.type} that they only read:"
     else:
         cause = f"this grows by {format_bytes(suspect.bytes_per_step)} a step:"
-    count = f"{_in_words(suspect.count)} objects" if suspect.count else ""
+    count = f"{suspect.count:,} objects" if suspect.count else ""
     details = [detail for detail in (suspect.held_by, count, suspect.allocated_at) if detail]
     yield from _indented(f"{label}{sure}: {cause}", width, hanging=2)
     yield from textwrap.wrap(", ".join(details) + ".", width, initial_indent="    ", subsequent_indent="    ")
@@ -380,10 +380,3 @@ def _roughly(size: int) -> str:
 
 def _exactly(size: int) -> str:
     return f"{size / GIB:,.2f} GiB" if size >= GIB else format_bytes(size)
-
-
-def _in_words(count: float) -> str:
-    for factor, word in ((10**9, "billion"), (10**6, "million")):
-        if count >= factor:
-            return f"{count / factor:.1f} {word}"
-    return f"{count:,}"
