@@ -40,17 +40,28 @@ def meet_method(module: str, owner: str, method: str, what: str) -> None:
 
 
 def _told(what: str) -> AbstractContextManager[object]:
-    observed = sys.modules.get("forgather_mem.loops.observed")
-    loop: ObservedLoop | None = None if observed is None else observed.LOOPS.current()
-    if loop is None:
-        return nullcontext()
-    return _epoch_ended(loop) if what == "epoch_end" else loop.phase(what)
+    if what in ("epoch", "epoch_end"):
+        return _epoch(needs_steps=what == "epoch")
+    loop = _current()
+    return nullcontext() if loop is None else loop.phase(what)
 
 
 @contextmanager
-def _epoch_ended(loop: ObservedLoop) -> Iterator[None]:
-    yield
-    loop.epoch_ended()  # not of one that an exception has left
+def _epoch(needs_steps: bool) -> Iterator[None]:
+    before = _steps_done()
+    yield  # an epoch that an exception has left has not ended; in one without a step something is evaluated
+    if (loop := _current()) is not None and not (needs_steps and _steps_done() == before):
+        loop.epoch_ended()
+
+
+def _steps_done() -> int:
+    loop = _current()
+    return 0 if loop is None else loop.steps_done
+
+
+def _current() -> ObservedLoop | None:
+    observed = sys.modules.get("forgather_mem.loops.observed")
+    return observed.LOOPS.current() if observed is not None else None
 
 
 def lightning_callbacks() -> list[Any]:

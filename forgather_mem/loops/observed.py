@@ -123,6 +123,11 @@ class ObservedLoop:
         finally:
             self._is_told = False
 
+    @property
+    def steps_done(self) -> int:
+        """So many since its training began."""
+        return 0 if self._events is None else self._events.state.global_step
+
     def epoch_ended(self) -> None:
         """An epoch is over."""
         events = self._events
