@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import os
 import platform
 import statistics
@@ -121,32 +120,23 @@ HEADINGS = (
 
 
 def black_box_us() -> dict[str, float]:
-    """What the black box writes, in us: by `pwrite`, in the parent's memory, and through a mapping of the file.
-
-    A store into a mapped file that somebody has truncated, or whose disk is full, ends the process by SIGBUS.
-    """
+    """What the black box writes, in us: by `pwrite`, and in the parent's memory."""
     from forgather_mem.formats.ring_memory import PLACE, StateMemory, own_state
-    from forgather_mem.formats.ring_writer import FILE_BYTES, NAMES, SAMPLE, SAMPLES_AT, RingWriter
+    from forgather_mem.formats.ring_writer import NAMES, RingWriter
 
     values = dict.fromkeys(NAMES, 1.0)
-    numbers = (1, 1.0, 1, 0.5, 1, 0, *([1.0] * len(NAMES)), 1)
     with tempfile.TemporaryDirectory() as folder:
         ring, memory = RingWriter(Path(folder) / "ring", {}), StateMemory()
         os.environ[PLACE] = memory.place
         watched = RingWriter(Path(folder) / "watched", {}, own_state)
-        with open(Path(folder) / "mapped", "w+b") as file:
-            file.truncate(FILE_BYTES)
-            mapped = mmap.mmap(file.fileno(), FILE_BYTES)
-            calls: dict[str, Callable[[], object]] = {
-                "a record": lambda: ring.sample(3, values, time_s=1.0, epoch=0.5),
-                "a step's first phase": lambda: ring.state(3, "data"),
-                "a further phase": lambda: ring.phase("forward"),
-                "a step under `run`": lambda: watched.step_ended(3),
-                "a phase under `run`": lambda: setattr(watched.beside, "phase", 3),
-                "a record's store, pwrite": lambda: os.pwrite(file.fileno(), SAMPLE.pack(*numbers), SAMPLES_AT),
-                "a record's store, mapped": lambda: SAMPLE.pack_into(mapped, SAMPLES_AT, *numbers),
-            }
-            return {name: min(timeit.repeat(call, number=5_000, repeat=25)) / 5e-3 for name, call in calls.items()}
+        calls: dict[str, Callable[[], object]] = {
+            "a record": lambda: ring.sample(3, values, time_s=1.0, epoch=0.5),
+            "a step's first phase": lambda: ring.state(3, "data"),
+            "a further phase": lambda: ring.phase("forward"),
+            "a step under `run`": lambda: watched.step_ended(3),
+            "a phase under `run`": lambda: setattr(watched.beside, "phase", 3),
+        }
+        return {name: min(timeit.repeat(call, number=5_000, repeat=25)) / 5e-3 for name, call in calls.items()}
 
 
 def black_box_table() -> list[str]:
