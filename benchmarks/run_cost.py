@@ -20,7 +20,6 @@ import tempfile
 import time
 import timeit
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,41 +50,30 @@ def training(steps: int, rows: int) -> None:
     print(json.dumps({"taken_s": taken_s, "peak_mib": peak_mib}))
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What one run took: seconds of the processor in all, outside its steps, and in a step; the peak of its memory."""
-
-    all_s: float
-    once_s: float
-    early_s: float
-    later_s: float
-    peak_mib: float
-
-
-def run(steps: int, rows: int, watched: bool) -> Cost:
-    """One training in a folder of its own."""
+def run(steps: int, rows: int, watched: bool) -> dict[str, float]:
+    """One training in a folder of its own: seconds of the processor, and the peak of its memory."""
     words = [str(Path(__file__).resolve()), "--child", str(rows), "--steps", str(steps)]
     words = [sys.executable, *(["-m", "forgather_mem", "run"] if watched else []), *words]
     before = os.times()
     with tempfile.TemporaryDirectory() as folder:
-        variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
         done = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, check=True)
     after = os.times()
     told = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"taken_s"')))
     taken_s, all_s = told["taken_s"], sum(after[2:4]) - sum(before[2:4])
-    return Cost(
-        all_s=all_s,
-        once_s=all_s - (taken_s[-1] - taken_s[0]),
-        early_s=(taken_s[EARLY_STEPS] - taken_s[0]) / EARLY_STEPS,
-        later_s=(taken_s[-1] - taken_s[EARLY_STEPS]) / (steps - 1 - EARLY_STEPS),
-        peak_mib=told["peak_mib"],
-    )
+    return {
+        "all_s": all_s,
+        "once_s": all_s - (taken_s[-1] - taken_s[0]),
+        "early_s": (taken_s[EARLY_STEPS] - taken_s[0]) / EARLY_STEPS,
+        "later_s": (taken_s[-1] - taken_s[EARLY_STEPS]) / (steps - 1 - EARLY_STEPS),
+        "peak_mib": told["peak_mib"],
+    }
 
 
 def rows_for(step_ms: int) -> int:
     """The batch size with which a step takes so long here and now."""
     few, many = 64, 512
-    took = [min(run(2 * EARLY_STEPS, rows, watched=False).later_s for _ in range(2)) for rows in (few, many)]
+    took = [min(run(2 * EARLY_STEPS, rows, watched=False)["later_s"] for _ in range(2)) for rows in (few, many)]
     a_row_s = (took[1] - took[0]) / (many - few)
     return max(1, round(few + (step_ms / 1e3 - took[0]) / a_row_s))
 
@@ -93,19 +81,19 @@ def rows_for(step_ms: int) -> int:
 def row(step_ms: int, pairs: int, seconds: float) -> str:
     """A row of the table: medians of the differences of pairs that took turns, and of both alone."""
     rows, steps = rows_for(step_ms), EARLY_STEPS + round(1e3 * seconds / step_ms)
-    costs: dict[bool, list[Cost]] = {False: [], True: []}
+    costs: dict[bool, list[dict[str, float]]] = {False: [], True: []}
     for number in range(pairs):
         for watched in (number % 2 > 0, number % 2 == 0):
             costs[watched].append(run(steps, rows, watched))
 
     def more(name: str) -> float:
         both = zip(costs[True], costs[False], strict=True)
-        return float(statistics.median(getattr(one, name) - getattr(other, name) for one, other in both))
+        return statistics.median(one[name] - other[name] for one, other in both)
 
     def alone(name: str) -> float:
-        return float(statistics.median(getattr(one, name) for one in costs[False]))
+        return statistics.median(one[name] for one in costs[False])
 
-    least = min(one.later_s for one in costs[True]) - min(one.later_s for one in costs[False])
+    least = min(one["later_s"] for one in costs[True]) - min(one["later_s"] for one in costs[False])
     return (
         f"| {1e3 * alone('later_s'):.1f} | {pairs} of {steps:,} | {1e3 * more('once_s'):.0f} | "
         f"{1e3 * more('early_s'):.2f} | {1e3 * more('later_s'):.3f} | {1e3 * least:.3f} | "
