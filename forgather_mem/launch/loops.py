@@ -40,10 +40,9 @@ def meet_method(module: str, owner: str, method: str, what: str) -> None:
 
 
 def _told(what: str) -> AbstractContextManager[object]:
-    if what in ("epoch", "epoch_end"):
+    if what.startswith("epoch"):
         return _epoch(needs_steps=what == "epoch")
-    loop = _current()
-    return nullcontext() if loop is None else loop.phase(what)
+    return nullcontext() if (loop := _current()) is None else loop.phase(what)
 
 
 @contextmanager
@@ -55,8 +54,7 @@ def _epoch(needs_steps: bool) -> Iterator[None]:
 
 
 def _steps_done() -> int:
-    loop = _current()
-    return 0 if loop is None else loop.steps_done
+    return 0 if (loop := _current()) is None else loop.steps_done
 
 
 def _current() -> ObservedLoop | None:
@@ -132,8 +130,7 @@ class _FirstStep:
 def _is_watched() -> bool:
     """Whether another training of ours runs, or `watch()` was called."""
     known = sys.modules.get("forgather_mem.engine.run_of")
-    observed = sys.modules.get("forgather_mem.loops.observed")
-    return (known is not None and known.RUNS.other_is_open(None)) or bool(observed and observed.LOOPS.current())
+    return _current() is not None or (known is not None and known.RUNS.other_is_open(None))
 
 
 def _observed_loop() -> ObservedLoop:
@@ -190,12 +187,10 @@ class BackwardPasses:
         if is_traced():
             return
         self._num_passes += 1
-        if self._num_passes < _FEWEST:
-            return
         if self._num_passes == _FEWEST and _has_optimizer():
             self.end()
-            return
-        self._stepped(1 if self._num_passes > _FEWEST else _FEWEST)
+        elif self._num_passes >= _FEWEST:
+            self._stepped(1 if self._num_passes > _FEWEST else _FEWEST)
 
 
 def _has_optimizer() -> bool:

@@ -181,7 +181,8 @@ class LoopEvents:
         if outputs is None and sys.exc_info()[0] is not None:
             self.fence.call("phases", self.phases.fail)
             return
-        self.fence.call("phases", self.phases.turn_from, "forward", "backward")
+        if self.phases.current == "forward":  # not inside an evaluation
+            self.enter("backward", "forward")
         if self.phases.on_output is not None:
             self.see_output(outputs)
 
