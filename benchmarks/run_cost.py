@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import os
 import platform
 import statistics
@@ -21,7 +20,6 @@ import tempfile
 import time
 import timeit
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,41 +50,30 @@ def training(steps: int, rows: int) -> None:
     print(json.dumps({"taken_s": taken_s, "peak_mib": peak_mib}))
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What one run took: seconds of the processor in all, outside its steps, and in a step; the peak of its memory."""
-
-    all_s: float
-    once_s: float
-    early_s: float
-    later_s: float
-    peak_mib: float
-
-
-def run(steps: int, rows: int, watched: bool) -> Cost:
-    """One training in a folder of its own."""
+def run(steps: int, rows: int, watched: bool) -> dict[str, float]:
+    """One training in a folder of its own: seconds of the processor, and the peak of its memory."""
     words = [str(Path(__file__).resolve()), "--child", str(rows), "--steps", str(steps)]
     words = [sys.executable, *(["-m", "forgather_mem", "run"] if watched else []), *words]
     before = os.times()
     with tempfile.TemporaryDirectory() as folder:
-        variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
         done = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, check=True)
     after = os.times()
     told = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"taken_s"')))
     taken_s, all_s = told["taken_s"], sum(after[2:4]) - sum(before[2:4])
-    return Cost(
-        all_s=all_s,
-        once_s=all_s - (taken_s[-1] - taken_s[0]),
-        early_s=(taken_s[EARLY_STEPS] - taken_s[0]) / EARLY_STEPS,
-        later_s=(taken_s[-1] - taken_s[EARLY_STEPS]) / (steps - 1 - EARLY_STEPS),
-        peak_mib=told["peak_mib"],
-    )
+    return {
+        "all_s": all_s,
+        "once_s": all_s - (taken_s[-1] - taken_s[0]),
+        "early_s": (taken_s[EARLY_STEPS] - taken_s[0]) / EARLY_STEPS,
+        "later_s": (taken_s[-1] - taken_s[EARLY_STEPS]) / (steps - 1 - EARLY_STEPS),
+        "peak_mib": told["peak_mib"],
+    }
 
 
 def rows_for(step_ms: int) -> int:
     """The batch size with which a step takes so long here and now."""
     few, many = 64, 512
-    took = [min(run(2 * EARLY_STEPS, rows, watched=False).later_s for _ in range(2)) for rows in (few, many)]
+    took = [min(run(2 * EARLY_STEPS, rows, watched=False)["later_s"] for _ in range(2)) for rows in (few, many)]
     a_row_s = (took[1] - took[0]) / (many - few)
     return max(1, round(few + (step_ms / 1e3 - took[0]) / a_row_s))
 
@@ -94,19 +81,19 @@ def rows_for(step_ms: int) -> int:
 def row(step_ms: int, pairs: int, seconds: float) -> str:
     """A row of the table: medians of the differences of pairs that took turns, and of both alone."""
     rows, steps = rows_for(step_ms), EARLY_STEPS + round(1e3 * seconds / step_ms)
-    costs: dict[bool, list[Cost]] = {False: [], True: []}
+    costs: dict[bool, list[dict[str, float]]] = {False: [], True: []}
     for number in range(pairs):
         for watched in (number % 2 > 0, number % 2 == 0):
             costs[watched].append(run(steps, rows, watched))
 
     def more(name: str) -> float:
         both = zip(costs[True], costs[False], strict=True)
-        return float(statistics.median(getattr(one, name) - getattr(other, name) for one, other in both))
+        return statistics.median(one[name] - other[name] for one, other in both)
 
     def alone(name: str) -> float:
-        return float(statistics.median(getattr(one, name) for one in costs[False]))
+        return statistics.median(one[name] for one in costs[False])
 
-    least = min(one.later_s for one in costs[True]) - min(one.later_s for one in costs[False])
+    least = min(one["later_s"] for one in costs[True]) - min(one["later_s"] for one in costs[False])
     return (
         f"| {1e3 * alone('later_s'):.1f} | {pairs} of {steps:,} | {1e3 * more('once_s'):.0f} | "
         f"{1e3 * more('early_s'):.2f} | {1e3 * more('later_s'):.3f} | {1e3 * least:.3f} | "
@@ -121,32 +108,23 @@ HEADINGS = (
 
 
 def black_box_us() -> dict[str, float]:
-    """What the black box writes, in us: by `pwrite`, in the parent's memory, and through a mapping of the file.
-
-    A store into a mapped file that somebody has truncated, or whose disk is full, ends the process by SIGBUS.
-    """
+    """What the black box writes, in us: by `pwrite`, and in the parent's memory."""
     from forgather_mem.formats.ring_memory import PLACE, StateMemory, own_state
-    from forgather_mem.formats.ring_writer import FILE_BYTES, NAMES, SAMPLE, SAMPLES_AT, RingWriter
+    from forgather_mem.formats.ring_writer import NAMES, RingWriter
 
     values = dict.fromkeys(NAMES, 1.0)
-    numbers = (1, 1.0, 1, 0.5, 1, 0, *([1.0] * len(NAMES)), 1)
     with tempfile.TemporaryDirectory() as folder:
         ring, memory = RingWriter(Path(folder) / "ring", {}), StateMemory()
         os.environ[PLACE] = memory.place
         watched = RingWriter(Path(folder) / "watched", {}, own_state)
-        with open(Path(folder) / "mapped", "w+b") as file:
-            file.truncate(FILE_BYTES)
-            mapped = mmap.mmap(file.fileno(), FILE_BYTES)
-            calls: dict[str, Callable[[], object]] = {
-                "a record": lambda: ring.sample(3, values, time_s=1.0, epoch=0.5),
-                "a step's first phase": lambda: ring.state(3, "data"),
-                "a further phase": lambda: ring.phase("forward"),
-                "a step under `run`": lambda: watched.step_ended(3),
-                "a phase under `run`": lambda: setattr(watched.beside, "phase", 3),
-                "a record's store, pwrite": lambda: os.pwrite(file.fileno(), SAMPLE.pack(*numbers), SAMPLES_AT),
-                "a record's store, mapped": lambda: SAMPLE.pack_into(mapped, SAMPLES_AT, *numbers),
-            }
-            return {name: min(timeit.repeat(call, number=5_000, repeat=25)) / 5e-3 for name, call in calls.items()}
+        calls: dict[str, Callable[[], object]] = {
+            "a record": lambda: ring.sample(3, values, time_s=1.0, epoch=0.5),
+            "a step's first phase": lambda: ring.state(3, "data"),
+            "a further phase": lambda: ring.phase("forward"),
+            "a step under `run`": lambda: watched.step_ended(3),
+            "a phase under `run`": lambda: setattr(watched.beside, "phase", 3),
+        }
+        return {name: min(timeit.repeat(call, number=5_000, repeat=25)) / 5e-3 for name, call in calls.items()}
 
 
 def black_box_table() -> list[str]:

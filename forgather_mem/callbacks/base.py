@@ -16,7 +16,7 @@ from forgather_mem.engine.schedule import EventSchedule, NextWanted, events_of, 
 from forgather_mem.errors import check_flags
 from forgather_mem.loops.state import of_transformers
 from forgather_mem.system.time_budget import PREPARATION
-from forgather_mem.telemetry.events import EVENTS_THAT_BEGIN_A_RUN
+from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP, EVENTS_THAT_BEGIN_A_RUN
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Objects, Sink
 from forgather_mem.telemetry.rule import Rule
@@ -38,14 +38,15 @@ else:
 
 def _passing_on(event: str) -> Callable[..., None]:
     """The handler of an event that does nothing else; it first checks whether there is anything to do."""
+    is_inside = event in EVENTS_INSIDE_A_STEP
 
     def handle(
         self: RuleCallback, args: Args, state: State, control: Control, *metrics: object, **objects: object
     ) -> None:
-        plan = self._plans.get(event)
-        is_idle = plan is not None and self._following is False and plan.is_idle(state.global_step)
-        if event in self._events and not is_idle:
-            self._event(event, args, state, control, objects)
+        if event in self._events:
+            due, urgent = self.next_wanted(event, state.global_step) if is_inside else (0.0, ())
+            if urgent or not due or due <= state.global_step:
+                self._event(event, args, state, control, objects)
 
     handle.__name__ = f"on_{event}"
     handle.__qualname__ = f"RuleCallback.on_{event}"

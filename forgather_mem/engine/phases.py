@@ -104,11 +104,6 @@ class PhaseStack:
                 self._fence.call("batch", see, arguments, keywords)
             self.own.add_short(_clock() - began_s)
 
-    def turn_from(self, ended: str, phase: str) -> None:
-        """If it is this phase that is going on, it is over and another phase of a step begins."""
-        if self._stack and self._stack[-1] == ended:
-            self.turn(phase, (ended,))
-
     def leave(self, phase: str) -> None:
         """End a phase, and whatever was left open inside it."""
         if phase not in self._stack:

@@ -90,7 +90,7 @@ class Run:
         self.fence = FailureGuard(strict)
         self.phases = PhaseStack(self.fence)
         see_forwards(self)
-        self.trainer: Callable[[], Any] = _no_trainer
+        self.trainer: Callable[[], Any] = lambda: None  # nobody has linked it
         self.closed = False
         self.end: str | None = None
         self.verdict = verdict
@@ -316,10 +316,6 @@ class Run:
         self.closing.forget()
         self.sinks.clear()
         self.at_close_calls.clear()
-
-
-def _no_trainer() -> None:
-    """Nobody has linked it."""
 
 
 # ---- how it ends ----

@@ -119,11 +119,11 @@ class ArmedRule:
     def text_of_longer_intervals(self) -> tuple[str, str]:
         """What was read less often, in a few words; and the sentence about it."""
         assert self.budget_frac is not None
-        what = f"{self.name} (every {format_ordinal(self.longest_stretch)} step)"
-        often = self.usual_steps
-        usual = "every step" if often == 1 else f"every {often:,} steps"
-        if often != 1:
-            what = f"{self.name} (every {often * self.longest_stretch:,} steps)"
+        often, longest = self.usual_steps, self.longest_stretch
+        usual, rarest = f"every {often:,} steps", f"every {often * longest:,} steps"
+        if often == 1:
+            usual, rarest = "every step", f"every {format_ordinal(longest)} step"
+        what = f"{self.name} ({rarest})"
         budget = format_share(self.budget_frac)
         return what, f"{what}: instead of {usual}, at the rarest (budget {budget} of the time for all our own code)"
 
@@ -161,10 +161,6 @@ class EventSchedule:
         self.urgent = [(rule, work) for rule in stretched for work in rule.works if work.is_urgent is not None]
         if self.paced:
             self._find_periods()
-
-    def is_idle(self, steps_done: int) -> bool:
-        """Whether nothing is to be done at this event inside a step, so that it need not be handled."""
-        return bool(self.offset and self.rules) and not self.urgent and self.next_due(steps_done) > steps_done + 1
 
     def next_due(self, steps_done: int) -> float:
         """The first step after so many in which this is to be handled, but for what is urgent; infinite without any."""

@@ -28,13 +28,14 @@ TRAINER_MODULE = "transformers.trainer"
 FORGATHER_MODULE = "forgather.ml.trainer.base_trainer"
 OPTIMIZER_MODULE = "torch.optim.optimizer"
 LOOP_MODULE = "forgather_mem.loops.training_loop"
-# Methods of frameworks: module, class, name; and the phase that a call is, or the event that is after it.
+# Methods of frameworks: module, class, name; and what a call is: a phase, an epoch, or what follows one.
 TOLD_BY = (
     ("stable_baselines3.common.on_policy_algorithm", "OnPolicyAlgorithm", "collect_rollouts", "generate"),
     ("stable_baselines3.common.off_policy_algorithm", "OffPolicyAlgorithm", "collect_rollouts", "generate"),
     ("keras.src.callbacks.callback_list", "CallbackList", "on_epoch_end", "epoch_end"),
     ("skorch.net", "NeuralNet", "on_epoch_end", "epoch_end"),
-    ("fastai.learner", "Learner", "_do_epoch", "epoch_end"),
+    ("fastai.learner", "Learner", "_do_epoch", "epoch"),
+    ("ignite.engine.engine", "Engine", "_run_once_on_dataset_as_gen", "epoch"),
 )
 
 

@@ -40,17 +40,26 @@ def meet_method(module: str, owner: str, method: str, what: str) -> None:
 
 
 def _told(what: str) -> AbstractContextManager[object]:
-    observed = sys.modules.get("forgather_mem.loops.observed")
-    loop: ObservedLoop | None = None if observed is None else observed.LOOPS.current()
-    if loop is None:
-        return nullcontext()
-    return _epoch_ended(loop) if what == "epoch_end" else loop.phase(what)
+    if what.startswith("epoch"):
+        return _epoch(needs_steps=what == "epoch")
+    return nullcontext() if (loop := _current()) is None else loop.phase(what)
 
 
 @contextmanager
-def _epoch_ended(loop: ObservedLoop) -> Iterator[None]:
-    yield
-    loop.epoch_ended()  # not of one that an exception has left
+def _epoch(needs_steps: bool) -> Iterator[None]:
+    before = _steps_done()
+    yield  # an epoch that an exception has left has not ended; in one without a step something is evaluated
+    if (loop := _current()) is not None and not (needs_steps and _steps_done() == before):
+        loop.epoch_ended()
+
+
+def _steps_done() -> int:
+    return 0 if (loop := _current()) is None else loop.steps_done
+
+
+def _current() -> ObservedLoop | None:
+    observed = sys.modules.get("forgather_mem.loops.observed")
+    return observed.LOOPS.current() if observed is not None else None
 
 
 def lightning_callbacks() -> list[Any]:
@@ -121,8 +130,7 @@ class _FirstStep:
 def _is_watched() -> bool:
     """Whether another training of ours runs, or `watch()` was called."""
     known = sys.modules.get("forgather_mem.engine.run_of")
-    observed = sys.modules.get("forgather_mem.loops.observed")
-    return (known is not None and known.RUNS.other_is_open(None)) or bool(observed and observed.LOOPS.current())
+    return _current() is not None or (known is not None and known.RUNS.other_is_open(None))
 
 
 def _observed_loop() -> ObservedLoop:
@@ -179,12 +187,10 @@ class BackwardPasses:
         if is_traced():
             return
         self._num_passes += 1
-        if self._num_passes < _FEWEST:
-            return
         if self._num_passes == _FEWEST and _has_optimizer():
             self.end()
-            return
-        self._stepped(1 if self._num_passes > _FEWEST else _FEWEST)
+        elif self._num_passes >= _FEWEST:
+            self._stepped(1 if self._num_passes > _FEWEST else _FEWEST)
 
 
 def _has_optimizer() -> bool:

@@ -36,8 +36,9 @@ class LoopEvents:
     Attributes:
         state, control: As in a Trainer; the loop counts in `state`.
         handler: The callbacks.
-        quiet: The run's phases while no callback wants the events of the step that comes: who tells of it need only
-            call these, and `step_passes`. None otherwise.
+        phases: Those of the run, or without one of nobody.
+        is_quiet: Whether no callback wants the events of the step that comes: who tells of it need only call `phases`
+            and `step_passes`.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class LoopEvents:
         self.fence = FailureGuard()
         self._objects = objects
         self._run: Run | None = None
-        self.quiet: PhaseStack | None = None
+        self.phases, self.is_quiet = PhaseStack(), False
         self._due: dict[str, float] = {}  # after so many steps somebody wants this event inside a step again
         self._urgent: list[tuple[ArmedRule, ArmedWork]] = []  # what may want the end of a step before that
         self._quiet_until = 0.0
@@ -70,7 +71,7 @@ class LoopEvents:
         self.state = new_state(self.args)
         control: type[Any] = of_transformers("TrainerControl") or LoopControl
         self.control: TrainerControl = control()
-        self._run = self.quiet = None
+        self._run, self.phases, self.is_quiet = None, PhaseStack(), False
         self._due.clear()
 
     def fire(self, event: str, **objects: object) -> None:
@@ -95,7 +96,7 @@ class LoopEvents:
         if self._urgent and run.recorder.is_urgent(self._urgent, step):
             return False
         if step >= self._quiet_until:
-            self.quiet = None
+            self.is_quiet = False
         return True
 
     def _look_ahead(self) -> None:
@@ -108,12 +109,13 @@ class LoopEvents:
                 self._urgent += urgent
         self._quiet_until = min(self._due.pop("step_end") - 1, *self._due.values())
         run = self.run()
-        self.quiet = run.phases if run is not None and done < self._quiet_until else None
+        self.phases = PhaseStack() if run is None else run.phases
+        self.is_quiet = run is not None and done < self._quiet_until
 
     def run(self) -> Run | None:
         """The run of this training, if one of the callbacks is ours."""
         if self._run is None or self._run.closed:
-            self._run, self.quiet = self.fence.call("the run of a loop", run_of, self.state), None
+            self._run = self.fence.call("the run of a loop", run_of, self.state)
         return self._run
 
     def log(self, logs: Mapping[str, float]) -> dict[str, float]:
@@ -142,32 +144,24 @@ class LoopEvents:
 
     def enter(self, phase: str, *ended: str) -> None:
         """This phase begins; a backward pass that is open, or one of `ended`, is over then."""
-        run = self.run()
-        if run is not None:
-            run.fence.call("phases", run.phases.turn, phase, ended or ("backward",))
+        self.fence.call("phases", self.phases.turn, phase, ended or ("backward",))
 
     def leave(self, phase: str) -> None:
         """This phase is over, if it is open."""
-        run = self.run()
-        if run is not None:
-            run.fence.call("phases", run.phases.leave, phase)
+        self.fence.call("phases", self.phases.leave, phase)
 
     def leave_all(self) -> None:
         """No phase is open from now on."""
-        run = self.run()
-        if run is not None:
-            run.fence.call("phases", run.phases.leave, run.phases.current)
+        self.leave(self.phases.current)
 
     @contextmanager
     def phase(self, phase: str) -> Iterator[None]:
         """The block is this phase."""
         self.enter(phase)
-        run = self.run()
         try:
             yield
         except BaseException:
-            if run is not None:
-                run.fence.call("phases", run.phases.fail)
+            self.fence.call("phases", self.phases.fail)
             raise
         finally:
             self.leave(phase)
@@ -176,28 +170,25 @@ class LoopEvents:
 
     def forward_begins(self, arguments: tuple[object, ...], keywords: dict[str, object]) -> None:
         """The outermost module is called with these."""
-        run = self.run()
-        if run is not None:
-            try:
-                run.phases.turn("forward", BEFORE_FORWARD)
-                run.phases.see_batch(arguments, keywords)
-            except run.fence.kept("phases"):
-                return
+        try:
+            self.phases.turn("forward", BEFORE_FORWARD)
+            self.phases.see_batch(arguments, keywords)
+        except self.fence.kept("phases"):
+            return
 
     def forward_ends(self, outputs: object) -> None:
         """It has returned: the backward pass begins. None where an exception has left it."""
-        run = self.run()
-        if run is not None and outputs is None and sys.exc_info()[0] is not None:
-            run.fence.call("phases", run.phases.fail)
-        elif run is not None:
-            run.fence.call("phases", run.phases.turn_from, "forward", "backward")
-            if run.phases.on_output is not None:
-                self.see_output(outputs)
+        if outputs is None and sys.exc_info()[0] is not None:
+            self.fence.call("phases", self.phases.fail)
+            return
+        if self.phases.current == "forward":  # not inside an evaluation
+            self.enter("backward", "forward")
+        if self.phases.on_output is not None:
+            self.see_output(outputs)
 
     def see_output(self, outputs: object) -> None:
         """A forward pass has returned this."""
-        if (run := self.run()) is not None:
-            run.fence.call("settings", run.phases.on_output, outputs)
+        self.fence.call("settings", self.phases.on_output, outputs)
 
     def optimizer_begins(self) -> None:
         """The gradients are there, and the optimizer is called."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 # Looked up once
 _thread, _trains, _is_compiling = threading.get_ident, torch.is_grad_enabled, torch.compiler.is_compiling
 _LOADERS = (DataLoader, _BaseDataLoaderIter)  # while a loop asks for batches, its loader has an iterator
-_BEFORE_DATA = ("backward", "optimizer")
 _LEAST_STEPS = LEAK.sure_steps  # of a training that is told for itself: fewer are not judged
 MakeCallbacks = Callable[[], Sequence["TrainerCallback"]]
 
@@ -123,6 +122,11 @@ class ObservedLoop:
         finally:
             self._is_told = False
 
+    @property
+    def steps_done(self) -> int:
+        """So many since its training began."""
+        return 0 if self._events is None else self._events.state.global_step
+
     def epoch_ended(self) -> None:
         """An epoch is over."""
         events = self._events
@@ -179,10 +183,7 @@ class ObservedLoop:
         try:
             events = self._events
             if events is not None and _thread() == self._thread:
-                if events.quiet is not None and outputs is not None:
-                    events.quiet.turn_from("forward", "backward")
-                else:
-                    events.forward_ends(outputs)
+                events.forward_ends(outputs)
         except self.fence.kept("a loop"):
             return
 
@@ -196,8 +197,8 @@ class ObservedLoop:
             return
         if not self._in_step:
             self._step_begins(events)
-        if events.quiet is not None:
-            events.quiet.turn("optimizer", BEFORE_FORWARD)
+        if events.is_quiet:
+            events.phases.turn("optimizer", BEFORE_FORWARD)
         else:
             events.optimizer_begins()
 
@@ -223,7 +224,7 @@ class ObservedLoop:
             run.facts.header = replace(run.facts.header, counts_passes=of_passes)
 
     def _step_ends(self, events: LoopEvents, num_steps: int) -> None:
-        is_told = events.quiet is None
+        is_told = not events.is_quiet
         if is_told:
             events.optimizer_ends()
         events.state.global_step += num_steps
@@ -234,10 +235,8 @@ class ObservedLoop:
             self._note_accumulation(events)
         if not self._models.are_heard_in_each_step():
             events.leave("optimizer")
-        elif events.quiet is not None:
-            events.quiet.turn("data", _BEFORE_DATA)
         else:
-            events.enter("data", *_BEFORE_DATA)
+            events.phases.turn("data", ("backward", "optimizer"))
 
     def _forward_begins(
         self, events: LoopEvents, model: torch.nn.Module, arguments: Arguments, keywords: Keywords
@@ -262,11 +261,7 @@ class ObservedLoop:
         if not self._in_step:
             self._step_begins(events)
         self._num_batches += 1
-        if events.quiet is not None:
-            events.quiet.turn("forward", BEFORE_FORWARD)
-            events.quiet.see_batch(arguments, keywords)
-        else:
-            events.forward_begins(arguments, keywords)
+        events.forward_begins(arguments, keywords)
 
     def _begin(self, first: torch.optim.Optimizer | None = None) -> LoopEvents | None:
         with self._beginning:  # another thread's step comes after it
@@ -303,7 +298,7 @@ class ObservedLoop:
         if not self._in_step:
             self._in_step = True
             self._num_batches = 0
-            if events.quiet is None:
+            if not events.is_quiet:
                 events.leave("data")
                 events.fire("step_begin")
 

@@ -13,15 +13,12 @@ from forgather_mem.system.forks import FORKS
 from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.system.process_start import process_age_s
-from forgather_mem.system.time_budget import backed_off
+from forgather_mem.system.time_budget import TimeBudget
 from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, RunInfo, Sample, Work, itself
 from forgather_mem.telemetry.triggers import check_share
-from forgather_mem.units import format_duration, format_share
 
 # Short runs need phases too: this many steps are measured whatever they cost, 0.1 ms each.
 _ALWAYS = 16
-# And after them a step's phases at least this often, so that no number is from the beginning of a long run.
-_LONGEST_WAIT_S = 10.0
 _LEFT = "tensors/activations_bytes"
 # The C library goes through all its free blocks for its account: some us, but ms where there are thousands of them.
 _MOST_COUNTING_S = 2e-4
@@ -43,8 +40,8 @@ class PhaseProbe:
     no more where the C library takes over 0.2 ms for its account.
 
     A mark that is not reset shows a phase's peak only if it rises in that phase; otherwise the phase is absent. If
-    steps are so short that measuring exceeds its budget, the phases of some steps are skipped, but not for longer than
-    10 s. Processor time counts: a busy machine makes no phase rarer.
+    steps are so short that measuring exceeds its budget, the phases of some steps are skipped. Processor time counts: a
+    busy machine makes no phase rarer.
 
     Args:
         host_mark: Reset the kernel's mark at the start of each phase (about 10 us per phase). Other readers of `VmHWM`
@@ -80,10 +77,9 @@ class _Phases:
         self._open: list[_Phase] = []
         self._peaks: dict[str, float] = {}
         self._is_first = STARTUP.was_before(run)  # training of this process
-        self.wants_begin, self._measured = True, False
-        self._next_s = 0.0  # when a step is to be measured again
-        self._cost_s = self._unpaid_s = 0.0
-        self._num_steps = self._num_calls = self._num_left_out = 0
+        self.wants_begin = True
+        self._pace = TimeBudget(0.0, budget_frac=probe.budget_frac)
+        self._unpaid_s, self._num_steps = 0.0, 0
         self._counts = True  # what a forward pass leaves allocated
 
         host = host_peaks()
@@ -136,26 +132,18 @@ class _Phases:
             self._pay()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        self._keep_to_the_budget()
+        if self._unpaid_s:  # of a loop without an optimizer phase, or between steps
+            self._pay()
+        self.wants_begin = self._num_steps < _ALWAYS or self._pace.due()
         peaks, self._peaks = self._peaks, {}
         return peaks
 
-    def _keep_to_the_budget(self) -> None:
-        """Whether to measure until the next call: the elapsed time must have paid for the cost of measuring."""
-        self._num_calls += 1
-        self._num_left_out += not (self.wants_begin or self._measured)
-        if self._unpaid_s:  # of a loop without an optimizer phase, or between steps
-            self._pay()
-        self._measured = False
-        self.wants_begin = self._num_steps < _ALWAYS or time.perf_counter() >= self._next_s
-
     def _pay(self) -> None:
         """A step has been measured: the next one when the time has paid for it."""
-        self._next_s = time.perf_counter() + min(_LONGEST_WAIT_S, self._unpaid_s / self._probe.budget_frac)
-        self._cost_s += self._unpaid_s
+        self._pace.ran(self._unpaid_s)
         self._unpaid_s = 0.0
         self._num_steps += 1
-        self.wants_begin, self._measured = self._num_steps < _ALWAYS, True
+        self.wants_begin = self._num_steps < _ALWAYS
 
     def _keep(self, name: str, window: PeakWindow | None) -> None:
         if window is None:
@@ -180,13 +168,7 @@ class _Phases:
             for entry in self._open:
                 stack.callback(entry.close)
             self._open = []
-        if self._num_left_out:
-            cost = format_duration(self._cost_s / (self._num_calls - self._num_left_out))
-            text = (
-                f"phases: missing in {self._num_left_out:,} of {self._num_calls:,} readings; measuring them takes "
-                f"{cost} (budget {format_share(self._probe.budget_frac)} of the time)"
-            )
-            self._run.emit(backed_off(self._run, "phases", text))
+        self._pace.tell(self._run, "phases")
 
 
 @dataclass(slots=True)

@@ -63,7 +63,9 @@ class TimeBudget:
 
     def due(self) -> bool:
         """Whether it is time for a reading."""
-        return self.clock() >= self.next_s
+        is_due = self.clock() >= self.next_s
+        self._postponed |= not (is_due or self.every_s)
+        return is_due
 
     def ran(self, cost_s: float) -> None:
         """Record that a reading has just been taken and took `cost_s` seconds."""
@@ -76,10 +78,9 @@ class TimeBudget:
 
     def take(self, reading: Callable[P, dict[str, float]], *args: P.args, **kwargs: P.kwargs) -> dict[str, float]:
         """The reading, timed, if it is due; otherwise nothing."""
-        began_s = self.clock()
-        if began_s < self.next_s:
-            self._postponed |= not self.every_s
+        if not self.due():
             return {}
+        began_s = self.clock()
         values = reading(*args, **kwargs)
         self.ran(self.clock() - began_s)
         return values

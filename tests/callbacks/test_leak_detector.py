@@ -311,6 +311,12 @@ def test_a_look_at_the_length_and_another_classs_bound_acquit_no_leak(tmp_path: 
     assert (leak["verdict"], leak["suspects"][0]["held_by"]) == ("leak", "Averages.history")
 
 
+@pytest.mark.fresh
+def test_a_training_that_is_known_to_be_short_is_looked_into_from_its_middle_on(tmp_path: Path) -> None:
+    leak = leak_of(tmp_path, [Keeps()], max_steps=80)
+    assert (leak["verdict"], leak["suspects"][0]["held_by"]) == ("leak", "Keeps.kept")
+
+
 def test_a_few_steps_are_not_judged(tmp_path: Path) -> None:
     detector = LeakDetector(strict=True)
     make_trainer(tmp_path, [detector]).train()

@@ -113,15 +113,6 @@ def test_a_turn_is_the_same_whether_anybody_hears_of_it(turns: list[tuple[str, s
     assert watcher.heard.count("+forward") == watcher.heard.count("-forward")
 
 
-def test_a_turn_from_a_phase_that_is_not_open_is_none() -> None:
-    phases = PhaseStack()
-    phases.turn_from("forward", "backward")
-    assert phases.current == "other"
-    phases.enter("evaluate")
-    phases.turn("forward", ("backward", "data"))
-    assert phases.current == "evaluate"
-
-
 def test_where_a_phase_is_only_stored_its_number_is() -> None:
     class Keeps(Watcher):
         beside = SimpleNamespace(phase=0)

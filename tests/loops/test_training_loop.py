@@ -135,8 +135,15 @@ def test_our_callbacks_work_in_a_plain_loop(tmp_path: Path) -> None:
     assert (gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks)) == before
     assert capture.series("mine/epoch") == [(2, 2 / 3), (4, 4 / 3), (6, 2.0)]
     assert len(list(tmp_path.rglob("memory.rank0.jsonl"))) == 1
-    assert not loop.model._forward_hooks
-    assert not loop.model._forward_pre_hooks
+    assert not {**loop.model._forward_hooks, **loop.model._forward_pre_hooks}
+
+
+def test_each_step_ends_for_the_run_also_where_nothing_is_due() -> None:
+    loop = plain_loop([MemoryCallback([Rule(Every(steps=64), [lambda moment, sample: {}])])])
+    with loop.train():
+        with loop.step():
+            pass
+        assert getattr(loop._events.run(), "step", None) == 1
 
 
 def test_phases_are_known_from_hooks() -> None:

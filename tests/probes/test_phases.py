@@ -1,5 +1,4 @@
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 from forgather_mem.engine.run import Run
-from forgather_mem.probes import PhaseProbe
+from forgather_mem.probes import PhaseProbe, phases
 from forgather_mem.probes.phases import _Startup
 from forgather_mem.telemetry.records import Work
 from forgather_mem.units import MIB
@@ -123,52 +122,21 @@ def test_nothing_stays_open_after_a_run_that_broke_off_inside_a_phase(run: Run) 
     assert open_descriptors() == before
 
 
-def test_steps_too_short_for_it_leave_phases_out_rare_phases_never_and_the_report_says_so(run: Run, read: Read) -> None:
-    probe = PhaseProbe(host_mark=True, budget_frac=1e-3).begin(run)
-    found: list[dict[str, float]] = []
-    began_s = time.perf_counter()
-    for _ in range(400):  # steps of some 0.1 ms, of which measuring would take a tenth
-        with phase(run, "forward"):
-            sum(range(2000))
-        with phase(run, "save"):
+def test_waiting_for_a_processor_makes_no_phase_rarer(run: Run, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phases, "host_peaks", lambda: time.sleep(0.01))  # what opens a window waits
+    probe = PhaseProbe(budget_frac=0.5).begin(run)
+    for _ in range(16):
+        with phase(run, "optimizer"):
             pass
-        found.append(read(probe))
-        if time.perf_counter() - began_s > 2:
-            break
-    assert all("phase/host/save_peak_bytes" in values for values in found)
-    num_measured = sum("phase/host/forward_peak_bytes" in values for values in found)
-    assert 1 <= num_measured < len(found) / 2
-    run.close()
-    (finding,) = run.summary.findings
-    assert finding.kind == "backed_off"
-    assert finding.text.startswith(f"phases: missing in {len(found) - num_measured} of {len(found)} readings; ")
-    assert "(budget 0.1 % of the time)" in finding.text
+    read(probe)
+    time.sleep(0.01)  # pays for 5 ms of the processor, not for 10 ms of waiting
+    read(probe)
+    assert probe.wants_begin  # type: ignore[attr-defined]
 
 
-@pytest.fixture
-def two_busy_processes() -> Iterator[None]:
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
-    yield
-    for process in busy:
-        process.kill()
-        process.wait()
-
-
-@pytest.mark.usefixtures("two_busy_processes")
-def test_beside_busy_processes_phases_are_read_until_the_end(run: Run, read: Read) -> None:
-    probe = PhaseProbe(host_mark=True, budget_frac=1e-2).begin(run)
-    found: list[dict[str, float]] = []
-    began_s = time.perf_counter()
-    while time.perf_counter() - began_s < 2.5:
-        for name in ("data", "forward", "backward", "optimizer"):
-            with phase(run, name):
-                sum(range(30_000))
-        found.append(read(probe))
-    thirds = [found[len(found) * number // 3 : len(found) * (number + 1) // 3] for number in range(3)]
-    assert all(any("phase/host/forward_peak_bytes" in values for values in third) for third in thirds)
-
-
-def test_records_of_many_steps_each_measure_no_more_steps_than_others(run: Run, read: Read) -> None:
+def test_a_spent_budget_leaves_steps_out_however_many_a_record_has_rare_phases_never_and_the_report_says_so(
+    run: Run, read: Read
+) -> None:
     class Counts:
         num = 0
 
@@ -185,8 +153,13 @@ def test_records_of_many_steps_each_measure_no_more_steps_than_others(run: Run, 
         with phase(run, "optimizer"):
             pass
         if step % 16 == 15:
-            read(probe)
+            with phase(run, "save"):
+                pass
+            assert "phase/host/save_peak_bytes" in read(probe)
     assert counts.num == 16
+    run.close()
+    (finding,) = run.summary.findings
+    assert (finding.kind, finding.text.partition(" every")[0]) == ("backed_off", "phases: read")
 
 
 def test_what_measuring_phases_takes_is_booked_as_our_own_time(run: Run) -> None:
