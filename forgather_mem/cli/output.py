@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,12 +61,16 @@ def print_report(report: RunReport, width: int) -> None:
 
 
 def print_rows(rows: Sequence[tuple[str, ...]]) -> None:
-    """Print rows in columns; the last one is not padded."""
+    """Print rows in columns; on a terminal with room for it, the last one stays within its width."""
     rows = [tuple(map(escape_controls, row)) for row in rows]
     # One long cell would make every line as long
-    widths = [min(max(map(len, column)), 120) for column in zip(*rows, strict=True)]
+    widths = [min(max(map(len, column)), 120) for column in zip(*rows, strict=True)][:-1]
+    indent = sum(widths) + 2 * len(widths)
+    room = terminal_width() - indent if is_terminal() else 0
     for *first, last in rows:
-        print_text("  ".join([*map(str.ljust, first, widths), last]).rstrip())
+        lines = textwrap.wrap(last, room) if room >= 24 else [last]
+        text = ("\n" + " " * indent).join(lines)
+        print_text("  ".join([*map(str.ljust, first, widths), text]).rstrip())
 
 
 def first_names(names: Sequence[str], limit: int = 8) -> str:
