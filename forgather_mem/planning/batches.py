@@ -237,10 +237,10 @@ def collating(
             batch = collate(samples)
         else:
             few = samples[: wanted.rows]
-            batch = resized(collate(few), wanted.rows, None)
             samples = [few[place % len(few)] for place in range(wanted.rows)]
-            if shape_of(batch).rows != wanted.rows:  # joined into one
-                batch = collate(samples)
+            batch = collate(few)
+            is_joined = shape_of(batch).rows != len(few) or len(few) == 1
+            batch = collate(samples) if is_joined else resized(batch, wanted.rows, None)
         batch = resized(batch, None, wanted.length)
         tell(joined_shape(batch, len(samples)))
         return batch

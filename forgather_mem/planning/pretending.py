@@ -137,7 +137,7 @@ class Pretending(TorchDispatchMode):
             with self:  # where nothing is differentiated it may be several
                 result = func.decompose(*args, **keywords)
             return func(*args, **keywords) if result is NotImplemented else result
-        if func is torch.ops.aten._local_scalar_dense.default:
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default):
             return self._answers.value(cast(torch.Tensor, args[0]).dtype)
         if func is torch.ops.aten.equal.default:
             return self._answers.value(torch.bool)
