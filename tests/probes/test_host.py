@@ -177,8 +177,7 @@ def test_a_forked_child_reads_its_own_memory(probe: Work, read: Read) -> None:
 @pytest.mark.fresh  # whoever reads /proc in this process shares one descriptor a file
 def test_nothing_stays_open_after_a_run_and_the_probe_serves_the_next_one(run: Run, read: Read) -> None:
     before, probe = open_descriptors(), HostProbe()
-    for _ in range(2):
-        one = Run(run.facts)
+    for one in (Run(run.facts), Run(run.facts)):
         read(probe.begin(one))
         assert open_descriptors() > before
         one.close()

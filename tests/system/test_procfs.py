@@ -54,6 +54,25 @@ def test_a_file_that_is_not_there_fails_when_it_is_read() -> None:
         file.read()
 
 
+def test_a_file_is_open_once_however_many_read_it_and_closed_when_none_does_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"text")
+    before = open_descriptors()
+    files = [KernelFile(path) for _ in range(3)]
+    assert [file.read() for file in files] == [b"text"] * 3
+    assert len(open_descriptors() - before) == 1
+    writes = KernelFile(path, write=True)
+    writes.write(b"TEXT")
+    assert len(open_descriptors() - before) == 2
+    for file in (*files[:2], writes):
+        file.close()
+        file.close()
+    assert files[2].read() == b"TEXT"
+    assert len(open_descriptors() - before) == 1
+    files[2].close()
+    assert open_descriptors() == before
+
+
 def test_in_a_forked_child_each_reader_of_one_file_reads_the_childs_and_none_is_left_open() -> None:
     before = open_descriptors()
     files = [KernelFile("/proc/self/stat") for _ in range(3)]
@@ -62,16 +81,36 @@ def test_in_a_forked_child_each_reader_of_one_file_reads_the_childs_and_none_is_
     if not pid:
         files[0].close()  # before it has read anything here
         right = [int(file.read().split()[0]) == os.getpid() for file in files]
+        num_open = len(open_descriptors() - before)
         for file in files:
             file.close()
-        os._exit(not all(right) + 4 * (open_descriptors() != before))
+        os._exit(not all(right) + 2 * (num_open != 1) + 4 * (open_descriptors() != before))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert {int(file.read().split()[0]) for file in files} == {os.getpid()}
     for file in files:
         file.close()
 
 
-def test_what_is_of_the_thread_that_reads_is_open_for_each_thread() -> None:
+def test_threads_that_begin_and_end_to_read_one_file_at_any_time_read_it_and_leave_nothing_open() -> None:
+    before = open_descriptors()
+
+    def reads(number: int) -> None:
+        file = KernelFile("/proc/self/statm")
+        for _ in range(3000):
+            file.read(128)
+            file.close()
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(reads, range(4)))
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert open_descriptors() == before
+
+
+def test_what_is_of_the_thread_that_reads_is_open_once_for_each_thread() -> None:
     def tid(file: KernelFile) -> int:
         return int(file.read().split()[0])
 
