@@ -84,8 +84,11 @@ def measure_cell(shell: InteractiveShell, cell: str, line: str) -> str:
         return f"%%forgather_mem {line}: the cell was not run; write %%forgather_mem alone. In another cell {_USAGE}"
     known = {row.name: row.num_bytes for row in what_is_alive(shell)}
     window = UsageWindow.open()
+    count, numbers = shell.execution_count, list(getattr(shell.compile, "_filename_map", {}).values())
+    shell.execution_count = numbers[-1] if numbers else count  # this cell's: later versions have counted up by now
     # The line of the magic itself counts, too, as it does in errors of other cells
     shell.run_cell(cell if cell.startswith("%%") else f"#\n{cell}")  # type: ignore[no-untyped-call]
+    shell.execution_count = count
     span = window.close()
     spans = [("host", span.host), *([("GPU", span.device)] if span.device is not None else [])]
     sizes = [

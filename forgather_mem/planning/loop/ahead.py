@@ -37,7 +37,7 @@ _MOST_OPERATIONS = 20_000  # that the fork has, and as many as the planned round
 _OF_CALL = 10  # operations, for the time that a call takes which is not made
 _MOST_COPIED_BYTES = 2**20
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Tensor)
-Call: TypeAlias = Callable[..., Any]
+Call: TypeAlias = Callable[..., object]
 
 
 class Ahead:
@@ -58,13 +58,13 @@ class Ahead:
 
     def __init__(self, stage: Stage, models: Iterable[nn.Module], heard: Any) -> None:
         self._stage, self._log, self._models, self._heard = stage, stage.log, models, heard
-        self._known = WeakKeyDictionary[nn.Module, dict[Hashable, Any]]()  # what a call has made
+        self._known = WeakKeyDictionary[nn.Module, dict[Hashable, object]]()  # what a call has made
         # Of each kind of call the largest input, and the most that was alive
         self._most = WeakKeyDictionary[nn.Module, dict[Hashable, tuple[int, int]]]()
         self._news: dict[Hashable, int] = {}  # of what is new, the step
         self._gradients = WeakTensorKeyDictionary()  # by weight, what a pass leaves that is not made
         self._optimizers = WeakSet[Optimizer]()
-        self._taken: list[tuple[dict[str, Any], object]] = []  # from an optimizer that does nothing
+        self._taken: list[tuple[dict[str, object], object]] = []  # from an optimizer that does nothing
         self.is_stepping, self._is_called, self.has_looked = False, False, False
         self.skips, self.has_all, self.steps = False, False, 0
         self._todo, self._planned_to, self._teller = list[int](), -1, 0
@@ -110,7 +110,7 @@ class Ahead:
         if not self.has_all:
             self._stage.notes.append(not_through(f"{steps:,} steps."))
 
-    def _called(self, call: Call, module: nn.Module, *args: object, **keywords: object) -> Any:
+    def _called(self, call: Call, module: nn.Module, *args: object, **keywords: object) -> object:
         if self._is_called or is_traced():
             return call(module, *args, **keywords)
         self._is_called = True
@@ -122,7 +122,7 @@ class Ahead:
         finally:
             self._is_called = False
 
-    def _met(self, call: Call, module: nn.Module, args: Sequence[object], keywords: Mapping[str, object]) -> Any:
+    def _met(self, call: Call, module: nn.Module, args: Sequence[object], keywords: Mapping[str, object]) -> object:
         given = tree_leaves((args, keywords))
         trained = sum(one.requires_grad for one in module.parameters())
         state = torch.is_grad_enabled(), module.training, torch.is_autocast_enabled("cpu"), trained
@@ -166,7 +166,7 @@ class Ahead:
         if self._teller and answers.operations > self._until:
             self.tell(has_all=False)
 
-    def _passed(self, backward: Call, *args: Any, **keywords: Any) -> object:
+    def _passed(self, backward: Call, *args: object, **keywords: object) -> object:
         is_outer = self._log.phase != "backward"  # checkpointing calls it again, inside
         if is_outer:
             self._heard.passes()
@@ -178,9 +178,9 @@ class Ahead:
             self._heard.passed()
         return result
 
-    def _leave_gradients(self, *args: Any, accumulate_grad: bool = False, **_: object) -> tuple[torch.Tensor, ...]:
+    def _leave_gradients(self, *args: Any, **keywords: object) -> tuple[torch.Tensor, ...]:
         """In place of a pass."""
-        if not accumulate_grad:
+        if not keywords.get("accumulate_grad"):
             return tuple(self._seen(one).requires_grad_(bool(args[3])) for one in args[4])
         for weight, gradient in list(self._gradients.items()):
             if weight.grad is None and not self.is_stepping:

@@ -50,10 +50,10 @@ class Loaders:
 
     def __init__(self, loop: Any, iterators: Iterable[Any] = ()) -> None:
         self._loop, self.differ = loop, False
-        self._met = WeakKeyDictionary[Any, Rounds | None]()  # iterators; of an evaluation its rounds
-        self._unordered = WeakSet[Any]()  # iterators met where no work is done
-        self._collate = WeakKeyDictionary[Any, Callable[..., object]]()  # the training's, by what fetches
-        self._waiting = WeakSet[Any]()  # iterators whose largest batch is still to come
+        self._met = WeakKeyDictionary[object, Rounds | None]()  # iterators; of an evaluation its rounds
+        self._unordered = WeakSet[object]()  # iterators met where no work is done
+        self._collate = WeakKeyDictionary[object, Callable[..., object]]()  # the training's, by what fetches
+        self._waiting = WeakSet[object]()  # iterators whose largest batch is still to come
         self._sizes = defaultdict[int, dict[int, Sizes]](dict)  # of rows, by data set
         self._planned_bytes: dict[tuple[int, int], int] = {}  # of the largest batch, by data set and size
         self._left_s = MEASURE_S  # to look at the rows of later epochs
@@ -62,7 +62,7 @@ class Loaders:
             one._dataset_fetcher = _DatasetKind.create_fetcher(
                 one._dataset_kind, one._dataset, one._auto_collation, one._collate_fn, one._drop_last
             )
-        self._again = WeakKeyDictionary[Any, object]()  # the batch that comes again, by what fetches it
+        self._again = WeakKeyDictionary[object, object]()  # the batch that comes again, by what fetches it
         surround("torch.utils.data.dataloader:_BaseDataLoaderIter.__next__", self._followed, loop.notes)
         surround("torch.utils.data._utils.fetch:_MapDatasetFetcher.fetch", self._fetched, loop.notes)
 
