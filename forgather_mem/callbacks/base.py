@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.engine.run_of import RUNS, run_of
-from forgather_mem.engine.schedule import EventSchedule, NextWanted, events_of, lasting
+from forgather_mem.engine.schedule import EventSchedule, NextWanted, events_of
 from forgather_mem.errors import check_flags
 from forgather_mem.loops.state import of_transformers
 from forgather_mem.system.time_budget import PREPARATION
@@ -154,7 +154,7 @@ class RuleCallback(TrainerCallback):
 
     def __getstate__(self) -> dict[str, object]:
         kept = dict(self.__dict__)
-        for name in ("_run", "_plans", "_part", "_ended", "_lasting"):  # of this training and this process
+        for name in ("_run", "_plans", "_part"):  # of this training and this process
             kept.pop(name, None)
         return kept
 
@@ -184,16 +184,12 @@ class RuleCallback(TrainerCallback):
         self._plans: dict[str, EventSchedule] = {}
         self._events = events_of(self.rules) if self.enabled else frozenset()
         self._following: bool | None = None  # whether the effect of an action is followed over the next steps
-        self._ended: Run | None = None  # the last, and what still works in the evaluations that follow it
-        self._lasting: dict[str, EventSchedule] = {}
         self._part = _Part(type(self).__name__)
 
     def _leave_run(self) -> None:
-        ended, plans = self._run, self._plans
-        if ended is not None:
-            self._summary = ended.summary
+        if self._run is not None:
+            self._summary = self._run.summary
         self._forget_run()
-        self._ended, self._lasting = ended, lasting(plans)
 
     def _event(self, event: str, args: object, state: State, control: object, objects: Objects) -> None:
         try:
@@ -207,8 +203,6 @@ class RuleCallback(TrainerCallback):
                     run.handle(plan, args, state, control, objects)
                 if run.ledger.following is not self._following:
                     self._follow(run.ledger.following)
-            elif self._ended is not None and event in self._lasting and run_of(state) is self._ended:
-                self._ended.handle_late(self._lasting[event], args, state, control, objects)
             # Not where the training's files are those of a process that has forked us
             elif event in self.outside and self._on() and getattr(run_of(state), "is_of_this_process", True):
                 self._one_event(event, args, state, control, objects)

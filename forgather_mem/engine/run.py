@@ -263,12 +263,6 @@ class Run:
             recorder.flush(began[0])  # the cost of writing appears in the next record
             own.add(began, reading=reads)
 
-    def handle_late(self, plan: EventSchedule, *event: Any) -> None:
-        """As `handle`, after the end, for what goes on by then; in the process that has trained."""
-        if self.closed and self.is_of_this_process:
-            self.handle(plan, *event)
-            self.recorder.own.close()
-
     def close(self, end: str = "finished") -> None:
         """The training is over, whichever way: write what is open, give back what was taken. Idempotent.
 

@@ -53,7 +53,6 @@ class ArmedWork:
         call: The work.
         once: A number for works that one moment calls once only, else 0.
         books: What of it the ledger keeps, else "".
-        lasts: Whether it goes on in evaluations after the training.
         is_urgent: Its own, or None.
     """
 
@@ -61,7 +60,6 @@ class ArmedWork:
         self.call: Callable[[Moment, Sample], Mapping[str, float]] = work if _is_ours(work) else _checked(work)
         self.once = id(work) if getattr(named, "reading", None) is not None else 0
         self.books: Action | Literal[""] = getattr(named, "books", "")
-        self.lasts = bool(getattr(named, "lasts", False))
         self.is_urgent: Callable[[], bool] | None = getattr(work, "is_urgent", None)
         self.name = name
         self.strikes = 0
@@ -231,16 +229,6 @@ def schedules_of(
             for event in rule.when.events:
                 by_event[event].append(armed)
     return {event: EventSchedule(event, armed_rules, epoch) for event, armed_rules in by_event.items()}
-
-
-def lasting(plans: Mapping[str, EventSchedule]) -> dict[str, EventSchedule]:
-    """Of these the rules that go on when the training is over: all of their works have `lasts`."""
-    found = {}
-    for event, plan in plans.items():
-        rules = [rule for rule in plan.rules if all(work.lasts for work in rule.works)]
-        if rules:
-            found[event] = EventSchedule(event, rules, None)
-    return found
 
 
 def assign_writer(events: Iterable[str], members: Collection[Mapping[str, EventSchedule]]) -> None:

@@ -67,17 +67,16 @@ class EachRun:
     """Settings alone, whose work is made anew for each run: `make(run, ...)` with these arguments.
 
     Attributes:
-        reading, books, lasts: Those of `make`, see `FullWork`.
+        reading, books: Those of `make`, see `FullWork`.
     """
 
     reading: Hashable = None
     books: str = ""
-    lasts: bool = False
 
     def __init__(self, make: Callable[[RunInfo, *Ts], Work], *arguments: *Ts) -> None:
         self._make: Callable[..., Work] = make
         self._arguments = arguments
-        for name in ("__name__", "reading", "books", "lasts"):
+        for name in ("__name__", "reading", "books"):
             if hasattr(make, name):
                 setattr(self, name, getattr(make, name))
 
