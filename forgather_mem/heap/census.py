@@ -432,7 +432,7 @@ def _modules_of(module: Any) -> list[object]:
 
 def _is_container(thing: object) -> bool:
     """Whether it is a list or another container of Python's, not of a class of somebody's own."""
-    return isinstance(thing, PLAIN) and type(thing).__module__ in ("builtins", "collections")
+    return issubclass(type(thing), PLAIN) and type(thing).__module__ in ("builtins", "collections")
 
 
 def _has_bytes(thing: object) -> bool:

@@ -54,7 +54,6 @@ class LoopEvents:
         self.fence = FailureGuard()
         self._objects = objects
         self._run: Run | None = None
-        self.phases, self.is_quiet = PhaseStack(), False
         self._due: dict[str, float] = {}  # after so many steps somebody wants this event inside a step again
         self._urgent: list[tuple[ArmedRule, ArmedWork]] = []  # what may want the end of a step before that
         self._quiet_until = 0.0
@@ -71,7 +70,8 @@ class LoopEvents:
         self.state = new_state(self.args)
         control: type[Any] = of_transformers("TrainerControl") or LoopControl
         self.control: TrainerControl = control()
-        self._run, self.phases, self.is_quiet = None, PhaseStack(), False
+        self._no_phases = PhaseStack()  # where none of the callbacks is ours
+        self._run, self.phases, self.is_quiet = None, self._no_phases, False
         self._due.clear()
 
     def fire(self, event: str, **objects: object) -> None:
@@ -109,7 +109,7 @@ class LoopEvents:
                 self._urgent += urgent
         self._quiet_until = min(self._due.pop("step_end") - 1, *self._due.values())
         run = self.run()
-        self.phases = PhaseStack() if run is None else run.phases
+        self.phases = self._no_phases if run is None else run.phases
         self.is_quiet = run is not None and done < self._quiet_until
 
     def run(self) -> Run | None:
@@ -152,7 +152,7 @@ class LoopEvents:
 
     def leave_all(self) -> None:
         """No phase is open from now on."""
-        self.leave(self.phases.current)
+        self.fence.call("phases", lambda: self.phases.leave(self.phases.current))
 
     @contextmanager
     def phase(self, phase: str) -> Iterator[None]:
@@ -181,8 +181,11 @@ class LoopEvents:
         if outputs is None and sys.exc_info()[0] is not None:
             self.fence.call("phases", self.phases.fail)
             return
-        if self.phases.current == "forward":  # not inside an evaluation
-            self.enter("backward", "forward")
+        try:
+            if self.phases.current == "forward":  # not inside an evaluation
+                self.phases.turn("backward", ("forward",))
+        except self.fence.kept("phases"):
+            return
         if self.phases.on_output is not None:
             self.see_output(outputs)
 

@@ -14,7 +14,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -22,7 +22,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from forgather_mem.planning.isolation.child import forked
@@ -58,7 +58,8 @@ class Ahead:
 
     def __init__(self, stage: Stage, models: Iterable[nn.Module], heard: Any) -> None:
         self._stage, self._log, self._models, self._heard = stage, stage.log, models, heard
-        self._known = WeakKeyDictionary[nn.Module, dict[Hashable, object]]()  # what a call has made
+        # What a call has made
+        self._known = WeakKeyDictionary[nn.Module, dict[Hashable, tuple[list[object], TreeSpec]]]()
         # Of each kind of call the largest input, and the most that was alive
         self._most = WeakKeyDictionary[nn.Module, dict[Hashable, tuple[int, int]]]()
         self._news: dict[Hashable, int] = {}  # of what is new, the step
@@ -138,10 +139,12 @@ class Ahead:
         known = self._known.setdefault(module, {})
         if self.skips and key in known:
             self._spend()
-            return tree_map_only(_Made, self._made, known[key])
+            leaves, spec = known[key]
+            return tree_unflatten([self._made(one) if isinstance(one, _Made) else one for one in leaves], spec)
         result = call(module, *args, **keywords)
-        if all(isinstance(one, _PLAIN) for one in tree_leaves(result)):
-            known[key] = tree_map_only(torch.Tensor, _Made, result)
+        leaves, spec = tree_flatten(result)
+        if all(isinstance(one, _PLAIN) for one in leaves):
+            known[key] = [_Made(one) if _is_tensor(one) else one for one in leaves], spec
         return result
 
     def _alive_bytes(self) -> int:
@@ -245,5 +248,5 @@ class _Made:
         self.has_gradient = tensor.requires_grad
 
 
-def _is_tensor(one: object) -> bool:
+def _is_tensor(one: object) -> TypeGuard[torch.Tensor]:
     return isinstance(one, torch.Tensor)
