@@ -66,7 +66,7 @@ class Ahead:
         self._gradients = WeakTensorKeyDictionary()  # by weight, what a pass leaves that is not made
         self._optimizers = WeakSet[Optimizer]()
         self._taken: list[tuple[dict[str, object], object]] = []  # from an optimizer that does nothing
-        self.is_stepping, self._is_called, self.has_looked = False, False, False
+        self.is_stepping, self._is_called, self._has_graph, self.has_looked = False, False, False, False
         self.skips, self.has_all, self.steps = False, False, 0
         self._todo, self._planned_to, self._teller = list[int](), -1, 0
         self._most_bytes = self._until = 0
@@ -141,6 +141,7 @@ class Ahead:
             self._spend()
             leaves, spec = known[key]
             return tree_unflatten([self._made(one) if isinstance(one, _Made) else one for one in leaves], spec)
+        self._has_graph = (self.skips and torch.is_grad_enabled()) or self._has_graph
         result = call(module, *args, **keywords)
         leaves, spec = tree_flatten(result)
         if all(isinstance(one, _PLAIN) for one in leaves):
@@ -174,7 +175,11 @@ class Ahead:
         if is_outer:
             self._heard.passes()
         self._log.begin("backward")
-        result = self._leave_gradients(*args, **keywords) if self.skips else backward(*args, **keywords)
+        # A call that was made has a graph, which a pass frees
+        is_made = not self.skips or (self._has_graph and keywords.get("accumulate_grad"))
+        result = backward(*args, **keywords) if is_made else ()
+        if self.skips:
+            result, self._has_graph = self._leave_gradients(*args, **keywords), False
         if is_outer:
             self._saw_gradients(one for model in self._models for one in model.parameters())  # which may be sharded
             self._log.begin("optimizer")
