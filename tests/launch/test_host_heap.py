@@ -2,6 +2,8 @@
 
 import resource
 
+import pytest
+
 from forgather_mem.launch.host_heap import taken_of_host
 from forgather_mem.planning.storage_log import Stretch, Trace
 from forgather_mem.system.procfs import own_memory
@@ -35,6 +37,7 @@ def test_what_a_limit_refuses_ends_it() -> None:
     assert refused.bytes == LARGE + 2 * GIB
 
 
+@pytest.mark.fresh  # in a heap with few holes
 def test_small_objects_between_tensors_keep_what_is_freed_apart() -> None:
     kept, twice = [*range(2000)], [*range(2000, 3000)]
     step = [*kept, *(~number for number in kept), *twice, *(~number for number in twice)]
