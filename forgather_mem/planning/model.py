@@ -207,7 +207,7 @@ def _note_of(part: str, sizes: Iterable[tuple[object, int]], most_named: int = 3
     largest = sorted(((thing, size) for thing, size in sizes if size >= MIB), key=lambda row: -row[1])[:most_named]
     if not largest:
         return []
-    gc.unfreeze()  # a search through what is frozen takes ten times as long
+    gc.unfreeze()
     holders = {one.target: one.holder for one in find_owners([thing for thing, _ in largest], budget_s=0.5)[::-1]}
     names = [
         f"{holders.get(number, type(thing).__name__)} {format_bytes(size)}"
