@@ -11,7 +11,9 @@ from forgather_mem.source.frame_variables import running_frames
 from forgather_mem.source.source_lines import is_user_class, is_user_file
 from forgather_mem.source.syntax import Named, class_regions, function_regions, regions_of_module
 
-_FAR = 6  # objects, namespaces and lists between the user's and the library's
+# Objects, namespaces and lists between the user's and the library's. Set on two scripts with one and two of a library's
+# objects between; with three, as in Lightning's loops, it is too few.
+_FAR = 6
 
 
 def names_of(walk: ReachableGraph, position: int) -> list[Named]:

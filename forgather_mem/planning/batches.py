@@ -19,7 +19,8 @@ MEASURE_S = 1.0
 # Of the largest with padding, and of those with the most in all: the collator shows which is larger. A guess: all
 # scripts by others that have batches of different sizes were planned right with it.
 _COLLATED = 4
-_MOST_READ = 64  # rows of a batch of another size, which has them again and again
+# Rows of a batch of another size, which has them again and again: a guess; reading thousands takes most of a search
+_MOST_READ = 64
 _TOKENS = "input_ids"
 _PLACES = (_TOKENS, "inputs_embeds", "input_values", "input_features", "pixel_values")
 

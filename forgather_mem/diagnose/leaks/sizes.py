@@ -27,7 +27,7 @@ class ReadingPace:
     as long. They are read together, as often as a fraction of the time allows, and at each of the first calls.
 
     Attributes:
-        spent_frac: Of the time.
+        spent_frac: Of the time. With so much all 28 leaks of the zoo are found, as they are with 0.005.
         seen_frac: Of the calls so far: after so many more they are read whatever they cost, so that a run of short
             steps is judged from its first ones: 42 readings in 240 steps, with which the zoo's 28 leaks are found.
         workers_every, found_every: Calls between readings of workers, and between looks for new children.

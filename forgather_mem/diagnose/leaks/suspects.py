@@ -175,7 +175,8 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             is_long = step - one.seen_at > 2 * LEAK.judged_every
             pace = (length - one.count) / (step - one.seen_at) if is_long else one.count_per_step
             whole = length / max(1, step - first_step)
-            pace = whole if 4 * abs(whole - pace) <= pace else pace  # it was empty at first
+            # It was empty at first; a quarter is a guess
+            pace = whole if 4 * abs(whole - pace) <= pace else pace
             if pace > 0 and one.count_per_step:
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
             one.bytes, one.count, one.seen_at = round(one.bytes / one.count * length), length, step

@@ -28,7 +28,8 @@ class _Worth:
 
     Attributes:
         of_device_frac, of_host_frac: That others have: a device one has to oneself, a machine with others on it.
-        leak_frac, held_frac: Of what is in use, leaked, or held by one owner.
+        leak_frac, held_frac: Of what is in use, leaked, or held by one owner: a guess. In the scripts of a fourth
+            stranger the owners that were causes held a fifth and more.
         own_bytes: What watching takes below a limit of the process (benchmarks/results/own_memory_at_failure.md).
     """
 
