@@ -15,17 +15,18 @@ from forgather_mem.errors import TemplateError
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "lines"),
     [
-        ("a: 1\nb: [" + "1, " * 2_000 + "]", 1),
-        ("a: 1\n-- for i in range(2000)\nb{{ i }}: 1\n-- endfor", 1),
+        ("a: 1\nb: [" + "1, " * 2_000 + "]", {1}),
+        # The loop may be through before the process's timer has its first tick, and then reading the YAML is stopped
+        ("a: 1\n-- for i in range(2000)\nb{{ i }}: 1\n-- endfor", {3, 1}),
     ],
     ids=["events", "render"],
 )
-def test_the_clock_stops_a_load_where_it_is_and_code_may_give_more_time(text, line):
+def test_the_clock_stops_a_load_where_it_is_and_code_may_give_more_time(text, lines):
     with pytest.raises(TemplateError, match="s of CPU time") as refused:
         ConfigEnvironment(policy=Policy(), budgets=Limits(render_cpu_s=1e-9)).load_from_string(text)
-    assert refused.value.line == line
+    assert refused.value.line in lines
     ConfigEnvironment(policy=Policy(), budgets=Limits(render_cpu_s=60)).load_from_string(text)
 
 
