@@ -195,7 +195,7 @@ class _Census:
         uses = min(self._uses.values(), default=0)
         has_others = any(kind == "state" and size for (kind, _), size in self._parts.items())
         for (kind, name), size in self._parts.items():
-            passes = self._of_pass[kind, name]
+            passes = self._of_pass[kind, name] if kind == "earlier" else {0}
             if kind == "activations" and size and uses > 1 and self._joins:
                 yield Holding(name=self._joins, kind=kind, num_bytes=size, num_passes=uses)
             elif size or (kind == "stepping" and has_others):

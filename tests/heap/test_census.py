@@ -395,3 +395,21 @@ def test_what_joins_several_passes_is_named_with_how_often_each_parameter_is_use
     assert (held.part, held.num_passes > 1) == ("activations", passes > 1)
     if passes > 1:
         assert (held.name, held.num_passes) == ("`total` of step()", passes)
+
+
+def test_two_models_of_one_step_join_no_passes() -> None:
+    body, head = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()])
+    begins = []
+
+    def step() -> None:
+        given = torch.ones(64, 64)
+        for part in (body, head):
+            begins.append(torch.autograd._get_sequence_nr())
+            given = part(given)
+        raise MemoryError
+
+    failed = entries(step)
+    held = [one for one in take_census(failed, body, optimizer, begins) if one.kind == "activations"]
+    assert held
+    assert all(one.num_passes <= 1 for one in held)

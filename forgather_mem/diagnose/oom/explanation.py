@@ -109,13 +109,11 @@ def explained(
         on_device=failure.where == "device",
         failure=failure,
     )
-    changes = [
-        change for change in may_help(case) if not (is_leak and (change.set or change.in_script))
-    ]  # no batch is small enough
+    changes = [] if is_leak else may_help(case)  # no batch is small enough
     if not settings.is_trainers:
         changes = [in_own_loop(change) for change in changes]
     if is_leak:
-        changes.insert(0, Change(text=_cure(leak), note="memory that grows at each step fills any device"))
+        changes = [Change(text=_cure(leak), note="memory that grows at each step fills any device")]
     no_help = ", ".join(_no_help(failure, settings))
     told = {name: getattr(failure, name) for name in _OF_FAILURE}
     told |= {name: getattr(failure.found, name) for name in _OF_ERROR}

@@ -33,6 +33,7 @@ NOTHING, SPEED, NUMBERS = range(3)
 _ACTIVATIONS, _STATE = ("activations", "graph", "the batch"), ("optimizer",)
 _OF_PARAMETERS = "parameters", "gradients", "optimizer"
 _OF_PHASE = {"optimizer": "optimizer", "evaluate": "evaluation"}  # what a phase asks for
+_BEFORE_IT_IS_BUILT = "torch.set_default_dtype(torch.bfloat16) before the model is built"
 _CHANGES = {NOTHING: "", SPEED: "slower", NUMBERS: "changes the training"}
 
 
@@ -280,8 +281,10 @@ def _generation(case: Case) -> Iterator[Change]:
 
 
 def _half_weights(case: Case) -> Iterator[Change]:
-    is_trainers = case.settings.is_trainers
-    how = f"from_pretrained(..., {dtype_argument()}=torch.bfloat16)" if is_trainers else "model.to(torch.bfloat16)"
+    how = "model.to(torch.bfloat16)" if case.settings.is_trainers else "model.to(torch.bfloat16), and what it is given"
+    if case.place == "startup":
+        is_loaded = case.failure is not None and "from_pretrained" in case.failure.functions
+        how = f"from_pretrained(..., {dtype_argument()}=torch.bfloat16)" if is_loaded else _BEFORE_IT_IS_BUILT
     if case.settings.dtype in ("", "float32"):
         yield _doing(f"the weights in bfloat16: {how}", "less exact, half the bytes", dtype="bfloat16")
 
@@ -456,7 +459,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("evaluate", NUMBERS, _fewer_predictions, is_planned=True),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, is_planned=True, reduces=_STATE),
     Remedy(_PASSES, NUMBERS, _shorter, is_planned=True, is_ladder=True, reduces=_ACTIVATIONS),
-    Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, is_planned=True),
+    Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, is_planned=True, reduces=(*_OF_PARAMETERS, *_ACTIVATIONS)),
     Remedy("startup", NUMBERS, _half_weights),
     Remedy("backward optimizer", NUMBERS, _fewer_parameters, reduces=_OF_PARAMETERS),
     Remedy("save", NUMBERS, _checkpoints),
