@@ -159,7 +159,7 @@ def _why_now(failure: Failure) -> str | None:
     if failure.phase in ("forward", "backward", "optimizer") and failure.new_bytes:
         return f"{format_bytes(failure.new_bytes)} more of parameters are trained than in the first steps."
     if failure.phase in ("forward", "backward"):
-        return _of_batch(failure)
+        return _of_batch(failure) or _of_new_state(failure)
     if failure.phase == "startup":
         return "before the first step: it does not fit even without a batch." if failure.in_training else None
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
@@ -256,6 +256,14 @@ def _of_batch(failure: Failure) -> str | None:
     if batch.length is None and len(batch.sample) > 0 and batch.sample != largest.sample:
         now, before = (f"{one.rows:,} x {_sides(one.sample)}" for one in (batch, largest))
     return f"the {longest} batch so far, {now}; until then at most {before}."
+
+
+def _of_new_state(failure: Failure) -> str | None:
+    """That the last step has made the optimizer's state, without which this pass would have had enough."""
+    state_bytes, wanted = failure.in_use.get("optimizer", 0), failure.requested_bytes or 0
+    if failure.steps_done != 1 or state_bytes < max(1, wanted - (failure.free_bytes or 0)):
+        return None
+    return f"the first pass beside the optimizer state, {format_bytes(state_bytes)}."
 
 
 def _sides(sample: tuple[int, ...]) -> str:

@@ -130,6 +130,7 @@ def told(leak: LeakReport = NOT_JUDGED, **facts: Any) -> dict[str, Any]:
             "the largest batch so far, 9 x 512 tokens; until then at most 8 x 512.",
         ),
         ({"batch": Batch(8, 512), "largest": Batch(8, 512)}, None),
+        ({"steps_done": 1, "in_use": {"optimizer": GIB}}, "the first pass beside the optimizer state, 1.0 GiB."),
         (
             {"phase": "optimizer", "is_first": True},
             "the first optimizer step, which creates the optimizer state.",
