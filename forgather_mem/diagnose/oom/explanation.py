@@ -115,6 +115,7 @@ def explained(
     if is_leak:
         changes = [Change(text=_cure(leak), note="memory that grows at each step fills any device")]
     no_help = ", ".join(_no_help(failure, settings))
+    reasons = _why_now(failure) or _of_census(failure), _of_watching(failure)
     told = {name: getattr(failure, name) for name in _OF_FAILURE}
     told |= {name: getattr(failure.found, name) for name in _OF_ERROR}
     told |= {name: getattr(failure.callback, name, None) for name in _OF_CALLBACK}
@@ -124,12 +125,7 @@ def explained(
         free_bytes=None if failure.freed_bytes else failure.free_bytes,
         in_use=failure.in_use,
         batch=None if batch is None else batch.named,
-        why_now=" ".join(
-            filter(
-                None, (_of_leak(leak) if is_leak else _why_now(failure) or _of_census(failure), _of_watching(failure))
-            )
-        )
-        or None,
+        why_now=_of_leak(leak) if is_leak else " ".join(filter(None, reasons)) or None,
         not_because=tuple(_not_because(failure, leak)),
         advice=tuple(change.text for change in changes),
         fit="not planned: memory grows at each step" if is_leak else None,
