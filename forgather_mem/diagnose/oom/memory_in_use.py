@@ -111,11 +111,14 @@ def _beside(
 ) -> dict[str, int]:
     """What else this process has: what was there before the first step or is no heap, free heap, and the rest.
 
-    Where the census has not seen what the phase keeps, as in compiled code, the rest counts for the phase.
+    Where the census has not seen what the phase keeps, as in compiled code, the rest counts for the phase. Before the
+    first step nothing has come since then: what is no tensor, array or object is Python's and the libraries'.
     """
     rest = max(0, anonymous_bytes - sum(parts.values()))
     unused = min(rest, unused_heap_bytes())
-    libraries = min(rest - unused, max(beyond_heap_bytes(anonymous_bytes), before_bytes or 0))
+    libraries = rest - unused
+    if before_bytes is not None:
+        libraries = min(libraries, max(beyond_heap_bytes(anonymous_bytes), before_bytes))
     found = {"Python and libraries": libraries, FREE_HEAP: unused}
     rest_of = name if name is not None and name not in parts else "other"
     return {**found, rest_of: rest - unused - libraries}
