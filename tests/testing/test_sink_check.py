@@ -236,7 +236,7 @@ class Hangs(TextSink):
         (Forgets, r"Forgets, in .*records.csv: 15 of 150 records were lost"),
         (Twice, r"Twice, in .*records.csv: a record was written twice"),
         (LeftOpen, r"LeftOpen.end has left .*records.csv'} open: close what is open"),
-        (StepBehind, r"StepBehind, in .*records.csv: step 7001 stands with step {7002}"),
+        (StepBehind, r"StepBehind, in .*records.csv: step 7001 stands with step \{7002\}"),
         (EachRank, r"EachRank has changed .*all.csv'] of rank 0 on rank 1"),
         (NoPlace, r"NoPlace wrote nothing where its folder can't be made, and problems\(\) says nothing"),
         (Greedy, r"Greedy.write has changed the record"),
