@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from forgather_mem.config.source.rendered import SourceLocation
+from forgather_mem.config.source.syntax import MAPPINGS, SEQUENCES
 
 Mark: TypeAlias = int
 """A position in the rendered text, packed by `mark_at`: the garbage collector does not track an int."""
@@ -81,20 +82,20 @@ class Node:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ListNode(Node):
-    """A sequence. `form` is its tag: "" for none, "list" or "tuple"."""
+    """A sequence. `form` is the word of its tag, one of `SEQUENCES`, or "" for none."""
 
     items: tuple[Value, ...] = ()
-    form: Literal["", "list", "tuple"] = ""
+    form: str = ""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class DictNode(Node):
-    """A mapping. `form` is its tag: "" for none, "dict", or "dlist", which becomes a list of its values other than
-    None."""
+    """A mapping. `form` is the word of its tag, one of `MAPPINGS`, or "" for none. "dlist" becomes a list of its values
+    other than None."""
 
     entries: Mapping[object, Value] = field(default_factory=dict)
     marks: Mapping[object, Mark] = field(default_factory=dict)
-    form: Literal["", "dict", "dlist"] = ""
+    form: str = ""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -232,9 +233,14 @@ def extended(path: str, way: str = "") -> str:
     return path if path.endswith("...") else path[: SHOWN.path] + "..."
 
 
+def maker_of(node: ListNode | DictNode) -> Callable[..., object]:
+    """What makes the value of a sequence or mapping: for most its class."""
+    return SEQUENCES[node.form or "list"] if isinstance(node, ListNode) else MAPPINGS[node.form or "dict"]
+
+
 def items_of(value: Value) -> list[Value] | None:
-    """What is in a list or a `!dlist`; None for anything else."""
-    if isinstance(value, ListNode):
+    """What is in a list, a tuple or a `!dlist`; None for anything else."""
+    if isinstance(value, ListNode) and maker_of(value) in (list, tuple):
         return list(value.items)
     if isinstance(value, DictNode) and value.form == "dlist":
         return [item for item in value.entries.values() if item is not None]

@@ -3,9 +3,12 @@
 What `load` refuses, `check` finds.
 """
 
+from pathlib import Path
+
 import pytest
 
 from forgather_mem.config.environment import ConfigEnvironment
+from forgather_mem.config.graph.tags import CALLS
 from forgather_mem.config.source.syntax import FORMS, SEQUENCES
 from forgather_mem.errors import TemplateError
 
@@ -22,6 +25,13 @@ BUILT: dict[str, tuple[object, ...]] = {
     "var": (None, 7, None, 7, None),
 }
 REFUSED = dict.fromkeys([("var", 0), ("var", 2), ("var", 4)], "does not say which variable")
+
+
+@pytest.mark.parametrize("tag", [*FORMS, *CALLS])
+def test_each_tag_has_a_row_in_the_table_of_the_page(tag: str) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "templates.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `!")]
+    assert any(f"`!{tag}" in row.split("|")[1] for row in rows), "a row in docs/templates.md, and an example that runs"
 
 
 @pytest.mark.parametrize("tag", FORMS)
