@@ -17,11 +17,11 @@ from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, OF_TORCH, PINNED
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
 from forgather_mem.heap.census import Holding
-from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.telemetry.events import PHASES, STEP_PHASES
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import MIB, format_bytes
 
-_PHASES = "startup data forward backward optimizer evaluate generate save resume other"
+_PHASES = " ".join(PHASES)
 _ANYWHERE = f"{_PHASES} callback copy generating"
 _PASSES = "forward backward"
 _LOADING = ("startup", "resume", "other")
