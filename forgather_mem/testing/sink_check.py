@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import gc
 import os
 import re
@@ -65,40 +64,27 @@ def check_sink(make_sink: Callable[[], Sink], *, folder: Path | None = None) -> 
         require(found is None, f"{type(sink).__name__} {found}")
 
 
-class _Before:
-    """The sink before the one that is checked: keeps a copy of each record and finding."""
+class _Beside:
+    """Stands before and behind the sink that is checked: sees whether records and findings are as they were."""
 
-    def __init__(self) -> None:
-        self.sample: Sample | None = None
-        self.finding: Finding | None = None
+    def __init__(self, name: str, seen: list[str]) -> None:
+        self._name, self._seen = name, seen  # what the one before has seen
 
-    def write(self, sample: Sample) -> None:
-        self.sample = copy.deepcopy(sample)
-
-    def tell(self, finding: Finding) -> None:
-        self.finding = copy.deepcopy(finding)
-
-
-class _After:
-    """The sink behind it: sees whether the record and the finding are as they were."""
-
-    def __init__(self, name: str, before: _Before) -> None:
-        self._name, self._before = name, before
-
-    def write(self, sample: Sample) -> None:
-        require(sample == self._before.sample, f"{self._name}.write has changed the record; other sinks get it too")
+    def write(self, sample: Sample | Finding, method: str = "write") -> None:
+        if not self._seen:
+            return self._seen.append(str(sample))
+        was = self._seen.pop()
+        require(was == str(sample), f"{self._name}.{method} has changed what it was given; other sinks get it too")
 
     def tell(self, finding: Finding) -> None:
-        require(
-            finding == self._before.finding, f"{self._name}.tell has changed the finding's data; other sinks get it too"
-        )
+        self.write(finding, "tell")
 
 
 def _train(
     sink: Sink, folder: Path | None, where: str, *, rank: int = 0, forks: bool = False, restarts: bool = False
 ) -> None:
-    name, before = type(sink).__name__, _Before()
-    small = SmallRun(folder, [readings], [before, sink, _After(name, before)], rank=rank)
+    name, seen = type(sink).__name__, list[str]()
+    small = SmallRun(folder, [readings], [_Beside(name, seen), sink, _Beside(name, seen)], rank=rank)
     other = SmallRun(folder, [readings], [sink])
     with trainings(name, where, _ADVICE, small, other):
         if restarts:

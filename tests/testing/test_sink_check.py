@@ -239,7 +239,7 @@ class Hangs(TextSink):
         (StepBehind, r"StepBehind, in .*records.csv: step 7001 stands with step \{7002\}"),
         (EachRank, r"EachRank has changed .*all.csv'] of rank 0 on rank 1"),
         (NoPlace, r"NoPlace wrote nothing where its folder can't be made, and problems\(\) says nothing"),
-        (Greedy, r"Greedy.write has changed the record"),
+        (Greedy, r"Greedy.write has changed what it was given"),
         (OneTraining, r"OneTraining raised RuntimeError.*in a second training of the same object, at begin"),
         (Talks, r"Talks.problems gave 0: give one sentence"),
         (Infinite, r"Infinite.log_values gave .*inf"),
