@@ -122,16 +122,28 @@ def test_a_sink_that_is_written_from_the_docstrings_alone_passes(tmp_path: Path)
     assert ["1", "mine/queue_len", "3"] in rows
 
 
+def broken(name: str, **members: Any) -> Any:
+    """That sink with other members."""
+    return type(name, (TextSink,), members)
+
+
+WRITE = TextSink.write
+Silent = broken("Silent", problems=lambda self: None)
+Buffers = broken("Buffers", write=lambda self, sample: vars(self).setdefault("rows", []).append(sample))
+Twice = broken("Twice", write=lambda self, sample: [WRITE(self, sample) for _ in range(2)])
+Forgets = broken("Forgets", write=lambda self, sample: sample.step % 10 and WRITE(self, sample))
+StepBehind = broken("StepBehind", write=lambda self, sample: WRITE(self, sample._replace(step=sample.step + 1)))
+Talks = broken("Talks", problems=lambda self: 0)
+Infinite = broken("Infinite", log_values=lambda self, step: {"mem_x": float("inf")})
+NoMethod = broken("NoMethod", tell="tell")
+Hangs = broken("Hangs", key=["a list"])
+
+
 class Unflushed(TextSink):
     def write(self, sample: Sample) -> None:
         if self._file is not None:
             csv.writer(self._file).writerow([sample.step])
 
-    def problems(self) -> str | None:
-        return None
-
-
-class Silent(TextSink):
     def problems(self) -> str | None:
         return None
 
@@ -150,34 +162,12 @@ class Delays(TextSink):
         self._last = sample
 
 
-class Buffers(TextSink):
-    def write(self, sample: Sample) -> None:
-        vars(self).setdefault("rows", []).append(sample)
-
-
-class Twice(TextSink):
-    def write(self, sample: Sample) -> None:
-        super().write(sample)
-        super().write(sample)
-
-
-class Forgets(TextSink):
-    def write(self, sample: Sample) -> None:
-        if sample.step % 10:
-            super().write(sample)
-
-
 class LeftOpen(TextSink):
     left: ClassVar[list[Any]] = []
 
     def end(self, run: RunInfo) -> None:
         self.left.append(self._file)
         self._file = None
-
-
-class StepBehind(TextSink):
-    def write(self, sample: Sample) -> None:
-        super().write(sample._replace(step=sample.step + 1))
 
 
 class EachRank(TextSink):
@@ -203,24 +193,6 @@ class OneTraining(TextSink):
         if hasattr(self, "_once"):
             raise RuntimeError("begun already")
         self._once = True
-
-
-class Talks(TextSink):
-    def problems(self) -> Any:
-        return 0
-
-
-class Infinite(TextSink):
-    def log_values(self, step: int) -> dict[str, float]:
-        return {"mem_x": float("inf")}
-
-
-class NoMethod(TextSink):
-    tell = "tell"
-
-
-class Hangs(TextSink):
-    key = ["a list"]  # noqa: RUF012
 
 
 @pytest.mark.parametrize(
