@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from forgather_mem.config.clock import OutOfTime
@@ -19,17 +19,7 @@ from forgather_mem.config.construction.resolve import Callee, Resolver, is_file
 from forgather_mem.config.construction.sizes import Sizes, TooLarge
 from forgather_mem.config.construction.value_builtins import Values
 from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
-from forgather_mem.config.graph.nodes import (
-    NO_DEFAULT,
-    CallNode,
-    DictNode,
-    ListNode,
-    Node,
-    Value,
-    VarNode,
-    maker_of,
-    walk_nodes,
-)
+from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
 from forgather_mem.config.policy.remote_code import ArgumentCheck
 from forgather_mem.errors import TemplateError, ours
 
@@ -243,10 +233,8 @@ class Builder:
         try:
             if isinstance(node, CallNode):
                 made = self._call(node, values)
-            elif isinstance(node, ListNode):
-                made = filled_list(node, values)
-            elif isinstance(node, DictNode):
-                made = filled_mapping(node, values)
+            elif isinstance(node, ListNode | DictNode):
+                made = filled(node, values)
             else:
                 assert isinstance(node, VarNode)
                 made = self._variable(node, values)
@@ -305,25 +293,21 @@ def _shown(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error)).strip()[:400]  # also when its __str__ raises
 
 
-def filled_list(node: ListNode, values: Sequence[object]) -> object:
-    """What a sequence becomes.
+def filled(node: ListNode | DictNode, values: Sequence[object]) -> object:
+    """What a sequence or a mapping becomes: of a `!dlist` the list of its values.
 
     Raises:
         Unfit: if that can't have these items.
     """
-    return _made(node, _filled(node.items, values))
-
-
-def filled_mapping(node: DictNode, values: Sequence[object]) -> object:
-    """What a mapping becomes: of a `!dlist` the list of its values."""
+    if isinstance(node, ListNode):
+        return _made(node.maker, _filled(node.items, values))
     if node.form == "dlist":
         return _filled([value for value in node.entries.values() if value is not None], values)
     pending = iter(values)
-    return _made(node, {key: next(pending) if isinstance(v, Node) else v for key, v in node.entries.items()})
+    return _made(node.maker, {key: next(pending) if isinstance(v, Node) else v for key, v in node.entries.items()})
 
 
-def _made(node: ListNode | DictNode, items: list[object] | dict[object, object]) -> object:
-    make = maker_of(node)
+def _made(make: Callable[..., object], items: list[object] | dict[object, object]) -> object:
     if make is type(items):
         return items
     if make is not tuple and too_many(items):  # what else is made may hash them
@@ -364,7 +348,7 @@ def unbuilt(value: Value, known: dict[int, object]) -> object:
         stack += inner
         if not inner:
             parts = [known.get(id(part), part) for part in node.children]
-            known[id(node)] = filled_list(node, parts) if isinstance(node, ListNode) else filled_mapping(node, parts)
+            known[id(node)] = filled(node, parts)
     return known.get(id(value), value)
 
 

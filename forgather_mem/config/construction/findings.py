@@ -30,7 +30,6 @@ from forgather_mem.config.graph.nodes import (
     Node,
     Value,
     VarNode,
-    maker_of,
     shortened_text,
 )
 from forgather_mem.errors import TemplateError, did_you_mean
@@ -184,7 +183,7 @@ class Accepted:
         if isinstance(value, VarNode):
             return None
         if isinstance(value, ListNode | DictNode):
-            kind = _KINDS.get(maker_of(value), "")
+            kind = _KINDS.get(value.maker, "")
             said = {"list": "this is a list", "dict": "this is a mapping"}.get(kind, f"this is !{value.form}")
             return None if kind in self.types else (f"takes {self.text}; {said}", None)
         if isinstance(value, str):

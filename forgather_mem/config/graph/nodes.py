@@ -87,6 +87,11 @@ class ListNode(Node):
     items: tuple[Value, ...] = ()
     form: str = ""
 
+    @property
+    def maker(self) -> Callable[..., object]:
+        """What makes its value of a list: for most its class."""
+        return SEQUENCES[self.form or "list"]
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class DictNode(Node):
@@ -96,6 +101,11 @@ class DictNode(Node):
     entries: Mapping[object, Value] = field(default_factory=dict)
     marks: Mapping[object, Mark] = field(default_factory=dict)
     form: str = ""
+
+    @property
+    def maker(self) -> Callable[..., object]:
+        """What makes its value of a dict: for most its class."""
+        return MAPPINGS[self.form or "dict"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -233,14 +243,9 @@ def extended(path: str, way: str = "") -> str:
     return path if path.endswith("...") else path[: SHOWN.path] + "..."
 
 
-def maker_of(node: ListNode | DictNode) -> Callable[..., object]:
-    """What makes the value of a sequence or mapping: for most its class."""
-    return SEQUENCES[node.form or "list"] if isinstance(node, ListNode) else MAPPINGS[node.form or "dict"]
-
-
 def items_of(value: Value) -> list[Value] | None:
     """What is in a list, a tuple or a `!dlist`; None for anything else."""
-    if isinstance(value, ListNode) and maker_of(value) in (list, tuple):
+    if isinstance(value, ListNode) and value.maker in (list, tuple):
         return list(value.items)
     if isinstance(value, DictNode) and value.form == "dlist":
         return [item for item in value.entries.values() if item is not None]
