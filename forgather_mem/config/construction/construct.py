@@ -234,7 +234,7 @@ class Builder:
             if isinstance(node, CallNode):
                 made = self._call(node, values)
             elif isinstance(node, ListNode | DictNode):
-                made = filled(node, values)
+                made = filled_node(node, values)
             else:
                 assert isinstance(node, VarNode)
                 made = self._variable(node, values)
@@ -293,7 +293,7 @@ def _shown(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error)).strip()[:400]  # also when its __str__ raises
 
 
-def filled(node: ListNode | DictNode, values: Sequence[object]) -> object:
+def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:
     """What a sequence or a mapping becomes: of a `!dlist` the list of its values.
 
     Raises:
@@ -348,7 +348,7 @@ def unbuilt(value: Value, known: dict[int, object]) -> object:
         stack += inner
         if not inner:
             parts = [known.get(id(part), part) for part in node.children]
-            known[id(node)] = filled(node, parts)
+            known[id(node)] = filled_node(node, parts)
     return known.get(id(value), value)
 
 

@@ -56,7 +56,7 @@ def test_what_is_in_it_is_guarded_and_counted(tag: str) -> None:
         loaded(f"x: !call:forgather_mem.sinks:TensorBoardSink {held}")
     items = ", ".join(f"{keys[1].format(number)}{number}" for number in range(20_000))
     text = f"many: &many !{tag} {begin}{items}{end}\nx: [{'!call:len [*many], ' * 26}]"
-    with pytest.raises(TemplateError, match="items at most|aliases of aliases"):
+    with pytest.raises(TemplateError, match=r"items at most|aliases of aliases"):
         ConfigEnvironment().load_from_string(text).construct()
 
 
