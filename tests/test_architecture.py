@@ -8,7 +8,10 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "forgather_mem"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 # New files in recipes, and what a reader puts a name of his own into
-EXAMPLES = {"csv.py", "test_csv.py", "my_callback.py", "test_my_callback.py", "COMMAND.py", "test_COMMAND.py"}
+EXAMPLES = {
+    "csv.py", "test_csv.py", "my_callback.py", "test_my_callback.py", "my_action.py", "test_my_action.py", "COMMAND.py",
+    "test_COMMAND.py",
+}  # fmt: skip
 
 
 def packages() -> set[str]:

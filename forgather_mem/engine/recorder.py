@@ -167,10 +167,13 @@ class Recorder:
             self.record.add({"cache/clears": float(self._ledger.calls("clear"))})
 
     def _value(self, name: str, moment: Moment, sample: Sample) -> float | None:
-        """A current reading: from the record, or else from the probe that gives it, which is then called once."""
+        """A current reading: from the record, or else from the probe that gives it, which is then called once.
+
+        What is read more rarely, or after this, counts as it was last.
+        """
         if name not in sample.values:
             self.record.add(self.works.read(name, moment, sample))
-        return sample.values.get(name)
+        return sample.values[name] if name in sample.values else moment.run.latest(name)
 
 
 class OpenRecord:

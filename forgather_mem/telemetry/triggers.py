@@ -172,7 +172,7 @@ class Above(_Crossing):
     """Due when a sample's value has just risen above a limit.
 
     It fires once, and again only after the value has been at or below `rearm` (default: 95 % of the limit), so that a
-    value that stays high does not fire at every step.
+    value that stays high does not fire at every step. A value that is read more rarely counts as it was read last.
 
     Args:
         name: A sample name, e.g. "device/reserved_frac" (see docs/metrics.md).

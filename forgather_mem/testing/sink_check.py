@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import gc
+import os
+import re
 import resource
 import signal
+import struct
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from forgather_mem.telemetry.plain_numbers import plain_numbers
-from forgather_mem.telemetry.records import Finding, Sample, Sink
+from forgather_mem.telemetry.records import Finding, Moment, Sample, Sink
 from forgather_mem.testing.small_run import SmallRun, check_members, files_below, in_child, readings, require, trainings
 
 _ADVICE = (
     "a sink handles its own I/O errors (drop, count, say so in problems()) and takes whatever finite numbers and texts "
     "there are"
 )
+# After those of a run that was resumed, so that no other number in a file is one; more than a usual buffer holds
+_STEPS = range(7_001, 7_151)
 _METHODS = ("begin", "tell", "say", "log_values", "evaluation_values", "problems", "end")
 
 
@@ -27,7 +32,9 @@ def check_sink(make_sink: Callable[[], Sink], *, folder: Path | None = None) -> 
 
     A sink gets records with every kind of metric, at all events and with changing names, and findings; it serves two
     trainings, one that restarts without an end, one without a folder, one on another rank; a process that has forked
-    writes to it no more; its disk is full. Takes half a second.
+    writes to it no more; its disk is full, or there is no place for its file. In what it has written below `folder`,
+    records that are known by their numbers are there once, to the last, each with its step; and no file is open any
+    more. Takes a second.
 
     Args:
         make_sink: Makes a new sink that writes below `folder`, or below the folder of its run.
@@ -50,45 +57,34 @@ def check_sink(make_sink: Callable[[], Sink], *, folder: Path | None = None) -> 
     _train(sink, folder, "in a training that restarts without an end", restarts=True)
     with contextlib.chdir(folder):  # it may write there
         _train(sink, None, "in a training without an output folder")
-    _train(make_sink(), folder, "on the second of two ranks", rank=1)
-    found = in_child(lambda: _with_a_full_disk(make_sink, folder, wrote))
-    require(found is None, f"{type(sink).__name__} {found}")
+    _look_at_files(make_sink(), folder)
+    _on_rank_1(make_sink(), folder)
+    for where, output in (("on a full disk", "full"), ("where its folder can't be made", "file/out")):
+        found = in_child(lambda where=where, output=output: _with_faults(make_sink, folder, output, where, wrote))  # type: ignore[misc]
+        require(found is None, f"{type(sink).__name__} {found}")
 
 
-class _Before:
-    """The sink before the one that is checked: keeps a copy of each record and finding."""
+class _Beside:
+    """Stands before and behind the sink that is checked: sees whether records and findings are as they were."""
 
-    def __init__(self) -> None:
-        self.sample: Sample | None = None
-        self.finding: Finding | None = None
+    def __init__(self, name: str, seen: list[str]) -> None:
+        self._name, self._seen = name, seen  # what the one before has seen
 
-    def write(self, sample: Sample) -> None:
-        self.sample = copy.deepcopy(sample)
-
-    def tell(self, finding: Finding) -> None:
-        self.finding = copy.deepcopy(finding)
-
-
-class _After:
-    """The sink behind it: sees whether the record and the finding are as they were."""
-
-    def __init__(self, name: str, before: _Before) -> None:
-        self._name, self._before = name, before
-
-    def write(self, sample: Sample) -> None:
-        require(sample == self._before.sample, f"{self._name}.write has changed the record; other sinks get it too")
+    def write(self, sample: Sample | Finding, method: str = "write") -> None:
+        if not self._seen:
+            return self._seen.append(str(sample))
+        was = self._seen.pop()
+        require(was == str(sample), f"{self._name}.{method} has changed what it was given; other sinks get it too")
 
     def tell(self, finding: Finding) -> None:
-        require(
-            finding == self._before.finding, f"{self._name}.tell has changed the finding's data; other sinks get it too"
-        )
+        self.write(finding, "tell")
 
 
 def _train(
     sink: Sink, folder: Path | None, where: str, *, rank: int = 0, forks: bool = False, restarts: bool = False
 ) -> None:
-    name, before = type(sink).__name__, _Before()
-    small = SmallRun(folder, [readings], [before, sink, _After(name, before)], rank=rank)
+    name, seen = type(sink).__name__, list[str]()
+    small = SmallRun(folder, [readings], [_Beside(name, seen), sink, _Beside(name, seen)], rank=rank)
     other = SmallRun(folder, [readings], [sink])
     with trainings(name, where, _ADVICE, small, other):
         if restarts:
@@ -137,12 +133,73 @@ def _fork(sink: object, small: SmallRun, folder: Path) -> None:
     )
 
 
-def _with_a_full_disk(make_sink: Callable[[], Sink], folder: Path, wrote: bool) -> str | None:
-    """What is wrong on a disk that takes nothing; in a child, since the limit is the process's."""
+def _look_at_files(sink: Sink, folder: Path) -> None:
+    """Whether each record is in the files once, with its step, when the training has ended."""
+    name, before, held = type(sink).__name__, _contents(folder), _open_below(folder)
+    small = SmallRun(folder, [_mark], [sink], events=("step_end",))
+    with trainings(name, "in a training that was resumed", _ADVICE, small, small):
+        small.state.global_step = _STEPS[0] - 1
+        small.train(len(_STEPS))
+        small.close()
+    left = _open_below(folder) - held
+    require(not left, f"{name}.end has left {left} open: close what is open, also if flushing it fails")
+    empty = [path for path, size in files_below(folder).items() if not size]
+    require(not empty, f"{name} has left {empty[:1]} empty: write in end() what waits in a buffer")
+    for path, content in _contents(folder).items():
+        old = before.get(path, b"")
+        _check_records(f"{name}, in {path}:", content[len(old) :] if content.startswith(old) else content)
+
+
+def _mark(moment: Moment, sample: Sample) -> dict[str, float]:
+    return {"mine/mark": float(f"100{moment.step}")}
+
+
+def _check_records(where: str, content: bytes) -> None:
+    """Look for the marks, which are texts, or floats of 8 or 4 bytes where none is text."""
+    words = Counter(re.findall(rb"(?<![\d.])\d+", content))
+    counts = [words[b"100%d" % step] for step in _STEPS]
+    for form in ("<d", ">d", "<f", ">f"):
+        counts = counts if any(counts) else [content.count(struct.pack(form, float(f"100{step}"))) for step in _STEPS]
+    found = [step for step, count in zip(_STEPS, counts, strict=True) if count]
+    require(max(counts) < 2, f"{where} a record was written twice")
+    # One of every few, or the last ones, may be all that it keeps; who has the first two, or nearly all, keeps each
+    keeps_each = found[:2] == [*_STEPS[:2]] or len(found) > 0.9 * len(_STEPS)
+    lost = len(_STEPS) - len(found) if keeps_each else 0
+    require(not lost, f"{where} {lost} of {len(_STEPS)} records were lost: write in end() what waits in a buffer")
+    for line in content.splitlines():
+        numbers = {int(word) for word in re.findall(rb"(?<![\d.])\d{4}(?:\d{3})?(?!\d)", line)}
+        for step in _STEPS:
+            others = numbers.intersection(_STEPS) if int(f"100{step}") in numbers else ()
+            require(not others or step in others, f"{where} step {step} stands with step {others}: write sample.step")
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    """What stands in the files that are not empty."""
+    return {path: Path(path).read_bytes() for path, size in files_below(folder).items() if size}
+
+
+def _open_below(folder: Path) -> set[str]:
+    """The files below a folder that this process has open."""
+    found = {os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
+    return {path for path in found if path.startswith(f"{folder.resolve()}/")}
+
+
+def _on_rank_1(sink: Sink, folder: Path) -> None:
+    before = _contents(folder)
+    _train(sink, folder, "on the second of two ranks", rank=1)
+    after, name = _contents(folder), type(sink).__name__
+    changed = [path for path in before if after.get(path) != before[path]]
+    require(not changed, f"{name} has changed {changed} of rank 0 on rank 1: write on rank 0 only, or a file for each")
+
+
+def _with_faults(make_sink: Callable[[], Sink], folder: Path, output: str, where: str, wrote: bool) -> str | None:
+    """What is wrong where nothing can be written; in a child, since a limit is the process's."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    sink = make_sink()
-    small = SmallRun(folder / "full", [readings], [sink])
+    if output == "full":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # a disk that takes nothing
+    (folder / "file").touch()  # no folder can be made in it
+    sink, before = make_sink(), _contents(folder)
+    small = SmallRun(folder / output, [readings], [sink])
     try:
         small.begin()
     except OSError:
@@ -152,7 +209,7 @@ def _with_a_full_disk(make_sink: Callable[[], Sink], folder: Path, wrote: bool) 
         problem = getattr(sink, "problems", lambda: None)()
         small.close()
     except Exception as error:  # noqa: BLE001  # told to the parent
-        return f"raised {error!r} on a full disk, at {small.event}: drop the record, count it, say so in problems()"
-    if wrote and not problem:
-        return "wrote nothing on a full disk, and problems() says nothing: count what is dropped, and say so there"
+        return f"raised {error!r} {where}, at {small.event}: drop the record, count it, say so in problems()"
+    if wrote and not problem and _contents(folder) == before:
+        return f"wrote nothing {where}, and problems() says nothing: count what is dropped, and say so there"
     return None

@@ -58,17 +58,17 @@ class SmallRun:
         self._plans = self.run.add_member(self, self.rules, self.sinks, 0.0)
         return self.run
 
-    def train(self) -> None:
+    def train(self, steps: int = STEPS) -> None:
         """All events, phases and findings."""
-        run = self.run or self.begin()
+        run, done = self.run or self.begin(), self.state.global_step
         self._fire("train_begin", "epoch_begin")
-        for step in range(1, STEPS + 1):
+        for step in range(done + 1, done + steps + 1):
             for event in _STEP:
                 if event in _PHASE_BEFORE:
                     self.event = f"the phase {_PHASE_BEFORE[event]!r}"
                     run.phases.enter(_PHASE_BEFORE[event])
                 if event == "step_end":
-                    self.state.global_step, self.state.epoch = step, step / STEPS
+                    self.state.global_step, self.state.epoch = step, (step - done) / steps
                 self._fire(event)
                 for phase in _PHASE_BEFORE.values():
                     run.phases.leave(phase)

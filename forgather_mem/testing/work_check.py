@@ -8,18 +8,19 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Begins, Moment, Objects, RunInfo, Sample, Work
+from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.rule import name_of
 from forgather_mem.testing.small_run import SmallRun, check_members, require, trainings
 
 _OPEN_FILES, _THREADS = "the number of open files", "the number of threads"
 _MAY_BE_KEPT = (_OPEN_FILES, _THREADS)  # by the first training, for all later ones
 _OF_A_RUN = ("end", "give_back", "is_urgent")
-_BOOKS = ("", "collect", "clear", "trim")
+_BOOKS = ("", *get_args(Action))
 _ADVICE = "what can't be read is left out; what an event lacks (moment.objects is empty without a trainer) is no error"
 
 
@@ -62,7 +63,7 @@ def _check_members(work: object) -> None:
         f"{name} can't be called: a probe or an action needs __call__(moment, sample), or a begin(run) that returns it",
     )
     books = getattr(work, "books", "")
-    require(books in _BOOKS, f"{name}.books is {books!r}: the ledger knows 'collect', 'clear' and 'trim'")
+    require(books in _BOOKS, f"{name}.books is {books!r}: the ledger knows {_BOOKS[1:]}")
 
 
 class _Part:

@@ -136,7 +136,9 @@ def test_switched_off_they_do_nothing_at_all(
 
 def test_each_that_is_exported_is_tried_here_and_has_the_two_common_switches() -> None:
     tried = {type(one).__name__: type(one) for one in every_one()}
-    assert tried.keys() == OF_TRAINING.keys() | OF_MEMORY.keys() == exported().keys()
+    assert tried.keys() == OF_TRAINING.keys() | OF_MEMORY.keys() == exported().keys(), (
+        "a row in tests/callbacks/common.py"
+    )
     for kind in tried.values():
         for switch, default in (("enabled", True), ("strict", False)):
             parameter = inspect.signature(kind).parameters[switch]
@@ -217,9 +219,14 @@ def test_the_shipped_template_has_both_loggers_and_a_child_adds_to_them(tmp_path
 
 
 def test_every_callback_has_its_section_in_the_docs() -> None:
-    page = (Path(__file__).parent.parent.parent / "docs" / "callback_examples.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parent.parent.parent / "docs"
+    page = (docs / "callback_examples.md").read_text(encoding="utf-8")
     sections = set(re.findall(r"^### (\w+)$", page, re.M))
-    assert exported().keys() == sections
+    assert exported().keys() == sections, (
+        "a section `### Name` with YAML, Python and output in docs/callback_examples.md"
+    )
+    rows = "".join(re.findall(r"^\|.*$", (docs / "callbacks.md").read_text(encoding="utf-8"), re.M))
+    assert [name for name in sections if name not in rows] == [], "a row in the table of docs/callbacks.md"
     for name in sections:
         assert f"!singleton:forgather_mem.callbacks:{name}\n" in page
         assert f"{name}(" in page

@@ -14,8 +14,10 @@ from transformers import TrainerCallback
 
 from forgather_mem import Every, Rule, load_callbacks
 from forgather_mem.callbacks import MemoryAlert, MemoryCallback
-from forgather_mem.callbacks.memory_alert import Alert
+from forgather_mem.callbacks.memory_alert import ABOVE, BELOW, Alert
+from forgather_mem.probes import probe_of
 from forgather_mem.sinks import Capture
+from forgather_mem.telemetry.metrics import every_metric
 from forgather_mem.telemetry.records import Moment, Sample
 from tests.memory import load_blas
 from tests.simulated_device import TOTAL_MIB, SimulatedDevice, simulated_devices
@@ -63,6 +65,14 @@ def test_a_training_that_fills_its_memory_is_stopped_with_a_checkpoint_before_th
     said = next(number for number, line in enumerate(lines) if line.startswith("forgather-mem: step"))
     assert "address space (RLIMIT_AS) is full near step" in " ".join(" ".join(lines[said : said + 3]).split())
     assert max(map(len, lines[said : said + 3])) <= 80
+
+
+@pytest.mark.parametrize("name", [*ABOVE, *BELOW])
+def test_each_usual_limit_is_read_here_and_explained(name: str) -> None:
+    assert probe_of(name) is not None, "MemoryAlert alone has nobody who reads it: a row in probes/by_name.py"
+    assert name in {metric.name for metric in every_metric()}
+    pages = [MemoryAlert.__doc__ or "", (Path(__file__).parents[2] / "docs/alerts.md").read_text()]
+    assert all(name in page for page in pages), "a usual limit is named in the docstring and in docs/alerts.md"
 
 
 def test_a_limit_is_told_once_a_rise_to_console_records_and_trackers(

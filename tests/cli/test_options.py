@@ -1,8 +1,32 @@
-"""The options that several template commands have."""
+"""The options that several template commands have, and what holds for each option of any."""
 
+import ast
+import importlib
+import inspect
 import os
+from pathlib import Path
 
+import pytest
+
+from forgather_mem.cli.app import COMMANDS
 from forgather_mem.cli.options import parse_settings
+from forgather_mem.cli.parser import CommandParser
+
+DOCS = "".join(path.read_text(encoding="utf-8") for path in (Path(__file__).parents[2] / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("name", [*COMMANDS])
+def test_each_option_is_explained_and_used(name):
+    module = importlib.import_module(f"forgather_mem.cli.{name}")
+    parser = CommandParser(name, "")
+    module.add_arguments(parser)
+    options = [one for one in parser._actions if one.option_strings and one.dest != "help"]
+    unnamed = [one.option_strings for one in options if not any(option in DOCS for option in one.option_strings)]
+    assert unnamed == [], "a page of docs/ says what it is for"
+    command = ast.parse(inspect.getsource(getattr(module, name))).body[0]
+    read = {node.id for node in ast.walk(command) if isinstance(node, ast.Name)}
+    if name != "run":  # tests/cli/test_run.py follows its options to who needs them
+        assert [one.dest for one in parser._actions if one.dest not in read | {"help"}] == [], "nobody reads it"
 
 
 def test_settings_are_yaml_values_under_dotted_keys():

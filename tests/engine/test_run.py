@@ -158,6 +158,16 @@ def test_a_limit_reads_its_value_itself_when_no_rule_does() -> None:
     assert capture.samples[0].values["host/rss_bytes"] > 2**20
 
 
+def test_a_limit_sees_what_another_reads_more_rarely_and_after_it() -> None:
+    loop, counter = new_loop(), Counter()
+    loop.add([Rule(Above("mine/queue_len", 1), [counter])])
+    loop.add([Rule(Every(steps=2), [reading("mine/queue_len", 5.0)])])
+    for _ in range(4):
+        loop.step()
+    loop.run.close()
+    assert counter.calls == [3]
+
+
 def test_a_limit_on_a_size_of_the_workers_is_read_by_their_probe() -> None:
     loop, counter = new_loop(), Counter()
     loop.add([Rule(Above("host/children_pss_bytes", 1), [counter])])

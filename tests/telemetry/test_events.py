@@ -54,6 +54,15 @@ def test_our_callbacks_handle_each_event(event: str) -> None:
     assert f"on_{event}" in vars(RuleCallback)
 
 
+@pytest.mark.parametrize("phase", PHASES)
+def test_each_phase_is_in_the_docs_and_somebody_enters_it(phase: str) -> None:
+    root = Path(__file__).parents[2]
+    told = (root / "docs/oom.md").read_text().partition("**Phases** are ")[2].partition(".")[0]
+    assert phase in [*re.findall(r"\w+", told), "other"], "in docs/oom.md"
+    code = [path.read_text() for path in (root / "forgather_mem").rglob("*.py") if path.parent.name != "telemetry"]
+    assert any(f'"{phase}"' in text for text in code), "who enters it, as callbacks/trainer/link.py does"
+
+
 def test_the_trainers_own_events_are_all_known() -> None:
     theirs = {name.removeprefix("on_") for name in dir(TrainerCallback) if name.startswith("on_")}
     assert theirs <= set(EVENTS)

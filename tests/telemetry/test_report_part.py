@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from forgather_mem.reporting.run_dir import read_run
+from forgather_mem.telemetry.report import Training
+from forgather_mem.telemetry.report_part import RunHeader
+from forgather_mem.telemetry.report_schema import keys_of
 from tests.forked import Forked
 
 SCRIPT = """
@@ -41,6 +44,11 @@ pytestmark = pytest.mark.alone(forked=True)
 # What only the end tells, and what is of one process or one moment
 OF_THE_END = {"end", "exit_code", "wall_s", "startup_s", "folder", "event_folder", "argv"}
 OF_THE_HOST_AT_THE_END = {"allocated_end_bytes", "rss_end_bytes"}
+# Of a header what the report says elsewhere, or in other words
+OF_THE_HEADER_ALONE = {
+    "pid", "process", "started_s", "limit_bytes", "limit_kind", "step", "started_with", "kills", "process_started_s",
+    "startup", "micro_batches", "is_observed", "counts_passes", "setup_s", "setup_bytes", "plan",
+}  # fmt: skip
 
 
 Reports = dict[str, dict[str, Any]]
@@ -59,6 +67,11 @@ def reported(folder: Path, how: str, roll_up_records: int = 4096) -> dict[str, A
 def each(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     folder = tmp_path_factory.mktemp("same")
     return {how: reported(folder / how, how) for how in CODES}
+
+
+def test_each_fact_of_a_header_is_a_key_of_the_reports_run() -> None:
+    left = keys_of(RunHeader).keys() - keys_of(Training).keys()
+    assert left == OF_THE_HEADER_ALONE, "a field of this name in `Training` of telemetry/report.py: it is taken by name"
 
 
 @pytest.mark.parametrize("how", CODES)

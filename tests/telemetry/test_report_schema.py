@@ -23,7 +23,7 @@ from forgather_mem.telemetry.report import (
     RunReport,
     Training,
 )
-from forgather_mem.telemetry.report_part import ReportPart
+from forgather_mem.telemetry.report_part import ReportPart, RunHeader
 from forgather_mem.telemetry.report_schema import (
     checked,
     checked_report,
@@ -70,6 +70,15 @@ def test_each_key_has_a_row_in_the_docs(part: type[ReportPart], above: str) -> N
     cells = [row.split("|")[1] for row in table.splitlines() if row.startswith(f"| `{above}")]
     named = {name.removeprefix(above).partition(".")[0] for cell in cells for name in re.findall(r"`([\w.]+)", cell)}
     assert keys_of(part).keys() - named == set()
+
+
+def test_what_each_text_says_of_the_user_is_in_the_docs() -> None:
+    page = (FILE.parent / "security_details.md").read_text(encoding="utf-8")
+    table = page.partition("## What a report says of you\n")[2].partition("\n## ")[0]
+    named = {name for row in re.findall(r"^\| .* \| (.*) \|$", table, re.M) for name in re.findall(r"`(\w+)`", row)}
+    texts = {name for part in PARTS for name, key in keys_of(part).items() if re.search("str|object", str(key.kind))}
+    keys = texts | keys_of(RunHeader).keys() - {"extra"}
+    assert named == keys, "a row there, and what it says of the user in the rows of its files in docs/security.md"
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)

@@ -1,14 +1,19 @@
 """The public check of a sink: the shipped ones pass, and each fault is found and named."""
 
+import contextlib
 import csv
 import importlib.util
+import inspect
 import io
+import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from forgather_mem import sinks
 from forgather_mem.callbacks.oom_reporter import LastWords
 from forgather_mem.sinks import (
     BlackBoxSink,
@@ -48,7 +53,30 @@ SINKS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", SINKS)
 def test_every_shipped_sink_passes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    check_sink(SINKS[name], folder=tmp_path)
+    made: list[Any] = []
+    check_sink(lambda: made.append(SINKS[name]()) or made[-1], folder=tmp_path)  # type: ignore[func-returns-value]
+    if name != "OpenTelemetry":  # its reader is the user's
+        pickle.dumps(made)  # a copy of a callback has one of its sinks: `__getstate__` leaves out what is open
+
+
+def test_each_sink_is_tried_and_takes_no_file_of_another_kind(tmp_path: Path) -> None:
+    exported = {name: getattr(sinks, name) for name in sinks.__all__}
+    kinds = {name: kind for name, kind in exported.items() if hasattr(kind, "write")}
+    tried = {type(make()).__name__ for make in SINKS.values()} | {"OpenTelemetrySink"}
+    assert kinds.keys() <= tried, "a line in SINKS"
+    page = (Path(__file__).parents[2] / "docs" / "security_details.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    for name, kind in kinds.items():
+        places = [
+            argument for argument in inspect.signature(kind).parameters if re.search("path|file|dir|folder", argument)
+        ]
+        for argument in places:
+            explained = [row for row in rows if f"`{argument}`" in row and f"`{name}`" in row]
+            assert explained, f"a row in 'Addresses and paths' of security_details.md: `{argument}` of `{name}`"
+            if not argument.endswith(("dir", "folder")):  # in a folder its files have names of ours
+                for path in (tmp_path / "train.py", str(tmp_path / ".bashrc")):
+                    with pytest.raises(ValueError, match=name):  # a template of somebody else may name any file
+                        kind(**{argument: path})
 
 
 class TextSink:
@@ -94,6 +122,23 @@ def test_a_sink_that_is_written_from_the_docstrings_alone_passes(tmp_path: Path)
     assert ["1", "mine/queue_len", "3"] in rows
 
 
+def broken(name: str, **members: Any) -> Any:
+    """That sink with other members."""
+    return type(name, (TextSink,), members)
+
+
+WRITE = TextSink.write
+Silent = broken("Silent", problems=lambda self: None)
+Buffers = broken("Buffers", write=lambda self, sample: vars(self).setdefault("rows", []).append(sample))
+Twice = broken("Twice", write=lambda self, sample: [WRITE(self, sample) for _ in range(2)])
+Forgets = broken("Forgets", write=lambda self, sample: sample.step % 10 and WRITE(self, sample))
+StepBehind = broken("StepBehind", write=lambda self, sample: WRITE(self, sample._replace(step=sample.step + 1)))
+Talks = broken("Talks", problems=lambda self: 0)
+Infinite = broken("Infinite", log_values=lambda self, step: {"mem_x": float("inf")})
+NoMethod = broken("NoMethod", tell="tell")
+Hangs = broken("Hangs", key=["a list"])
+
+
 class Unflushed(TextSink):
     def write(self, sample: Sample) -> None:
         if self._file is not None:
@@ -103,14 +148,39 @@ class Unflushed(TextSink):
         return None
 
 
-class Silent(TextSink):
-    def problems(self) -> str | None:
-        return None
-
-
 class Raises(TextSink):
     def write(self, sample: Sample) -> None:
         raise OSError(28, "No space left on device")
+
+
+class Delays(TextSink):
+    _last: Any = None
+
+    def write(self, sample: Sample) -> None:
+        if self._last is not None:
+            super().write(self._last)
+        self._last = sample
+
+
+class LeftOpen(TextSink):
+    left: ClassVar[list[Any]] = []
+
+    def end(self, run: RunInfo) -> None:
+        self.left.append(self._file)
+        self._file = None
+
+
+class EachRank(TextSink):
+    def begin(self, run: RunInfo) -> None:
+        self.end(run)
+        self._dropped = 0
+        self._file = (Path.cwd() / "all.csv").open("a", newline="")
+
+
+class NoPlace(TextSink):
+    def begin(self, run: RunInfo) -> None:
+        with contextlib.suppress(OSError):
+            super().begin(run)
 
 
 class Greedy(TextSink):
@@ -125,24 +195,6 @@ class OneTraining(TextSink):
         self._once = True
 
 
-class Talks(TextSink):
-    def problems(self) -> Any:
-        return 0
-
-
-class Infinite(TextSink):
-    def log_values(self, step: int) -> dict[str, float]:
-        return {"mem_x": float("inf")}
-
-
-class NoMethod(TextSink):
-    tell = "tell"
-
-
-class Hangs(TextSink):
-    key = ["a list"]  # noqa: RUF012
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -151,7 +203,15 @@ class Hangs(TextSink):
         (Unflushed, r"a forked child that ended has changed the files of Unflushed.*flush"),
         (Silent, r"Silent wrote nothing on a full disk, and problems\(\) says nothing"),
         (Raises, r"Raises raised OSError\(28.*in its first training, at the event 'train_begin' of step 0"),
-        (Greedy, r"Greedy.write has changed the record"),
+        (Delays, r"Delays, in .*records.csv: 1 of 150 records were lost: write in end\(\)"),
+        (Buffers, r"Buffers has left .*records.csv.* empty: write in end\(\)"),
+        (Forgets, r"Forgets, in .*records.csv: 15 of 150 records were lost"),
+        (Twice, r"Twice, in .*records.csv: a record was written twice"),
+        (LeftOpen, r"LeftOpen.end has left .*records.csv'} open: close what is open"),
+        (StepBehind, r"StepBehind, in .*records.csv: step 7001 stands with step \{7002\}"),
+        (EachRank, r"EachRank has changed .*all.csv'] of rank 0 on rank 1"),
+        (NoPlace, r"NoPlace wrote nothing where its folder can't be made, and problems\(\) says nothing"),
+        (Greedy, r"Greedy.write has changed what it was given"),
         (OneTraining, r"OneTraining raised RuntimeError.*in a second training of the same object, at begin"),
         (Talks, r"Talks.problems gave 0: give one sentence"),
         (Infinite, r"Infinite.log_values gave .*inf"),
@@ -159,6 +219,7 @@ class Hangs(TextSink):
         (Hangs, r"Hangs.key can't be compared"),
     ],
 )
-def test_a_fault_of_a_sink_is_named(make: Any, message: str, tmp_path: Path) -> None:
+def test_a_fault_of_a_sink_is_named(make: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(AssertionError, match=message):
         check_sink(make, folder=tmp_path)

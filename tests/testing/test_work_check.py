@@ -3,18 +3,25 @@
 import gc
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from forgather_mem import probes
+from forgather_mem import actions, probes
 from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
 from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
+from forgather_mem.engine.ledger import BOOKED, Ledger
+from forgather_mem.page import data, readings
 from forgather_mem.probes.ranks import RankProbe
+from forgather_mem.reporting import costs
+from forgather_mem.telemetry.metrics import every_metric
 from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.rule import EachRun
 from forgather_mem.testing import check_work
+from forgather_mem.testing.work_check import _BOOKS
 
 PROBES = ("CleanupProbe", "DeviceProbe", "HostProbe", "PhaseProbe", "PythonProbe", "TensorProbe", "WorkerProbe")
 WORKS: dict[str, Callable[[], Any]] = {
@@ -27,6 +34,19 @@ WORKS: dict[str, Callable[[], Any]] = {
     "OutOfMemoryWatch": lambda: EachRun(OutOfMemoryWatch),
     "a function": lambda: lambda moment, sample: {"mine/loss_len": 2},
 }
+
+
+def test_each_probe_and_action_is_tried_here_and_what_the_ledger_books_is_known() -> None:
+    shipped = {name for module in (probes, actions) for name in module.__all__}
+    classes = {name for name in shipped if name[0].isupper()}
+    assert classes - {"HeapHold"} <= WORKS.keys(), "a line in WORKS"  # it is no work, but held by one
+    page = (Path(__file__).parents[2] / "docs/api/parts.md").read_text()
+    assert [name for name in classes if f".{name}\n" not in page] == []
+    kinds = set(get_args(Action))
+    assert kinds == BOOKED.keys() == costs._ACTIONS.keys() == Ledger()._levels.keys() == {*_BOOKS} - {""}
+    names = {name for pair in BOOKED.values() for name in pair}
+    assert names <= {metric.name for metric in every_metric()} & readings._WANTED
+    assert {name.partition("/")[0] for name in names} == {family for family, _ in data._ACTIONS}, "the page shows it"
 
 
 @pytest.mark.parametrize("name", WORKS)

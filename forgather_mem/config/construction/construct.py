@@ -11,13 +11,14 @@ from __future__ import annotations
 import functools
 import inspect
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.construction.resolve import Callee, Resolver, is_file
 from forgather_mem.config.construction.sizes import Sizes, TooLarge
 from forgather_mem.config.construction.value_builtins import Values
+from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
 from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
 from forgather_mem.config.policy.remote_code import ArgumentCheck
 from forgather_mem.errors import TemplateError, ours
@@ -36,6 +37,10 @@ class Cell:
 
 
 Cells = dict[int, Cell]  # by id of the node; whoever has them keeps the nodes alive
+
+
+class Unfit(Exception):
+    """A tag can't make its value of what stands after it: an item of a set that can't be hashed, say."""
 
 
 class Construction:
@@ -225,18 +230,16 @@ class Builder:
 
     def _make(self, node: Node, values: Sequence[object]) -> object:
         made: object
-        if isinstance(node, CallNode):
-            made = self._call(node, values)
-        elif isinstance(node, ListNode):
-            made = filled_list(node, values)
-        elif isinstance(node, DictNode):
-            made = filled_mapping(node, values)
-        else:
-            assert isinstance(node, VarNode)
-            made = self._variable(node, values)
         try:
+            if isinstance(node, CallNode):
+                made = self._call(node, values)
+            elif isinstance(node, ListNode | DictNode):
+                made = filled_node(node, values)
+            else:
+                assert isinstance(node, VarNode)
+                made = self._variable(node, values)
             self._sizes.add(node, self._resolver.parts, made)
-        except (TooLarge, OutOfTime) as error:
+        except (TooLarge, OutOfTime, Unfit) as error:
             raise self._resolver.error(node, str(error)) from error
         if node.is_singleton:
             self._singletons.setdefault(id(node), Cell()).value = made
@@ -290,18 +293,29 @@ def _shown(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error)).strip()[:400]  # also when its __str__ raises
 
 
-def filled_list(node: ListNode, values: Sequence[object]) -> object:
-    """The list or tuple of a sequence."""
-    items = _filled(node.items, values)
-    return tuple(items) if node.form == "tuple" else items
+def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:
+    """What a sequence or a mapping becomes: of a `!dlist` the list of its values.
 
-
-def filled_mapping(node: DictNode, values: Sequence[object]) -> object:
-    """The dict of a mapping, or the list of a `!dlist`."""
+    Raises:
+        Unfit: if that can't have these items.
+    """
+    if isinstance(node, ListNode):
+        return _made(node.maker, _filled(node.items, values))
     if node.form == "dlist":
         return _filled([value for value in node.entries.values() if value is not None], values)
     pending = iter(values)
-    return {key: next(pending) if isinstance(value, Node) else value for key, value in node.entries.items()}
+    return _made(node.maker, {key: next(pending) if isinstance(v, Node) else v for key, v in node.entries.items()})
+
+
+def _made(make: Callable[..., object], items: list[object] | dict[object, object]) -> object:
+    if make is type(items):
+        return items
+    if make is not tuple and too_many(items):  # what else is made may hash them
+        raise Unfit(f"more than {MAX_COLLIDING} items are chosen so that Python finds them in one place")
+    try:
+        return make(items)
+    except (TypeError, ValueError) as error:
+        raise Unfit(str(error)) from error
 
 
 def filled_arguments(node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object], object]:
@@ -334,7 +348,7 @@ def unbuilt(value: Value, known: dict[int, object]) -> object:
         stack += inner
         if not inner:
             parts = [known.get(id(part), part) for part in node.children]
-            known[id(node)] = filled_list(node, parts) if isinstance(node, ListNode) else filled_mapping(node, parts)
+            known[id(node)] = filled_node(node, parts)
     return known.get(id(value), value)
 
 

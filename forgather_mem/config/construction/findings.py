@@ -182,10 +182,10 @@ class Accepted:
         """Why a value can't be meant: half a sentence and a hint; None if it may be."""
         if isinstance(value, VarNode):
             return None
-        if isinstance(value, ListNode) or (isinstance(value, DictNode) and value.form == "dlist"):
-            return None if "list" in self.types else (f"takes {self.text}; this is a list", None)
-        if isinstance(value, DictNode):
-            return None if "dict" in self.types else (f"takes {self.text}; this is a mapping", None)
+        if isinstance(value, ListNode | DictNode):
+            kind = _KINDS.get(value.maker, "")
+            said = {"list": "this is a list", "dict": "this is a mapping"}.get(kind, f"this is !{value.form}")
+            return None if kind in self.types else (f"takes {self.text}; {said}", None)
         if isinstance(value, str):
             return self._problem_of_text(value)
         if type(value) not in (bool, int, float) or self.types & {"str", "bool"}:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from forgather_mem.config.source.rendered import SourceLocation
+from forgather_mem.config.source.syntax import MAPPINGS, SEQUENCES
 
 Mark: TypeAlias = int
 """A position in the rendered text, packed by `mark_at`: the garbage collector does not track an int."""
@@ -81,20 +82,30 @@ class Node:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ListNode(Node):
-    """A sequence. `form` is its tag: "" for none, "list" or "tuple"."""
+    """A sequence. `form` is the word of its tag, one of `SEQUENCES`, or "" for none."""
 
     items: tuple[Value, ...] = ()
-    form: Literal["", "list", "tuple"] = ""
+    form: str = ""
+
+    @property
+    def maker(self) -> Callable[..., object]:
+        """What makes its value of a list: for most its class."""
+        return SEQUENCES[self.form or "list"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class DictNode(Node):
-    """A mapping. `form` is its tag: "" for none, "dict", or "dlist", which becomes a list of its values other than
-    None."""
+    """A mapping. `form` is the word of its tag, one of `MAPPINGS`, or "" for none. "dlist" becomes a list of its values
+    other than None."""
 
     entries: Mapping[object, Value] = field(default_factory=dict)
     marks: Mapping[object, Mark] = field(default_factory=dict)
-    form: Literal["", "dict", "dlist"] = ""
+    form: str = ""
+
+    @property
+    def maker(self) -> Callable[..., object]:
+        """What makes its value of a dict: for most its class."""
+        return MAPPINGS[self.form or "dict"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -233,8 +244,8 @@ def extended(path: str, way: str = "") -> str:
 
 
 def items_of(value: Value) -> list[Value] | None:
-    """What is in a list or a `!dlist`; None for anything else."""
-    if isinstance(value, ListNode):
+    """What is in a list, a tuple or a `!dlist`; None for anything else."""
+    if isinstance(value, ListNode) and value.maker in (list, tuple):
         return list(value.items)
     if isinstance(value, DictNode) and value.form == "dlist":
         return [item for item in value.entries.values() if item is not None]

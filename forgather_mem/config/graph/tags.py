@@ -141,7 +141,7 @@ def sequence_node(tag: Tag | None, mark: Mark, items: Sequence[Value]) -> Node:
         per_use=tag is None and any(child.per_use for child in children),
         is_singleton=tag is not None,
         items=tuple(items),
-        form="" if tag is None else "tuple" if tag.word == "tuple" else "list",
+        form="" if tag is None else tag.word,
     )
 
 
@@ -164,7 +164,7 @@ def mapping_node(tag: Tag | None, mark: Mark, entries: Mapping[object, Value], m
         is_singleton=tag is not None,
         entries=entries,
         marks=marks,
-        form="" if tag is None else "dlist" if tag.word == "dlist" else "dict",
+        form="" if tag is None else tag.word,
     )
 
 

@@ -9,13 +9,15 @@ language it is said at once: importing Jinja takes longer than the rest of a sma
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from forgather_mem.config.source.rendered import RESERVED
 
-SEQUENCES, MAPPINGS = ("list", "tuple"), ("dlist", "dict", "var")
-"""Tags that call nothing, by what each takes."""
+SEQUENCES: Mapping[str, Callable[..., object]] = {"list": list, "tuple": tuple}
+"""Tags of a sequence that call nothing, and what each makes of the list of its items; all else follows from a row."""
+MAPPINGS: Mapping[str, Callable[..., object]] = {"dlist": list, "dict": dict, "var": object}
+"""Tags of a mapping that call nothing, and what each makes of a dict; `!dlist` and `!var` have a way of their own."""
 FORMS = (*SEQUENCES, *MAPPINGS)
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")

@@ -17,11 +17,11 @@ from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, OF_TORCH, PINNED
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
 from forgather_mem.heap.census import Holding
-from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.telemetry.events import PHASES, STEP_PHASES
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import MIB, format_bytes
 
-_PHASES = "startup data forward backward optimizer evaluate generate save resume other"
+_PHASES = " ".join(PHASES)
 _ANYWHERE = f"{_PHASES} callback copy generating"
 _PASSES = "forward backward"
 _LOADING = ("startup", "resume", "other")
@@ -116,11 +116,12 @@ class Remedy(NamedTuple):
     reduces: tuple[str, ...] = ()
 
     def offers(self, case: Case) -> list[Change]:
-        """The same with what it changes in the notes."""
-        found = self.of(case) if case.place in self.where.split() else ()
+        """The same with what it changes in the notes, without what is set already."""
+        found, now = self.of(case) if case.place in self.where.split() else (), case.settings.arguments
         return [
             replace(change, note="; ".join(filter(None, (_CHANGES[self.alters], change.note))) or None)
             for change in found
+            if not change.set or any(str(now.get(name)) != str(value) for name, value in change.set.items())
         ]
 
     def is_useless(self, failure: Failure | None) -> bool:
@@ -193,7 +194,7 @@ def _doing(text: str, note: str = "", **in_script: object) -> Change:
 
 def _checkpointing(case: Case) -> Iterator[Change]:
     name, settings = checkpointing_name(case.settings), case.settings
-    if settings.can_checkpoint and not settings.arguments.get(name):
+    if settings.can_checkpoint:
         yield _setting("keeps fewer activations", **{name: True})
 
 
@@ -215,8 +216,7 @@ def _optimizers(case: Case) -> Iterator[Change]:
         yield _setting("8-bit states, of torchao", optim="adamw_torch_8bit")
     if now not in ("adafactor", "sgd"):
         yield _setting("another optimizer: rows and columns instead of states", optim="adafactor")
-    if now != "sgd":
-        yield _setting("another optimizer, without state: it needs another learning rate", optim="sgd")
+    yield _setting("another optimizer, without state: it needs another learning rate", optim="sgd")
 
 
 def _shorter(case: Case) -> Iterator[Change]:

@@ -3,9 +3,12 @@
 What `load` refuses, `check` finds.
 """
 
+from pathlib import Path
+
 import pytest
 
 from forgather_mem.config.environment import ConfigEnvironment
+from forgather_mem.config.graph.tags import CALLS
 from forgather_mem.config.source.syntax import FORMS, SEQUENCES
 from forgather_mem.errors import TemplateError
 
@@ -24,6 +27,13 @@ BUILT: dict[str, tuple[object, ...]] = {
 REFUSED = dict.fromkeys([("var", 0), ("var", 2), ("var", 4)], "does not say which variable")
 
 
+@pytest.mark.parametrize("tag", [*FORMS, *CALLS])
+def test_each_tag_has_a_row_in_the_table_of_the_page(tag: str) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "templates.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `!")]
+    assert any(f"`!{tag}" in row.split("|")[1] for row in rows), "a row in docs/templates.md, and an example that runs"
+
+
 @pytest.mark.parametrize("tag", FORMS)
 @pytest.mark.parametrize("number", range(5), ids=["empty", "one item", "line", "block", "of a list"])
 def test_each_form_is_built_however_it_is_written(tag: str, number: int) -> None:
@@ -38,15 +48,16 @@ def test_each_form_is_built_however_it_is_written(tag: str, number: int) -> None
     assert (found, type(found)) == (built, type(built))
 
 
-@pytest.mark.parametrize("tag", sorted(SEQUENCES))
-def test_what_is_in_a_sequence_is_guarded_and_counted(tag: str) -> None:
-    held = f"{{logging_dir: !{tag} [!call:getitem [['s3://elsewhere/x'], 0]]}}"
+@pytest.mark.parametrize("tag", sorted({*FORMS} - {"var"}))
+def test_what_is_in_it_is_guarded_and_counted(tag: str) -> None:
+    begin, end, keys = ("[", "]", ("", "")) if tag in SEQUENCES else ("{", "}", ("path: ", "k{}: "))
+    held = f"{{logging_dir: !{tag} {begin}{keys[0]}!call:getitem [['s3://elsewhere/x'], 0]{end}}}"
     with pytest.raises(TemplateError, match="open an address"):
         loaded(f"x: !call:forgather_mem.sinks:TensorBoardSink {held}")
-    text = f"many: &many !{tag} [{', '.join(map(str, range(20_000)))}]\nx: [{'!call:len [*many], ' * 26}]"
-    config = ConfigEnvironment().load_from_string(text)
-    with pytest.raises(TemplateError, match="items at most"):
-        config.construct()
+    items = ", ".join(f"{keys[1].format(number)}{number}" for number in range(20_000))
+    text = f"many: &many !{tag} {begin}{items}{end}\nx: [{'!call:len [*many], ' * 26}]"
+    with pytest.raises(TemplateError, match=r"items at most|aliases of aliases"):
+        ConfigEnvironment().load_from_string(text).construct()
 
 
 def loaded(text: str) -> object:

@@ -4,9 +4,18 @@ import re
 
 import pytest
 
-from forgather_mem.diagnose.oom.messages import NUMBERS, OF_TORCH, PINNED, SHAPES, SHM_KINDS, MessageShape
+from forgather_mem.diagnose.oom.messages import (
+    DEVICE,
+    NUMBERS,
+    OF_TORCH,
+    PINNED,
+    PROCESSES,
+    SHAPES,
+    SHM_KINDS,
+    MessageShape,
+)
 from forgather_mem.heap.failed_frames import chain
-from tests.diagnose.oom.oom_messages import LIBRARY_MESSAGES, OTHERS, OUT_OF_MEMORY
+from tests.diagnose.oom.oom_messages import LIBRARY_MESSAGES, OTHERS, OUT_OF_MEMORY, OutOfMemoryCase
 
 MET = [str(error) for case in (*OUT_OF_MEMORY, *LIBRARY_MESSAGES) for error in chain(case.error)]
 OF_OTHERS = [str(error) for error in OTHERS]
@@ -35,6 +44,26 @@ def test_each_number_stands_in_a_message_that_was_met(name: str, pattern: re.Pat
         assert match[2] in (None, "bytes", "KB", "MB", "GB", "KiB", "MiB", "GiB", "TiB")
         other = f"{match.string[: match.start(1)]}1.5 MiB{match.string[max(match.end(1), match.end(2)) :]}"
         assert pattern.search(other).groups() == ("1.5", "MiB"), "a number is read with its unit"  # type: ignore[union-attr]
+
+
+# Of no use: a share of another number, what others count, and sentences that were cut
+UNREAD = re.compile(
+    r"^ (?:is reserved by PyTorch but \.\.|current active)|^\)\.?$|\(total $|fraction\)\s+: $|so far: $"
+)
+
+
+@pytest.mark.parametrize("case", [*OUT_OF_MEMORY, *LIBRARY_MESSAGES], ids=lambda case: case.name)
+def test_no_size_and_no_device_of_a_message_goes_unread(case: OutOfMemoryCase) -> None:
+    for said in map(str, chain(case.error)):
+        patterns = [PROCESSES, *(pattern for patterns in NUMBERS.values() for pattern in patterns)]
+        read = {match.start(1) for pattern in patterns for match in pattern.finditer(said)}
+        for size in re.finditer(r"(?<![\w.])\d[\d.,]* ?(?:bytes|[KMGT]i?B)\b", said):
+            beside = UNREAD.search(said[size.end() :]) or UNREAD.search(said[: size.start()])
+            assert size.start() in read or beside, f"a row in NUMBERS for {size[0]}"
+        named = re.search(r"\b(?:GPU|[NXH]PU|MUSA|MLU|SDAA|MTIA|GCU|device|cuda)[ :#]{0,2}(\d+)\b", said, re.I)
+        assert not named or DEVICE.search(said) or PINNED in case.expected.values(), (
+            f"an alternative of DEVICE for {named}"
+        )
 
 
 def test_kinds_that_other_modules_name_are_in_the_table() -> None:

@@ -1,18 +1,22 @@
 """What the table offers: for each place something, the smallest change first, and nothing that is set already."""
 
+import functools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forgather_mem.diagnose.oom import remedies
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, OF_TORCH, PINNED
-from forgather_mem.diagnose.oom.remedies import Case, may_help, plannable, smaller_batches
+from forgather_mem.diagnose.oom.remedies import REMEDIES, Case, may_help, plannable, smaller_batches
 from forgather_mem.engine import settings
 from forgather_mem.heap.census import Holding
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import PHASES
+from forgather_mem.telemetry.report import Change
 from forgather_mem.units import GIB, MIB
 from tests.diagnose.oom.failures import failure_of
 
@@ -56,49 +60,87 @@ def test_a_step_in_smaller_parts_has_as_many_samples(
     assert found == sizes
 
 
-@pytest.mark.parametrize(
-    ("phase", "facts", "text"),
-    [
-        ("forward", {}, BATCH_2),
-        ("backward", {}, "gradient_checkpointing=True"),
-        ("optimizer", {}, "optim='adafactor'"),
-        ("data", {"arguments": {"dataloader_num_workers": 4}}, "dataloader_num_workers=0"),
-        ("evaluate", {"arguments": {"per_device_eval_batch_size": 8}}, "per_device_eval_batch_size=2"),
-        ("evaluate", {"has_metrics": True}, "prediction_loss_only=True"),
-        ("generate", {}, "generate from one prompt at a time"),
-        ("save", {}, "save_strategy='no'"),
-        ("save", {"frames": ("_save_optimizer_and_scheduler",)}, "save_only_model=True"),
-        ("resume", {}, "start from the checkpoint's weights"),
-        ("startup", {}, "the weights in bfloat16"),
-        ("save", {"callback": COPY}, "torch.save to a file in Keeps.on_save (train.py:9), not a copy"),
-        ("forward", {"kind": NCCL_SHM}, "a larger /dev/shm"),
-        ("data", {"kind": PINNED}, "dataloader_pin_memory=False"),
-        ("forward", {"census": [GRAPH]}, "torch.no_grad() around what `teacher` computes"),
-        ("evaluate", {"census": [replace(GRAPH, kind="activations")]}, "torch.no_grad() around the evaluation"),
-        ("backward", {"census": [replace(GRAPH, kind="earlier")]}, "detach() what `teacher` keeps, or backward()"),
-        ("backward", NO_ROOM, "fewer trained parameters"),
-        (
-            "save",
-            {"census": [replace(GRAPH, kind="object", is_unused=True)]},
-            "delete `teacher` when it is no longer read",
-        ),
-        ("optimizer", {"census": [replace(GRAPH, kind="copy", num_items=3)]}, "keep less in `teacher`: 1.0 GiB"),
-        (
-            "other",
-            {"census": (ROWS,), "used_bytes": 2 * GIB},
-            "use `rows` again, or delete it before: 1.0 GiB",
-        ),
-        (
-            "forward",
-            {"where": "device", "kind": f"CUDA {OF_TORCH}", "reserved_unused_bytes": GIB},
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+# For each row of the table a place where it is offered
+PLACES: list[tuple[str, dict[str, Any], str]] = [
+    ("forward", {}, BATCH_2),
+    ("backward", {}, "gradient_checkpointing=True"),
+    ("optimizer", {}, "optim='adafactor'"),
+    ("data", {"arguments": {"dataloader_num_workers": 4}}, "dataloader_num_workers=0"),
+    ("evaluate", {"arguments": {"per_device_eval_batch_size": 8}}, "per_device_eval_batch_size=2"),
+    ("evaluate", {"has_metrics": True}, "prediction_loss_only=True"),
+    ("generate", {}, "generate from one prompt at a time"),
+    ("save", {}, "save_strategy='no'"),
+    ("save", {"frames": ("_save_optimizer_and_scheduler",)}, "save_only_model=True"),
+    ("resume", {}, "start from the checkpoint's weights"),
+    ("startup", {}, "the weights in bfloat16"),
+    ("save", {"callback": COPY}, "torch.save to a file in Keeps.on_save (train.py:9), not a copy"),
+    ("forward", {"kind": NCCL_SHM}, "a larger /dev/shm"),
+    ("data", {"kind": PINNED}, "dataloader_pin_memory=False"),
+    ("forward", {"census": [GRAPH]}, "torch.no_grad() around what `teacher` computes"),
+    ("evaluate", {"census": [replace(GRAPH, kind="activations")]}, "torch.no_grad() around the evaluation"),
+    ("backward", {"census": [replace(GRAPH, kind="earlier")]}, "detach() what `teacher` keeps, or backward()"),
+    ("backward", NO_ROOM, "fewer trained parameters"),
+    ("evaluate", {"where": "device", "has_metrics": True}, "eval_accumulation_steps=1"),
+    ("data", {"line": "train.py:9", "requested_bytes": GIB, "used_bytes": GIB}, "less at once at train.py:9: 1.0 GiB"),
+    ("backward", {"census": [replace(GRAPH, kind="activations", num_passes=3)]}, "backward() after each pass"),
+    (
+        "save",
+        {"census": [replace(GRAPH, kind="object", is_unused=True)]},
+        "delete `teacher` when it is no longer read",
+    ),
+    ("optimizer", {"census": [replace(GRAPH, kind="copy", num_items=3)]}, "keep less in `teacher`: 1.0 GiB"),
+    (
+        "other",
+        {"census": (ROWS,), "used_bytes": 2 * GIB},
+        "use `rows` again, or delete it before: 1.0 GiB",
+    ),
+    (
+        "forward",
+        {"where": "device", "kind": f"CUDA {OF_TORCH}", "reserved_unused_bytes": GIB},
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    ),
+]
+
+
+@pytest.mark.parametrize(("phase", "facts", "text"), PLACES, ids=lambda value: value if isinstance(value, str) else "")
 def test_for_each_place_there_is_something_to_do(phase: str, facts: dict[str, Any], text: str) -> None:
     told = texts(phase, **facts)
     assert any(one.startswith(text) for one in told), told
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[tuple[Case, Change]]]:
+    """By number of its row what each remedy offers in these places, with the case."""
+    found: dict[int, list[tuple[Case, Change]]] = {number: [] for number in range(len(REMEDIES))}
+
+    def noting(number: int, case: Case) -> list[Change]:
+        changes = [*REMEDIES[number].of(case)]
+        found[number] += [(case, change) for change in changes]
+        return changes
+
+    table = [one._replace(of=functools.partial(noting, number)) for number, one in enumerate(REMEDIES)]
+    with monkeypatch.context() as patch:
+        patch.setattr(remedies, "REMEDIES", tuple(table))
+        for phase, facts, _ in PLACES:
+            texts(phase, **facts)
+        for phase in PHASES:
+            may_help(case_of(phase, length=512, attention="eager"))
+    return found
+
+
+def test_each_row_is_offered_in_a_place_and_what_it_sets_is_read_and_not_offered_again(offered: Any) -> None:
+    for number, remedy in enumerate(REMEDIES):
+        assert offered[number], f"a line in PLACES for {remedy}"
+        for case, change in offered[number]:
+            assert change.set.keys() <= {*settings.ARGUMENTS}, (
+                "in `ARGUMENTS` of engine/settings.py, or it is never seen as set"
+            )
+            arguments = {**case.settings.arguments, **change.set}
+            again = replace(case, settings=replace(case.settings, arguments=arguments))
+            assert not change.set or change.text not in [one.text for one in remedy.offers(again)]
+    sets = {name for changes in offered.values() for _, change in changes for name in change.set}
+    page = (Path(__file__).parents[3] / "docs" / "oom_advice.md").read_text(encoding="utf-8")
+    assert [name for name in sets if f"`{name}" not in page] == [], "when it is suggested, in docs/oom_advice.md"
 
 
 def test_beside_a_cause_no_smaller_batch_is_named() -> None:
@@ -127,13 +169,6 @@ def test_what_is_set_already_is_not_offered() -> None:
     assert changes == []
     told = explained(failure_of(where="host", phase="forward"), settings=RunSettings(arguments=arguments))[0]
     assert "activation_checkpointing (it is on)" in (told.no_help or "")
-
-
-def test_all_that_is_set_by_a_change_is_read_of_a_trainers_arguments() -> None:
-    cases = [case_of(phase, can_checkpoint=True, attention="eager", length=512, has_metrics=True) for phase in PHASES]
-    names = {name for case in cases for change in may_help(case) for name in change.set}
-    assert names >= {"optim", "save_strategy"}
-    assert names - {"attn_implementation", "length", "rows"} <= set(settings.ARGUMENTS)
 
 
 def test_where_a_model_is_made_the_data_is_not_the_reason() -> None:
