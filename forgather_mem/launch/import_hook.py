@@ -28,6 +28,7 @@ TRAINER_MODULE = "transformers.trainer"
 FORGATHER_MODULE = "forgather.ml.trainer.base_trainer"
 OPTIMIZER_MODULE = "torch.optim.optimizer"
 LOOP_MODULE = "forgather_mem.loops.training_loop"
+WITHOUT_TORCH = "jax", "sklearn"  # they train without it: their processes are looked at by time
 # Methods of frameworks: module, class, name; and what a call is: a phase, an epoch, or what follows one.
 TOLD_BY = (
     ("stable_baselines3.common.on_policy_algorithm", "OnPolicyAlgorithm", "collect_rollouts", "generate"),
@@ -54,6 +55,7 @@ def install() -> None:
         OPTIMIZER_MODULE: _meet_optimizers,
         LOOP_MODULE: _meet_loops,
         **{row[0]: _meeting(row[0]) for row in TOLD_BY},
+        **dict.fromkeys(WITHOUT_TORCH, _meet_others),
     }
     sys.meta_path.insert(0, TrainingFinder(waits_for))
     if "--multiprocessing-fork" not in sys.orig_argv:  # a pool worker's memory is in its parent's report
@@ -123,6 +125,12 @@ def _meet_optimizers() -> None:
     from forgather_mem.launch.loops import meet_optimizers
 
     meet_optimizers()
+
+
+def _meet_others() -> None:
+    from forgather_mem.launch.by_time import watch_by_time
+
+    watch_by_time()
 
 
 def _meeting(module: str) -> Callable[[], None]:

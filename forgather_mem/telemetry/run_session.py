@@ -23,7 +23,7 @@ PLAN_FIRST = "FORGATHER_MEM_PLAN_FIRST"  # set: plan each Trainer before it trai
 # The options of `run` that its trainings need, and their variables; those of several words have a line for each
 OPTIONS = {"template": TEMPLATE, "settings": SETTINGS, "allow": ALLOW, "plan": PLAN_FIRST}
 NOTES, WAITING_RING = "trainings", "ring.rank0"
-TRAINING, TORCH, PRINTED = "training", "torch", "printed"  # kinds of notes
+TRAINING, TORCH, PRINTED, BY_TIME = "training", "torch", "printed", "by time"  # kinds of notes
 _MAX_BYTES = 2**20
 LAST_ERROR = "oom.rank{rank}.json"
 # Held to tell of a failure in a training, where no limit is near: loading what explains one and looking at 360,000
