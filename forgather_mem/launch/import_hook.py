@@ -128,9 +128,30 @@ def _meet_optimizers() -> None:
 
 
 def _meet_others() -> None:
-    from forgather_mem.launch.by_time import watch_by_time
+    """Look at this process by time unless it imports torch soon; of a command at the first such one, no worker."""
+    import _thread
 
-    watch_by_time()
+    folder = run_session.folder()
+    if "torch" not in sys.modules and folder is not None and not run_session.noted(folder, run_session.BY_TIME):
+        run_session.note(run_session.BY_TIME)
+        _thread.start_new_thread(_look_by_time, ())
+
+
+def _look_by_time() -> None:
+    import time
+
+    from forgather_mem.launch.short_runs import SHORT_S
+    from forgather_mem.telemetry.guard import FailureGuard
+
+    time.sleep(SHORT_S)
+    if "torch" not in sys.modules:
+        FailureGuard().call("a process without torch", _ask_for_looks)
+
+
+def _ask_for_looks() -> None:
+    from forgather_mem.launch.by_time import Looks
+
+    Looks().ask()
 
 
 def _meeting(module: str) -> Callable[[], None]:

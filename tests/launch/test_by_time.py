@@ -6,8 +6,8 @@ from tests.launch.commands import REPORT, RUN, python, run
 
 GROWS = """
 import io, sys, time
-from forgather_mem.launch import by_time
-by_time.SHORT_S, by_time.EVERY_S = 0.0, 0.01  # as a longer script
+from forgather_mem.launch import by_time, short_runs
+short_runs.SHORT_S, by_time.Looks.EVERY_S = 0.0, 0.01  # as a longer script
 import sklearn
 sys.stderr = io.StringIO()
 
