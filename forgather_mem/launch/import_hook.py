@@ -149,9 +149,13 @@ def _look_by_time() -> None:
 
 
 def _ask_for_looks() -> None:
-    from forgather_mem.launch.by_time import Looks
+    from forgather_mem.launch.watching import callbacks_of_run, output_folder
+    from forgather_mem.loops.by_time import Looks
+    from forgather_mem.loops.state import default_arguments
 
-    Looks().ask()
+    arguments = default_arguments()
+    arguments.output_dir = output_folder()
+    Looks(arguments, callbacks_of_run).ask()
 
 
 def _meeting(module: str) -> Callable[[], None]:

@@ -11,11 +11,11 @@ import ctypes
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from forgather_mem.launch.watching import callbacks_of_run, output_folder
 from forgather_mem.loops.events import LoopEvents
-from forgather_mem.loops.state import default_arguments
 from forgather_mem.system.process_end import PROCESS_END, last_error
 from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.telemetry import run_session
@@ -26,11 +26,16 @@ class Looks:
     """Looks at this process from time to time until it ends or imports torch.
 
     A forked child has no such thread.
+
+    Args:
+        args: What callbacks get as `args`.
+        make_callbacks: Makes them, at the first look.
     """
 
     EVERY_S = 0.1  # a reading takes under a millisecond, and 64 are enough for a judgement
 
-    def __init__(self) -> None:
+    def __init__(self, args: Any, make_callbacks: Callable[[], Sequence[Any]]) -> None:
+        self._args, self._make_callbacks = args, make_callbacks
         self._fence = FailureGuard()
         self._events: LoopEvents | None = None
         self._began_s = time.monotonic()
@@ -71,9 +76,7 @@ class Looks:
 
     def _begin(self) -> bool:
         with PREPARATION:
-            arguments = default_arguments()
-            arguments.output_dir = output_folder()
-            events = self._events = LoopEvents(arguments, callbacks_of_run())
+            events = self._events = LoopEvents(self._args, self._make_callbacks())
             events.fire("init_end")
         events.fire("train_begin")
         if (run := events.run()) is not None:

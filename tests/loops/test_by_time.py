@@ -6,7 +6,8 @@ from tests.launch.commands import REPORT, RUN, python, run
 
 GROWS = """
 import io, sys, time
-from forgather_mem.launch import by_time, short_runs
+from forgather_mem.launch import short_runs
+from forgather_mem.loops import by_time
 short_runs.SHORT_S, by_time.Looks.EVERY_S = 0.0, 0.01  # as a longer script
 import sklearn
 sys.stderr = io.StringIO()
@@ -33,5 +34,5 @@ def test_what_grows_without_torch_has_its_holder_and_line(tmp_path: Path) -> Non
     report = " ".join(result.err.partition(REPORT)[2].split())
     assert report.startswith("grows.py == ")
     assert "held by Runner.history list" in report
-    assert "made at grows.py:14" in report
+    assert "made at grows.py:15" in report
     assert "each 0.01 s of this process counts as a step" in report
