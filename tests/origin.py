@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,7 +25,6 @@ class Origin:
         """The file that is run, and the variable that holds the socket's name."""
         self._program, self._variable = program, address
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self) -> str:
         """The socket's name."""
@@ -32,8 +32,7 @@ class Origin:
             # Not by tests/quick_start: what that leaves uncollected would be in the heap that tests look at
             path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
             kept = os.pathsep.join([*(entry for entry in path if not entry.endswith("quick_start")), str(ROOT)])
-            self._folder = tempfile.TemporaryDirectory(prefix="forgather-mem-origin-")
-            os.environ[self._variable] = f"{self._folder.name}/socket"
+            os.environ[self._variable] = f"{tempfile.mkdtemp(prefix='forgather-mem-origin-')}/socket"
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(os.environ[self._variable])
                 listener.listen()
@@ -45,15 +44,17 @@ class Origin:
         return os.environ[self._variable]
 
     def close(self) -> None:
-        if self._process is not None and self._folder is not None:
+        if self._process is not None:
             self._process.communicate()  # the end of its input ends it
-            self._folder.cleanup()
             del os.environ[self._variable]
-        self._process = self._folder = None
+        self._process = None
 
 
 def serve(prepare: Callable[[], object], answer: Callable[[socket.socket], object]) -> None:
-    """Fork for each connection, until the process that has started this one closes the pipe or ends."""
+    """Fork for each connection, until the process that has started this one closes the pipe or ends: also by a kill.
+
+    The socket's folder goes then.
+    """
     listener = socket.socket(fileno=int(sys.argv[1]))
     if os.fork():
         os._exit(0)
@@ -69,3 +70,4 @@ def serve(prepare: Callable[[], object], answer: Callable[[socket.socket], objec
         connection.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)  # an earlier one
+    shutil.rmtree(os.path.dirname(listener.getsockname()))

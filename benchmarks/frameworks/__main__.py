@@ -188,7 +188,7 @@ def judge(case: Case, folder: Path, *, clean: bool) -> list[str]:
     if clean:
         told += " / false alarm" * ("LEAK " in run(case, folder / "clean", watched=True, leaks=False).stderr)
     return [
-        case.name, found, f"{steps} of {case.steps}", ", ".join(sorted(phases)), told,
+        case.name, found, f"{steps} of {case.steps}" if case.steps else "by time", ", ".join(sorted(phases)), told,
         "equal" if all(same.values()) else "not equal: " + ", ".join(name for name, is_so in same.items() if not is_so),
         f"{max(costs):.1%}" if costs else "-", case.takes,
     ]  # fmt: skip

@@ -1,3 +1,5 @@
+import time
+
 import jax
 from jax import numpy
 
@@ -12,5 +14,6 @@ def step(w, x):
 
 for number in range(800):
     w = step(w, numpy.ones((64, 512)))
+    time.sleep(0.02)  # as a loader that is slow: looks begin after 5 s
     kept.append(numpy.ones(50_000) + number)  # leak: kept
 print("loss", float(w.sum()))

@@ -248,4 +248,4 @@ def _sort_of(kind: type) -> int:
 
 
 def _is_array_class(kind: type) -> bool:
-    return str(kind.__module__).partition(".")[0] in ("numpy", "pandas", "array", "mmap", "PIL")
+    return str(kind.__module__).partition(".")[0] in ("numpy", "pandas", "array", "mmap", "PIL", "jaxlib")

@@ -28,6 +28,7 @@ TRAINER_MODULE = "transformers.trainer"
 FORGATHER_MODULE = "forgather.ml.trainer.base_trainer"
 OPTIMIZER_MODULE = "torch.optim.optimizer"
 LOOP_MODULE = "forgather_mem.loops.training_loop"
+WITHOUT_TORCH = "jax", "sklearn"  # they train without it: their processes are looked at by time
 # Methods of frameworks: module, class, name; and what a call is: a phase, an epoch, or what follows one.
 TOLD_BY = (
     ("stable_baselines3.common.on_policy_algorithm", "OnPolicyAlgorithm", "collect_rollouts", "generate"),
@@ -54,6 +55,7 @@ def install() -> None:
         OPTIMIZER_MODULE: _meet_optimizers,
         LOOP_MODULE: _meet_loops,
         **{row[0]: _meeting(row[0]) for row in TOLD_BY},
+        **dict.fromkeys(WITHOUT_TORCH, _meet_others),
     }
     sys.meta_path.insert(0, TrainingFinder(waits_for))
     if "--multiprocessing-fork" not in sys.orig_argv:  # a pool worker's memory is in its parent's report
@@ -123,6 +125,37 @@ def _meet_optimizers() -> None:
     from forgather_mem.launch.loops import meet_optimizers
 
     meet_optimizers()
+
+
+def _meet_others() -> None:
+    """Look at this process by time unless it imports torch soon; of a command at the first such one, no worker."""
+    import _thread
+
+    folder = run_session.folder()
+    if "torch" not in sys.modules and folder is not None and not run_session.noted(folder, run_session.BY_TIME):
+        run_session.note(run_session.BY_TIME)
+        _thread.start_new_thread(_look_by_time, ())
+
+
+def _look_by_time() -> None:
+    import time
+
+    from forgather_mem.launch.short_runs import SHORT_S
+    from forgather_mem.telemetry.guard import FailureGuard
+
+    time.sleep(SHORT_S)
+    if "torch" not in sys.modules:
+        FailureGuard().call("a process without torch", _ask_for_looks)
+
+
+def _ask_for_looks() -> None:
+    from forgather_mem.launch.watching import callbacks_of_run, output_folder
+    from forgather_mem.loops.by_time import Looks
+    from forgather_mem.loops.state import default_arguments
+
+    arguments = default_arguments()
+    arguments.output_dir = output_folder()
+    Looks(arguments, callbacks_of_run).ask()
 
 
 def _meeting(module: str) -> Callable[[], None]:

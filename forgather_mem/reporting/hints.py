@@ -11,18 +11,21 @@ from forgather_mem.telemetry.report import Peak
 _MANY_RECORDED = 1000
 
 
-def hints_of(peaks: Sequence[Peak], *, counts_passes: bool = False) -> Iterator[str]:
+def hints_of(peaks: Sequence[Peak], *, counts_passes: bool = False, tick_s: float = 0.0) -> Iterator[str]:
     """For an observed loop with these peaks: where the highest of a place was between two steps, how to learn when.
 
     Args:
         peaks: The run's.
         counts_passes: Whether its steps are backward passes.
+        tick_s: What counts as a step where there is none.
     """
     if counts_passes:
         yield (
             "No optimizer of torch was seen: each backward pass counts as a step. If a step has several, add "
             "`watching = forgather_mem.watch()` before the loop and `watching.step()` at the end of each step."
         )
+    if tick_s:
+        yield f"No step of torch was seen: each {tick_s:g} s of this process counts as a step."
     highest = {peak.where: peak for peak in reversed(peaks)}
     if any(peak.phase == "data" for peak in highest.values()):
         yield (

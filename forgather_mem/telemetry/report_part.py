@@ -39,6 +39,7 @@ class RunHeader(ReportPart):
         micro_batches: Number of micro-batches per step, whose gradients are summed.
         is_observed: Whether its loop knows nothing of us: its first step is heard from the optimizer on.
         counts_passes: Whether its steps are backward passes, because no optimizer was heard.
+        tick_s: What counts as a step in a process that tells of none, in seconds; 0 in all others.
         setup_s, setup_bytes: What preparing to watch has taken, see `system.time_budget.Preparation`.
         plan: What a plan said of this training, as plain values; None without one.
     """
@@ -64,6 +65,7 @@ class RunHeader(ReportPart):
     micro_batches: int = field(default=1, metadata=ADDED)
     is_observed: bool = field(default=False, metadata=ADDED)
     counts_passes: bool = field(default=False, metadata=ADDED)
+    tick_s: float = field(default=0.0, metadata=ADDED)
     setup_s: float = field(default=0.0, metadata=ADDED)
     setup_bytes: int = field(default=0, metadata=ADDED)
     plan: Mapping[str, object] | None = field(default=None, metadata=ADDED)

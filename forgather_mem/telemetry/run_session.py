@@ -23,7 +23,7 @@ PLAN_FIRST = "FORGATHER_MEM_PLAN_FIRST"  # set: plan each Trainer before it trai
 # The options of `run` that its trainings need, and their variables; those of several words have a line for each
 OPTIONS = {"template": TEMPLATE, "settings": SETTINGS, "allow": ALLOW, "plan": PLAN_FIRST}
 NOTES, WAITING_RING = "trainings", "ring.rank0"
-TRAINING, TORCH, PRINTED = "training", "torch", "printed"  # kinds of notes
+TRAINING, NOT_TOLD, TORCH, PRINTED, BY_TIME = "training", "not told", "torch", "printed", "by time"  # kinds of notes
 _MAX_BYTES = 2**20
 LAST_ERROR = "oom.rank{rank}.json"
 # Held to tell of a failure in a training, where no limit is near: loading what explains one and looking at 360,000
@@ -132,4 +132,5 @@ def register(training: os.PathLike[str] | str) -> None:
 
 def registered(path: str) -> list[str]:
     """The folders of the trainings, each once, in the order in which they began."""
-    return noted(path, TRAINING)
+    not_told = noted(path, NOT_TOLD)
+    return [folder for folder in noted(path, TRAINING) if folder not in not_told]

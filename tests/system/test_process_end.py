@@ -46,5 +46,9 @@ if not os.fork():
     PROCESS_END.ask(say("child's"))
     sys.exit()
 os.wait()
+import multiprocessing
+child = multiprocessing.get_context("fork").Process(target=lambda: PROCESS_END.ask(say("worker's")))
+child.start()
+child.join()
 """
-    assert said(script) == ["forgotten", "child's", "parent's"]
+    assert said(script) == ["forgotten", "child's", "forgotten", "worker's", "parent's"]

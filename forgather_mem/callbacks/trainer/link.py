@@ -186,6 +186,8 @@ class Link:
         if self._run is not None and error is not None:
             from forgather_mem.diagnose.oom.failing import close_failed  # loaded since the training began
 
+            # A callback before ours may have failed after a step that we have not been told of
+            self._run.reach(getattr(getattr(self._trainer(), "state", None), "global_step", 0))
             close_failed(self._run, error)
         elif self._run is not None:
             self._run.close()

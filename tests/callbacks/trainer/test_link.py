@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from transformers import Trainer, TrainerCallback
 
 from forgather_mem.callbacks import MemoryCallback, SimpleGarbageCollector
@@ -67,3 +68,17 @@ def test_the_phases_of_a_step_come_in_their_order(tmp_path: Path) -> None:
         *["data", *micro, "optimizer", "step 1"],
         *["data", *micro, "optimizer", "step 2", "evaluate", "save"],
     ]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_step_after_which_another_callback_fails_is_done(tmp_path: Path, error: type[BaseException]) -> None:
+    class Fails(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+            if state.global_step == 2:
+                raise error
+
+    ours = MemoryCallback()
+    with pytest.raises(error):
+        make_trainer(tmp_path, [Fails(), ours]).train()
+    assert ours.summary is not None
+    assert ours.summary.steps == 2

@@ -1,0 +1,38 @@
+"""A process that trains without torch is looked at by time."""
+
+from pathlib import Path
+
+from tests.launch.commands import REPORT, RUN, python, run
+
+GROWS = """
+import io, sys, time
+from forgather_mem.launch import short_runs
+from forgather_mem.loops import by_time
+short_runs.SHORT_S, by_time.Looks.EVERY_S = 0.0, 0.01  # as a longer script
+import sklearn
+sys.stderr = io.StringIO()
+
+class Runner:
+    def __init__(self):
+        self.history = []
+
+    def go(self, end_s=time.monotonic() + 60):
+        while "held by" not in sys.stderr.getvalue() and time.monotonic() < end_s:
+            self.history.append(bytearray(20_000))
+            time.sleep(0.005)
+
+Runner().go()
+print("torch" in sys.modules, len(sys.modules["threading"].enumerate()))
+"""
+
+
+def test_what_grows_without_torch_has_its_holder_and_line(tmp_path: Path) -> None:
+    (tmp_path / "sklearn.py").touch()
+    (tmp_path / "grows.py").write_text(GROWS)
+    result = run([*RUN, *python("grows.py")], tmp_path)
+    assert (result.code, result.out) == (0, "False 1\n")
+    report = " ".join(result.err.partition(REPORT)[2].split())
+    assert report.startswith("grows.py == ")
+    assert "held by Runner.history list" in report
+    assert "made at grows.py:15" in report
+    assert "each 0.01 s of this process counts as a step" in report
