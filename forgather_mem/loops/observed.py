@@ -23,6 +23,7 @@ from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.process_end import PROCESS_END, last_error
+from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.system.tracing import is_traced
 from forgather_mem.telemetry.beside import marked
 from forgather_mem.telemetry.guard import FailureGuard
@@ -279,7 +280,8 @@ class ObservedLoop:
             optimizers = [one for one in optimizers if not one.state]
         self._rounds = OptimizerRounds(one for one in optimizers if getattr(type(one).step, "hooked", False))
         self._models = Outermost(found, optimizers)
-        events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
+        with PREPARATION:
+            events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
         self._hooks.callback(self._models.listen(self._model_begins, self._model_ends))
         self._events = events
         events.fire("init_end")
