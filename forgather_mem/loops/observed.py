@@ -366,4 +366,5 @@ def _as_one(optimizers: list[torch.optim.Optimizer]) -> Any:
     if len(optimizers) < 2:
         return optimizers[0] if optimizers else None
     groups: Iterable[Any] = (group for optimizer in optimizers for group in optimizer.param_groups)
-    return SimpleNamespace(state=ChainMap(*(one.state for one in optimizers)), param_groups=list(groups))
+    states = ChainMap(*(one.state for one in optimizers))
+    return SimpleNamespace(state=states, param_groups=list(groups), all_of_loop=optimizers)
