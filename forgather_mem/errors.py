@@ -232,7 +232,8 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     import difflib  # only after a mistake: the parent of `forgather-mem run` stays small
 
     name = name[:200]
-    candidates = []
+    end = os.path.splitext(name)[1]  # that two files are of one kind doesn't make them alike
+    candidates = {}
     left = _MAX_COMPARED  # a stranger may have chosen the names
     for candidate in known:
         if len(candidate) > 4 * len(name) + 4:  # too long to be close
@@ -240,5 +241,6 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
         left -= (len(name) + 10) * (len(candidate) + 10)  # comparing two takes as long
         if left < 0:
             break
-        candidates.append(candidate)
-    return next(iter(difflib.get_close_matches(name, candidates, n=1, cutoff=cutoff)), None)
+        candidates[candidate.removesuffix(end)] = candidate
+    found = difflib.get_close_matches(name.removesuffix(end), candidates, n=1, cutoff=cutoff)
+    return candidates[found[0]] if found else None
