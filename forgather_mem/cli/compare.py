@@ -28,8 +28,8 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "runs", nargs="*", metavar="A B...",
         help="Folders of runs, their report.json, TensorBoard folders with mem_* tags, or files of plan --json, "
-        "of a plan's to_dict() or of run --baseline: each is compared with the first. Several runs of one kind, for a sure difference, "
-        "are one argument: a1,a2,a3.",
+        "of a plan's to_dict() or of run --baseline: each is compared with the first. Several runs of one kind, for "
+        "a sure difference, are one argument: a1,a2,a3.",
     )  # fmt: skip
     parser.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON.")
     parser.add_argument("--markdown", action="store_true", help="As Markdown, for a pull request.")

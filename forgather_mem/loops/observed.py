@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -366,5 +365,6 @@ def _as_one(optimizers: list[torch.optim.Optimizer]) -> Any:
     if len(optimizers) < 2:
         return optimizers[0] if optimizers else None
     groups: Iterable[Any] = (group for optimizer in optimizers for group in optimizer.param_groups)
-    states = ChainMap(*(one.state for one in optimizers))
+    # Copied: asked for a parameter of another one, an optimizer's state makes an empty entry of it
+    states = {parameter: state for one in optimizers for parameter, state in one.state.items()}
     return SimpleNamespace(state=states, param_groups=list(groups), all_of_loop=optimizers)

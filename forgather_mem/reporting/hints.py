@@ -27,9 +27,7 @@ def hints_of(peaks: Sequence[Peak], *, counts_passes: bool = False) -> Iterator[
         )
     highest = {peak.where: peak for peak in reversed(peaks)}
     others = {peak.where: peak.bytes for peak in reversed(peaks) if peak.phase != "data"}
-    if any(
-        peak.phase == "data" and others.get(where, 0) < _SAME_FRAC * peak.bytes for where, peak in highest.items()
-    ):
+    if any(peak.phase == "data" and others.get(where, 0) < _SAME_FRAC * peak.bytes for where, peak in highest.items()):
         yield (
             'The peak was between two steps, where this loop tells nothing: `with watching.phase("save"):` or '
             '"evaluate" around what is done there names it (watching = forgather_mem.watch()).'

@@ -33,9 +33,7 @@ def report_markdown(report: RunReport) -> str:
     """
     run = replace(report.run, folder=None, event_folder=None)  # no commands that work on this machine alone
     folders = _folders(report.run)
-    told = with_texts(
-        replace(report, run=run), lambda text: redacted(escape_controls(without_folders(text, folders)))
-    )
+    told = with_texts(replace(report, run=run), lambda text: redacted(escape_controls(without_folders(text, folders))))
     versions = ", ".join(f"{name} {version}" for name, version in sorted(told.run.versions.items()))
     lines = [report_text(told), *textwrap.wrap(versions, _WIDTH), *_settings(told.run)]
     fence = "`" * max([3, *(len(ticks) + 1 for ticks in re.findall("`+", "\n".join(lines)))])

@@ -67,10 +67,11 @@ def test_it_is_compared_with_a_run_like_another_run(tmp_path: Path) -> None:
         found = comparison_of(Side("memory.json", [old]), Side("now", [after]))
         return {one.name: one.bytes for one in (found.planned or found.differences)}
 
-    plans = [
-        replace(plan, planned=replace(plan.planned, phases=(PlannedPhase(phase="backward", bytes=size, parts={"batch": size}),)))
-        for plan in (planned(1), planned(2)) if plan.planned is not None for size in [plan.planned.planned_bytes]
-    ]  # fmt: skip
+    def by_phase(size: int) -> RunReport:
+        phase = PlannedPhase(phase="backward", bytes=size, parts={"batch": size})
+        return replace(run(), planned=Planned(planned_bytes=size, phase="backward", phases=(phase,)))
+
+    plans = by_phase(MIB), by_phase(2 * MIB)
     assert differences(*plans) == {"planned": MIB, "batch": MIB}
     assert differences(run(held=100), run(held=114, optimizer=25))["held"] == 14 * MIB
     assert differences(run(held=100), run(held=114, optimizer=25))["optimizer"] == MIB

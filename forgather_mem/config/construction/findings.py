@@ -202,7 +202,8 @@ class Accepted:
         if self.types & {"int", "float"} and is_number_text(text):
             return None
         choices = [choice for choice in self.literals if isinstance(choice, str)]
-        return f"takes {self.text}; {shortened_text(text)!r} is text", did_you_mean(text, choices)
+        hint = did_you_mean(text, choices) or ("a mapping is written {name: value}" if "dict" in self.types else None)
+        return f"takes {self.text}; {shortened_text(text)!r} is text", hint
 
 
 def accepted_by(function: Callable[..., object]) -> dict[str, Accepted]:

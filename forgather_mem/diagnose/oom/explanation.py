@@ -109,13 +109,10 @@ def explained(
         on_device=failure.where == "device",
         failure=failure,
     )
-    changes = [
-        change for change in may_help(case) if not (is_leak and (change.set or change.in_script))
-    ]  # no batch is small enough
-    if not settings.is_trainers:
-        changes = [in_own_loop(change) for change in changes]
-    if is_leak:
-        changes.insert(0, Change(text=_cure(leak), note="memory that grows at each step fills any device"))
+    if is_leak:  # no batch is small enough
+        changes = [Change(text=_cure(leak), note="memory that grows at each step fills any device")]
+    else:
+        changes = [change if settings.is_trainers else in_own_loop(change) for change in may_help(case)]
     no_help = ", ".join(_no_help(failure, settings))
     told = {name: getattr(failure, name) for name in _OF_FAILURE}
     told |= {name: getattr(failure.found, name) for name in _OF_ERROR}
@@ -161,7 +158,7 @@ def _why_now(failure: Failure) -> str | None:
     if failure.phase in ("forward", "backward", "optimizer") and failure.new_bytes:
         return f"{format_bytes(failure.new_bytes)} more of parameters are trained than in the first steps."
     if failure.phase in ("forward", "backward"):
-        return _of_batch(failure)
+        return _of_batch(failure) or _of_new_state(failure)
     if failure.phase == "startup":
         return "before the first step: it does not fit even without a batch." if failure.in_training else None
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
@@ -223,7 +220,9 @@ def _is_leak(failure: Failure, leak: LeakReport) -> bool:
 
 
 def _of_leak(leak: LeakReport) -> str:
-    held = next((f", held by {suspect.held_by}" for suspect in leak.suspects if suspect.held_by), "")
+    first = next((suspect for suspect in leak.suspects if suspect.held_by), None)
+    held = f", held by {first.held_by}" if first is not None else ""
+    held += f", made at {first.allocated_at}" if first is not None and first.allocated_at else ""
     return f"a leak: {format_bytes(leak.bytes_per_step)} a step since step {leak.since_step:,}{held}."
 
 
@@ -243,6 +242,12 @@ def _of_callback(failed: CallbackFailure) -> str:
     of = " and ".join(failed.copied)
     what = f"a copy of {format_bytes(failed.copied_bytes)}" + (f" of {of}" if of else "")
     return f"{failed.callback} makes {what} at {failed.line}."
+
+
+def _of_new_state(failure: Failure) -> str | None:
+    """In the second step, of an equal batch."""
+    size = failure.in_use.get("optimizer", 0) if failure.steps_done == 1 else 0
+    return f"the first step beside the optimizer's state, {format_bytes(size)}." if size else None
 
 
 def _of_batch(failure: Failure) -> str | None:
