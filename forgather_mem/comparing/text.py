@@ -184,11 +184,11 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
         yield [("memory", *names, "difference"), *rows]
     for title, changes in (("setting", comparison.settings), ("version", comparison.versions)):
         first = sorted(changes, key=lambda one: not one.comparable)[:12]  # `--json` has all
-        rows = [(one.name, *_values(one, "none" if title == "version" else _NOT_SET), "") for one in first]
+        rows = [(one.name, *_values(one, "none" if title == "version" else _NOT_SET)) for one in first]
         if len(changes) > len(first):
-            rows.append((f"{len(changes) - len(first)} more: --json", "", "", ""))
+            rows.append((f"{len(changes) - len(first)} more: --json", "", ""))
         if rows:
-            yield [(title, *names, ""), *rows]
+            yield [(title, *names), *rows]
 
 
 def _by_phase(planned: Sequence[Difference]) -> Iterator[Table]:

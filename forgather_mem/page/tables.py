@@ -44,7 +44,7 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         return "leak", said, peaks
     told = no_leak_sentence(report)
     if report.run.end not in ("finished", None):
-        ended = {"exception": "Ended by an exception", "interrupted": "Interrupted"}.get(report.run.end, report.run.end)
+        ended = {"exception": "Ended by an exception", "interrupted": "Ended early"}.get(report.run.end, report.run.end)
         at = f" at {report.run.error_line}" if report.run.error_line else ""
         return "killed", f"{ended}{at}{': ' + report.run.error if report.run.error else ''}.", f"{peaks} {told}".strip()
     if leak.undecided:
