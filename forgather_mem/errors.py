@@ -232,8 +232,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     import difflib  # only after a mistake: the parent of `forgather-mem run` stays small
 
     name = name[:200]
-    end = os.path.splitext(name)[1]  # that two files are of one kind doesn't make them alike
-    candidates = {}
+    candidates = []
     left = _MAX_COMPARED  # a stranger may have chosen the names
     for candidate in known:
         if len(candidate) > 4 * len(name) + 4:  # too long to be close
@@ -241,6 +240,9 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
         left -= (len(name) + 10) * (len(candidate) + 10)  # comparing two takes as long
         if left < 0:
             break
-        candidates[candidate.removesuffix(end)] = candidate
-    found = difflib.get_close_matches(name.removesuffix(end), candidates, n=1, cutoff=cutoff)
-    return candidates[found[0]] if found else None
+        candidates.append(candidate)
+    end = os.path.splitext(name)[1]  # that two files are of one kind doesn't make them alike
+    end = end if any(candidate.endswith(end) for candidate in candidates) else ""
+    stems = {candidate.removesuffix(end): candidate for candidate in candidates}
+    found = difflib.get_close_matches(name.removesuffix(end), stems, n=1, cutoff=cutoff)
+    return stems[found[0]] if found else None
