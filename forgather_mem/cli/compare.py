@@ -112,7 +112,7 @@ def _side(argument: str, name: str) -> Side:
 
     paths = _paths(argument)
     name = name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
-    return Side(name=name, reports=[_report(path) for path in paths], folder=_folder(paths[0]))
+    return Side(name=name, reports=[_report(path) for path in paths])
 
 
 def _folder(path: str) -> Path:

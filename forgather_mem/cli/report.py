@@ -55,7 +55,7 @@ def report(folder: Path, as_json: bool, markdown: bool, html: Path | None, serve
             raise NoRun(f"{str(folder)!r} is no report: {why}\n  give the folder of a run, or its report.json")
         place, found = folder.parent, read
     else:
-        place, wrong = find_run(folder), ()
+        place, wrong = find_run(folder), []
         found = run_report(place)
     for sentence in (*found.left_out, *wrong):
         complain(f"left out: {sentence}")

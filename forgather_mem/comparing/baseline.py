@@ -56,14 +56,17 @@ class TrainingSizes(ReportPart):
             peak_bytes = self.counted.get(_PLANNED, 0)
             phase = max(self.phases, key=lambda one: one.bytes).phase
             return RunReport(run=run, planned=Planned(planned_bytes=peak_bytes, phase=phase, phases=self.phases))
-        parts = {part: self.counted.get(part, 0) for part in ("parameters", "gradients", "optimizer")}
+        parameters, gradients, optimizer = (
+            self.counted.get(part, 0) for part in ("parameters", "gradients", "optimizer")
+        )
         held_bytes = self.counted.get(HELD)
         host = HostMemory(
             rss_peak_bytes=self.resident.get("host", 0),
             activations_bytes=self.counted.get("activations", 0),
-            allocated_end_bytes=0 if held_bytes is None else held_bytes + parts["parameters"] + parts["optimizer"],
+            allocated_end_bytes=0 if held_bytes is None else held_bytes + parameters + optimizer,
         )
-        return RunReport(run=run, host=host, breakdown=Breakdown(**parts))
+        parts = Breakdown(parameters=parameters, gradients=gradients, optimizer=optimizer)
+        return RunReport(run=run, host=host, breakdown=parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

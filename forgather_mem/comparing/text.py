@@ -139,10 +139,8 @@ def _word(grown: Grown) -> str:
 
 
 def _phase(grown: Grown) -> str:
-    since = "" if grown.since_step is None else f" from step {grown.since_step:,} on"
-    if not grown.phase or grown.part == "results" or grown.phase in (grown.part, "optimizer"):
-        return since
-    return f" in {grown.phase}{since}"
+    is_clear = not grown.phase or grown.part == "results" or grown.phase in (grown.part, "optimizer")
+    return "" if is_clear else f" in {grown.phase}"
 
 
 def _causes(settings: Sequence[Changed]) -> str:

@@ -203,8 +203,8 @@ def _texts(told: Mapping[str, object]) -> dict[str, str]:
 
 
 def _of_model(model: object) -> Iterator[tuple[str, object]]:
-    several = type(model).__name__ == "ModuleList" and isinstance(model, Iterable)  # the models of a loop
-    yield "class", _classes(model if several else [model])
+    is_several = type(model).__name__ == "ModuleList" and isinstance(model, Iterable)  # the models of a loop
+    yield "class", _classes(list(model) if is_several else [model])  # type: ignore[call-overload]
     config = getattr(model, "config", None)
     for name in CONFIGURATION:
         value = getattr(config, f"_{name}", None) if name == "attn_implementation" else getattr(config, name, None)

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from forgather_mem.telemetry.report import Peak
 
-# Within this share two peaks are equally high: where memory only stays, any phase may be the highest.
-_SAME_FRAC = 0.99
 # A script in whose main thread autograd has recorded so many operations may have trained.
 _MANY_RECORDED = 1000
 
@@ -27,7 +25,8 @@ def hints_of(peaks: Sequence[Peak], *, counts_passes: bool = False) -> Iterator[
         )
     highest = {peak.where: peak for peak in reversed(peaks)}
     others = {peak.where: peak.bytes for peak in reversed(peaks) if peak.phase != "data"}
-    if any(peak.phase == "data" and others.get(where, 0) < _SAME_FRAC * peak.bytes for where, peak in highest.items()):
+    # Where memory only stays, any phase may be the highest by a page or two
+    if any(peak.phase == "data" and others.get(where, 0) < 0.99 * peak.bytes for where, peak in highest.items()):
         yield (
             'The peak was between two steps, where this loop tells nothing: `with watching.phase("save"):` or '
             '"evaluate" around what is done there names it (watching = forgather_mem.watch()).'

@@ -29,8 +29,6 @@ tracemalloc = installed("tracemalloc")
 # The attribute that has the items, by the module of the class `Queue`
 _ITEMS_OF_QUEUE = {"queue": "queue", "asyncio.queues": "_queue", "multiprocessing.queues": "_buffer"}
 _LOCAL, _INDEX = re.compile(r"local '(\w+)' of "), re.compile(r"\[[^\]]*\]")
-# Of a list that grows: so many may stay, in code of so many characters
-_MOST_KEPT, _LONGEST = 100, 40
 # Methods that empty what they belong to
 _EMPTIES = re.compile(r"(?:reset|clear|free|empty)(?:_|$)")
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
@@ -175,12 +173,12 @@ def cure_of(kind: HolderKind, held: Held, line: str = "") -> str:
         return f"{num} threads wait in Queue.put: take what is left in the queue, or stop them and put(timeout=...)"
     if "{last}" not in kind.cure:
         return kind.cure
-    most = _MOST_KEPT if held.one.count >= 2 * _MOST_KEPT or held.one.kind == "size" else _MOST_KEPT // 10
+    most = 10 if held.one.kind != "size" and held.one.count < 200 else 100  # fewer than there are
     if isinstance(held.container, deque):
         return kind.cure.format(last=f"deque(maxlen={most})")
     local = _LOCAL.match(held.path)
     it = _filled_by(line) or (local[1] if local is not None else None)
-    if it is None or len(it) > _LONGEST:
+    if it is None:
         return kind.cure.replace(", {last},", f" of {_INDEX.sub('[...]', held.path)},")
     return kind.cure.format(last=f"{it} = {it}[-{most}:]" if held.one.kind == "size" else f"del {it}[:-{most}]")
 
