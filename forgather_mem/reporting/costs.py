@@ -95,15 +95,15 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
     ]
     for part in others:
         text += f"; {part.name} {format_bytes(part.planned_bytes)}, was {format_bytes(part.measured_bytes)}"
-    passed = sum(row.parts.get(part, 0) for row in plan.phases if row.phase == "forward" for part in _OF_A_PASS)
-    if passed and report.host.activations_bytes:
-        was = format_bytes(report.host.activations_bytes)
-        text += f"; after a forward pass {format_bytes(passed)} of {' and '.join(_OF_A_PASS)}, was {was}"
     if not plan.parts and report.steps:
         text += f"; its parts were not counted in {report.steps:,} step{'s' * (report.steps != 1)}"
     if plan.parts and not others:
         text += "; " + ", ".join(part.name for part in plan.parts) + " as predicted"
     yield text
+    passed = sum(row.parts.get(part, 0) for row in plan.phases if row.phase == "forward" for part in _OF_A_PASS)
+    if passed and report.host.activations_bytes:
+        was = format_bytes(report.host.activations_bytes)
+        yield f"after a forward pass {format_bytes(passed)} of {' and '.join(_OF_A_PASS)}, was {was}"
 
 
 def own_sentence(report: RunReport) -> str:
