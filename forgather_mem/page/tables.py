@@ -55,6 +55,8 @@ def headline(report: RunReport) -> tuple[str, str, str]:
             since = _since(leak)
             why = f"{why.rstrip('.')}{named}. {since[0].upper()}{since[1:]}"
         return "grows", f"{why.rstrip('.')}.", f"{more} {peaks}".strip()
+    if not report.steps and report.host.rss_peak_bytes:
+        return "unknown", f"No training step was seen; peak host {format_bytes(report.host.rss_peak_bytes)}.", told
     return "well" if leak.verdict == "no leak" else "unknown", peaks or told, told if peaks else ""
 
 
