@@ -116,7 +116,7 @@ def test_where_the_host_ran_out_what_imports_took_is_still_there_and_the_leak_ha
     in_use = {"Python and libraries": 350 * MIB, "other": 250 * MIB, "activations": 50 * MIB, "`Trainer.kept`": 9 * MIB}
     limit = {"limit_bytes": 660 * MIB, "limit": "data (RLIMIT_DATA)"}
     report["oom"] |= {"where": "host", "in_use": in_use, "requested_bytes": 4 * MIB, **limit}
-    report |= {"device": [], "leak": leak_on_the_host()["leak"]}
+    report |= {"device": [], **{part: leak_on_the_host()[part] for part in ("host", "leak")}}
     report["leak"]["suspects"][0]["held_by"] = "Trainer.kept[...]"
     parts = parts_of(page_data(parsed(report), on_the_host()), "host")
     assert [(parts[key][-1] or 0) / MIB for key in ("python", "other", "wanted", "leak1")] == [350, 250, 4, 9]
