@@ -241,4 +241,8 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
         if left < 0:
             break
         candidates.append(candidate)
-    return next(iter(difflib.get_close_matches(name, candidates, n=1, cutoff=cutoff)), None)
+    end = os.path.splitext(name)[1]  # that two files are of one kind doesn't make them alike
+    end = end if any(candidate.endswith(end) for candidate in candidates) else ""
+    stems = {candidate.removesuffix(end): candidate for candidate in candidates}
+    found = difflib.get_close_matches(name.removesuffix(end), stems, n=1, cutoff=cutoff)
+    return stems[found[0]] if found else None

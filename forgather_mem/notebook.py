@@ -154,7 +154,8 @@ def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
         with_sizes = (f"{name} {format_bytes(sizes[name])}" if name in sizes else name for name in names)
         told.append(f"let go of {', '.join(with_sizes)}")
     if before.host_bytes - given.after.host_bytes > sum(sizes.get(name, 0) for name in names) + MIB:
-        told.append("the rest was garbage, or free in the C library's heap")
+        rest = "garbage, a graph for a backward pass, or free in the C library's heap"
+        told.append(f"{'the rest' if names else 'what is freed'} was {rest}")
     yield f"forgather_mem: {'; '.join(told)}"
     for held in watched.held():
         yield str(held)

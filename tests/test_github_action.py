@@ -44,7 +44,7 @@ def test_memory_that_has_grown_fails_the_step_and_stands_in_the_summary(tmp_path
     assert code == 0
     assert summary.startswith("### Memory: not grown\n")
     assert "<details><summary>The report</summary>\n\n```text\n== forgather-mem == job.py ==" in summary
-    assert output == f"report={tmp_path}/memory-report.json\n"
+    assert output == f"report={tmp_path}/this-run.json\n"
     code, summary, _ = step(tmp_path, "job.py 128", baseline="memory.json")
     assert code == 3
     assert summary.startswith("### Memory: grown\n```text\nthe peak of host: "), "the decision comes first"
@@ -56,7 +56,7 @@ def test_a_run_is_compared_with_another_and_a_failing_command_keeps_its_code(tmp
     code, summary, _ = step(tmp_path, "fails.py", compare_with="before")
     assert code == 7
     assert summary.startswith("### Memory: the command failed with 7\n")
-    assert "| memory | before | memory-report.json | difference |" in summary
+    assert "| memory | before | this-run.json | difference |" in summary
 
 
 SHOWS = "import json, sys\nfrom pathlib import Path\nPath('words.json').write_text(json.dumps(sys.argv[1:]))\n"
@@ -87,7 +87,7 @@ def test_the_words_of_a_command_are_those_that_its_author_quoted(
 @pytest.mark.parametrize("command", ["", "train.py 'open", "nowhere.py"])
 def test_a_report_of_an_earlier_step_is_not_handed_out(tmp_path: Path, command: str) -> None:
     write_report(run(), tmp_path)
-    (tmp_path / "report.json").rename(tmp_path / "memory-report.json")
+    (tmp_path / "report.json").rename(tmp_path / "this-run.json")
     write_report(run(), tmp_path / "before")
     code, summary, output = step(tmp_path, command, compare_with="before")
     assert (code, output) == (2, "")

@@ -131,7 +131,8 @@ def command_of(words: Sequence[str]) -> Command:
         if first.endswith(_OF_CONFIGURATIONS):
             raise UsageError(f"{first!r} is a configuration, not a script", "put the command of its trainer before it")
         return Command([*python, first, *rest], first, rest)
-    raise UsageError(f"{first!r} is neither a file nor a command", "give a script, -m module, or a command")
+    near = did_you_mean(first, _scripts_beside(first))
+    raise UsageError(f"{first!r} is neither a file nor a command", near or "give a script, -m module, or a command")
 
 
 def _executable(name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import replace
 from operator import itemgetter
@@ -26,9 +27,9 @@ _GROWTH = "growth:"
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "runs", nargs="*", metavar="A B...",
-        help="Folders of runs, their report.json, TensorBoard folders with mem_* tags, or files of plan --json "
-        "or of a plan's to_dict(): each is compared with the first. Several runs of one kind, for a sure difference, "
-        "are one argument: a1,a2,a3.",
+        help="Folders of runs, their report.json, TensorBoard folders with mem_* tags, or files of plan --json, "
+        "of a plan's to_dict() or of run --baseline: each is compared with the first. Several runs of one kind, for "
+        "a sure difference, are one argument: a1,a2,a3.",
     )  # fmt: skip
     parser.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON.")
     parser.add_argument("--markdown", action="store_true", help="As Markdown, for a pull request.")
@@ -111,7 +112,7 @@ def _side(argument: str, name: str) -> Side:
 
     paths = _paths(argument)
     name = name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
-    return Side(name=name, reports=[_report(path) for path in paths], folder=_folder(paths[0]))
+    return Side(name=name, reports=[_report(path) for path in paths])
 
 
 def _folder(path: str) -> Path:
@@ -127,6 +128,7 @@ def _paths(argument: str) -> list[str]:
 
 
 def _report(path: str) -> RunReport:
+    from forgather_mem.comparing.baseline import Baseline, NoBaseline
     from forgather_mem.reporting.planned import report_of_plan
     from forgather_mem.reporting.run_dir import NoRun, run_report
     from forgather_mem.telemetry.report_schema import read_report
@@ -136,6 +138,8 @@ def _report(path: str) -> RunReport:
     report, wrong = read_report(path, follow=True)
     report = replace(report, left_out=(*report.left_out, *wrong)) if report is not None else report_of_plan(path)
     if report is None:
+        with contextlib.suppress(NoBaseline, IndexError):
+            return Baseline.read(path).trainings[0].as_report()
         raise NoRun(f"{path!r} is no report of a run\n  {wrong[0] if wrong else 'give a folder, or a report.json'}")
     return report
 

@@ -69,7 +69,7 @@ class _Tools:
         from forgather_mem.telemetry.report_schema import to_dict
 
         with _tool_errors():
-            found, _ = self._read(run)
+            found = self._read(run)
             return json_text(to_dict(found)) if as_json else report_text(found, 80, every_suspect=True)
 
     def compare(self, before: str, after: str) -> str:
@@ -79,8 +79,7 @@ class _Tools:
         from forgather_mem.comparing.text import comparison_text
 
         with _tool_errors():
-            read = {name: self._read(name) for name in (before, after)}
-            sides = [Side(name=name, reports=[read[name][0]], folder=read[name][1]) for name in (before, after)]
+            sides = [Side(name=name, reports=[self._read(name)]) for name in (before, after)]
             return comparison_text(comparison_of(*sides))
 
     def _runs(self) -> dict[str, Path]:
@@ -89,7 +88,7 @@ class _Tools:
 
         return {shown(escape_controls(str(place.relative_to(self._top)))): place for place in find_runs(self._top)}
 
-    def _read(self, name: str) -> tuple[RunReport, Path]:
+    def _read(self, name: str) -> RunReport:
         """A run by its name, "" for the newest; no other folder is read."""
         from forgather_mem.reporting.run_dir import NoRun, run_report
 
@@ -97,8 +96,7 @@ class _Tools:
         if name and name not in found:
             known = ", ".join(one[:_MOST_NAME] for one in list(found)[:5])
             raise NoRun(f"there is no run {name[:_MOST_NAME]!r}; there are {known}")
-        place = found[name] if name else next(iter(found.values()))
-        return run_report(place), place
+        return run_report(found[name] if name else next(iter(found.values())))
 
 
 @contextlib.contextmanager

@@ -19,8 +19,8 @@ _YIELDING = 10  # the training needs the processor more
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "folder", nargs="?", metavar="[DIR]", type=Path, default=Path("."),
-        help="A run's folder, or a folder above it (then the newest run), or a TensorBoard folder with mem_* tags. "
-        "Default: the current folder.",
+        help="A run's folder, or a folder above it (then the newest run), a TensorBoard folder with mem_* tags, or "
+        "a report's JSON. Default: the current folder.",
     )  # fmt: skip
     shown_as = parser.add_mutually_exclusive_group()
     shown_as.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON (schema 1).")
@@ -40,17 +40,24 @@ def add_arguments(parser: CommandParser) -> None:
 
 def report(folder: Path, as_json: bool, markdown: bool, html: Path | None, serve: bool, port: int) -> None:
     """Show the report of a run: where memory peaked, what grew, what was collected and cleared."""
-    from forgather_mem.reporting.run_dir import find_run, run_report
-    from forgather_mem.telemetry.report_schema import to_dict
+    from forgather_mem.reporting.run_dir import NoRun, find_run, run_report
+    from forgather_mem.telemetry.report_schema import read_report, to_dict
 
     if os.path.isfile(folder) and folder.name.startswith(_FILES_OF_A_RUN):
         folder = folder.parent
     if serve:
         _serve(folder, port)
         return
-    place = find_run(folder)
-    found = run_report(place)
-    for sentence in found.left_out:
+    if folder.is_file():
+        read, wrong = read_report(folder, follow=True)
+        if read is None:
+            why = wrong[0].partition(": ")[2]
+            raise NoRun(f"{str(folder)!r} is no report: {why}\n  give the folder of a run, or its report.json")
+        place, found = folder.parent, read
+    else:
+        place, wrong = find_run(folder), []
+        found = run_report(place)
+    for sentence in (*found.left_out, *wrong):
         complain(f"left out: {sentence}")
     if html is not None:
         from forgather_mem.page.data import run_data

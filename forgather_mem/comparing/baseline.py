@@ -14,15 +14,16 @@ from forgather_mem.comparing.causes import changed, leading
 from forgather_mem.comparing.side import HELD, held_bytes
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import read_regular, write_chosen_file
-from forgather_mem.telemetry.report import RunReport
-from forgather_mem.telemetry.report_part import ReportPart
+from forgather_mem.telemetry.report import Breakdown, HostMemory, Planned, PlannedPhase, RunReport, Training
+from forgather_mem.telemetry.report_part import RARE, ReportPart
 from forgather_mem.telemetry.report_schema import checked, to_dict
 from forgather_mem.units import MIB, format_bytes, format_share
 
 # Less is no growth: on the host, of what the C library's allocator counts, and of what is counted tensor by tensor
 _LEAST_RESIDENT, _LEAST_ALLOCATED = 2**25, 2**20
+_PLANNED = "planned peak"
 _LEAST = {
-    **dict.fromkeys(("planned peak", "parameters", "gradients", "optimizer"), 0),
+    **dict.fromkeys((_PLANNED, "parameters", "gradients", "optimizer"), 0),
     **dict.fromkeys(("activations", HELD), _LEAST_ALLOCATED),
 }
 
@@ -38,13 +39,34 @@ class TrainingSizes(ReportPart):
     Attributes:
         counted: By name the bytes of its planned peak, or without a plan of the model's parts and activations; and what
             is held beside the model and the optimizer's state when it ends.
+        phases: Of the plan.
         resident: Peaks of resident memory, by "host" or "gpu0".
         settings: As in the report.
     """
 
     counted: Mapping[str, int] = field(default_factory=dict)
+    phases: tuple[PlannedPhase, ...] = field(default=(), metadata=RARE)
     resident: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    def as_report(self) -> RunReport:
+        """To compare it with a run: of what was planned the plan, else the sizes."""
+        run = Training(settings=self.settings, end="finished")
+        if self.phases:
+            peak_bytes = self.counted.get(_PLANNED, 0)
+            phase = max(self.phases, key=lambda one: one.bytes).phase
+            return RunReport(run=run, planned=Planned(planned_bytes=peak_bytes, phase=phase, phases=self.phases))
+        parameters, gradients, optimizer = (
+            self.counted.get(part, 0) for part in ("parameters", "gradients", "optimizer")
+        )
+        held_bytes = self.counted.get(HELD)
+        host = HostMemory(
+            rss_peak_bytes=self.resident.get("host", 0),
+            activations_bytes=self.counted.get("activations", 0),
+            allocated_end_bytes=0 if held_bytes is None else held_bytes + parameters + optimizer,
+        )
+        parts = Breakdown(parameters=parameters, gradients=gradients, optimizer=optimizer)
+        return RunReport(run=run, host=host, breakdown=parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +164,7 @@ def _sizes(report: RunReport) -> TrainingSizes:
     parts = report.breakdown
     counted: dict[str, int] = {}
     if report.planned is not None:
-        counted["planned peak"] = report.planned.planned_bytes
+        counted[_PLANNED] = report.planned.planned_bytes
     elif parts.parameters:
         counted |= {"parameters": parts.parameters, "gradients": parts.gradients, "optimizer": parts.optimizer}
     if report.planned is None and report.host.activations_bytes:
@@ -153,4 +175,5 @@ def _sizes(report: RunReport) -> TrainingSizes:
     resident = {"host": report.host.rss_peak_bytes}
     resident |= {device.where: device.peak_allocated_bytes for device in report.device}
     resident = {where: size for where, size in resident.items() if size}
-    return TrainingSizes(counted=counted, resident=resident, settings=dict(report.run.settings))
+    phases = report.planned.phases if report.planned is not None else ()
+    return TrainingSizes(counted=counted, phases=phases, resident=resident, settings=dict(report.run.settings))

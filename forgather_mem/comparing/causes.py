@@ -51,6 +51,8 @@ _FOLLOWS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "forward.attention": ("model.attn_implementation",),
     "forward.dtypes": ("model.dtype", "arguments.bf16", "arguments.fp16"),
     "other_models.bytes": ("other_models",),
+    "batch.rows": ("arguments.per_device_train_batch_size",),
+    "batch.sizes": ("arguments.per_device_train_batch_size", "batch.rows", "batch.length"),
     **{f"loader.{name}": (f"arguments.dataloader_{name}",) for name in _LOADER},
 })  # fmt: skip
 

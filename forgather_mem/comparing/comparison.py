@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from forgather_mem.comparing.causes import Changed, causes_of, changed, settings_of_sides
 from forgather_mem.comparing.side import (
@@ -18,7 +18,6 @@ from forgather_mem.comparing.side import (
     Side,
     differences,
 )  # fmt: skip
-from forgather_mem.comparing.since import CURVES, curves_of, step_apart
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.telemetry.report import LeakReport
 
@@ -40,14 +39,12 @@ class Grown:
         phase: Where it shows; "" where it is in all of them, or there are no plans.
         bytes: Its difference.
         causes: The settings that differ and decide about it, most likely first.
-        since_step: The step from which on the two are apart; None if it is not known, or from the beginning.
     """
 
     part: str
     phase: str
     bytes: float
     causes: Sequence[Changed]
-    since_step: int | None = None
     holder: str = ""
 
 
@@ -131,15 +128,6 @@ def comparison_of(before: Side, after: Side) -> Comparison:
     grown = sorted(_measured(before, after, found, settings), key=_order)
     if planned:
         grown = _with_plan(planned, grown, settings)
-    if grown and found and before.folder is not None and after.folder is not None:
-        olds, news = curves_of(before.folder), curves_of(after.folder)
-        grown = [
-            replace(one, since_step=step_apart(olds, news, one.part, place, one.bytes))
-            # Activations are counted in the first steps only
-            if one.part != "activations" and (found[0].is_sure or one.part in CURVES)
-            else one
-            for one in grown
-        ]
     old, new, is_same = before.leak, after.leak, _have_one_leak(before, after)
     return Comparison(
         before=before,

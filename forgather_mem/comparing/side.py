@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from forgather_mem.telemetry.report import LeakReport, Planned, RunReport
 
@@ -35,12 +34,10 @@ class Side:
     Attributes:
         name: As the user has called it.
         reports: Of these runs, at least one.
-        folder: Of the first run, with its log or its curves.
     """
 
     name: str
     reports: Sequence[RunReport]
-    folder: Path | None = None
 
     @property
     def first(self) -> RunReport:

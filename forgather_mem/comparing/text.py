@@ -139,10 +139,8 @@ def _word(grown: Grown) -> str:
 
 
 def _phase(grown: Grown) -> str:
-    since = "" if grown.since_step is None else f" from step {grown.since_step:,} on"
-    if not grown.phase or grown.part == "results" or grown.phase in (grown.part, "optimizer"):
-        return since
-    return f" in {grown.phase}{since}"
+    is_clear = not grown.phase or grown.part == "results" or grown.phase in (grown.part, "optimizer")
+    return "" if is_clear else f" in {grown.phase}"
 
 
 def _causes(settings: Sequence[Changed]) -> str:
@@ -184,11 +182,11 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
         yield [("memory", *names, "difference"), *rows]
     for title, changes in (("setting", comparison.settings), ("version", comparison.versions)):
         first = sorted(changes, key=lambda one: not one.comparable)[:12]  # `--json` has all
-        rows = [(one.name, *_values(one, "none" if title == "version" else _NOT_SET), "") for one in first]
+        rows = [(one.name, *_values(one, "none" if title == "version" else _NOT_SET)) for one in first]
         if len(changes) > len(first):
-            rows.append((f"{len(changes) - len(first)} more: --json", "", "", ""))
+            rows.append((f"{len(changes) - len(first)} more: --json", "", ""))
         if rows:
-            yield [(title, *names, ""), *rows]
+            yield [(title, *names), *rows]
 
 
 def _by_phase(planned: Sequence[Difference]) -> Iterator[Table]:

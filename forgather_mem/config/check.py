@@ -45,11 +45,11 @@ class Problem:
 
     Attributes:
         kind: "template": it can't be read, has no targets since a ':' is missing, or its callbacks are none; "block": a
-            block that is never printed, or that loses what its parent has; "refused": a name that the policy refuses;
-            "misfit": a name that doesn't exist, or arguments that don't fit it; "unbound": a variable without a value;
-            "unused": a value without a variable; "unbuilt": a list, and no other, that has to be asked for by its name,
-            or a target that was meant to be in the list; "redeclared": a key given twice in one template, or a null for
-            none. The last two are not mistakes.
+            block that is never printed, or that loses what its parent has, or a null outside of the list; "refused": a
+            name that the policy refuses; "misfit": a name that doesn't exist, or arguments that don't fit it;
+            "unbound": a variable without a value; "unused": a value without a variable; "unbuilt": a list, and no
+            other, that has to be asked for by its name, or a callback that was meant to be in the list; "redeclared": a
+            key given twice in one template, or a null for none. The last two are not mistakes.
         error: The message for people, with its location.
     """
 
@@ -202,9 +202,8 @@ def _beside(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
         is_callback = isinstance(value, CallNode) and id(value) not in inside and _may_be_callbacks("", [value])
         if (value is None and name.strip() in keys) or (is_callback and keys):
             message = f"{name.strip()!r} is a target of its own here, which changes nothing of {target!r}"
-            yield Problem(
-                kind="unbuilt", error=place.error(message, hint=f"indent it with spaces, as the keys of {target!r}")
-            )
+            hint = f"indent it with spaces, as the keys of {target!r}"
+            yield Problem(kind="unbuilt" if is_callback else "block", error=place.error(message, hint=hint))
 
 
 def callbacks_of(config: Config, target: str, context_vars: Mapping[str, object] | None) -> list[object]:

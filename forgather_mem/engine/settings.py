@@ -108,7 +108,7 @@ def settings_of_training(args: object, model: object, optimizer: object) -> dict
         told |= {f"model.{name}": value for name, value in _of_model(model)}
     if optimizer is not None:
         inner = getattr(optimizer, "optimizer", optimizer)  # accelerate's has torch's inside
-        told["optimizer"] = type(inner).__name__
+        told["optimizer"] = _classes(getattr(inner, "all_of_loop", [inner]))
         groups = getattr(inner, "param_groups", None) or [{}]
         told |= {f"optimizer.{name}": groups[0].get(name) for name in ("fused", "foreach", "momentum", "amsgrad")}
     told |= {f"environment.{name}": os.environ.get(name) for name in ENVIRONMENT}
@@ -203,7 +203,8 @@ def _texts(told: Mapping[str, object]) -> dict[str, str]:
 
 
 def _of_model(model: object) -> Iterator[tuple[str, object]]:
-    yield "class", type(model).__name__
+    is_several = type(model).__name__ == "ModuleList" and isinstance(model, Iterable)  # the models of a loop
+    yield "class", _classes(list(model) if is_several else [model])  # type: ignore[call-overload]
     config = getattr(model, "config", None)
     for name in CONFIGURATION:
         value = getattr(config, f"_{name}", None) if name == "attn_implementation" else getattr(config, name, None)
@@ -216,6 +217,10 @@ def _of_model(model: object) -> Iterator[tuple[str, object]]:
     modules = model.modules() if hasattr(model, "modules") else ()
     # transformers' own property warns
     yield "gradient_checkpointing", any(vars(one).get("gradient_checkpointing") for one in modules) or None
+
+
+def _classes(things: Iterable[object]) -> str:
+    return ", ".join(type(one).__name__ for one in things)
 
 
 def _numbers(parameter: torch.Tensor) -> int:

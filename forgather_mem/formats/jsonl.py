@@ -146,25 +146,6 @@ class LogReader:
             self.given_up |= file.given_up
 
 
-def some_samples(path: str | Path, most: int) -> Iterator[Sample]:
-    """About so many samples of a file, evenly spaced, and its last ones; all of a short file.
-
-    Raises:
-        OSError: if the file can't be read.
-    """
-    with open_regular(path) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        while line := file.readline(_LIMITS.line_bytes):
-            record = _parse(line)
-            if isinstance(record, Sample):
-                yield record
-            left_out = size // most - len(line)
-            if left_out > len(line) and file.tell() + left_out < size:
-                file.seek(left_out, os.SEEK_CUR)
-                file.readline(_LIMITS.line_bytes)  # the rest of a line
-
-
 class LogTail:
     """Reads a log that is still being written: each call of `read` gives the records that have come since.
 

@@ -134,9 +134,12 @@ def _is_watched() -> bool:
 
 
 def _observed_loop() -> ObservedLoop:
-    from forgather_mem.launch.watching import callbacks_of_run, output_folder
-    from forgather_mem.loops.observed import LOOPS, ObservedLoop
-    from forgather_mem.loops.state import default_arguments
+    from forgather_mem.system.time_budget import PREPARATION
+
+    with PREPARATION:
+        from forgather_mem.launch.watching import callbacks_of_run, output_folder
+        from forgather_mem.loops.observed import LOOPS, ObservedLoop
+        from forgather_mem.loops.state import default_arguments
 
     arguments = default_arguments()
     arguments.output_dir = output_folder()

@@ -29,7 +29,7 @@ from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord, first_f
 from forgather_mem.reporting.merge_ranks import merge_ranks
 from forgather_mem.reporting.run_dir import killed_report, lasted_until, report_of_rank, run_report
 from forgather_mem.reporting.table import format_place
-from forgather_mem.reporting.text import report_command, report_text
+from forgather_mem.reporting.text import path_from_here, report_command, report_text
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import read_report, to_dict
@@ -311,7 +311,7 @@ def against_baseline(
         now = Baseline.of(reports, before)
         if update:
             now.write(path)
-            say(f"forgather-mem: the baseline is in {path}")
+            say(f"forgather-mem: the baseline is in {path_from_here(path)}")
             return [], []
     except NoBaseline as error:
         return [], [f"--baseline: {error}"]
@@ -321,5 +321,5 @@ def against_baseline(
     if not grown and before.has_shrunk(now):
         say("forgather-mem: less memory than in the baseline; --update-baseline keeps it there")
     elif not grown and not missing:
-        say(f"forgather-mem: no more memory than in the baseline {path}")
+        say(f"forgather-mem: no more memory than in the baseline {path_from_here(path)}")
     return grown, missing

@@ -56,7 +56,10 @@ def run_command(words: Sequence[str]) -> int:
         if folder.problem is not None:
             say(f"forgather-mem: {_instead(folder)}")
     states = StateMemory()
-    child = Child(command.argv, _environment(arguments, folder.path) | {STATES: states.place})
+    environment = _environment(arguments, folder.path) | {STATES: states.place}
+    if folder.path and folder.problem and PLACE in environment:  # the trainings find another place, too
+        environment[PLACE] = folder.path
+    child = Child(command.argv, environment)
     sampler = Sampler(folder.path, child.pid, command)
     ended = child.wait(sampler.look, LOOK_EVERY_S)
     code = _judged(folder, states, arguments, command, ended, sampler)
@@ -97,7 +100,7 @@ def _not_judged(arguments: Arguments) -> str:
 
 def _instead(folder: SessionFolder) -> str:
     if folder.path is not None:
-        return f"our files are in {folder.path} ({folder.problem})"
+        return f"our files are in {folder.path}: can't write {folder.problem}"
     return f"no folder for our files ({folder.problem}): the report is of what is seen from outside; set {PLACE}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -23,6 +22,7 @@ from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.process_end import PROCESS_END, last_error
+from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.system.tracing import is_traced
 from forgather_mem.telemetry.beside import marked
 from forgather_mem.telemetry.guard import FailureGuard
@@ -279,7 +279,8 @@ class ObservedLoop:
             optimizers = [one for one in optimizers if not one.state]
         self._rounds = OptimizerRounds(one for one in optimizers if getattr(type(one).step, "hooked", False))
         self._models = Outermost(found, optimizers)
-        events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
+        with PREPARATION:
+            events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
         self._hooks.callback(self._models.listen(self._model_begins, self._model_ends))
         self._events = events
         events.fire("init_end")
@@ -364,4 +365,6 @@ def _as_one(optimizers: list[torch.optim.Optimizer]) -> Any:
     if len(optimizers) < 2:
         return optimizers[0] if optimizers else None
     groups: Iterable[Any] = (group for optimizer in optimizers for group in optimizer.param_groups)
-    return SimpleNamespace(state=ChainMap(*(one.state for one in optimizers)), param_groups=list(groups))
+    # Copied: asked for a parameter of another one, an optimizer's state makes an empty entry of it
+    states = {parameter: state for one in optimizers for parameter, state in one.state.items()}
+    return SimpleNamespace(state=states, param_groups=list(groups), all_of_loop=optimizers)

@@ -151,10 +151,8 @@ def _of_host(report: RunReport, readings: Readings, resident: Column, has_device
     children = readings.held("host/other_children_pss_bytes")
     if children is not None:
         parts.append(("children", _LABELS["children"], children))
-    whose = {"cgroup": "container's limit", "host": "machine's memory"}.get(
-        report.host.limit_kind, "limit of the process"
-    )
-    limit = (report.host.limit_bytes, whose) if report.host.limit_bytes else None
+    whose = {"cgroup": "container's limit", "host": "machine's memory"}.get(report.host.limit_kind)
+    limit = (report.host.limit_bytes, whose) if report.host.limit_bytes and whose else None  # others count addresses
     made = Stack("host", parts, limit, phases=passing.phases)
     if not has_device and report.planned is not None and report.planned.planned_bytes:
         below = float(python[0] + mapped[0])
@@ -302,7 +300,8 @@ def _ran_out(made: Stack, report: RunReport, readings: Readings) -> None:
     in_use, parts = dict(oom.in_use), {}
     in_use["python"] = in_use.pop("Python and libraries", 0)
     for key, label, size in made.parts:
-        size[failed] = in_use.pop(key, 0) + in_use.pop(label, 0)  # of a leak the holder's name
+        names = [name for name in in_use if key.startswith("leak") and _bare(name) == _bare(label)]  # the holder's
+        size[failed] = sum(in_use.pop(name, 0) for name in (key, *names))
         parts[key] = size
     for key, amount in (*in_use.items(), ("wanted", oom.requested_bytes or 0)):
         if key not in parts:
@@ -312,11 +311,18 @@ def _ran_out(made: Stack, report: RunReport, readings: Readings) -> None:
         parts[key][failed] = amount
     if oom.limit_bytes:
         made.limit = oom.limit_bytes, oom.limit or "limit"
+        if "RLIMIT_DATA" in made.limit[1]:  # which counts no files
+            made.parts = [part for part in made.parts if part[0] != "mapped"]
     whole, wanted = sum(oom.in_use.values()), oom.requested_bytes or 0
     text = f"{format_bytes(wanted)} more wanted, " if wanted else ""
     text += f"{format_bytes(oom.free_bytes)} free" if oom.free_bytes is not None else "not there"
     made.peak = Peak(where=made.place, bytes=whole + wanted, step=oom.step, phase=oom.phase)
     made.reason = text
+
+
+def _bare(holder: str) -> str:
+    """A holder's name without the marks of code and without what is inside it."""
+    return holder.strip("`").partition("[")[0]
 
 
 def _take(size: Column, rest: Column) -> Column:

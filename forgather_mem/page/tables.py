@@ -44,7 +44,7 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         return "leak", said, peaks
     told = no_leak_sentence(report)
     if report.run.end not in ("finished", None):
-        ended = {"exception": "Ended by an exception", "interrupted": "Interrupted"}.get(report.run.end, report.run.end)
+        ended = {"exception": "Ended by an exception", "interrupted": "Ended early"}.get(report.run.end, report.run.end)
         at = f" at {report.run.error_line}" if report.run.error_line else ""
         return "killed", f"{ended}{at}{': ' + report.run.error if report.run.error else ''}.", f"{peaks} {told}".strip()
     if leak.undecided:
@@ -55,6 +55,8 @@ def headline(report: RunReport) -> tuple[str, str, str]:
             since = _since(leak)
             why = f"{why.rstrip('.')}{named}. {since[0].upper()}{since[1:]}"
         return "grows", f"{why.rstrip('.')}.", f"{more} {peaks}".strip()
+    if not report.steps and report.host.rss_peak_bytes:
+        return "unknown", f"No training step was seen; peak host {format_bytes(report.host.rss_peak_bytes)}.", told
     return "well" if leak.verdict == "no leak" else "unknown", peaks or told, told if peaks else ""
 
 

@@ -16,7 +16,7 @@ from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.reporting.hints import hints_of
 from forgather_mem.reporting.peaks import device_families, highest_of, report_peaks, span_of
 from forgather_mem.reporting.planned import planned_of
-from forgather_mem.reporting.table import ledger_table, parts_table
+from forgather_mem.reporting.table import WHOSE, ledger_table, parts_table
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.records import FORETOLD
@@ -132,12 +132,14 @@ def _run(facts: RunFacts, wall_s: float, startup_s: float) -> Training:
 
 
 def _host(summary: RunSummary) -> HostMemory:
+    limit_kind = summary.facts.header.limit_kind
     return HostMemory(
         rss_start_bytes=int(_start(summary, "host/rss_bytes")),
         rss_end_bytes=int(span_of(summary, "host/rss_bytes").last),
         rss_peak_bytes=int(highest_of(summary, "host").highest),
         limit_bytes=summary.facts.header.limit_bytes,
-        limit_kind=summary.facts.header.limit_kind,
+        limit_kind=limit_kind,
+        limit_used_frac=0.0 if limit_kind in WHOSE else summary.latest.get("host/limit_used_frac", 0.0),
         workers_peak_bytes=int(summary.highest("workers/pss_bytes") or 0),
         allocated_start_bytes=int(summary.started_with.get("host/allocated_bytes", 0)),
         allocated_end_bytes=summary.facts.allocated_end_bytes,

@@ -11,6 +11,8 @@ from forgather_mem.units import MIB, format_bytes, format_duration, format_share
 
 _ACTIONS = {"collect": "collection", "clear": "clear", "trim": "trim"}
 _WITHOUT = {"collect": "`gc: null`", "clear": "`clear_cache: null`"}  # in a child of callbacks/memory.yaml
+# Of a plan: what the C library's allocator counts of a forward pass
+_OF_A_PASS = ("activations", "temporaries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,10 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
     if plan.parts and not others:
         text += "; " + ", ".join(part.name for part in plan.parts) + " as predicted"
     yield text
+    passed = sum(row.parts.get(part, 0) for row in plan.phases if row.phase == "forward" for part in _OF_A_PASS)
+    if passed and report.host.activations_bytes:
+        was = format_bytes(report.host.activations_bytes)
+        yield f"after a forward pass {format_bytes(passed)} of {' and '.join(_OF_A_PASS)}, was {was}"
 
 
 def own_sentence(report: RunReport) -> str:

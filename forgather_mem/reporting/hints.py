@@ -27,7 +27,9 @@ def hints_of(peaks: Sequence[Peak], *, counts_passes: bool = False, tick_s: floa
     if tick_s:
         yield f"No step of torch was seen: each {tick_s:g} s of this process counts as a step."
     highest = {peak.where: peak for peak in reversed(peaks)}
-    if any(peak.phase == "data" for peak in highest.values()):
+    others = {peak.where: peak.bytes for peak in reversed(peaks) if peak.phase != "data"}
+    # Where memory only stays, any phase may be the highest by a page or two
+    if any(peak.phase == "data" and others.get(where, 0) < 0.99 * peak.bytes for where, peak in highest.items()):
         yield (
             'The peak was between two steps, where this loop tells nothing: `with watching.phase("save"):` or '
             '"evaluate" around what is done there names it (watching = forgather_mem.watch()).'

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.text import report_text, with_texts
+from forgather_mem.telemetry.redaction import redacted
 from forgather_mem.telemetry.report import RunReport, Training
 
 _WIDTH = 80
@@ -27,11 +28,12 @@ def report_markdown(report: RunReport) -> str:
     """The report in one block of fewer than 60 lines, without a newline at its end.
 
     Of absolute paths the file name is left, of files of a package the path within it. The lines of code, names of
-    classes and messages of errors that the report shows stay.
+    classes and messages of errors that the report shows stay, without what looks like a secret: whoever has written
+    the report may have left it in.
     """
     run = replace(report.run, folder=None, event_folder=None)  # no commands that work on this machine alone
     folders = _folders(report.run)
-    told = with_texts(replace(report, run=run), lambda text: escape_controls(without_folders(text, folders)))
+    told = with_texts(replace(report, run=run), lambda text: redacted(escape_controls(without_folders(text, folders))))
     versions = ", ".join(f"{name} {version}" for name, version in sorted(told.run.versions.items()))
     lines = [report_text(told), *textwrap.wrap(versions, _WIDTH), *_settings(told.run)]
     fence = "`" * max([3, *(len(ticks) + 1 for ticks in re.findall("`+", "\n".join(lines)))])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from forgather_mem.telemetry.report import RunReport
-from forgather_mem.units import GIB, format_bytes, format_duration
+from forgather_mem.units import GIB, format_bytes, format_duration, format_share
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header, rows
 
@@ -18,7 +18,10 @@ WHOSE = {"cgroup": "container", "host": "machine"}
 
 
 class MemoryRow(NamedTuple):
-    """One kind of memory: `at` is when its peak was, `whose` the source of the limit, if there is one to show."""
+    """One kind of memory: `at` is when its peak was, `whose` the source of the limit, if there is one to show.
+
+    `other_limit` is one in words that counts something else than this.
+    """
 
     label: str
     start_bytes: int
@@ -27,6 +30,7 @@ class MemoryRow(NamedTuple):
     at: str
     limit_bytes: int
     whose: str
+    other_limit: str = ""
 
 
 def format_place(where: str) -> str:
@@ -91,10 +95,16 @@ def places(report: RunReport) -> Iterator[MemoryRow]:
         yield MemoryRow(f"{label} reserved", start, end, peak, "", 0, "")
     host = report.host
     if host.rss_peak_bytes:
-        whose = WHOSE.get(host.limit_kind, host.limit_kind) if host.limit_bytes else ""
         at = times.get("host", "")
         sizes = host.rss_start_bytes, host.rss_end_bytes, host.rss_peak_bytes
-        yield MemoryRow("host", *sizes, at, host.limit_bytes, whose)
+        if host.limit_kind in WHOSE or not host.limit_bytes:
+            whose = WHOSE.get(host.limit_kind, "") if host.limit_bytes else ""
+            yield MemoryRow("host", *sizes, at, host.limit_bytes, whose)
+        else:
+            what = "data, without mapped files" if host.limit_kind == "RLIMIT_DATA" else "addresses"
+            used = f"{format_share(host.limit_used_frac)} used of " if host.limit_used_frac else ""
+            told = f"{host.limit_kind} ({what}): {used}{format_bytes(host.limit_bytes)}"
+            yield MemoryRow("host", *sizes, at, 0, "", told)
 
 
 def peaks_sentence(report: RunReport) -> str:
@@ -104,7 +114,7 @@ def peaks_sentence(report: RunReport) -> str:
     peaks = [
         f"{row.label.removesuffix(' used')} {row.peak_bytes / GIB:,.{decimals}f}"
         f"{f' of {row.limit_bytes / GIB:,.1f}' if row.limit_bytes else ''} GiB"
-        f"{f' ({row.whose})' if row.whose else ''} at {row.at}"
+        f"{f' ({row.whose})' if row.whose else ''} at {row.at}{f', {row.other_limit}' if row.other_limit else ''}"
         for row in rows
         if row.at
     ]
@@ -139,6 +149,7 @@ def table_lines(report: RunReport) -> list[str]:
         sizes = "".join(f"{size / GIB:>6,.{decimals}f}" for size in (row.start_bytes, row.end_bytes, row.peak_bytes))
         limit = f"{row.limit_bytes / GIB:>6,.1f} {row.whose}" if row.limit_bytes else ""
         lines.append(f"  {row.label:<14}{sizes}  {row.at:<22}{limit}".rstrip())
+        lines += [f"  {row.other_limit}"] * bool(row.other_limit)
     if report.ranks is None and len(report.device) > MAX_DEVICES:
         lines.append(f"  and {len(report.device) - MAX_DEVICES} more devices: see the JSON")
     return lines

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal as signals
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -140,9 +141,9 @@ def _all_well(report: RunReport) -> bool:
 
 
 def _error(report: RunReport, width: int) -> list[str]:
-    """The exception that ended the run, and the user's line that it came through."""
+    """The exception that ended the run, `SystemExit` among them, and the user's line that it came through."""
     run = report.run
-    if run.end != "exception" or run.error is None:
+    if run.error is None or not (run.end == "exception" or run.error.startswith("SystemExit")):
         return []
     at = f"At {run.error_line}: " if run.error_line else ""
     return textwrap.wrap(f"{at}{run.error}", width, subsequent_indent="  ", max_lines=3, placeholder=" ...")
@@ -212,7 +213,9 @@ def _ending(report: RunReport) -> str:
     number = None if report.killed is None else report.killed.signal
     code = run.exit_code
     if run.end == "interrupted" and code is not None and code < 128 and not number:  # sys.exit during the training
-        return f"interrupted after {done}{took}, exit {code}"
+        return f"ended after {done}{took}, exit {code}"
+    if run.end == "interrupted" and number not in (None, signals.SIGINT):
+        return f"ended by {signal_name(number)} after {done}{took}"
     how = {
         "exception": "exception",
         "oom": "out of memory",

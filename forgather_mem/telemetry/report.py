@@ -54,6 +54,8 @@ class HostMemory(ReportPart):
     rss_peak_bytes: int = 0
     limit_bytes: int = 0
     limit_kind: str = "host"  # "cgroup", or a limit of the process alone: "RLIMIT_DATA", "RLIMIT_AS"
+    # Of a limit of the process alone, which resident memory is no part of: what counts for it, when it ended
+    limit_used_frac: float = field(default=0.0, metadata=RARE)
     workers_peak_bytes: int = field(default=0, metadata=RARE)  # of data workers, pages that they share counted once
     # By the C library, for tensors above all, and not freed, when the training began and when it ended: 0 if unknown
     allocated_start_bytes: int = field(default=0, metadata=RARE)

@@ -129,7 +129,7 @@ def _limit(item: pytest.Item, name: str) -> int | None:
     marker = item.get_closest_marker(name)
     if marker is None:
         return None
-    why = ""
+    why = f", not {marker.args[0]!r}" if marker.args else ""
     try:
         if len(marker.args) == 1 and not marker.kwargs and isinstance(marker.args[0], str):
             return parse_bytes(marker.args[0])

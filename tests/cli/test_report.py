@@ -34,8 +34,10 @@ def test_the_newest_run_below_the_current_folder_is_shown_plain_in_a_pipe(folder
     assert done.stdout == text_of(all_well()) + "\n"
 
 
-def test_json_is_the_whole_report(folder: Path) -> None:
-    done = report(folder, "out/forgather_mem/20261120-120000/report.json", "--json")  # its file means the run
+@pytest.mark.parametrize("file", ["out/forgather_mem/20261120-120000/report.json", "theirs.json"])
+def test_json_is_the_whole_report_also_of_its_file_alone(folder: Path, file: str) -> None:
+    written(all_well(), folder).rename(folder / "theirs.json")
+    done = report(folder, file, "--json")
     assert json.loads(done.stdout) == json.loads(json.dumps(all_well()))
 
 
@@ -69,7 +71,7 @@ def test_the_page_is_served_until_ctrl_c(folder: Path) -> None:
         (["nowhere"], 1, "there is no folder 'nowhere'"),
         (["ou"], 1, "did you mean 'out'?"),
         (["empty"], 1, "no run was found below 'empty': no report, log or event file"),
-        (["notes.txt"], 1, "'notes.txt' is a file"),
+        (["notes.txt"], 1, "'notes.txt' is no report: it holds no JSON\n  give the folder of a run"),
         (["out", "--html", "no/such/page.html"], 1, "can't write 'no/such/page.html': No such file or directory"),
         (["out", "--serve", "--port", "65536"], 2, "--port"),
         (["empty", "--serve"], 1, "no run was found below 'empty'"),

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from forgather_mem.comparing.baseline import Baseline, NoBaseline
-from forgather_mem.telemetry.report import Planned, RunReport
+from forgather_mem.comparing.comparison import comparison_of
+from forgather_mem.comparing.side import Side
+from forgather_mem.telemetry.report import Planned, PlannedPhase, RunReport
 from tests.comparing.runs import MIB, on_device, run
 
 
@@ -56,6 +58,23 @@ def test_what_can_not_be_compared_is_told() -> None:
     ]
     assert list(before.missing(before)) == []
     assert "of training 2: 200.0 MiB" in next(before.grown(Baseline.of([planned(100), planned(300)])))
+
+
+def test_it_is_compared_with_a_run_like_another_run(tmp_path: Path) -> None:
+    def differences(before: RunReport, after: RunReport) -> dict[str, float]:
+        Baseline.of([before]).write(tmp_path / "memory.json")
+        old = Baseline.read(tmp_path / "memory.json").trainings[0].as_report()
+        found = comparison_of(Side("memory.json", [old]), Side("now", [after]))
+        return {one.name: one.bytes for one in (found.planned or found.differences)}
+
+    def by_phase(size: int) -> RunReport:
+        phase = PlannedPhase(phase="backward", bytes=size, parts={"batch": size})
+        return replace(run(), planned=Planned(planned_bytes=size, phase="backward", phases=(phase,)))
+
+    plans = by_phase(MIB), by_phase(2 * MIB)
+    assert differences(*plans) == {"planned": MIB, "batch": MIB}
+    assert differences(run(held=100), run(held=114, optimizer=25))["held"] == 14 * MIB
+    assert differences(run(held=100), run(held=114, optimizer=25))["optimizer"] == MIB
 
 
 def test_less_memory_is_noticed() -> None:

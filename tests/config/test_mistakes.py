@@ -40,7 +40,7 @@ def test_a_null_for_nothing_is_a_note_and_one_for_what_a_merge_brings_is_none(ca
     assert out.startswith("t.yaml:5:5: there is no 'my_own' to remove\n")
     assert out.endswith("t.yaml: 1 note: trainer_callbacks = ClearCacheCallback, TBMemoryLogger\n")
     Path("t.yaml").write_text(f"{CHILD}    == super()\ngc: null\n")
-    assert dispatch(["check", "t.yaml"]) == 0
+    assert dispatch(["check", "t.yaml"]) == 1
     assert "t.yaml:5:1: 'gc' is a target of its own here, which changes nothing" in capsys.readouterr().out
     Path("t.yaml").write_text(f"{CHILD}    == super()\n    gc: null\n    == super()\n")
     assert dispatch(["check", "t.yaml"]) == 0

@@ -84,7 +84,7 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     assert result.plain.code == 3
     assert not files(tmp_path / "elsewhere")
     (folder,) = (tmp_path / "tmp").iterdir()
-    assert result.plain.err == f"forgather-mem: our files are in {folder} (forgather_mem: it is a link)\n"
+    assert result.plain.err == f"forgather-mem: our files are in {folder}: can't write forgather_mem: it is a link\n"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert files(folder) == {"report.json", "ring.rank0"}
     taken_apart(run([*JUDGED, "three.py"], tmp_path / "run", FORGATHER_MEM_DIR="forgather_mem"))

@@ -18,7 +18,8 @@ from transformers import TrainerCallback
 
 from forgather_mem.callbacks import MemoryCallback, OOMReporter
 from forgather_mem.engine.run_of import run_of
-from forgather_mem.loops.observed import LOOPS, ObservedLoop
+from forgather_mem.engine.settings import settings_of_training
+from forgather_mem.loops.observed import LOOPS, ObservedLoop, _as_one
 from forgather_mem.loops.state import default_arguments
 from forgather_mem.loops.training_loop import TrainingLoop
 from forgather_mem.sinks import Capture
@@ -226,6 +227,17 @@ def test_steps_are_counted_and_weights_are_as_without_us(
         assert torch.equal(ours, theirs)
     assert max(record.step for record in capture.samples) == STEPS
     assert not any("__call__" in vars(type(module)) for module in with_us.modules())
+
+
+def test_what_is_read_of_several_optimizers_is_of_all_and_leaves_them_alone() -> None:
+    models = net(), net()
+    optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(model.parameters()) for model in models]
+    for model, optimizer in zip(models, optimizers, strict=True):
+        train(model, optimizer, steps=1)
+    both = _as_one(optimizers)
+    assert sum(map(len, both.state.values())) == 2 * 3 * 4
+    assert settings_of_training(None, nn.ModuleList(models), both)["optimizer"] == "Adam, Adam"
+    assert [len(one.state_dict()["state"]) for one in optimizers] == [4, 4]
 
 
 def test_the_phases_of_a_step_and_the_shape_of_its_batch(watching: tuple[ObservedLoop, Capture, Phases]) -> None:

@@ -111,16 +111,16 @@ def test_a_run_that_ran_out_of_memory_ends_in_a_block_of_what_was_in_use_and_wan
     assert stack["peak"]["reason"] == "3.9 GiB more wanted, 1.2 GiB free"
 
 
-def test_where_the_host_ran_out_what_imports_took_is_still_there() -> None:
+def test_where_the_host_ran_out_what_imports_took_is_still_there_and_the_leak_has_its_own_name() -> None:
     report = out_of_memory()
-    report["oom"] |= {
-        "where": "host",
-        "in_use": {"Python and libraries": 350 * MIB, "other": 250 * MIB, "activations": 50 * MIB},
-        "requested_bytes": 4 * MIB,
-    }
-    report["device"] = []
+    in_use = {"Python and libraries": 350 * MIB, "other": 250 * MIB, "activations": 50 * MIB, "`Trainer.kept`": 9 * MIB}
+    limit = {"limit_bytes": 660 * MIB, "limit": "data (RLIMIT_DATA)"}
+    report["oom"] |= {"where": "host", "in_use": in_use, "requested_bytes": 4 * MIB, **limit}
+    report |= {"device": [], **{part: leak_on_the_host()[part] for part in ("host", "leak")}}
+    report["leak"]["suspects"][0]["held_by"] = "Trainer.kept[...]"
     parts = parts_of(page_data(parsed(report), on_the_host()), "host")
-    assert [(parts[key][-1] or 0) / MIB for key in ("python", "other", "wanted")] == [350, 250, 4]
+    assert [(parts[key][-1] or 0) / MIB for key in ("python", "other", "wanted", "leak1")] == [350, 250, 4, 9]
+    assert "mapped" not in parts, "this limit counts no files"
 
 
 def test_a_plan_is_a_line_above_what_was_there_before_it() -> None:

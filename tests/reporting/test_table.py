@@ -1,6 +1,9 @@
 """A report's sizes as a table."""
 
-from forgather_mem.reporting.table import table_lines
+from dataclasses import replace
+
+from forgather_mem.reporting.table import peaks_sentence, table_lines
+from forgather_mem.telemetry.report import Peak
 from tests.reporting.report_fixtures import all_well, gib, merged, parsed, report_of
 
 
@@ -19,6 +22,16 @@ def test_small_sizes_have_two_decimals_and_what_was_not_read_is_left_out() -> No
     report = report_of("train.py", 9, 1.0, "finished", host={"rss_start_bytes": gib(0.25), "rss_peak_bytes": gib(1.5)})
     assert [line.split() for line in table_lines(parsed(report))[1:]] == [["host", "0.25", "0.00", "1.50"]]
     assert table_lines(parsed(report_of("train.py", 0, 1.0, "finished"))) == ["MEMORY  nothing was measured"]
+
+
+def test_a_limit_that_counts_something_else_than_the_peak_has_a_line_of_its_own() -> None:
+    limit = {"limit_bytes": 520 << 20, "limit_kind": "RLIMIT_DATA", "limit_used_frac": 0.853}
+    report = parsed(report_of("train.py", 9, 1.0, "finished", host={"rss_peak_bytes": gib(0.53), **limit}))
+    said = "RLIMIT_DATA (data, without mapped files): 85.3 % used of 520.0 MiB"
+    assert table_lines(report)[-1] == f"  {said}"
+    assert peaks_sentence(replace(report, peaks=(Peak(where="host", bytes=1, step=3, phase="data"),))) == (
+        f"Peak 0.53 GiB at step 3, data, {said}."
+    )
 
 
 def test_each_device_of_a_process_has_a_line_and_of_many_the_first() -> None:

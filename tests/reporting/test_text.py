@@ -62,8 +62,10 @@ def test_a_script_that_does_not_train_has_no_steps_to_speak_of() -> None:
 
 
 def test_a_script_that_exits_in_the_middle_shows_its_code() -> None:
-    text = text_of(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 3}))
-    assert text.startswith("== forgather-mem == train.py == interrupted after 4 steps, 3.0 s, exit 3 ==")
+    leaves = {"exit_code": 3, "error": "SystemExit: 3", "error_line": "train.py:9"}
+    text = text_of(report_of("train.py", 4, 3.0, "interrupted", run=leaves))
+    assert text.startswith("== forgather-mem == train.py == ended after 4 steps, 3.0 s, exit 3 ==")
+    assert "\nAt train.py:9: SystemExit: 3\n" in text
     text = text_of(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 130}))
     assert text.startswith("== forgather-mem == train.py == interrupted after 4 steps, 3.0 s ==")
 

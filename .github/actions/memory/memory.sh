@@ -3,7 +3,7 @@
 # What it says goes to the job's summary, too.
 set -uo pipefail
 summary="${GITHUB_STEP_SUMMARY:-/dev/null}"
-report="${RUNNER_TEMP:-/tmp}/memory-report.json"
+report="${RUNNER_TEMP:-/tmp}/this-run.json"
 said="${RUNNER_TEMP:-/tmp}/memory-said.txt"
 words="${RUNNER_TEMP:-/tmp}/memory-words"
 rm -rf "$report" "$said" "$words" # an earlier step's
@@ -45,11 +45,14 @@ sys.stdout.buffer.write(fence + b"text\n" + text + fence + b"\n" if text else b"
 {
   echo "### Memory${decision:+:$decision}"
   sed '1,/^=====*$/d; s/^forgather-mem: //' "$said" | "$python" -c "$fenced"
-  if [ -n "${MEMORY_COMPARE_WITH:-}" ] && [ -f "$report" ]; then
-    forgather-mem compare "$MEMORY_COMPARE_WITH" "$report" --markdown
-  fi
+  for before in "${MEMORY_BASELINE:-}" "${MEMORY_COMPARE_WITH:-}"; do
+    if [ -e "$before" ] && [ -f "$report" ]; then
+      forgather-mem compare "$before" "$report" --markdown
+    fi
+  done
   printf '\n<details><summary>The report</summary>\n\n'
-  sed -n '/^== forgather-mem/,/^=====*$/p' "$said" | "$python" -c "$fenced"
+  # The folders that its last lines name are gone with the job
+  sed -n '/^== forgather-mem/,/^=====*$/p' "$said" | sed '/^forgather-mem report /d; /^tensorboard /d' | "$python" -c "$fenced"
   printf '\n</details>\n'
 } >>"$summary"
 [ -f "$report" ] && echo "report=$report" >>"${GITHUB_OUTPUT:-/dev/null}"

@@ -18,7 +18,7 @@ from typing import Annotated, Literal, Union, get_args, get_origin
 
 from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.construction.construct import Builder
-from forgather_mem.config.construction.resolve import MAX_NAMES, Callee, Resolver, is_file
+from forgather_mem.config.construction.resolve import MAX_NAMES, Callee, Resolver, is_file, meant_arguments
 from forgather_mem.config.construction.signature_check import python_function
 from forgather_mem.config.construction.sizes import TooLarge
 from forgather_mem.config.graph.nodes import (
@@ -103,7 +103,8 @@ class _Search:
         accepted = accepted_by(callee.function) if is_compared else {}
         for name, value in _arguments(node, callee) if accepted else ():
             if name in accepted and (problem := accepted[name].problem(value)):
-                raise self._resolver.error(node, f"{name} of {node.constructor} {problem[0]}", name, problem[1])
+                hint = problem[1] or meant_arguments(node, callee.parameters.named if callee.parameters else ())
+                raise self._resolver.error(node, f"{name} of {node.constructor} {problem[0]}", name, hint)
         is_ours = isinstance(callee.function, type) and f"{callee.function.__module__}.".startswith(_OURS)
         is_tried = is_ours and not is_file(node) and node.kind in ("singleton", "factory")
         if not is_tried and (not callee.is_value or node.kind == "meta"):
@@ -202,7 +203,8 @@ class Accepted:
         if self.types & {"int", "float"} and is_number_text(text):
             return None
         choices = [choice for choice in self.literals if isinstance(choice, str)]
-        return f"takes {self.text}; {shortened_text(text)!r} is text", did_you_mean(text, choices)
+        hint = did_you_mean(text, choices) or ("a mapping is written {name: value}" if "dict" in self.types else None)
+        return f"takes {self.text}; {shortened_text(text)!r} is text", hint
 
 
 def accepted_by(function: Callable[..., object]) -> dict[str, Accepted]:

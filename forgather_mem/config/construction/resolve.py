@@ -247,7 +247,9 @@ class Resolver:
         named = _OF_ARGUMENT.match(shown)
         with_these = f"its arguments were {', '.join(names[:20])}" if names else "it was given no arguments"
         message = f"{node.constructor} raised {shown}{'' if named else '; ' + with_these}"
-        hint = self.missing_colon(node, callee) or _meant(node, callee.parameters.named if callee.parameters else ())
+        hint = self.missing_colon(node, callee) or meant_arguments(
+            node, callee.parameters.named if callee.parameters else ()
+        )
         return self.error(node, message, named[1] if named else None, hint)
 
     def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
@@ -295,7 +297,7 @@ class Resolver:
         return self.error(first, message, hint=f"{hint} Or {given}" if hint else given)
 
 
-def _meant(node: CallNode, known: Container[str]) -> str | None:
+def meant_arguments(node: CallNode, known: Container[str]) -> str | None:
     """How the one thing that a call is given would be its arguments by name, if it looks like them."""
     (given,) = node.args if len(node.args) == 1 else (None,)
     if isinstance(given, DictNode) and given.entries and all(key in known for key in given.entries):

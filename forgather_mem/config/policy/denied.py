@@ -151,6 +151,8 @@ def similar_name(text: str) -> str | None:
     near_module = module if module in known else nearest(module, known, _NEAR)
     names = known.get(near_module or "", [])
     near = name if name in names or not names else nearest(name, names, _NEAR)
+    if near is None and module == "forgather_mem":  # where the name is, or is nearly, in another of our modules
+        return similar_name(name)
     found = f"{near_module}:{near}"
     return found if near_module and near is not None and found != text else None
 

@@ -108,4 +108,5 @@ def _check(part: str, private: bool) -> None:
         raise ValueError("an empty part; write module:name, path.py:name or a built-in")
     if any(piece.startswith("_") for piece in part.split(".")):
         raise ValueError("a part that starts with an underscore is private")
-    raise ValueError("the parts of a name are ASCII letters, digits and underscores")
+    called = "; write it without (), arguments are indented below it" if part.endswith(")") else ""
+    raise ValueError(f"the parts of a name are ASCII letters, digits and underscores{called}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import inspect
 import itertools
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 tracemalloc = installed("tracemalloc")
 # The attribute that has the items, by the module of the class `Queue`
 _ITEMS_OF_QUEUE = {"queue": "queue", "asyncio.queues": "_queue", "multiprocessing.queues": "_buffer"}
-# A holder's path as the expression that its own code has for it; methods that empty what they belong to
-_EXPRESSION = re.compile(r"local '(\w+)' of .*|[^.\[]+\.([\w.]+)")
+_LOCAL, _INDEX = re.compile(r"local '(\w+)' of "), re.compile(r"\[[^\]]*\]")
+# Methods that empty what they belong to
 _EMPTIES = re.compile(r"(?:reset|clear|free|empty)(?:_|$)")
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
 
@@ -70,7 +71,7 @@ _KINDS = (
     HolderKind(name="graph", is_sized=False,
         holder=lambda held: held.one.kind == "graph",
         item=lambda item: is_tensor(item) and item.grad_fn is not None,
-        cure="keep numbers, not graphs: loss.item(), or loss.detach() for a tensor"),
+        cure="keep numbers, not graphs: .item() of a loss, or .detach() of a tensor and only the last ones"),
     HolderKind(name="cycle iterator", iterators=("cycle",), made_by="cycle",
         cure="itertools.cycle() keeps a copy of every item: start a new pass with iter(loader) when one ends"),
     HolderKind(name="tee", iterators=("_tee", "_tee_dataobject"), made_by="tee",
@@ -160,20 +161,43 @@ def _is_most_of(part: object, item: object) -> bool:
     return part is item or 2 * deep_bytes(part, set(), set()) >= deep_bytes(item, set(), set())
 
 
-def cure_of(kind: HolderKind, held: Held) -> str:
-    """What to do about this holder: of what can be applied here."""
+def cure_of(kind: HolderKind, held: Held, line: str = "") -> str:
+    """What to do about this holder: of what can be applied here, and at the line that adds to it."""
     if (method := _emptied_by(held)) is not None:
         return f"{method}() empties it: call it once what it holds is no longer needed"
     if kind.name == "lru_cache" and "." in held.container.__qualname__.rpartition("<locals>.")[2]:  # type: ignore[attr-defined]
         return f"{kind.cure}: each key holds `self`, too; or keep a dict in the object"
-    if kind.name == "tensor" and isinstance(held.container, dict):
+    if kind.name == "tensor" and isinstance(held.container, dict | set):
         return KINDS["dict"].cure
     if kind.name == "threads" and (num := sum(map(_waits_in_put, threading.enumerate()))):
         return f"{num} threads wait in Queue.put: take what is left in the queue, or stop them and put(timeout=...)"
-    found = _EXPRESSION.fullmatch(held.path)
-    it = (found[1] or found[2]) if found is not None else "it"
-    last = f"{it} = {it}[-100:]" if held.one.kind == "size" else f"del {it}[:-100]"
-    return kind.cure.format(last="deque(maxlen=100)" if isinstance(held.container, deque) else last)
+    if "{last}" not in kind.cure:
+        return kind.cure
+    most = 10 if held.one.kind != "size" and held.one.count < 200 else 100  # fewer than there are
+    if isinstance(held.container, deque):
+        return kind.cure.format(last=f"deque(maxlen={most})")
+    local = _LOCAL.match(held.path)
+    it = _filled_by(line) or (local[1] if local is not None else None)
+    if it is None:
+        return kind.cure.replace(", {last},", f" of {_INDEX.sub('[...]', held.path)},")
+    return kind.cure.format(last=f"{it} = {it}[-{most}:]" if held.one.kind == "size" else f"del {it}[:-{most}]")
+
+
+def _filled_by(line: str) -> str | None:
+    """What a line of code adds to, as it has it.
+
+    >>> _filled_by("if loss < 1: self.kept['low'].append(loss)"), _filled_by("seen += [loss]"), _filled_by("f(")
+    ("self.kept['low']", 'seen', None)
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(line)))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    calls = [node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    found: list[ast.expr] = [call.value for call in calls if call.attr in ("append", "extend", "insert")]
+    found += [node.target for node in nodes if isinstance(node, ast.AugAssign)]
+    found += [node.targets[0] for node in nodes if isinstance(node, ast.Assign)]
+    return ast.unparse(found[0]) if len(found) == 1 else None
 
 
 def _emptied_by(held: Held) -> str | None:

@@ -124,7 +124,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         count_per_step=one.count_per_step if one.kind in ("items", "chain") else 0.0,
         held_by=path,
         each=signature_of(one),
-        cure=cure_of(kind, held),
+        cure=cure_of(kind, held, source_line(*lines[0]) if len(lines) == 1 else ""),
         count=one.count if one.kind == "items" else None,
         bytes=int(one.count * one.each_bytes) if one.kind == "items" else None,
         kind=kind.name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
 FREE_HEAP = "free in the C library's heap"  # what it keeps of freed memory, among what is in use
 NO_GRAPH, DETACHED = "no_grad", "detach"  # of `Change.in_script`: who holds the graph
-_CALLS_IT_DTYPE = 4, 56  # of transformers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +74,6 @@ def trained_parameters(model: Any, optimizer: object) -> list[torch.nn.Parameter
     groups = getattr(optimizer, "param_groups", ())
     of_both = (*getattr(model, "parameters", tuple)(), *(one for group in groups for one in group["params"]))
     return list({id(one): one for one in of_both if one.requires_grad}.values())
-
-
-def dtype_argument() -> str:
-    """The name of `from_pretrained`'s argument for the type of the weights, in the loaded transformers."""
-    version = getattr(sys.modules.get("transformers"), "__version__", "")
-    numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
-    return "torch_dtype" if numbers and numbers < _CALLS_IT_DTYPE else "dtype"
 
 
 def takes_optimizer(name: str) -> bool:

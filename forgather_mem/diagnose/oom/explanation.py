@@ -109,11 +109,10 @@ def explained(
         on_device=failure.where == "device",
         failure=failure,
     )
-    changes = [] if is_leak else may_help(case)  # no batch is small enough
-    if not settings.is_trainers:
-        changes = [in_own_loop(change) for change in changes]
-    if is_leak:
+    if is_leak:  # no batch is small enough
         changes = [Change(text=_cure(leak), note="memory that grows at each step fills any device")]
+    else:
+        changes = [change if settings.is_trainers else in_own_loop(change) for change in may_help(case)]
     no_help = ", ".join(_no_help(failure, settings))
     reasons = _why_now(failure) or _of_census(failure), _of_watching(failure)
     told = {name: getattr(failure, name) for name in _OF_FAILURE}
@@ -217,7 +216,9 @@ def _is_leak(failure: Failure, leak: LeakReport) -> bool:
 
 
 def _of_leak(leak: LeakReport) -> str:
-    held = next((f", held by {suspect.held_by}" for suspect in leak.suspects if suspect.held_by), "")
+    first = next((suspect for suspect in leak.suspects if suspect.held_by), None)
+    held = f", held by {first.held_by}" if first is not None else ""
+    held += f", made at {first.allocated_at}" if first is not None and first.allocated_at else ""
     return f"a leak: {format_bytes(leak.bytes_per_step)} a step since step {leak.since_step:,}{held}."
 
 
@@ -237,6 +238,12 @@ def _of_callback(failed: CallbackFailure) -> str:
     of = " and ".join(failed.copied)
     what = f"a copy of {format_bytes(failed.copied_bytes)}" + (f" of {of}" if of else "")
     return f"{failed.callback} makes {what} at {failed.line}."
+
+
+def _of_new_state(failure: Failure) -> str | None:
+    """In the second step, of an equal batch."""
+    size = failure.in_use.get("optimizer", 0) if failure.steps_done == 1 else 0
+    return f"the first step beside the optimizer's state, {format_bytes(size)}." if size else None
 
 
 def _of_batch(failure: Failure) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from forgather_mem.diagnose.oom.context import DETACHED, NO_GRAPH, RunSettings, dtype_argument, takes_optimizer
+from forgather_mem.diagnose.oom.context import DETACHED, NO_GRAPH, RunSettings, takes_optimizer
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, OF_TORCH, PINNED
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
@@ -281,7 +281,7 @@ def _generation(case: Case) -> Iterator[Change]:
 
 
 def _half_weights(case: Case) -> Iterator[Change]:
-    how = "model.to(torch.bfloat16)" if case.settings.is_trainers else "model.to(torch.bfloat16), and what it is given"
+    how = "model.to(torch.bfloat16)" + ("" if case.settings.is_trainers else ", and inputs of floats")
     if case.place == "startup":
         is_loaded = case.failure is not None and "from_pretrained" in case.failure.functions
         how = f"from_pretrained(..., {dtype_argument()}=torch.bfloat16)" if is_loaded else _BEFORE_IT_IS_BUILT
@@ -358,7 +358,7 @@ def _needless(case: Case) -> Iterator[Change]:
 
 def _each_pass(case: Case) -> Iterator[Change]:
     for held in case.failure.census if case.failure is not None else ():
-        if held.kind == "activations" and held.num_passes > 1:
+        if held.kind == "activations" and held.num_passes > 1 and held.name:
             text = f"backward() after each pass, if {held.name} is a sum over passes: gradients add up"
             yield _doing(text, f"each parameter is used {held.num_passes:,} times before one backward pass")
 

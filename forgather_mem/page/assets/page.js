@@ -190,7 +190,7 @@ class Page {
     if (run.band) makers.push(() => new BandPlot(this, run));
     if (this.runs.length > 1) this.comparison();
     if (!run.steps.length) {
-      this.figures.append(make('p', {}, 'The run ended before its first step, so there are no curves.'));
+      this.figures.append(make('p', {}, 'No training step was read, so there are no curves.'));
       return;
     }
     const drawRest = () => {

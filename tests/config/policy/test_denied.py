@@ -61,6 +61,7 @@ def test_the_same_name_twice_is_listed_once():
         ("torch.optm:AdamW", "torch.optim:AdamW"),
         ("transformer:TrainingArguments", "transformers:TrainingArguments"),
         ("sortd", "sorted"),
+        ("forgather_mem:LeakDetecter", "forgather_mem.callbacks:LeakDetector"),
     ],
 )
 def test_the_error_about_a_misspelt_name_asks_for_the_one_that_is_open(written, meant):

@@ -6,13 +6,13 @@ import sys
 import weakref
 from dataclasses import asdict
 from enum import Enum
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers.training_args import OptimizerNames
 
-from forgather_mem.diagnose.oom.context import dtype_argument, settings_of, takes_optimizer
+from forgather_mem.diagnose.oom.context import settings_of, takes_optimizer
 from forgather_mem.engine.settings import ALLOCATOR_VARIABLES
 
 
@@ -68,21 +68,6 @@ def test_the_first_variable_of_the_allocator_that_is_set_counts(monkeypatch: pyt
     for name in reversed(ALLOCATOR_VARIABLES):
         monkeypatch.setenv(name, name.lower())
         assert settings_of(None).allocator_conf == name.lower()
-
-
-@pytest.mark.parametrize(
-    ("version", "name"),
-    [("4.46.3", "torch_dtype"), ("4.55.4", "torch_dtype"), ("4.56.0", "dtype"), ("5.23.0", "dtype")],
-)
-def test_weights_get_their_type_by_the_argument_that_there_is(
-    monkeypatch: pytest.MonkeyPatch, version: str, name: str
-) -> None:
-    transformers = ModuleType("transformers")
-    transformers.__version__ = version  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "transformers", transformers)
-    assert dtype_argument() == name
-    monkeypatch.delitem(sys.modules, "transformers")
-    assert dtype_argument() == "dtype"
 
 
 def test_an_optimizer_is_one_of_those_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
