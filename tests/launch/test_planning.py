@@ -24,7 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 
 class Rows(torch.utils.data.Dataset):
     def __len__(self):
-        return 64
+        return 32
     def __getitem__(self, index):
         row = torch.arange(32)
         return {"input_ids": row, "labels": row}
@@ -38,7 +38,7 @@ class MyTrainer(Trainer):
 BEFORE
 config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=SIZE, num_attention_heads=2)
 print("of the script")
-arguments = TrainingArguments("out", per_device_train_batch_size=4, report_to=[], HALF=True)
+arguments = TrainingArguments("out", per_device_train_batch_size=4, report_to=[], num_train_epochs=1, HALF=True)
 trainer = MyTrainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Rows())
 TRAIN
 print("never")
@@ -99,7 +99,7 @@ def length(rows):
     if os.getpid() == own:
         log.write("acted"); log.flush()
         with contextlib.suppress(OSError): write("length")
-    return 64
+    return 32
 import contextlib
 own = os.getpid()
 Rows.__len__ = length
@@ -249,7 +249,7 @@ def test_where_planning_fails_nothing_of_the_script_runs_either(tmp_path: Path) 
 class Stop(BaseException): pass
 def stop(rows):
     if os.getpid() == own: raise Stop
-    return 64
+    return 32
 own = os.getpid()
 """
     train = TRAIN.replace("trainer.train()", "Rows.__len__ = stop; trainer.train()")
