@@ -6,9 +6,10 @@ Started as a program by `conftest.py`, once for all workers of xdist and the pro
 import contextlib
 import ctypes
 import gc
+import mmap
 import os
-import resource
 import select
+import shutil
 import socket
 import struct
 import subprocess
@@ -30,7 +31,7 @@ class Origin:
         """The file that is run, and the variable that holds the socket's name."""
         self._program, self._variable = program, address
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = ""
 
     def start(self) -> str:
         """The socket's name."""
@@ -38,8 +39,9 @@ class Origin:
             # Not by tests/quick_start: what that leaves uncollected would be in the heap that tests look at
             path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
             kept = os.pathsep.join([*(entry for entry in path if not entry.endswith("quick_start")), str(ROOT)])
-            self._folder = tempfile.TemporaryDirectory(prefix="forgather-mem-origin-")
-            os.environ[self._variable] = f"{self._folder.name}/socket"
+            # Not one that goes at exit: forks of tests run exit functions, too
+            self._folder = tempfile.mkdtemp(prefix="forgather-mem-origin-")
+            os.environ[self._variable] = f"{self._folder}/socket"
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(os.environ[self._variable])
                 listener.listen()
@@ -51,11 +53,11 @@ class Origin:
         return os.environ[self._variable]
 
     def close(self) -> None:
-        if self._process is not None and self._folder is not None:
+        if self._process is not None:
             self._process.communicate()  # the end of its input ends it
-            self._folder.cleanup()
+            shutil.rmtree(self._folder)
             del os.environ[self._variable]
-        self._process = self._folder = None
+        self._process = None
 
 
 def serve(prepare: Callable[[], object], answer: Callable[[socket.socket], object]) -> None:
@@ -82,7 +84,7 @@ def serve(prepare: Callable[[], object], answer: Callable[[socket.socket], objec
 
 def _use_huge_pages() -> None:
     """Where all pages are there: a fork, and its end, are half as dear. What is resident stays as it is."""
-    page = resource.getpagesize()
+    size = _HUGE // mmap.PAGESIZE
     advise = ctypes.CDLL(None).madvise
     advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     with open("/proc/self/maps") as maps, open("/proc/self/pagemap", "rb", 0) as pages:
@@ -90,7 +92,6 @@ def _use_huge_pages() -> None:
             first, end = (int(address, 16) for address in addresses.split("-"))
             if access.startswith("rw") and inode == "0":
                 for start in range(-(-first // _HUGE) * _HUGE, end - _HUGE + 1, _HUGE):
-                    pages.seek(start // page * 8)
-                    number = _HUGE // page
-                    if all(one >> 63 for one in struct.unpack(f"{number}Q", pages.read(8 * number))):
+                    pages.seek(start // mmap.PAGESIZE * 8)
+                    if all(one >> 63 for one in struct.unpack(f"{size}Q", pages.read(8 * size))):
                         advise(start, _HUGE, _COLLAPSE)

@@ -1,7 +1,7 @@
 """`forgather-mem`, and `python SCRIPT`, for the shells of a test: each start of it is a fork of this process.
 
 A shell needs a program of that name. The one it finds on its `PATH` hands its arguments, streams and folder on, in a
-hundredth of the time in which torch and transformers are imported, and ends as the fork ends. A `python` with options is
+hundredth of the time in which torch and transformers are imported, and ends as the fork ends. With options `python` is
 Python.
 """
 
@@ -21,11 +21,10 @@ from tests.launch import forked_run
 _PROGRAM = """#!{python} -IS
 import json, os, socket, sys
 words = sys.argv[1:]
-if sys.argv[0].endswith("python"):
-    if words[0].startswith("-"):
-        os.execv(sys.executable, [sys.executable, *words])
-else:
+if not sys.argv[0].endswith("python"):
     words.insert(0, {command!r})
+elif words[0].startswith("-"):
+    os.execv(sys.executable, [sys.executable, *words])
 with socket.socket(socket.AF_UNIX) as asked:
     asked.connect({address!r})
     told = json.dumps([words, os.getcwd(), dict(os.environ)]).encode() + b"\\n"

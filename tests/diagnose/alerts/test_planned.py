@@ -126,7 +126,8 @@ def test_the_training_is_the_same_and_no_process_is_left(tmp_path: Path, monkeyp
         if patience_s is not None:
             monkeypatch.setattr(planned, "_WHEN", planned._WHEN._replace(patience_s=patience_s))
         torch.manual_seed(5)
-        trainer = trainer_of(tmp_path, [] if patience_s is None else [OOMReporter(strict=True)], longest=300, max_steps=10)
+        callbacks = [] if patience_s is None else [OOMReporter(strict=True)]
+        trainer = trainer_of(tmp_path, callbacks, longest=300, max_steps=10)
         trainer.train()
         found.append(fingerprint(trainer))
     assert found[0] == found[1] == found[2]
