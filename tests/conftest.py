@@ -51,7 +51,6 @@ _LIMIT_S = float(os.environ.get("CPU_LIMIT_S", "20"))
 # These may take twice as much: they start real launchers, or several processes that import torch and transformers
 _DEAR = (
     "tests/launch/test_trainings.py::test_under_torchrun_the_rank_that_was_killed_is_named_with_its_last_step_and_phase",
-    "tests/test_docs.py::test_a_page_runs_as_it_stands[plan.md]",
     "tests/test_docs.py::test_a_page_runs_as_it_stands[recipes/axolotl.md]",
 )
 _SHOWN = int(os.environ.get("SLOWEST", "15"))
@@ -217,6 +216,17 @@ def pytest_unconfigure() -> None:
 def real_renderer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of a stranger's template is started, and imports what it needs."""
     monkeypatch.setattr(stranger, "_START", REAL_START)
+
+
+@pytest.fixture
+def folder_of_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For what people run in a folder of theirs: the module of our examples is there, and goes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "examples"))
+    monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_module"]:
+        del sys.modules[name]
 
 
 @pytest.fixture

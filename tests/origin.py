@@ -4,18 +4,24 @@ Started as a program by `conftest.py`, once for all workers of xdist and the pro
 """
 
 import contextlib
+import ctypes
 import gc
+import mmap
 import os
 import select
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+_COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1; older ones refuse
+_HUGE = 2**21
 
 
 class Origin:
@@ -59,8 +65,11 @@ def serve(prepare: Callable[[], object], answer: Callable[[socket.socket], objec
     if os.fork():
         os._exit(0)
     prepare()
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False  # each fork would take apart 180 libraries of torch
     gc.collect()
     gc.freeze()
+    _use_huge_pages()
     while sys.stdin not in (ready := select.select([sys.stdin, listener], [], [])[0]):
         connection, _ = ready[0].accept()
         if not os.fork():
@@ -71,3 +80,18 @@ def serve(prepare: Callable[[], object], answer: Callable[[socket.socket], objec
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)  # an earlier one
     shutil.rmtree(os.path.dirname(listener.getsockname()))
+
+
+def _use_huge_pages() -> None:
+    """Where all pages are there: a fork, and its end, are half as dear. What is resident stays as it is."""
+    size = _HUGE // mmap.PAGESIZE
+    advise = ctypes.CDLL(None).madvise
+    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    with open("/proc/self/maps") as maps, open("/proc/self/pagemap", "rb", 0) as pages:
+        for addresses, access, _, _, inode, *_ in map(str.split, maps.readlines()):
+            first, end = (int(address, 16) for address in addresses.split("-"))
+            if access.startswith("rw") and inode == "0":
+                for start in range(-(-first // _HUGE) * _HUGE, end - _HUGE + 1, _HUGE):
+                    pages.seek(start // mmap.PAGESIZE * 8)
+                    if all(one >> 63 for one in struct.unpack(f"{size}Q", pages.read(8 * size))):
+                        advise(start, _HUGE, _COLLAPSE)

@@ -1,7 +1,8 @@
-"""`forgather-mem` for the shells of a test: each start of it is a fork of this process.
+"""`forgather-mem`, and `python SCRIPT`, for the shells of a test: each start of it is a fork of this process.
 
 A shell needs a program of that name. The one it finds on its `PATH` hands its arguments, streams and folder on, in a
-hundredth of the time in which torch and transformers are imported, and ends as the fork ends.
+hundredth of the time in which torch and transformers are imported, and ends as the fork ends. With options `python` is
+Python.
 """
 
 import json
@@ -19,9 +20,14 @@ from tests.launch import forked_run
 
 _PROGRAM = """#!{python} -IS
 import json, os, socket, sys
+words = sys.argv[1:]
+if not sys.argv[0].endswith("python"):
+    words.insert(0, {command!r})
+elif words[0].startswith("-"):
+    os.execv(sys.executable, [sys.executable, *words])
 with socket.socket(socket.AF_UNIX) as asked:
     asked.connect({address!r})
-    told = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode() + b"\\n"
+    told = json.dumps([words, os.getcwd(), dict(os.environ)]).encode() + b"\\n"
     asked.sendall(told[socket.send_fds(asked, [told], [0, 1, 2]):])
     sys.exit(int(asked.makefile().readline()))
 """
@@ -32,9 +38,11 @@ class ForkedCommands:
 
     def __enter__(self) -> Path:
         self._folder = Path(tempfile.mkdtemp())
-        program, address = self._folder / "forgather-mem", str(self._folder / "asked")
-        program.write_text(_PROGRAM.format(python=sys.executable, address=address))
-        program.chmod(0o755)
+        address = str(self._folder / "asked")
+        for name in ("forgather-mem", "python"):
+            program = self._folder / name
+            program.write_text(_PROGRAM.format(python=sys.executable, address=address, command=forked_run.__file__))
+            program.chmod(0o755)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(address)
         self._listener.listen()
@@ -84,7 +92,7 @@ def _answer(connection: socket.socket) -> NoReturn:
         try:
             become(Path(folder), environment, *streams)
             connection.close()
-            end(run_script(Path(forked_run.__file__), words))
+            end(run_script(Path(words[0]), words[1:]))
         finally:
             os._exit(70)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

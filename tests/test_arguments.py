@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from transformers import TrainerCallback
 
 from forgather_mem import actions, callbacks, probes, sinks
+from forgather_mem.callbacks.base import RuleCallback
 
 # By annotation
 WRONG: dict[str, tuple[object, ...]] = {
@@ -29,7 +29,7 @@ def wrong_arguments() -> Iterator[tuple[type[Any], str, object]]:
                 continue
             for name, parameter in inspect.signature(kind).parameters.items():
                 # What our own code alone sets need not be checked: the switches of probes, actions and sinks
-                if name not in OTHERS and (parameter.annotation != "bool" or issubclass(kind, TrainerCallback)):
+                if name not in OTHERS and (parameter.annotation != "bool" or issubclass(kind, RuleCallback)):
                     more = (1.5,) if name.endswith("_frac") else ()
                     yield from ((kind, name, value) for value in (*WRONG.get(str(parameter.annotation), ()), *more))
 

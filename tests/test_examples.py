@@ -5,7 +5,6 @@ import os
 import re
 import runpy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,7 @@ from tests.forked import Forked, on_ranks
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "my_module"]:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("folder_of_examples")
 
 
 def run(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:

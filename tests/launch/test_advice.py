@@ -16,7 +16,6 @@ from forgather_mem.launch.advice import with_planned_advice
 from forgather_mem.telemetry.report import OomReport, RunReport
 from tests.launch.commands import RUN, python, run
 from tests.launch.test_failed_training import out_of_memory, report_of
-from tests.launch.test_own_loop import in_a_fork
 
 ACCUMULATION = "gradient_accumulation_steps"
 
@@ -90,16 +89,13 @@ def test_a_script_that_does_not_train_again_is_told_as_such(tmp_path: Path) -> N
     assert oom.fit == "not planned: started again, it ended with 7 before its training"
 
 
+@pytest.mark.fresh  # its limit goes with the process
 def test_limits_are_raised_as_far_as_they_may_be_and_below_others_it_says_so(tmp_path: Path) -> None:
-    def told() -> list[object]:
-        resource.setrlimit(resource.RLIMIT_DATA, (2**45, 2**46))
-        fit = advised(report_of(out_of_memory()), tmp_path, "raise MemoryError").fit
-        return [fit, resource.getrlimit(resource.RLIMIT_DATA)]
-
-    assert in_a_fork(told) == [
-        "not planned: planning it takes more memory than data (RLIMIT_DATA) leaves, which can't be raised here",
-        (2**46, 2**46),
-    ]
+    resource.setrlimit(resource.RLIMIT_DATA, (2**45, 2**46))
+    assert advised(report_of(out_of_memory()), tmp_path, "raise MemoryError").fit == (
+        "not planned: planning it takes more memory than data (RLIMIT_DATA) leaves, which can't be raised here"
+    )
+    assert resource.getrlimit(resource.RLIMIT_DATA) == (2**46, 2**46)
 
 
 SLEEPS = "import os, time; open(PIDS, 'w').write(f'{os.getpid()} {os.fork()}'); time.sleep(100)"

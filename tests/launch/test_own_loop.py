@@ -1,7 +1,5 @@
 """What is changed about a loop of a script's own, in the child that plans it: real models, loaders and optimizers."""
 
-import os
-import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +11,7 @@ from torch.utils.data import DataLoader
 from forgather_mem.errors import PlanError
 from forgather_mem.launch import own_loop
 from forgather_mem.launch.own_loop import MADE_AT, EditedScript, OwnLoop, without_graphs_of_untrained
+from forgather_mem.planning.isolation.child import in_a_child
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.result import Plan
 from forgather_mem.telemetry.report import Change
@@ -20,21 +19,6 @@ from forgather_mem.telemetry.report import Change
 pytestmark = pytest.mark.plans  # forks compute gradients
 ROWS = 24
 PLAN = Plan(peak_bytes=1, phase="forward", step=2, rows=ROWS, reserved_bytes=0, phases=())
-
-
-def in_a_fork(work: Callable[[], Any]) -> Any:
-    """Its result; what it changes about torch and about what is alive goes with the fork."""
-    answer, told = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            os.write(told, pickle.dumps(work()))
-        finally:
-            os._exit(0)
-    os.close(told)
-    os.waitpid(pid, 0)
-    with os.fdopen(answer, "rb") as file:
-        return pickle.load(file)
 
 
 def collated(rows: Any) -> torch.Tensor:
@@ -105,7 +89,7 @@ def test_optimizers_step_as_another_one(name: str, has_state: bool) -> None:
         states = [value for state in its.state.values() for value in state.values() if torch.is_tensor(value)]
         return bool((weight != 1).all()), len(optimizer.state), sum(one.numel() for one in states if one.dim())
 
-    moved, states_of_adam, numbers = in_a_fork(step)
+    moved, states_of_adam, numbers = in_a_child(step)
     assert (moved, states_of_adam, numbers > 0) == (True, 0, has_state)
     assert numbers < weight.numel(), "rows and columns"
 
@@ -121,8 +105,8 @@ def test_between_the_micro_batches_of_a_step_gradients_are_kept() -> None:
             model(torch.ones(1, 2)).sum().backward()
         return float(model.weight.grad.max()) if model.weight.grad is not None else 0.0
 
-    assert in_a_fork(lambda: twice({"gradient_accumulation_steps": 2})) == 2.0
-    assert in_a_fork(lambda: twice({})) == 1.0
+    assert in_a_child(lambda: twice({"gradient_accumulation_steps": 2})) == 2.0
+    assert in_a_child(lambda: twice({})) == 1.0
 
 
 def test_what_no_optimizer_trains_computes_without_a_graph() -> None:
@@ -133,7 +117,7 @@ def test_what_no_optimizer_trains_computes_without_a_graph() -> None:
         without_graphs_of_untrained(None)()
         return [model(torch.ones(1, 2)).requires_grad for model in (teacher, student)]
 
-    assert in_a_fork(graphs) == [False, True]
+    assert in_a_child(graphs) == [False, True]
     assert teacher(torch.ones(1, 2)).requires_grad, "here nothing is changed"
     assert optimizer.param_groups
 
@@ -147,7 +131,7 @@ def test_batches_are_changed_and_an_evaluation_has_a_size_of_its_own() -> None:
             one()
         return [tuple(next(iter(one)).shape) for one in (trains, evaluates)]
 
-    assert in_a_fork(sizes) == [(ROWS, 6), (4, 6)], "one of them is busy: the training goes over it"
+    assert in_a_child(sizes) == [(ROWS, 6), (4, 6)], "one of them is busy: the training goes over it"
     assert len(next(running)) == ROWS
 
 

@@ -23,7 +23,7 @@ BESIDE = 65_536
 
 
 def trainer_of(folder: Path, **arguments: Any) -> Trainer:
-    trainer = make_trainer(folder, max_steps=3, **{"per_device_train_batch_size": ROWS, **arguments})
+    trainer = make_trainer(folder, model=Bigrams(), max_steps=3, **{"per_device_train_batch_size": ROWS, **arguments})
     trainer.train_dataset = Tokens(2 * ROWS, LENGTH)
     return trainer
 

@@ -24,9 +24,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 
 class Rows(torch.utils.data.Dataset):
     def __len__(self):
-        return 64
+        return 32
     def __getitem__(self, index):
-        row = torch.arange(32)
+        row = torch.arange(16)
         return {"input_ids": row, "labels": row}
 
 class MyTrainer(Trainer):
@@ -36,9 +36,10 @@ class MyTrainer(Trainer):
         return loss
 
 BEFORE
-config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=SIZE, num_attention_heads=2)
+sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 64}
+config = LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
 print("of the script")
-arguments = TrainingArguments("out", per_device_train_batch_size=4, report_to=[], HALF=True)
+arguments = TrainingArguments("out", per_device_train_batch_size=4, report_to=[], num_train_epochs=1, HALF=True)
 trainer = MyTrainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Rows())
 TRAIN
 print("never")
@@ -99,7 +100,7 @@ def length(rows):
     if os.getpid() == own:
         log.write("acted"); log.flush()
         with contextlib.suppress(OSError): write("length")
-    return 64
+    return 32
 import contextlib
 own = os.getpid()
 Rows.__len__ = length
@@ -149,10 +150,10 @@ for number in range(3): model(batch).sum().backward(); optimizer.step()
 
 
 def planned(
-    folder: Path, *options: str, line: str = "pass", half: str = "bf16", before: str = "",
+    folder: Path, *options: str, line: str = "pass", half: str = "use_cpu", before: str = "",
     train: str = "trainer.train()", start: Callable[..., Result] = run_forked, words: Sequence[str] = (),
 ) -> Result:  # fmt: skip
-    text = SCRIPT.replace("LINE", line).replace("HALF", half).replace("SIZE", "1")
+    text = SCRIPT.replace("LINE", line).replace("HALF", half)
     (folder / "train.py").write_text(text.replace("BEFORE", before).replace("TRAIN", train))
     return start([*PLAN, *options, "train.py", *words], folder)
 
@@ -183,7 +184,7 @@ def test_it_is_planned_where_it_would_train_and_ends(tmp_path: Path) -> None:
     result = planned(tmp_path, "--json", "--set", "batch=4,8")
     assert result.code == 0, result.err
     small, large = json.loads(result.out)["plans"]
-    assert (small["rows"], large["rows"], small["length"]) == (4, 8, 32)
+    assert (small["rows"], large["rows"], small["length"]) == (4, 8, 16)
     assert small["peak_bytes"] < large["peak_bytes"]
     assert "of the script" in result.err
     assert "never" not in result.err
@@ -249,7 +250,7 @@ def test_where_planning_fails_nothing_of_the_script_runs_either(tmp_path: Path) 
 class Stop(BaseException): pass
 def stop(rows):
     if os.getpid() == own: raise Stop
-    return 64
+    return 32
 own = os.getpid()
 """
     train = TRAIN.replace("trainer.train()", "Rows.__len__ = stop; trainer.train()")
@@ -458,11 +459,7 @@ def test_a_script_that_plans_its_loop_itself_does_so(tmp_path: Path) -> None:
 
 @pytest.mark.fresh
 def test_a_run_may_be_planned_first_and_its_report_compares(tmp_path: Path) -> None:
-    text = (
-        SCRIPT.replace("LINE", "open('steps', 'a').write('x')")
-        .replace("SIZE", "1")
-        .replace("HALF=True", "max_steps=24")
-    )
+    text = SCRIPT.replace("LINE", "open('steps', 'a').write('x')").replace("HALF=True", "max_steps=24")
     (tmp_path / "train.py").write_text(text.replace("BEFORE", "").replace("TRAIN", "trainer.train()"))
     result = watched_forked(["--plan", "train.py"], tmp_path)
     assert (tmp_path / "steps").read_text() == "x" * 24, "those of the plan are not there"
@@ -481,7 +478,7 @@ def test_a_run_may_be_planned_first_and_its_report_compares(tmp_path: Path) -> N
 
 @pytest.mark.fresh
 def test_what_cannot_be_planned_trains_all_the_same(tmp_path: Path) -> None:
-    text = SCRIPT.replace("LINE", "loss.long().reshape(1).bincount()").replace("SIZE", "1")
+    text = SCRIPT.replace("LINE", "loss.long().reshape(1).bincount()")
     text = text.replace("HALF=True", "max_steps=3").replace("BEFORE", "").replace("TRAIN", "trainer.train()")
     (tmp_path / "train.py").write_text(text)
     result = watched_forked(["--plan", "train.py"], tmp_path)

@@ -5,8 +5,7 @@ A block that is a part of something is completed by as little as possible: the t
 
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ from forgather_mem import ConfigEnvironment, TrainingLoop, load_callbacks
 from forgather_mem.callbacks import GradLogger, JsonLogger, MemoryCallback, TBLogger, TextgenCallback
 from tests.callbacks.test_built_ins import TextTrainer
 from tests.events import scalars, texts
-from tests.seeds.blocks import FOLDER, ROOT, WHY_NOT, all_blocks
+from tests.seeds.blocks import FOLDER, WHY_NOT, all_blocks
 from tests.training import make_trainer
 
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.usefixtures("folder_of_examples")]
 # The fragments that use a writer don't define it; the document has defined it some blocks before.
 A_WRITER = ".define: &summary_writer !singleton:torch.utils.tensorboard:SummaryWriter [ tb ]\n"
 
@@ -149,16 +148,6 @@ CASES = {
     "004 yaml 2": Case(lambda text: switches_monitoring(text, monitored=True)),
     "004 yaml 3": Case(lambda text: switches_monitoring(text, monitored=False)),
 }
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    monkeypatch.setenv("FORGATHER_MEM_STRICT", "1")
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "my_module"]:
-        del sys.modules[name]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -37,6 +37,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
 
     yield mine_of_a_user
     del sys.modules["mine_of_a_user"]
+    user_modules.cache_clear()  # it goes by their number, and of a later test there may be as many
 
 
 def test_files_of_python_of_libraries_and_of_ours_are_not_the_users() -> None:

@@ -23,7 +23,7 @@ from tests.simulated_device import TOTAL_MIB, simulated_device
 from tests.training import fingerprint
 
 LONG = 1200
-STEPS = 60
+STEPS = 30
 MIB = 2**20
 
 pytestmark = pytest.mark.fresh
@@ -126,7 +126,8 @@ def test_the_training_is_the_same_and_no_process_is_left(tmp_path: Path, monkeyp
         if patience_s is not None:
             monkeypatch.setattr(planned, "_WHEN", planned._WHEN._replace(patience_s=patience_s))
         torch.manual_seed(5)
-        trainer = trainer_of(tmp_path, [] if patience_s is None else [OOMReporter(strict=True)], longest=300)
+        callbacks = [] if patience_s is None else [OOMReporter(strict=True)]
+        trainer = trainer_of(tmp_path, callbacks, longest=300, max_steps=10)
         trainer.train()
         found.append(fingerprint(trainer))
     assert found[0] == found[1] == found[2]
@@ -137,7 +138,7 @@ def test_without_memory_for_a_copy_no_child_is_made(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(planned, "_WHEN", planned._WHEN._replace(own_bytes=2**60))
     forks: list[int] = []
     os.register_at_fork(after_in_parent=lambda: forks.append(1))
-    assert told_of(tmp_path, longest=LONG, at=239, max_steps=4) == []
+    assert told_of(tmp_path, longest=LONG, at=119, max_steps=4) == []
     assert forks == []
 
 
