@@ -26,9 +26,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from forgather_mem.planning.isolation.child import forked
+from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.rounds import not_through
 from forgather_mem.planning.loop.stage import Stage
-from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.private_state import around_passes, surround
 from forgather_mem.system.tracing import is_traced
 
