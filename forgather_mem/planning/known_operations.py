@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
 
 Key: TypeAlias = tuple[Hashable, ...]
 _HOST, _META = torch.device("cpu"), torch.device("meta")
@@ -25,13 +26,13 @@ class _Made(NamedTuple):
         num_bytes: Of its memory, where that is more than its size tells.
     """
 
-    place: int
-    is_given: bool
     size: torch.Size
     stride: tuple[int, ...]
-    offset: int
     dtype: torch.dtype
-    num_bytes: int
+    place: int = -1
+    is_given: bool = False
+    offset: int = 0
+    num_bytes: int = 0
 
 
 class KnownOperations:
@@ -51,45 +52,45 @@ class KnownOperations:
         No size depends on a floating-point number, unless that is 0 or 1.
         """
         tensors: list[torch.Tensor] = []
-        key: list[Hashable] = [func, torch.is_inference_mode_enabled(), torch.get_default_dtype()]
-        is_all = self._describe(args, key, tensors)
-        if keywords:
-            key += keywords
-            is_all &= self._describe(keywords.values(), key, tensors)
+        key: list[Hashable] = [func, torch.is_inference_mode_enabled(), torch.get_default_dtype(), *keywords]
+        is_all = self._describe((*args, *keywords.values()), key, tensors)
         return tuple(key) if is_all else None, tensors
 
     def _describe(self, values: Iterable[object], key: list[Hashable], tensors: list[torch.Tensor]) -> bool:
         is_all = True
         for one in values:
             kind = type(one)
-            if kind is FakeTensor or kind in _PLAIN:
-                tensors.append(one)  # type: ignore[arg-type]
-                is_all &= self._describe_tensor(one, kind is FakeTensor, key)  # type: ignore[arg-type]
-            elif isinstance(one, list | tuple):
-                key.append(len(one))
-                is_all &= self._describe(one, key, tensors)
-            elif isinstance(one, torch.Tensor | Mapping | torch.UntypedStorage):  # a storage would be kept by the key
+            if isinstance(one, torch.Tensor):
+                tensors.append(one)
+                is_all &= self._describe_tensor(one, key)
+            elif kind is list or kind is tuple:
+                key.append(len(one))  # type: ignore[arg-type]
+                is_all &= self._describe(one, key, tensors)  # type: ignore[arg-type]
+            elif isinstance(one, Mapping | torch.UntypedStorage):  # the latter would be kept by the key
                 tensors += tensors_among(one)
                 is_all = False
             else:
                 key.extend((kind, None if kind is float and one not in (0, 1) else one))  # type: ignore[arg-type]
         return is_all
 
-    def _describe_tensor(self, tensor: torch.Tensor, is_blank: bool, key: list[Hashable]) -> bool:
-        if tensor.layout is not torch.strided:
+    def _describe_tensor(self, one: torch.Tensor, key: list[Hashable]) -> bool:
+        kind = type(one)
+        if kind is FakeTensor:
+            is_own = one.fake_mode is self._fake and one.constant is None  # type: ignore[attr-defined]
+        else:
+            is_own = kind in _PLAIN and not one.is_meta
+        if not is_own or one.layout is not torch.strided:
             return False
-        key += (is_blank, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.requires_grad)
-        key += tensor.is_neg(), tensor.is_conj()
-        if is_blank:
-            return tensor.fake_mode is self._fake and tensor.constant is None  # type: ignore[attr-defined]
-        return not tensor.is_meta
+        key += (kind, one.shape, one.stride(), one.storage_offset(), one.dtype)
+        key += (one.requires_grad, one.is_neg(), one.is_conj(), one.is_inference())
+        return True
 
     def results(self, key: Key, tensors: Sequence[torch.Tensor]) -> object:
         """What these tensors become, or `NotImplemented` where that is not known."""
         kind, rows = self._known.get(key, (None, []))
         if kind is None:
             return NotImplemented
-        made = [None if row is None else self._made(row, tensors) for row in rows]
+        made = [row and self._made(row, tensors) for row in rows]
         return made[0] if kind is torch.Tensor else kind(made) if made else None
 
     def learn(self, key: Key, tensors: Sequence[torch.Tensor], result: object) -> None:
@@ -98,45 +99,54 @@ class KnownOperations:
         made = [result] if kind is torch.Tensor else [] if result is None else result
         if not isinstance(made, list | tuple) or not all(one is None or _is_simple(one) for one in made):
             return
-        places = {one.untyped_storage()._cdata: place for place, one in enumerate(tensors)}
-        of = [one.untyped_storage()._cdata for one in made if one is not None]
+        places = {_memory(one): place for place, one in enumerate(tensors)}
+        of = [_memory(one) for one in made if one is not None]
         new = [one for one in of if one not in places]
         # No two of them share new memory, and whose memory it is that is given is certain
         if len(set(new)) == len(new) and (len(places) == len(tensors) or new == of):
-            self._known[key] = kind, [None if one is None else _row(one, tensors, places) for one in made]
+            self._known[key] = kind, [one if one is None else _row(one, tensors, places) for one in made]
 
-    def blank(self, row: _Made, storage: torch.UntypedStorage | None = None) -> torch.Tensor:
-        """A new tensor without values."""
-        if storage is None and row.num_bytes:
-            storage = torch.empty(row.num_bytes, dtype=torch.uint8, device=_META).untyped_storage()
-        if storage is None:
-            bare = torch.empty_strided(row.size, row.stride, dtype=row.dtype, device=_META)
+    def unknown(self, like: torch.Tensor) -> torch.Tensor:
+        """A tensor of this size without values."""
+        with no_dispatch():
+            return self._made(_Made(like.size(), like.stride(), like.dtype), ())
+
+    def _made(self, row: _Made, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        if row.is_given:
+            return tensors[row.place]
+        if row.place >= 0 or row.num_bytes:
+            memory = (
+                tensors[row.place] if row.place >= 0 else torch.empty(row.num_bytes, dtype=torch.uint8, device=_META)
+            )
+            bare = torch.empty(0, dtype=row.dtype, device=_META)
+            bare.set_(memory.untyped_storage(), row.offset, row.size, row.stride)
         else:
-            bare = torch.empty(0, dtype=row.dtype, device=_META).set_(storage, row.offset, row.size, row.stride)
+            bare = torch.empty_strided(row.size, row.stride, dtype=row.dtype, device=_META)
         # What the class itself does in three times the time
         made = torch.Tensor._make_subclass(FakeTensor, bare, False, dispatch_device=True, device_for_backend_keys=_HOST)
         torch._C._set_throw_on_mutable_data_ptr(made)
         made.__dict__.update(self._state)
         return made
 
-    def _made(self, row: _Made, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        if row.is_given:
-            return tensors[row.place]
-        return self.blank(row, None if row.place < 0 else tensors[row.place].untyped_storage())
-
 
 def _is_simple(one: object) -> bool:
-    return type(one) is FakeTensor and one.layout is torch.strided and not one.is_neg() and not one.is_conj()
+    """Whether it can be made: in inference mode a view of a tensor made before is none of that mode."""
+    if type(one) is not FakeTensor or one.layout is not torch.strided or one.is_neg() or one.is_conj():
+        return False
+    return one.is_inference() == torch.is_inference_mode_enabled()
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _row(one: torch.Tensor, tensors: Sequence[torch.Tensor], places: Mapping[int, int]) -> _Made:
-    is_given = [place for place, other in enumerate(tensors) if other is one]
-    place = is_given[0] if is_given else places.get(one.untyped_storage()._cdata, -1)
-    size, stride, num_bytes = one.size(), one.stride(), one.untyped_storage().nbytes()
-    whole = torch.empty_strided(size, stride, dtype=one.dtype, device=_META).untyped_storage().nbytes()
-    offset = int(one.storage_offset())
-    return _Made(
-        place, bool(is_given), size, stride, offset, one.dtype, num_bytes if offset or num_bytes != whole else 0
+    given = [place for place, other in enumerate(tensors) if other is one]
+    place, offset = given[0] if given else places.get(_memory(one), -1), int(one.storage_offset())
+    like, num_bytes = _Made(one.size(), one.stride(), one.dtype), one.untyped_storage().nbytes()
+    is_whole = torch.empty_strided(*like[:2], dtype=one.dtype, device=_META).untyped_storage().nbytes() == num_bytes
+    return like._replace(
+        place=place, is_given=bool(given), offset=offset, num_bytes=0 if is_whole and not offset else num_bytes
     )
 
 

@@ -71,8 +71,7 @@ class Pretending(TorchDispatchMode):
 
     def unknown(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor like this one, on the host, without values; a leaf, and no view."""
-        with self._fake:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+        return self._known.unknown(tensor)
 
     def unknown_bytes(self, num_bytes: int) -> torch.Tensor:
         """A storage of this size without values."""
