@@ -47,14 +47,16 @@ class StandIns:
         self.otherwise = frozenset(otherwise)
         self.conditions, self.numbers, self.choices, self.masks = (Counter[str]() for _ in range(4))
         self.operations = self.asked = 0
+        self._in_a_row = Counter[str]()  # conditions, since the last step
 
     def value(self, dtype: torch.dtype) -> float:
         """Instead of one of this kind."""
         line = self._asking_line()
         if dtype == torch.bool:
             self.conditions[line] += 1
+            self._in_a_row[line] += 1
             # A loop shall end: after some time it is the other way round
-            return (line in self.otherwise) == (self.conditions[line] % 64 == 0)
+            return (line in self.otherwise) == (self._in_a_row[line] % 64 == 0)
         self.numbers[line] += 1
         if not (dtype.is_floating_point or dtype.is_complex):
             return 2 if NUMBERS in self.otherwise else 1
@@ -71,6 +73,10 @@ class StandIns:
         if CHOICES in self.otherwise:
             return (torch.arange(shape[-1]) % max(1, most)).expand(shape).contiguous()
         return (torch.arange(prod(shape)) % max(1, most)).view(shape)
+
+    def steps(self) -> None:
+        """A step is through: no loop that asks goes on."""
+        self._in_a_row.clear()
 
     def _asking_line(self) -> str:
         self.asked += 1

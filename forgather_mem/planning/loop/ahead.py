@@ -22,7 +22,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from forgather_mem.planning.isolation.child import forked
@@ -74,6 +74,9 @@ class Ahead:
         self._most_bytes = self._until = 0
         surround("torch.nn:Module.__call__", self._called, stage.notes)
         around_passes(self._passed, stage.notes)
+        self._saved: dict[str, object] = {}  # by file
+        surround("torch:save", self._save, stage.notes)
+        surround("torch:load", self._load, stage.notes)
         register_optimizer_step_pre_hook(self._stepping)
         register_optimizer_step_post_hook(self._stepped)
 
@@ -170,6 +173,18 @@ class Ahead:
         self._log.saw(made)
         return made
 
+    def _save(self, save: Call, what: object, file: object, *args: object, **keywords: object) -> None:
+        """What is written is lost, but for what it consists of."""
+        if isinstance(file, str | os.PathLike):
+            self._saved[os.path.abspath(file)] = tree_map_only(torch.Tensor, _Made, what)
+        save(what, file, *args, **keywords)
+
+    def _load(self, load: Call, file: object, *args: object, **keywords: object) -> object:
+        path = os.path.abspath(file) if isinstance(file, str | os.PathLike) else None
+        if path not in self._saved:
+            return load(file, *args, **keywords)
+        return tree_map_only(_Made, self._made, self._saved[path])
+
     def _spend(self) -> None:
         answers = self._stage.answers
         answers.operations += _OF_CALL
@@ -220,6 +235,7 @@ class Ahead:
     def _count(self) -> None:
         """A step is through: that before something new begins to be planned."""
         self.steps += 1
+        self._stage.answers.steps()
         a_round = max(1, len(self._optimizers))
         if self._teller:
             if 1000 * (self._log.most_bytes - self._most_bytes) > self._log.most_bytes:
