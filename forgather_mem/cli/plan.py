@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -71,7 +73,8 @@ def plan_script(
     sizes = _sizes(settings)
     words = command_of(command).argv
     request: dict[str, object] = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
-    code, answer = answer_of_script(words, request, stdout=sys.stderr)
+    code, answer = answer_of_script(words, request, tell=_progress(), stdout=sys.stderr)
+    print("\x1b[K" if sys.stderr.isatty() else "", end="", file=sys.stderr, flush=True)
     nothing = f"the command ended with {code} and has trained nothing that was noticed"
     problem, notes = (nothing, []) if answer is None else (answer.get("problem"), answer.pop("notes"))
     if as_json and problem is not None:
@@ -111,7 +114,11 @@ def _sizes(settings: list[str]) -> list[tuple[int | None, int | None]]:
 
 
 def answer_of_script(
-    words: list[str], request: dict[str, object], most_s: float | None = None, **how: Any
+    words: list[str],
+    request: dict[str, object],
+    most_s: float | None = None,
+    tell: Callable[[float, str], None] = lambda *_: None,
+    **how: Any,
 ) -> tuple[int, dict[str, Any] | None]:
     """Start a script that is planned as requested; its exit code, and the answer, if there is one. None of it goes on.
 
@@ -119,14 +126,20 @@ def answer_of_script(
         words: Its command line.
         request: What is asked.
         most_s: After so long it is ended.
+        tell: Called each second with the time that it has taken, and what is planned: "" before that.
         how: For `subprocess.Popen`.
     """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        process = subprocess.Popen(words, env=_environment(folder), **how)
+        process, began_s, doing = subprocess.Popen(words, env=_environment(folder), **how), time.monotonic(), ""
         try:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(most_s)
+            while process.poll() is None and (most_s is None or (time.monotonic() - began_s) < most_s):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(min(1.0, most_s or 1.0))
+                with suppress(OSError):
+                    doing = Path(folder, run_session.DOING).read_text(encoding="utf-8")
+                if process.returncode is None:
+                    tell(time.monotonic() - began_s, doing)
         finally:  # after an interrupt, and of what the script's own threads have started when its plan was told
             end_processes(folder)
             process.wait()
@@ -134,6 +147,22 @@ def answer_of_script(
             return process.returncode, dict(json.loads(Path(folder, run_session.ANSWER).read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return process.returncode, None
+
+
+def _progress() -> Callable[[float, str], None]:
+    """What says on stderr what is waited for: on a terminal in one line each second, else once of each thing."""
+    is_terminal, said = sys.stderr.isatty(), ""
+
+    def tell(seconds: float, doing: str) -> None:
+        nonlocal said
+        what = doing or "the script runs up to its training"
+        line = f"forgather-mem: {what}, {seconds:.0f} s"
+        if is_terminal and seconds > 1.5:
+            print(f"\r\x1b[K{line}\r", end="", file=sys.stderr, flush=True)
+        elif seconds > 5 and said != (said := what.partition(",")[0]):
+            print(line, file=sys.stderr)
+
+    return tell
 
 
 def _environment(folder: str) -> dict[str, str]:

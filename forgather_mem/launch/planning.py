@@ -246,7 +246,9 @@ def _answer(made: Callable[[], dict[str, object] | None], acts: _Acts) -> None:
     from forgather_mem.planning.isolation.child import GoesOn, without_handlers, write_no_files
 
     try:
-        without_handlers(lambda number, _: _end({"problem": f"it was ended by {signal.Signals(number).name}"}, acts))
+        without_handlers(
+            lambda number, _: _end({"problem": f"it was ended by {signal.Signals(number).name}{_place()}"}, acts)
+        )
         write_no_files([1, 2, *(stream.fileno() for stream in _streams())])
         answer = made()
     except GoesOn:
@@ -273,6 +275,16 @@ def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
         end_processes(os.environ[run_session.PLAN], {os.getpid(), acts.waiting or os.getpid()})
     finally:
         os._exit("problem" in answer)
+
+
+def _place() -> str:
+    """Where it was last."""
+    with (
+        suppress(OSError),
+        open(os.path.join(os.environ[run_session.PLAN], run_session.DOING), encoding="utf-8") as file,
+    ):
+        return "".join(file.read().partition(", at ")[1:])
+    return ""
 
 
 def _write(answer: dict[str, object], acts: _Acts) -> None:

@@ -12,8 +12,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader
 
+from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.notes import Bound, Note
-from forgather_mem.planning.pretending import tensors_among
 
 MEASURE_S = 1.0
 # Of the largest with padding, and of those with the most in all: the collator shows which is larger. A guess: all

@@ -20,8 +20,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
 from forgather_mem.heap.owners import find_owners
+from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.notes import Note
-from forgather_mem.planning.pretending import Pretending, tensors_among
+from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.private_state import swap
 from forgather_mem.planning.ranks import empty_shards, like_shard
 from forgather_mem.planning.storage_log import StorageLog

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, cast
 
@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from forgather_mem.errors import PlanError
+from forgather_mem.planning.known_operations import Key, KnownOperations, tensors_among
 from forgather_mem.planning.recurrent import OF_ONEDNN, PACKS, packed_rows, workspace_bytes
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
@@ -38,6 +39,7 @@ _SUMMED_IN_PLACE = (
     *(torch.ops.aten.binary_cross_entropy.default, torch.ops.aten.soft_margin_loss.default),
 )
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
+_MASKS = torch.bool, torch.uint8
 
 
 class Pretending(TorchDispatchMode):
@@ -59,13 +61,17 @@ class Pretending(TorchDispatchMode):
         self.log, self._on_device = log, on_device
         self.host = StorageLog() if on_device else None
         self._fake = _Fake()
-        self._small: set[Hashable] = set()  # operations whose results are computed
+        self._known = KnownOperations(self._fake)
+        self._small: set[Key] = set()  # operations whose results are computed
         self._overwritten: set[int] = set()  # storages alive, with values in which unknown ones were written
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else each operation asks whether it is compiled
 
     def unknown(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor like this one, on the host, without values; a leaf, and no view."""
-        with self._fake:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+        return self._known.unknown(tensor)
 
     def unknown_bytes(self, num_bytes: int) -> torch.Tensor:
         """A storage of this size without values."""
@@ -91,14 +97,30 @@ class Pretending(TorchDispatchMode):
         keywords = kwargs or {}
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # what it is made of comes here
-        given = list(tensors_among((args, keywords)))
+        key, given = self._known.key_of(func, args, keywords)
         if func.namespace == "prim" or not all(map(self._is_own, given)):  # the former asks a tensor for its device
             return func(*args, **keywords)
         log = self._log_of(given)
         self._answers.operations += 1
         for tensor in given:
-            if not tensor.is_meta and not isinstance(tensor, FakeTensor):  # those are known from when they were made
+            if not isinstance(tensor, FakeTensor) and not tensor.is_meta:  # those are known from when they were made
                 log.saw(tensor)
+        result = NotImplemented if key is None else self._known.results(key, given)
+        if result is NotImplemented:
+            result = self._result(func, args, keywords, key, given)
+        for tensor in tensors_among(result):
+            if self._is_own(tensor) and (isinstance(tensor, FakeTensor) or not tensor.is_meta):
+                log.saw(tensor)
+        return result
+
+    def _result(
+        self,
+        func: torch._ops.OpOverload,
+        args: Sequence[object],
+        keywords: Mapping[str, object],
+        key: Key | None,
+        given: Sequence[torch.Tensor],
+    ) -> object:
         together = str(func) if func.namespace in ("c10d", "fsdp") else ""  # a name takes long to make
         if together == _GATHERING:  # views, which its schema does not say
             if not isinstance(args[1], torch.Tensor):
@@ -107,14 +129,18 @@ class Pretending(TorchDispatchMode):
             return output.narrow(0, count * rank, count), output
         if together == _SCATTERING and not self._on_device:
             self.log.saw(self.unknown(given[1]))  # gloo works on a copy
-        if any(self._is_unknown(tensor) for tensor in given):
-            of = _together if func.namespace == "c10d" else self._pretend
-            result = of(func, args, keywords)
-        else:
-            result = self._compute(func, args, keywords)
-        for tensor in tensors_among(result):
-            if not tensor.is_meta and self._is_own(tensor):  # else torch asks for a size only
-                log.saw(tensor)
+        if not any(self._is_unknown(tensor) for tensor in given):
+            return self._compute(func, args, keywords, key)
+        if func.namespace == "c10d":
+            return _together(func, args, keywords)
+        asked = self._answers.asked
+        result = self._pretend(func, args, keywords)
+        if key and asked == self._answers.asked and func.namespace == "aten" and FakeTensor in map(type, given):
+            # Values that are known may be the size of the result, or are no more known
+            told = [one for one in given if one.dtype in _MASKS] if func.overloadpacket in _INDEXED else []
+            is_alike = all(isinstance(one, FakeTensor) for one in [*told, *_written(func, args, keywords)])
+            if is_alike and key == self._known.key_of(func, args, keywords)[0]:  # else it changes a tensor's own size
+                self._known.learn(key, given, result)
         return result
 
     def _log_of(self, given: Sequence[torch.Tensor]) -> StorageLog:
@@ -194,7 +220,7 @@ class Pretending(TorchDispatchMode):
         """Arguments in which a mask is the numbers of what it chooses, or may choose: so the size of that is known."""
         indices: list[object] = []
         for index in args[1]:
-            if not isinstance(index, torch.Tensor) or index.dtype not in (torch.bool, torch.uint8):
+            if not isinstance(index, torch.Tensor) or index.dtype not in _MASKS:
                 indices.append(index)
             elif self._is_unknown(index):
                 with self._fake:
@@ -209,11 +235,12 @@ class Pretending(TorchDispatchMode):
             return value
         return tree_map_only(torch.Tensor, lambda one: one if isinstance(one, FakeTensor) else self.unknown(one), value)
 
-    def _compute(self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
+    def _compute(
+        self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object], key: Key | None
+    ) -> object:
         makes_tensors = any("Tensor" in str(one.type) and one.alias_info is None for one in func._schema.returns)
         if func._schema.is_mutable or not makes_tensors:
             return func(*args, **keywords)
-        key = func, _signature((*args, *keywords.items()))
         if key in self._small:
             return func(*args, **keywords)
         size = 0
@@ -222,15 +249,9 @@ class Pretending(TorchDispatchMode):
             size = sum(tensor.untyped_storage().nbytes() for tensor in tensors_among(unknown))
         if size > _MOST_COMPUTED_BYTES:
             return unknown
-        self._small.add(key)
+        if key is not None:
+            self._small.add(key)
         return func(*args, **keywords)
-
-
-def _signature(value: Any) -> Hashable:
-    """All of arguments that the size of a result depends on."""
-    if isinstance(value, torch.Tensor):
-        return value.shape, value.dtype
-    return tuple(map(_signature, value)) if isinstance(value, list | tuple) else value
 
 
 def _together(func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
@@ -255,17 +276,6 @@ def warm_up() -> None:
     """Import what torch imports at the first operation without values, before a child is forked that needs it."""
     with FakeTensorMode():
         (torch.empty(2, 2) @ torch.empty(2, 2)).softmax(-1)
-
-
-def tensors_among(value: object) -> Iterator[torch.Tensor]:
-    """The tensors in arguments or results of an operation."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from tensors_among(one)
-    elif isinstance(value, Mapping):
-        yield from tensors_among(list(value.values()))
 
 
 def _argument(func: torch._ops.OpOverload, args: Sequence[Any], keywords: Mapping[str, object], name: str) -> Any:

@@ -40,20 +40,23 @@ class StandIns:
         choices: The same of what weights choose, as experts or tokens.
         masks: The same of sizes.
         operations: How many there were.
+        asked: How often one of these was.
     """
 
     def __init__(self, otherwise: Iterable[str] = ()) -> None:
         self.otherwise = frozenset(otherwise)
         self.conditions, self.numbers, self.choices, self.masks = (Counter[str]() for _ in range(4))
-        self.operations = 0
+        self.operations = self.asked = 0
+        self._in_a_row = Counter[str]()  # conditions, since the last step
 
     def value(self, dtype: torch.dtype) -> float:
         """Instead of one of this kind."""
-        line = _asking_line()
+        line = self._asking_line()
         if dtype == torch.bool:
             self.conditions[line] += 1
+            self._in_a_row[line] += 1
             # A loop shall end: after some time it is the other way round
-            return (line in self.otherwise) == (self.conditions[line] % 64 == 0)
+            return (line in self.otherwise) == (self._in_a_row[line] % 64 == 0)
         self.numbers[line] += 1
         if not (dtype.is_floating_point or dtype.is_complex):
             return 2 if NUMBERS in self.otherwise else 1
@@ -61,15 +64,23 @@ class StandIns:
 
     def count_of(self, most: int) -> int:
         """How many are chosen by a mask of so many: all."""
-        self.masks[_asking_line()] += 1
+        self.masks[self._asking_line()] += 1
         return min(most, 1) if MASKS in self.otherwise else most
 
     def chosen(self, shape: Sequence[int], most: int) -> torch.Tensor:
         """Numbers below `most`, as those of experts: each as often as others, and no two alike along the last axis."""
-        self.choices[_asking_line()] += 1
+        self.choices[self._asking_line()] += 1
         if CHOICES in self.otherwise:
             return (torch.arange(shape[-1]) % max(1, most)).expand(shape).contiguous()
         return (torch.arange(prod(shape)) % max(1, most)).view(shape)
+
+    def steps(self) -> None:
+        """A step is through: no loop that asks goes on."""
+        self._in_a_row.clear()
+
+    def _asking_line(self) -> str:
+        self.asked += 1
+        return _asking_line()
 
     def answer(self, holds: bool, notes: list[str]) -> None:
         """Let tensors without values, for good, answer also where torch asks no operation.

@@ -20,10 +20,10 @@ from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted, largest
 from forgather_mem.planning.changes import apply_changes, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
+from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.phases import EnoughSteps, Steps
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings
-from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.private_state import surround
 from forgather_mem.planning.ranks import shards_model, train_with_ranks
 from forgather_mem.planning.refusal import problem_of

@@ -18,7 +18,7 @@ FOLDER = "FORGATHER_MEM_SESSION"
 TEMPLATE, SETTINGS, ALLOW = "FORGATHER_MEM_TEMPLATE", "FORGATHER_MEM_SET", "FORGATHER_MEM_RUN_ALLOW"
 SWITCH = "FORGATHER_MEM"
 PLAN = "FORGATHER_MEM_PLAN"  # the folder of a `forgather-mem plan`: what is asked, and then the answer
-REQUEST, ANSWER = "request.json", "answer.json"  # in it
+REQUEST, ANSWER, DOING = "request.json", "answer.json", "doing.txt"  # in it
 PLAN_FIRST = "FORGATHER_MEM_PLAN_FIRST"  # set: plan each Trainer before it trains
 # The options of `run` that its trainings need, and their variables; those of several words have a line for each
 OPTIONS = {"template": TEMPLATE, "settings": SETTINGS, "allow": ALLOW, "plan": PLAN_FIRST}

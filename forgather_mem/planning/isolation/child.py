@@ -6,12 +6,14 @@ gone for the parent. So the child has files of its own, and neither pipes nor so
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import gc
 import logging
 import os
 import pickle
 import random
+import re
 import select
 import shutil
 import signal
@@ -32,13 +34,14 @@ from forgather_mem.planning.isolation.own_memory import have_own_memory
 from forgather_mem.system.forks import FIRST_IN_CHILD
 from forgather_mem.system.installed import installed
 from forgather_mem.system.procfs import PLANNER
-from forgather_mem.telemetry.run_session import PLAN, SWITCH
+from forgather_mem.telemetry.run_session import DOING, PLAN, SWITCH
 
 Result = TypeVar("Result")
 _resource = installed("resource")
 _ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
 _IDLE_S = 10.0  # without any processor time: longer than any read of data that was seen; a slower disk is refused
+_LINES = "lines"  # of the child, where it is asked
 GiveAnswer = Callable[[object, BaseException | None], NoReturn]
 
 
@@ -114,7 +117,7 @@ class BegunChild(Generic[Result]):
 
     def __call__(self) -> Result:
         try:
-            told = _read_answer(self.pid, self._reader)
+            told = self._read_answer()
         except BaseException:
             self.end()
             raise
@@ -131,6 +134,42 @@ class BegunChild(Generic[Result]):
         if self._not_done is not None:
             self._not_done.update(lines)
         return result  # type: ignore[no-any-return]
+
+    def _read_answer(self) -> bytes:
+        """All that the child writes, until it closes its end."""
+        parts: list[bytes] = []
+        waits, until_s = select.poll(), time.monotonic() + _MOST_S
+        waits.register(self._reader, select.POLLIN)
+        used, since_s = list[bytes](), time.monotonic()
+        while (now_s := time.monotonic()) < until_s:
+            if waits.poll(min(1000.0, 1000 * (until_s - now_s))):
+                part = os.read(self._reader, 2**20)
+                if not part:
+                    return b"".join(parts)
+                parts.append(part)
+                continue
+            if used != (used := _processor_time_of(self.pid)):
+                since_s, _ = now_s, self._tell_line()
+            elif now_s - since_s > _IDLE_S:
+                what = "a thread, another process or input, which a plan does not have"
+                raise WaitsError(f"it waits for {what}{self._tell_line()}")
+        raise PlanError(f"planning has not ended after {_MOST_S:,.0f} s{self._tell_line()}")
+
+    def _tell_line(self) -> str:
+        """Ask the child for the script's line that it is at, and tell whoever waits for the plan."""
+        from forgather_mem.source.source_lines import is_user_file, line_name
+
+        at = ""
+        with suppress(OSError):
+            with open(os.path.join(self._scratch, _LINES), encoding="utf-8") as file:  # where it can be asked
+                file.seek(0, os.SEEK_END)
+                os.kill(self.pid, signal.SIGUSR2)
+                time.sleep(0.02)
+                frames = re.findall(r'File "(.+)", line (\d+)', file.read())
+            at = next((f", at {line_name(name, int(line))}" for name, line in frames if is_user_file(name)), "")
+            with open(os.path.join(os.environ.get(PLAN, self._scratch), DOING), "w", encoding="utf-8") as file:
+                file.write(f"planning the training{at}")
+        return at
 
     def has_answered(self, within_s: float = 0.0) -> bool:
         """Whether it will be called without a wait."""
@@ -181,25 +220,6 @@ def without_handlers(end: Callable[[int, object], object] | signal.Handlers = si
             signal.setitimer(timer, *values)
 
     return again
-
-
-def _read_answer(child: int, reader: int) -> bytes:
-    """All that the child writes, until it closes its end."""
-    parts: list[bytes] = []
-    waits, until_s = select.poll(), time.monotonic() + _MOST_S
-    waits.register(reader, select.POLLIN)
-    used, since_s = list[bytes](), time.monotonic()
-    while (now_s := time.monotonic()) < until_s:
-        if waits.poll(min(1000.0, 1000 * (until_s - now_s))):
-            part = os.read(reader, 2**20)
-            if not part:
-                return b"".join(parts)
-            parts.append(part)
-        elif used != (used := _processor_time_of(child)):
-            since_s = now_s
-        elif now_s - since_s > _IDLE_S:
-            raise WaitsError("it waits for a thread, another process or input, which a plan does not have")
-    raise PlanError(f"planning has not ended after {_MOST_S:,.0f} s")
 
 
 def _processor_time_of(pid: int) -> list[bytes]:
@@ -257,6 +277,9 @@ def _take_away(thread: int, writer: int, scratch: str, not_done: Lines) -> None:
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
     os.dup2(sys.stderr.fileno(), 2)  # for what is not Python's
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    lines = open(os.path.join(scratch, _LINES + "-"), "w")  # noqa: SIM115  # the same
+    faulthandler.register(signal.SIGUSR2, lines, all_threads=False)
+    os.rename(lines.name, os.path.join(scratch, _LINES))
     act_on_nothing(not_done, scratch)
     FIRST_IN_CHILD.clear()
 

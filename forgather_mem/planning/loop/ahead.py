@@ -21,15 +21,16 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from forgather_mem.planning.isolation.child import forked
+from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.rounds import not_through
 from forgather_mem.planning.loop.stage import Stage
-from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.private_state import around_passes, surround
+from forgather_mem.planning.ranks import like_shard
 from forgather_mem.system.tracing import is_traced
 
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -64,15 +65,18 @@ class Ahead:
         # Of each kind of call the largest input, and the most that was alive
         self._most = WeakKeyDictionary[nn.Module, dict[Hashable, tuple[int, int]]]()
         self._news: dict[Hashable, int] = {}  # of what is new, the step
-        self._gradients = WeakTensorKeyDictionary()  # by weight, what a pass leaves that is not made
+        self._graded = WeakTensorKeyDictionary()  # weights to which a pass has left gradients
         self._optimizers = WeakSet[Optimizer]()
         self._taken: list[tuple[dict[str, object], object]] = []  # from an optimizer that does nothing
-        self.is_stepping, self._is_called, self._has_graph, self.has_looked = False, False, False, False
+        self.is_stepping, self._is_called, self.has_looked = False, False, False
         self.skips, self.has_all, self.steps = False, False, 0
         self._todo, self._planned_to, self._teller = list[int](), -1, 0
         self._most_bytes = self._until = 0
         surround("torch.nn:Module.__call__", self._called, stage.notes)
         around_passes(self._passed, stage.notes)
+        self._saved: dict[str, object] = {}  # by file
+        surround("torch:save", self._save, stage.notes)
+        surround("torch:load", self._load, stage.notes)
         register_optimizer_step_pre_hook(self._stepping)
         register_optimizer_step_post_hook(self._stepped)
 
@@ -130,7 +134,7 @@ class Ahead:
         state = torch.is_grad_enabled(), module.training, torch.is_autocast_enabled("cpu"), trained
         kind = state, *((one.dtype, one.requires_grad) if _is_tensor(one) else type(one) for one in given)
         # A thousandth more is new, not the few numbers that a script keeps of each step: a guess
-        now = sum(one.nbytes for one in tensors_among(given)), self._alive_bytes()
+        now = sum(one.nbytes for one in tensors_among(given)), self._log.alive_bytes
         most = self._most.setdefault(module, {}).setdefault(kind, (-1, 0))
         if now[0] > most[0] or 1000 * (now[1] - most[1]) > now[1]:
             self._most[module][kind] = max(now[0], most[0]), max(now[1], most[1])
@@ -142,29 +146,44 @@ class Ahead:
         if self.skips and key in known:
             self._spend()
             leaves, spec = known[key]
-            return tree_unflatten([self._made(one) if isinstance(one, _Made) else one for one in leaves], spec)
-        self._has_graph = (self.skips and torch.is_grad_enabled()) or self._has_graph
+            return tree_unflatten(self._remade(module, given, leaves), spec)
         result = call(module, *args, **keywords)
         leaves, spec = tree_flatten(result)
         if all(isinstance(one, _PLAIN) for one in leaves):
             known[key] = [_Made(one) if _is_tensor(one) else one for one in leaves], spec
         return result
 
-    def _alive_bytes(self) -> int:
-        """Without gradients that are kept for the next pass alone."""
-        kept = [one.nbytes for weight, one in self._gradients.items() if one is not None and weight.grad is None]
-        return self._log.alive_bytes - int(sum(kept))
+    def _remade(self, module: nn.Module, given: Iterable[object], leaves: Sequence[object]) -> list[object]:
+        made = [self._made(one) if isinstance(one, _Made) else one for one in leaves]
+        places = [place for place, one in enumerate(leaves) if isinstance(one, _Made) and one.has_gradient]
+        if places and torch.is_grad_enabled():
+            weights = [one for one in module.parameters() if one in self._graded]
+            passed = [one for one in given if _is_tensor(one) and one.requires_grad]
+            leaf = torch.empty(0, requires_grad=True)  # where there is nothing else the results are in no graph
+            in_graph = _NotMade.apply(self._seen, weights, [made[place] for place in places], leaf, *passed)  # type: ignore[no-untyped-call]
+            for place, one in zip(places, in_graph, strict=True):
+                made[place] = one
+        return made
 
     def _made(self, like: _Made) -> torch.Tensor:
-        if like.values is not None:
-            return like.values.clone()
-        made = self._seen(like.blank)
-        return made.requires_grad_().clone() if like.has_gradient and torch.is_grad_enabled() else made
+        return self._seen(like.blank) if like.values is None else like.values.clone()
 
     def _seen(self, like: torch.Tensor) -> torch.Tensor:
-        made = self._stage.mode.unknown(like)
+        made = like_shard(like, self._stage.mode.unknown)
         self._log.saw(made)
         return made
+
+    def _save(self, save: Call, what: object, file: object, *args: object, **keywords: object) -> None:
+        """What is written is lost, but for what it consists of."""
+        if isinstance(file, str | os.PathLike):
+            self._saved[os.path.abspath(file)] = tree_map_only(torch.Tensor, _Made, what)
+        save(what, file, *args, **keywords)
+
+    def _load(self, load: Call, file: object, *args: object, **keywords: object) -> object:
+        path = os.path.abspath(file) if isinstance(file, str | os.PathLike) else None
+        if path not in self._saved:
+            return load(file, *args, **keywords)
+        return tree_map_only(_Made, self._made, self._saved[path])
 
     def _spend(self) -> None:
         answers = self._stage.answers
@@ -177,33 +196,21 @@ class Ahead:
         if is_outer:
             self._heard.passes()
         self._log.begin("backward")
-        # A call that was made has a graph, which a pass frees
-        is_made = not self.skips or (self._has_graph and keywords.get("accumulate_grad"))
-        result = backward(*args, **keywords) if is_made else ()
-        if self.skips:
-            result, self._has_graph = self._leave_gradients(*args, **keywords), False
+        if self.skips and not keywords.get("accumulate_grad"):
+            result: object = tuple(self._seen(one).requires_grad_(bool(args[3])) for one in args[4])  # type: ignore[attr-defined]
+        else:
+            result = backward(*args, **keywords)
         if is_outer:
             self._saw_gradients(one for model in self._models for one in model.parameters())  # which may be sharded
             self._log.begin("optimizer")
             self._heard.passed()
         return result
 
-    def _leave_gradients(self, *args: Any, **keywords: object) -> tuple[torch.Tensor, ...]:
-        """In place of a pass."""
-        if not keywords.get("accumulate_grad"):
-            return tuple(self._seen(one).requires_grad_(bool(args[3])) for one in args[4])
-        for weight, gradient in list(self._gradients.items()):
-            if weight.grad is None and not self.is_stepping:
-                if gradient is None:
-                    self._gradients[weight] = gradient = self._seen(weight)
-                weight.grad = gradient
-        return ()
-
     def _saw_gradients(self, weights: Iterable[torch.Tensor]) -> None:
         for weight in weights if not self.skips else ():
             if weight.grad is not None:
                 self._log.saw(weight.grad, "gradients")
-                self._gradients.setdefault(weight, None)
+                self._graded[weight] = True
 
     def _stepping(self, optimizer: Optimizer, *_: object) -> None:
         self.is_stepping = True
@@ -217,7 +224,7 @@ class Ahead:
     def _stepped(self, optimizer: Optimizer, *_: object) -> None:
         self.is_stepping = False
         self._optimizers.add(optimizer)
-        for group, weights in self._taken:
+        for group, weights in reversed(self._taken):  # those of one inside of another are empty
             group["params"] = weights
         self._taken.clear()
         for tensor in tensors_among(list(optimizer.state.values())) if not self.skips else ():
@@ -228,6 +235,7 @@ class Ahead:
     def _count(self) -> None:
         """A step is through: that before something new begins to be planned."""
         self.steps += 1
+        self._stage.answers.steps()
         a_round = max(1, len(self._optimizers))
         if self._teller:
             if 1000 * (self._log.most_bytes - self._most_bytes) > self._log.most_bytes:
@@ -240,8 +248,26 @@ class Ahead:
             while self._todo and self._todo[0] <= self.steps + 2 * a_round:
                 self._planned_to = self._todo.pop(0)
             self.skips = False
-            self._gradients = WeakTensorKeyDictionary(dict.fromkeys(self._gradients))
             self._heard.again()
+
+
+class _NotMade(torch.autograd.Function):
+    """A call that is not made, in a graph: passes leave gradients to its weights, and to what it was given."""
+
+    @staticmethod
+    def forward(
+        context: Any, seen: Callable[..., torch.Tensor], weights: object, made: list[object], *given: torch.Tensor
+    ) -> object:
+        context.left = seen, weights, [_Made(one).blank for one in given]
+        return tuple(made)
+
+    @staticmethod
+    def backward(context: Any, *_: object) -> object:
+        seen, weights, given = context.left
+        for weight in weights:
+            if weight.grad is None:
+                weight.grad = seen(weight)
+        return None, None, None, *map(seen, given)
 
 
 class _Made:
@@ -249,7 +275,7 @@ class _Made:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         is_known = type(tensor) is torch.Tensor and tensor.nbytes < _MOST_COPIED_BYTES and not tensor.requires_grad
-        with _disable_current_modes():
+        with no_dispatch():
             self.values = tensor.clone() if is_known else None
             self.blank = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
         self.has_gradient = tensor.requires_grad

@@ -17,11 +17,11 @@ from typing import cast
 import torch
 
 from forgather_mem.planning.batches import PlannedShape, Trainer
+from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.ahead import Ahead
 from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.rounds import MOST_BATCHES, Rounds
 from forgather_mem.planning.loop.stage import Stage
-from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.source.source_lines import is_our_class, is_user_module
 

@@ -7,8 +7,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from torch.optim import Optimizer
 
+from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.notes import Note
-from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.storage_log import StorageLog
 
 STEPS = 2  # the first has no state of the optimizer yet

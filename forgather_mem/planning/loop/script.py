@@ -23,12 +23,12 @@ from forgather_mem.planning import private_state
 from forgather_mem.planning.batches import Batch, PlannedShape, Wanted, largest, resized, shape_of
 from forgather_mem.planning.highest import Attempt
 from forgather_mem.planning.isolation.child import GiveAnswer, GoesOn
+from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.ahead import Ahead
 from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings, Emptied, roots
-from forgather_mem.planning.pretending import tensors_among
 from forgather_mem.planning.private_state import (
     let_no_queue_wait,
     let_tensors_answer,
