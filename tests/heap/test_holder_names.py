@@ -62,9 +62,12 @@ KEEPS = Keeps()
 def test_a_librarys_container_goes_by_the_users_name_of_its_object() -> None:
     holder: Any = Holder()
     holder.outbox = queue.Queue()
-    (of_holder,) = named(holder.outbox.queue)
-    assert (of_holder.name, of_holder.item) == ("outbox", False)
+    anywhere, of_holder = named(holder.outbox.queue)
+    assert (of_holder.name, of_holder.item, anywhere.name) == ("outbox", False, "queue")
     assert adding_lines(of_holder, is_list=True) == [], "Holder's own module does not put anything in"
+    holder.outbox.posted = [1]
+    holder.outbox.posted.append(2)
+    assert len(adding_lines(named(holder.outbox.posted)[0], is_list=True)) == 1, "the line above"
 
 
 def test_a_list_that_a_class_has_goes_by_its_attribute(tmp_path: Path) -> None:

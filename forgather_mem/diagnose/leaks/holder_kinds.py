@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 import itertools
+import math
 import queue
 import re
 import sys
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 tracemalloc = installed("tracemalloc")
 # The attribute that has the items, by the module of the class `Queue`
 _ITEMS_OF_QUEUE = {"queue": "queue", "asyncio.queues": "_queue", "multiprocessing.queues": "_buffer"}
-# A holder's path as the expression that its own code has for it; methods that empty what they belong to
-_EXPRESSION = re.compile(r"local '(\w+)' of .*|[^.\[]+\.([\w.]+)")
+# Methods that empty what they belong to
 _EMPTIES = re.compile(r"(?:reset|clear|free|empty)(?:_|$)")
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
 
@@ -49,7 +49,7 @@ class HolderKind:
     Attributes:
         name: The suspect's `kind`.
         is_sized: Whether all that it keeps can be counted: a graph belongs to C++, and frames may hold one.
-        cure: What to do about it; `{last}` stands for code that leaves only the last ones in it.
+        cure: What to do about it; `{last}` stands for code that leaves only the last ones, if the source shows any.
         holder: Recognizes it by what has grown.
         item: Recognizes it by something inside a new item.
         iterators: Types of iterators that keep their items, by which it is recognized.
@@ -70,7 +70,7 @@ _KINDS = (
     HolderKind(name="graph", is_sized=False,
         holder=lambda held: held.one.kind == "graph",
         item=lambda item: is_tensor(item) and item.grad_fn is not None,
-        cure="keep numbers, not graphs: loss.item(), or loss.detach() for a tensor"),
+        cure="keep numbers, not graphs: loss.item()"),
     HolderKind(name="cycle iterator", iterators=("cycle",), made_by="cycle",
         cure="itertools.cycle() keeps a copy of every item: start a new pass with iter(loader) when one ends"),
     HolderKind(name="tee", iterators=("_tee", "_tee_dataobject"), made_by="tee",
@@ -109,7 +109,7 @@ _KINDS = (
     HolderKind(name="view", item=lambda item: is_tensor(item) and _is_small_view(item),
         cure="a view keeps the whole tensor alive: keep a .clone() of it"),
     HolderKind(name="tensor", item=is_tensor,
-        cure="keep only the last ones, {last}, or a running mean of it"),
+        cure="keep only the last ones{last}, or a running mean of it"),
     HolderKind(name="log records",
         item=lambda item: type(item).__module__ == "logging" and type(item).__name__ == "LogRecord",
         cure="give the handler a target or a limit, or log to a file"),
@@ -117,11 +117,11 @@ _KINDS = (
         item=lambda item: type(item).__module__.startswith("matplotlib."),
         cure="close each figure after saving it: plt.close(figure)"),
     HolderKind(name="closure", item=lambda item: isinstance(item, FunctionType | MethodType | partial),
-        cure="keep the values you need, not the function: it keeps all its variables alive"),
-    HolderKind(name="size", cure="keep only its last part, {last}, or write it to a file"),
+        cure="remove each after its use: a function keeps all its variables alive"),
+    HolderKind(name="size", cure="keep only its last part{last}, or write it to a file"),
     HolderKind(name="dict",
         cure="remove entries after use, or the oldest when one is added, or clear it every epoch"),
-    HolderKind(name="list", cure="keep only the last ones, {last}, or a running total"),
+    HolderKind(name="list", cure="keep only the last ones{last}, or a running total"),
     HolderKind(name="cycle",
         cure="break the cycle (a weakref for the back reference), or collect: SimpleGarbageCollector"),
     HolderKind(name="made",
@@ -170,10 +170,25 @@ def cure_of(kind: HolderKind, held: Held) -> str:
         return KINDS["dict"].cure
     if kind.name == "threads" and (num := sum(map(_waits_in_put, threading.enumerate()))):
         return f"{num} threads wait in Queue.put: take what is left in the queue, or stop them and put(timeout=...)"
-    found = _EXPRESSION.fullmatch(held.path)
-    it = (found[1] or found[2]) if found is not None else "it"
-    last = f"{it} = {it}[-100:]" if held.one.kind == "size" else f"del {it}[:-100]"
-    return kind.cure.format(last="deque(maxlen=100)" if isinstance(held.container, deque) else last)
+    graphs = [part for part in inside(held.one.samples) if is_tensor(part) and part.grad_fn is not None]
+    if kind.name == "graph" and any(part.numel() > 1 for part in graphs):
+        kept = (
+            "keep only the last ones{last}, without their graphs"
+            if held.one.kind == "items"
+            else "add it without its graph"
+        )
+        return f"{kept}: .detach()"
+    return kind.cure
+
+
+def last_of(kind: str, container: type, written: str | None, length: int) -> str:
+    """Code that leaves only the last ones of what is `written` so, and that is so long; "" without a name for it."""
+    most = 10 ** min(2, int(math.log10(max(2, length) / 2)))
+    if issubclass(container, deque):
+        return f", deque(maxlen={most})"
+    if written is None or issubclass(container, dict | set):
+        return ""
+    return f", {written} = {written}[-{most}:]" if kind == "size" else f", del {written}[:-{most}]"
 
 
 def _emptied_by(held: Held) -> str | None:

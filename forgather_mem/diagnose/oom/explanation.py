@@ -223,8 +223,10 @@ def _is_leak(failure: Failure, leak: LeakReport) -> bool:
 
 
 def _of_leak(leak: LeakReport) -> str:
-    held = next((f", held by {suspect.held_by}" for suspect in leak.suspects if suspect.held_by), "")
-    return f"a leak: {format_bytes(leak.bytes_per_step)} a step since step {leak.since_step:,}{held}."
+    suspect = next((one for one in leak.suspects if one.held_by), None)
+    held = f", held by {suspect.held_by}" if suspect is not None else ""
+    line = f", made at {suspect.allocated_at}" if suspect is not None and suspect.allocated_at else ""
+    return f"a leak: {format_bytes(leak.bytes_per_step)} a step since step {leak.since_step:,}{held}{line}."
 
 
 def _cure(leak: LeakReport) -> str:
