@@ -8,7 +8,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from io import StringIO
 from multiprocessing.process import BaseProcess
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
@@ -175,9 +175,11 @@ class Sorts(dict[type, int]):
         return sum(_bytes_of(one, sort) for one in held if (sort := self[type(one)]) > CONTAINER)
 
 
-def largest_held(node: object) -> list[object]:
-    """The largest of those that `own_bytes` counts."""
-    return sorted(gc.get_referents(node), key=big_bytes)[-1:]
+def largest_held(node: object, known: Collection[int]) -> list[object]:
+    """The largest of those that `own_bytes` counts and that are not known, with others half as large or more."""
+    held = gc.get_referents(node)
+    new = sorted([one for one in held if id(one) not in known] or held, key=big_bytes, reverse=True)
+    return [one for one in new[:4] if 2 * big_bytes(one) >= big_bytes(new[0])]
 
 
 def big_bytes(thing: object) -> int:

@@ -181,6 +181,11 @@ def cure_of(kind: HolderKind, held: Held) -> str:
     return kind.cure
 
 
+def last_name(path: str) -> str:
+    """The attribute that a path ends with; of several, as "Layer.keys and values", the first."""
+    return path.rpartition(".")[2].partition(" and ")[0]
+
+
 def last_of(kind: str, container: type, written: str | None, length: int) -> str:
     """Code that leaves only the last ones of what is `written` so, and that is so long; "" without a name for it."""
     most = 10 ** min(2, int(math.log10(max(2, length) / 2)))
@@ -193,7 +198,7 @@ def last_of(kind: str, container: type, written: str | None, length: int) -> str
 
 def _emptied_by(held: Held) -> str | None:
     """The public method of the holder's that assigns or clears the attribute that has grown: `Mock.reset_mock`."""
-    slot = held.path.rpartition(".")[2]
+    slot = last_name(held.path)
     for owner in (type(held.owner), type(held.container)):
         for name in filter(_EMPTIES.match, dir(owner)):
             code = getattr(inspect.getattr_static(owner, name), "__code__", None)

@@ -159,7 +159,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _LIMITS.big_bytes:
-                found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node)))
+                found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node, known)))
     found += _rebuilt(before, walk, steps, known, counted)
     found += _graphs(before, walk)
     return sorted(found, key=lambda one: -one.bytes_per_step)

@@ -16,6 +16,7 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
     cure_of,
     cure_of_cycle,
     kind_of,
+    last_name,
     last_of,
     recorder,
     signature_of,
@@ -115,7 +116,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     kind = kind_of(Held(one, container, path, owner))
     if one.kind == "size" and one.samples:
         is_plain = has_attributes(container) and path == walk.holder(one.position)
-        path = (type(container).__name__ if is_plain else path) + _slot(container, one.samples[0])
+        path = (type(container).__name__ if is_plain else path) + _slots(container, one.samples)
         path = _MODULE_PARTS.sub(".", path)
     if kind.iterators:
         ends = (path.index(f"({name})") + len(name) + 2 for name in kind.iterators if f"({name})" in path)
@@ -124,7 +125,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     if one.kind == "size" and walk.parent(one.position) < 0 and isinstance(container, dict) and one.samples:
         names = module_names(walk.label(one.position), container, one.samples[0], item=False)
     elif one.kind == "size":
-        names = slot_names(owner if attributes_of(owner) is container else container, path.rpartition(".")[2]) or names
+        names = slot_names(owner if attributes_of(owner) is container else container, last_name(path)) or names
     held = Held(one, container, path, owner)
     lines = lines_of_holder(held, kind, names)
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
@@ -266,6 +267,7 @@ def _users_path(way: Sequence[object]) -> str | None:
     return _PARTS.sub("", f"{owner.__name__}{write_path(way[first:])}")
 
 
-def _slot(container: object, value: object) -> str:
-    names = container if isinstance(container, dict) else getattr(container, "__dict__", {})
-    return next((f".{name}" for name, held in list(dict.items(names)) if held is value and isinstance(name, str)), "")
+def _slots(container: object, values: Sequence[object]) -> str:
+    held = list(dict.items(container if isinstance(container, dict) else getattr(container, "__dict__", {})))
+    named = [name for name, value in held if isinstance(name, str) and any(value is one for one in values)]
+    return f".{' and '.join(named)}" if named else ""
