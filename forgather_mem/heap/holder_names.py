@@ -35,7 +35,8 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
             name = _attribute(instance, held)
             if name is not None:
                 own = slot_names(instance, name, item=below > 0)
-                return own or _anywhere(name, item=below > 0) + _librarys(way, number - 1, label, instance)
+                librarys = [] if own else _librarys(way, number - 1, label, instance)
+                return own + _anywhere(name, item=below > 0) + librarys
         elif number == 1 and type(holder) is dict and not label.startswith("local "):
             return module_names(label, holder, held, item=below > 0)
         else:
@@ -53,7 +54,7 @@ def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named
 
 
 def _anywhere(name: str, *, item: bool) -> list[Named]:
-    """The attribute of a library's object, by its own name in all of the user's code: `optimizer.seen.append(x)`."""
+    """The attribute by its own name in all of the user's code: `optimizer.seen.append(x)`, `agent.memory[key] = x`."""
     around = (region for module in user_modules(len(sys.modules)) for region in regions_of_module(module))
     regions = tuple(replace(region, own=False) for region in around)
     return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []

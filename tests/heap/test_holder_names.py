@@ -55,7 +55,7 @@ def from_outside(keeps, x):
 KEEPS = Keeps()
 """
     made = make_module(tmp_path, text)
-    (kept,) = named(made.KEEPS.kept)
+    (kept, *_) = named(made.KEEPS.kept)
     assert [line for _, line in adding_lines(kept, is_list=True)] == [13], "what others do counts only without one"
 
 
@@ -81,9 +81,9 @@ class Keeps:
 KEEPS = Keeps()
 """
     made = make_module(tmp_path, text)
-    (kept,) = named(made.Keeps.kept)
+    (kept, *_) = named(made.Keeps.kept)
     assert (kept.name, kept.attribute, kept.item) == ("kept", True, False)
     assert [line for _, line in adding_lines(kept, is_list=True)] == [6]
-    (rows,) = named(made.Keeps.by_name["rows"])
+    (rows, *_) = named(made.Keeps.by_name["rows"])
     assert (rows.name, rows.item) == ("by_name", True)
     assert [line for _, line in adding_lines(rows, is_list=True)] == [7]

@@ -82,6 +82,7 @@ class GrownObject:
         samples: Some new items.
         bound: Its maximum number of items, if it has one.
         name: The holder's name for people; "" takes it from the walk. Set when several are merged.
+        parts: How many are.
     """
 
     position: int
@@ -92,6 +93,7 @@ class GrownObject:
     samples: list[object] = field(default_factory=list)
     bound: int | None = None
     name: str = ""
+    parts: int = 1
 
     @property
     def bytes_per_step(self) -> float:

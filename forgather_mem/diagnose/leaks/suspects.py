@@ -87,8 +87,7 @@ class Suspect:
         holder = _INDICES.sub("[...]", LINES.sub(r"\1", self.held_by or "nobody"))
         signature = " ".join(filter(None, [self.kind, "in", holder, self.source_line]))
         known = {name: getattr(self, name) for name in keys_of(LeakSuspect) if hasattr(self, name)}
-        parts = self.place.parts if self.place is not None else 1
-        last = last_of(self.kind, self.container, self.written, self.length // parts)
+        last = last_of(self.kind, self.container, self.written, self.length)
         cure = self.cure and self.cure.replace("{last}", last)
         return LeakSuspect(**{**known, "cure": cure, "signature": signature})
 
@@ -150,7 +149,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         place=Place.of(walk, one.position, one.count, path, several=bool(one.name)) if one.kind == "items" else None,
         container=type(container),
         lines=tuple(lines),
-        length=one.count if one.kind == "items" else length_of(grows) or 0,
+        length=one.count // one.parts if one.kind == "items" else length_of(grows) or 0,
     )
     if len(lines) == 1:
         suspect.set_line(lines[0])
@@ -191,12 +190,11 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             pace = whole if 4 * abs(whole - pace) <= pace else pace
             if pace > 0 and one.count_per_step:
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
+            one.length = one.length * length // one.count
             one.bytes, one.count, one.seen_at = round(one.bytes / one.count * length), length, step
-            one.length = length
-            if not place.key and one.held_by:  # those beside it have grown, too
-                one.held_by = f"{one.held_by.rpartition('[')[0]}[...]"
-                if place.has_more_parts:
-                    one.cure = f"remove old entries of {one.held_by[:-5]}, or clear it every epoch"
+            if not place.key and one.held_by and not one.held_by.endswith("[...]"):  # others have grown since
+                above = one.held_by.rpartition("[")[0]
+                one.held_by, one.cure = f"{above}[...]", f"remove old entries of {above}, or clear it every epoch"
 
 
 def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
