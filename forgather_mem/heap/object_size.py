@@ -176,9 +176,10 @@ class Sorts(dict[type, int]):
 
 
 def largest_held(node: object, known: Collection[int]) -> list[object]:
-    """The largest of those that `own_bytes` counts and that are not known, with others half as large or more."""
+    """The largest of those that `own_bytes` counts, no tensor that is known, with others half as large or more."""
     held = gc.get_referents(node)
-    new = sorted([one for one in held if id(one) not in known] or held, key=big_bytes, reverse=True)
+    fixed = {id(one) for one in held if id(one) in known and (is_tensor(one) or _is_array_class(type(one)))}
+    new = sorted([one for one in held if id(one) not in fixed] or held, key=big_bytes, reverse=True)
     return [one for one in new[:4] if 2 * big_bytes(one) >= big_bytes(new[0])]
 
 

@@ -159,8 +159,10 @@ def _receivers(node: ast.AST) -> Sequence[ast.expr]:
         return [node.value] * (node.attr in _ADDS)
     if isinstance(node, ast.Call):
         return node.args[:1] if _called(node) in _PUSHES else []
-    targets = [node.target] if isinstance(node, ast.AugAssign) else _targets(node)
-    return [one for one in targets if not isinstance(one, ast.Subscript)]
+    if isinstance(node, ast.AugAssign):
+        return [node.target]
+    made_of = {ast.unparse(part) for target in _targets(node) for part in ast.walk(node.value)}  # type: ignore[attr-defined]
+    return [one for one in _targets(node) if ast.unparse(one) in made_of]
 
 
 def calling_lines(name: str, files: Iterable[str]) -> list[tuple[str, int]]:
