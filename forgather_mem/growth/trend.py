@@ -202,8 +202,6 @@ def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> Rate | None:
 def _grows(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Trend:
     """What grows throughout the part from `begin` on: a leak, unless it slows down or has fallen as far before."""
     part = points[begin:]
-    if _given_back(points, begin, found.per_step * (part[-1][0] - part[0][0])):
-        return Trend(kind="not enough data", steps=steps, per_step=found.per_step, high=found.high)
     slowing = slowing_rates(part)
     if slowing is None:
         return _leak(points, begin, found, steps)
@@ -260,20 +258,6 @@ def _since(points: Sequence[Point], begin: int, rate: float) -> int:
         if misfit < best * 0.98:
             best, found = misfit, begin + number
     return found
-
-
-def _given_back(points: Sequence[Point], begin: int, grown: float) -> bool:
-    """Whether it had risen as much before and fallen again, in a tooth as long as the current rise."""
-    edges = edges_of(points, 2 * GROWTH.blocks)
-    now_steps = points[-1][0] - points[begin][0]
-    for high in range(1, len(edges)):
-        drop = edges[high - 1][1] - edges[high][1]
-        if drop < 0.6 * grown:
-            continue
-        low = min(range(high), key=lambda number: edges[number][1])
-        if edges[high - 1][0] - edges[low][0] > 0.5 * now_steps and edges[high][0] <= points[begin][0] + now_steps / 4:
-            return True
-    return False
 
 
 def _measured(points: Sequence[Point]) -> float:

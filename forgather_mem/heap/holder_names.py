@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from types import CodeType, FunctionType
 
 from forgather_mem.heap.owner_paths import attributes_of, frame_name, has_attributes, variable_of
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.frame_variables import running_frames
-from forgather_mem.source.source_lines import is_user_class, is_user_file
+from forgather_mem.source.source_lines import is_user_class, is_user_file, user_modules
 from forgather_mem.source.syntax import Named, class_regions, function_regions, regions_of_module
 
 # Objects, namespaces and lists between the user's and the library's. Set on two scripts with one and two of a library's
@@ -33,7 +34,9 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
         if instance is not None:
             name = _attribute(instance, held)
             if name is not None:
-                return slot_names(instance, name, item=below > 0) or _librarys(way, number - 1, label, instance)
+                own = slot_names(instance, name, item=below > 0)
+                librarys = [] if own else _librarys(way, number - 1, label, instance)
+                return own + _anywhere(name, item=below > 0) + librarys
         elif number == 1 and type(holder) is dict and not label.startswith("local "):
             return module_names(label, holder, held, item=below > 0)
         else:
@@ -47,6 +50,13 @@ def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named
         base for base in (instance if isinstance(instance, type) else type(instance)).__mro__ if is_user_class(base)
     ]
     regions = tuple(class_regions(users))
+    return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
+
+
+def _anywhere(name: str, *, item: bool) -> list[Named]:
+    """The attribute by its own name in all of the user's code: `optimizer.seen.append(x)`, `agent.memory[key] = x`."""
+    around = (region for module in user_modules(len(sys.modules)) for region in regions_of_module(module))
+    regions = tuple(replace(region, own=False) for region in around)
     return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
 
 

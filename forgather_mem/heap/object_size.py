@@ -8,7 +8,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from io import StringIO
 from multiprocessing.process import BaseProcess
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
@@ -28,6 +28,7 @@ _MOST_HELD = 1_000  # by one object
 OTHER, NOT_ASKED, TUPLE, CONTAINER, TEXT, ARRAY, TENSOR = range(7)
 # Python gives the place of one that is freed to the next: its id says nothing, what is in it does
 _REUSED = (dict, list, tuple)
+_ONE_HOLDER = 3  # references to a text: the dictionary's, and two of whoever asks
 _SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
 
 
@@ -130,12 +131,20 @@ class _Accounts(dict[type, _Account | None]):
             account = (lambda part, default: default if part.closed else default + part.tell()), None, False
         elif kind in _LED_TO:
             account = sys.getsizeof, _LED_TO[kind], False
+        elif issubclass(kind, dict):
+            account = sys.getsizeof, _entries, False
         elif issubclass(kind, threading.Thread):
             account = sys.getsizeof, lambda thread: gc.get_referents(thread) + _variables_of_thread(thread), False
         elif "_type_" in kind.__dict__ or "_fields_" in kind.__dict__ or _is_array_class(kind):
             account = (lambda part, default: array_bytes(part) or sys.getsizeof(part, default)), gc.get_referents, False
         self[kind] = account
         return account
+
+
+def _entries(mapping: dict[object, object]) -> list[object]:
+    """What a dictionary leads to; Python does not tell of keys that are texts, and names in code are shared."""
+    keys = [key for key in dict.keys(mapping) if type(key) is str and sys.getrefcount(key) <= _ONE_HOLDER]
+    return gc.get_referents(mapping) + keys
 
 
 # What an object leads to, where that is not all that it refers to
@@ -166,9 +175,12 @@ class Sorts(dict[type, int]):
         return sum(_bytes_of(one, sort) for one in held if (sort := self[type(one)]) > CONTAINER)
 
 
-def largest_held(node: object) -> list[object]:
-    """The largest of those that `own_bytes` counts."""
-    return sorted(gc.get_referents(node), key=big_bytes)[-1:]
+def largest_held(node: object, known: Collection[int]) -> list[object]:
+    """The largest of those that `own_bytes` counts, no tensor that is known, with others half as large or more."""
+    held = gc.get_referents(node)
+    fixed = {id(one) for one in held if id(one) in known and (is_tensor(one) or _is_array_class(type(one)))}
+    new = sorted([one for one in held if id(one) not in fixed] or held, key=big_bytes, reverse=True)
+    return [one for one in new[:4] if 2 * big_bytes(one) >= big_bytes(new[0])]
 
 
 def big_bytes(thing: object) -> int:

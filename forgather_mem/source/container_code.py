@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import linecache
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ _ADDS = frozenset(("append", "appendleft", "extend", "extendleft", "add", "inser
                    "put_nowait", "enter_context", "push"))  # fmt: skip
 _PUSHES = frozenset(("heappush", "insort", "insort_left", "insort_right"))
 _JOINS = frozenset(("cat", "stack", "concatenate", "append", "vstack", "hstack"))
+_MOST_CHARS = 60  # of an expression that is told
 _ITEMS = frozenset(("get", "setdefault"))
 
 
@@ -140,6 +142,27 @@ def adding_lines(named: Named, is_list: bool, *, assigned: bool = False) -> list
             lines = sorted((only, node.lineno, file) for (only, node), file in found)  # type: ignore[attr-defined]
             return list(dict.fromkeys((file, line) for only, line, file in lines if only == lines[0][0]))
     return []
+
+
+def added_to(file: str, line: int) -> str | None:
+    """What this line adds to, as it is written there; None where that is long, or not one thing only."""
+    tree = tree_of(file)
+    nodes = [node for node in ast.walk(tree) if getattr(node, "lineno", 0) == line] if tree is not None else []
+    found = [receiver for node in nodes for receiver in _receivers(node)]
+    rest = [one for one in found[1:] if all(one is not part for part in ast.walk(found[0]))]
+    text = ast.get_source_segment("".join(linecache.getlines(file)), found[0]) if found and not rest else None
+    return text if text is not None and len(text) <= _MOST_CHARS and "\n" not in text else None
+
+
+def _receivers(node: ast.AST) -> Sequence[ast.expr]:
+    if isinstance(node, ast.Attribute):
+        return [node.value] * (node.attr in _ADDS)
+    if isinstance(node, ast.Call):
+        return node.args[:1] if _called(node) in _PUSHES else []
+    if isinstance(node, ast.AugAssign):
+        return [node.target]
+    made_of = {ast.unparse(part) for target in _targets(node) for part in ast.walk(node.value)}  # type: ignore[attr-defined]
+    return [one for one in _targets(node) if ast.unparse(one) in made_of]
 
 
 def calling_lines(name: str, files: Iterable[str]) -> list[tuple[str, int]]:

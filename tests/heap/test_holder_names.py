@@ -55,16 +55,19 @@ def from_outside(keeps, x):
 KEEPS = Keeps()
 """
     made = make_module(tmp_path, text)
-    (kept,) = named(made.KEEPS.kept)
+    (kept, *_) = named(made.KEEPS.kept)
     assert [line for _, line in adding_lines(kept, is_list=True)] == [13], "what others do counts only without one"
 
 
 def test_a_librarys_container_goes_by_the_users_name_of_its_object() -> None:
     holder: Any = Holder()
     holder.outbox = queue.Queue()
-    (of_holder,) = named(holder.outbox.queue)
-    assert (of_holder.name, of_holder.item) == ("outbox", False)
+    anywhere, of_holder = named(holder.outbox.queue)
+    assert (of_holder.name, of_holder.item, anywhere.name) == ("outbox", False, "queue")
     assert adding_lines(of_holder, is_list=True) == [], "Holder's own module does not put anything in"
+    holder.outbox.posted = [1]
+    holder.outbox.posted.append(2)
+    assert len(adding_lines(named(holder.outbox.posted)[0], is_list=True)) == 1, "the line above"
 
 
 def test_a_list_that_a_class_has_goes_by_its_attribute(tmp_path: Path) -> None:
@@ -78,9 +81,9 @@ class Keeps:
 KEEPS = Keeps()
 """
     made = make_module(tmp_path, text)
-    (kept,) = named(made.Keeps.kept)
+    (kept, *_) = named(made.Keeps.kept)
     assert (kept.name, kept.attribute, kept.item) == ("kept", True, False)
     assert [line for _, line in adding_lines(kept, is_list=True)] == [6]
-    (rows,) = named(made.Keeps.by_name["rows"])
+    (rows, *_) = named(made.Keeps.by_name["rows"])
     assert (rows.name, rows.item) == ("by_name", True)
     assert [line for _, line in adding_lines(rows, is_list=True)] == [7]

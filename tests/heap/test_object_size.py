@@ -100,7 +100,7 @@ def test_what_an_object_holds_directly_is_told_by_its_sort() -> None:
     sorts = Sorts()
     row = [torch.zeros(1000), np.zeros(100), "x" * 500, [bytes(MIB)], 5]
     assert sorts.own_bytes(row) == 4000 + 800 + sys.getsizeof("x" * 500)
-    assert largest_held(row) == [row[0]]
+    assert largest_held(row, set()) == [row[0]]
     assert [big_bytes(thing) for thing in (torch.zeros(10), np.zeros(10), b"", 5, [bytes(9)])] == [
         40, 80, sys.getsizeof(b""), 0, 0,
     ]  # fmt: skip

@@ -36,7 +36,7 @@ def module(tmp_path: Path) -> Any:
 )
 def test_what_adds_to_a_list(module: Any, text: str, adds: bool) -> None:
     keeps = module(f"{HEAD}[]\n    def step(self, x):\n        {text}\nKEEPS = Keeps()\n").KEEPS
-    (kept,) = named(keeps.kept)
+    (kept, *_) = named(keeps.kept)
     assert bool(adding_lines(kept, is_list=True)) == adds
 
 
@@ -55,7 +55,7 @@ def test_of_a_graph_the_line_is_that_which_goes_on_with_it_not_the_one_that_begi
     """Also where it cuts the tensor to its length: that makes the graph no shorter."""
     text = "self.kept = torch.cat([x, self.kept])[:40]"
     keeps = module(f"{HEAD}[0]\n    def step(self, x):\n        {text}\nKEEPS = Keeps()\n").KEEPS
-    (kept,) = named(keeps.kept)
+    (kept, *_) = named(keeps.kept)
     begun = HEAD.count("\n") + 1
     assert [line for _, line in adding_lines(kept, is_list=True, assigned=True)] == [begun + 2]
 

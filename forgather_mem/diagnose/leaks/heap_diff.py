@@ -229,4 +229,12 @@ def _sum_of(group: list[tuple[str, GrownObject]]) -> GrownObject:
     count, bounds = sum(one.count for one in ones), [one.bound for one in ones if one.bound is not None]
     bound = sum(bounds) if len(bounds) == len(ones) else None
     name = common_name([name for name, _ in group])
-    return replace(first, count_per_step=count_per_step, each_bytes=each_bytes, count=count, bound=bound, name=name)
+    return replace(
+        first,
+        count_per_step=count_per_step,
+        each_bytes=each_bytes,
+        count=count,
+        bound=bound,
+        name=name,
+        parts=len(ones),
+    )

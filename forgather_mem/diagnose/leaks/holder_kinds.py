@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import dis
 import inspect
 import itertools
+import math
 import queue
 import re
 import sys
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 tracemalloc = installed("tracemalloc")
 # The attribute that has the items, by the module of the class `Queue`
 _ITEMS_OF_QUEUE = {"queue": "queue", "asyncio.queues": "_queue", "multiprocessing.queues": "_buffer"}
-_LOCAL, _INDEX = re.compile(r"local '(\w+)' of "), re.compile(r"\[[^\]]*\]")
 # Methods that empty what they belong to
 _EMPTIES = re.compile(r"(?:reset|clear|free|empty)(?:_|$)")
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
@@ -50,7 +49,7 @@ class HolderKind:
     Attributes:
         name: The suspect's `kind`.
         is_sized: Whether all that it keeps can be counted: a graph belongs to C++, and frames may hold one.
-        cure: What to do about it; `{last}` stands for code that leaves only the last ones in it.
+        cure: What to do about it; `{last}` stands for code that leaves only the last ones, if the source shows any.
         holder: Recognizes it by what has grown.
         item: Recognizes it by something inside a new item.
         iterators: Types of iterators that keep their items, by which it is recognized.
@@ -71,7 +70,7 @@ _KINDS = (
     HolderKind(name="graph", is_sized=False,
         holder=lambda held: held.one.kind == "graph",
         item=lambda item: is_tensor(item) and item.grad_fn is not None,
-        cure="keep numbers, not graphs: .item() of a loss, or .detach() of a tensor and only the last ones"),
+        cure="keep numbers, not graphs: loss.item()"),
     HolderKind(name="cycle iterator", iterators=("cycle",), made_by="cycle",
         cure="itertools.cycle() keeps a copy of every item: start a new pass with iter(loader) when one ends"),
     HolderKind(name="tee", iterators=("_tee", "_tee_dataobject"), made_by="tee",
@@ -85,16 +84,13 @@ _KINDS = (
         cure="each holds the one before it: keep only the last, without its link to the others"),
     HolderKind(name="lru_cache", holder=lambda held: type(held.container) is LRU_CACHE,
         cure="limit it to what fits in memory: lru_cache(maxsize=32)"),
-    HolderKind(name="param_groups", holder=lambda held: ".param_groups" in held.path,
+    HolderKind(name="param_groups", holder=lambda held: ".param_groups" in held.path, made_by="add_param_group",
         cure="add each parameter once: add_param_group() at every step keeps adding"),
-    HolderKind(name="optimizer state",
+    HolderKind(name="optimizer state", made_by="add_param_group",
         holder=lambda held: is_torch(held.owner, "optim", "Optimizer") and ".state" in held.path,
         cure="remove parameters you no longer use: optimizer.state.pop(parameter), and from param_groups"),
-    HolderKind(name="queue",
-        holder=lambda held: queue_module(held) in ("queue", "multiprocessing.queues"),
-        cure="drain it, or bound it with maxsize: then put() waits, and put_nowait() raises Full"),
-    HolderKind(name="asyncio queue", holder=lambda held: queue_module(held) == "asyncio.queues",
-        cure="drain it, or bound it with maxsize: then `await put()` waits, and put_nowait() raises QueueFull"),
+    HolderKind(name="queue", holder=lambda held: queue_module(held) is not None,
+        cure="drain it, or bound it with maxsize: then put() waits, and put_nowait() raises"),
     HolderKind(name="simple queue", holder=lambda held: issubclass(type(held.container), queue.SimpleQueue),
         cure="drain it; a SimpleQueue has no limit, queue.Queue(maxsize=...) has: then put() waits"),
     HolderKind(name="open contexts",
@@ -110,7 +106,7 @@ _KINDS = (
     HolderKind(name="view", item=lambda item: is_tensor(item) and _is_small_view(item),
         cure="a view keeps the whole tensor alive: keep a .clone() of it"),
     HolderKind(name="tensor", item=is_tensor,
-        cure="keep only the last ones, {last}, or a running mean of it"),
+        cure="keep only the last ones{last}, or a running mean of it"),
     HolderKind(name="log records",
         item=lambda item: type(item).__module__ == "logging" and type(item).__name__ == "LogRecord",
         cure="give the handler a target or a limit, or log to a file"),
@@ -118,11 +114,11 @@ _KINDS = (
         item=lambda item: type(item).__module__.startswith("matplotlib."),
         cure="close each figure after saving it: plt.close(figure)"),
     HolderKind(name="closure", item=lambda item: isinstance(item, FunctionType | MethodType | partial),
-        cure="keep the values you need, not the function: it keeps all its variables alive"),
-    HolderKind(name="size", cure="keep only its last part, {last}, or write it to a file"),
+        cure="remove each after its use: a function keeps all its variables alive"),
+    HolderKind(name="size", cure="keep only its last part{last}, or write it to a file"),
     HolderKind(name="dict",
         cure="remove entries after use, or the oldest when one is added, or clear it every epoch"),
-    HolderKind(name="list", cure="keep only the last ones, {last}, or a running total"),
+    HolderKind(name="list", cure="keep only the last ones{last}, or a running total"),
     HolderKind(name="cycle",
         cure="break the cycle (a weakref for the back reference), or collect: SimpleGarbageCollector"),
     HolderKind(name="made",
@@ -161,48 +157,45 @@ def _is_most_of(part: object, item: object) -> bool:
     return part is item or 2 * deep_bytes(part, set(), set()) >= deep_bytes(item, set(), set())
 
 
-def cure_of(kind: HolderKind, held: Held, line: str = "") -> str:
-    """What to do about this holder: of what can be applied here, and at the line that adds to it."""
+def cure_of(kind: HolderKind, held: Held) -> str:
+    """What to do about this holder: of what can be applied here."""
     if (method := _emptied_by(held)) is not None:
         return f"{method}() empties it: call it once what it holds is no longer needed"
     if kind.name == "lru_cache" and "." in held.container.__qualname__.rpartition("<locals>.")[2]:  # type: ignore[attr-defined]
         return f"{kind.cure}: each key holds `self`, too; or keep a dict in the object"
-    if kind.name == "tensor" and isinstance(held.container, dict | set):
+    if kind.name == "tensor" and isinstance(held.container, dict):
         return KINDS["dict"].cure
     if kind.name == "threads" and (num := sum(map(_waits_in_put, threading.enumerate()))):
         return f"{num} threads wait in Queue.put: take what is left in the queue, or stop them and put(timeout=...)"
-    if "{last}" not in kind.cure:
-        return kind.cure
-    most = 10 if held.one.kind != "size" and held.one.count < 200 else 100  # fewer than there are
-    if isinstance(held.container, deque):
-        return kind.cure.format(last=f"deque(maxlen={most})")
-    local = _LOCAL.match(held.path)
-    it = _filled_by(line) or (local[1] if local is not None else None)
-    if it is None:
-        return kind.cure.replace(", {last},", f" of {_INDEX.sub('[...]', held.path)},")
-    return kind.cure.format(last=f"{it} = {it}[-{most}:]" if held.one.kind == "size" else f"del {it}[:-{most}]")
+    graphs = [part for part in inside(held.one.samples) if is_tensor(part) and part.grad_fn is not None]
+    if kind.name == "graph" and any(part.numel() > 1 for part in graphs):
+        kept = (
+            "keep only the last ones{last}, without their graphs"
+            if held.one.kind == "items"
+            else "add it without its graph"
+        )
+        return f"{kept}: .detach()"
+    return kind.cure
 
 
-def _filled_by(line: str) -> str | None:
-    """What a line of code adds to, as it has it.
+def last_name(path: str) -> str:
+    """The attribute that a path ends with; of several, as "Layer.keys and values", the first."""
+    return path.rpartition(".")[2].partition(" and ")[0]
 
-    >>> _filled_by("if loss < 1: self.kept['low'].append(loss)"), _filled_by("seen += [loss]"), _filled_by("f(")
-    ("self.kept['low']", 'seen', None)
-    """
-    try:
-        nodes = list(ast.walk(ast.parse(line)))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    calls = [node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
-    found: list[ast.expr] = [call.value for call in calls if call.attr in ("append", "extend", "insert")]
-    found += [node.target for node in nodes if isinstance(node, ast.AugAssign)]
-    found += [node.targets[0] for node in nodes if isinstance(node, ast.Assign)]
-    return ast.unparse(found[0]) if len(found) == 1 else None
+
+def last_of(kind: str, container: type, written: str | None, length: int) -> str:
+    """Code that leaves only the last ones of what is `written` so, and that is so long; "" without a name for it."""
+    most = 10 ** min(2, int(math.log10(max(2, length) / 2)))
+    if issubclass(container, deque):
+        return f", deque(maxlen={most})"
+    if written is None or issubclass(container, dict | set):
+        return ""
+    return f", {written} = {written}[-{most}:]" if kind == "size" else f", del {written}[:-{most}]"
 
 
 def _emptied_by(held: Held) -> str | None:
     """The public method of the holder's that assigns or clears the attribute that has grown: `Mock.reset_mock`."""
-    slot = held.path.rpartition(".")[2]
+    slot = last_name(held.path)
     for owner in (type(held.owner), type(held.container)):
         for name in filter(_EMPTIES.match, dir(owner)):
             code = getattr(inspect.getattr_static(owner, name), "__code__", None)

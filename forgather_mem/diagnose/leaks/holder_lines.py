@@ -54,7 +54,7 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
     is_slot = has_attributes(container) or isinstance(container, dict)  # what an iterator keeps is not replaced
     value = one.samples[0] if is_slot and one.samples else container
     is_fixed = isinstance(value, str | bytes) or is_array(value)
-    is_users = bool(names) and not any(named.librarys for named in names)
+    is_users = bool(names) and names[0].regions[0].own and not any(named.librarys for named in names)
     if one.kind == "size" and is_users and type(container) is list:
         inside_it = [replace(named, item=True) for named in names]
         if not any([*(adding_lines(one, True) for one in names), *(adding_lines(one, False) for one in inside_it)]):

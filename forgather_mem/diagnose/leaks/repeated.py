@@ -52,11 +52,12 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
     look.drop()
     lines = [f"each call leaves {format_bytes(rate)} behind ({format_bytes(low)} to {format_bytes(high)})"]
     for suspect in suspects[:3]:
+        told = suspect.reported()
         made = f"added at {suspect.allocated_at}: {suspect.source_line}" if suspect.allocated_at else ""
-        held = f"held by {suspect.held_by}" if suspect.held_by else suspect.reported().holder
+        held = f"held by {suspect.held_by}" if suspect.held_by else told.holder
         lines.append(", ".join(filter(None, (held, made))))
         fills = f"a warm_up that fills it first: {suspect.bounded}"
-        cure = suspect.cure if suspect.full_bytes is None else fills
+        cure = told.cure if suspect.full_bytes is None else fills
         if cure:
             lines.append(f"  try: {cure}")
     return "\n".join(lines)

@@ -82,6 +82,7 @@ class GrownObject:
         samples: Some new items.
         bound: Its maximum number of items, if it has one.
         name: The holder's name for people; "" takes it from the walk. Set when several are merged.
+        parts: How many are.
     """
 
     position: int
@@ -92,6 +93,7 @@ class GrownObject:
     samples: list[object] = field(default_factory=list)
     bound: int | None = None
     name: str = ""
+    parts: int = 1
 
     @property
     def bytes_per_step(self) -> float:
@@ -159,7 +161,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _LIMITS.big_bytes:
-                found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node)))
+                found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node, known)))
     found += _rebuilt(before, walk, steps, known, counted)
     found += _graphs(before, walk)
     return sorted(found, key=lambda one: -one.bytes_per_step)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.diagnose.leaks.holder_kinds import (
@@ -15,24 +16,28 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
     cure_of,
     cure_of_cycle,
     kind_of,
+    last_name,
+    last_of,
     recorder,
     signature_of,
 )
 from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_function, lines_of_holder
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
+from forgather_mem.diagnose.leaks.places import LINES, Place
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, length_of
 from forgather_mem.heap.holder_names import module_names, names_of, slot_names
 from forgather_mem.heap.object_size import deep_bytes, inside, is_tensor, runs_workers
 from forgather_mem.heap.owner_paths import attributes_of, has_attributes, write_path
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.source.source_lines import Line, is_user_class, is_user_file, line_name, source_line
+from forgather_mem.source.container_code import added_to
+from forgather_mem.source.source_lines import Line, is_user_class, is_user_file, line_name, source_line, user_modules
 from forgather_mem.telemetry.report import LeakSuspect
 from forgather_mem.telemetry.report_schema import keys_of
 
 MAX_SUSPECTS = 5
-# The parts of a holder's name that vary from run to run: keys, and a function's current line
-_INDICES, _LINES = re.compile(r"\[[^\]]*\]"), re.compile(r"(\([^():]*):\d+(?=\))")
+# The parts of a holder's name that vary from run to run: keys
+_INDICES = re.compile(r"\[[^\]]*\]")
 _MODULE_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\.")
 _PARTS = re.compile(r"\._(?:modules|parameters|buffers)$")
 
@@ -42,9 +47,10 @@ class Suspect:
     """One thing that grows: a `LeakSuspect` in the making, with what only the search needs.
 
     `kind` is a key of `KINDS`, which has its usual cure. `bounded`: why it will stop growing by itself, or may;
-    `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `key` and `name`: the
-    container's `id` and its place. `last`: any other one is a better explanation. `lines`: all that add to it, as far
-    as the source shows. `runs_workers`: each of its items keeps processes running.
+    `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `place`: where. `last`:
+    any other one is a better explanation. `collected`: once so many objects were, it was, too. `runs_workers`: each of
+    its items keeps processes running. `lines`: all that add to it, as far as the source shows, where it is `written`
+    so; `container`: its class; `length`: its items.
     """
 
     type: str
@@ -63,9 +69,12 @@ class Suspect:
     bounded: str | None = None
     full_bytes: int | None = None
     seen_at: int = 0
-    key: int = 0
-    name: str = ""
+    collected: int = 0
+    place: Place | None = None
+    container: type = list
     lines: tuple[Line, ...] = ()
+    written: str | None = None
+    length: int = 0
     last: bool = False
     runs_workers: bool = False
 
@@ -75,10 +84,12 @@ class Suspect:
 
     def reported(self) -> LeakSuspect:
         """The suspect as the report has it."""
-        holder = _INDICES.sub("[...]", _LINES.sub(r"\1", self.held_by or "nobody"))
+        holder = _INDICES.sub("[...]", LINES.sub(r"\1", self.held_by or "nobody"))
         signature = " ".join(filter(None, [self.kind, "in", holder, self.source_line]))
-        known = {name: value for name, value in asdict(self).items() if name in keys_of(LeakSuspect)}
-        return LeakSuspect(**known, signature=signature)
+        known = {name: getattr(self, name) for name in keys_of(LeakSuspect) if hasattr(self, name)}
+        last = last_of(self.kind, self.container, self.written, self.length)
+        cure = self.cure and self.cure.replace("{last}", last)
+        return LeakSuspect(**{**known, "cure": cure, "signature": signature})
 
     def choose_line(self, kept: KeptLines, other: Line | None) -> None:
         """Of the lines that add to it, the one that ran; else the `other`."""
@@ -91,6 +102,7 @@ class Suspect:
         self.allocated_at = line_name(*found)
         self.source_line = source_line(*found)
         self.whose = "user" if is_user_file(found[0]) else "library"
+        self.written = added_to(*found) if found in self.lines else None
 
 
 def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
@@ -103,7 +115,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     kind = kind_of(Held(one, container, path, owner))
     if one.kind == "size" and one.samples:
         is_plain = has_attributes(container) and path == walk.holder(one.position)
-        path = (type(container).__name__ if is_plain else path) + _slot(container, one.samples[0])
+        path = (type(container).__name__ if is_plain else path) + _slots(container, one.samples)
         path = _MODULE_PARTS.sub(".", path)
     if kind.iterators:
         ends = (path.index(f"({name})") + len(name) + 2 for name in kind.iterators if f"({name})" in path)
@@ -112,7 +124,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     if one.kind == "size" and walk.parent(one.position) < 0 and isinstance(container, dict) and one.samples:
         names = module_names(walk.label(one.position), container, one.samples[0], item=False)
     elif one.kind == "size":
-        names = slot_names(owner if attributes_of(owner) is container else container, path.rpartition(".")[2]) or names
+        names = slot_names(owner if attributes_of(owner) is container else container, last_name(path)) or names
     held = Held(one, container, path, owner)
     lines = lines_of_holder(held, kind, names)
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
@@ -124,7 +136,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         count_per_step=one.count_per_step if one.kind in ("items", "chain") else 0.0,
         held_by=path,
         each=signature_of(one),
-        cure=cure_of(kind, held, source_line(*lines[0]) if len(lines) == 1 else ""),
+        cure=cure_of(kind, held),
         count=one.count if one.kind == "items" else None,
         bytes=int(one.count * one.each_bytes) if one.kind == "items" else None,
         kind=kind.name,
@@ -134,9 +146,10 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         last=walk.is_librarys_variable(one.position)
         and not is_user_class(owner if isinstance(owner, type) else type(owner)),
         runs_workers=runs_workers(one.samples),
-        key=id(container) if one.kind == "items" and not one.name else 0,
-        name=_place_of(walk, one.position),
+        place=Place.of(walk, one.position, one.count, path, several=bool(one.name)) if one.kind == "items" else None,
+        container=type(container),
         lines=tuple(lines),
+        length=one.count // one.parts if one.kind == "items" else length_of(grows) or 0,
     )
     if len(lines) == 1:
         suspect.set_line(lines[0])
@@ -150,21 +163,19 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
     When the training is over its variables may be gone, and another object be where the holder was: then it has to
     have its name, too.
     """
-    counted = [one for one in suspects if one.count and one.bytes is not None]
+    counted = [(one, one.place) for one in suspects if one.count and one.bytes is not None and one.place is not None]
     if not counted:
         return
     walk = ReachableGraph.walk()  # the collector does not show what is frozen, nor the walk what has no name
-    there = {}
-    for one in counted:
-        position = walk.position(one.key)
-        if position is not None and (not over or _place_of(walk, position) == one.name):
-            there[one.key] = walk.nodes[position]
-    keys = {one.key for one in counted}
-    if len(there) < len(keys) and not over:  # only then: the heap has 400,000 objects
-        there |= {id(node): node for node in gc.get_objects() if id(node) in keys}
+    there: dict[int, object] = {}
+    for _, place in counted:
+        there |= place.find(walk, over)
+    missing = {place.key for _, place in counted} - there.keys() - {0}
+    if missing and not over:  # only then: the heap has 400,000 objects
+        there |= {id(node): node for node in gc.get_objects() if id(node) in missing}
     walk.forget()
-    for one in counted:
-        length = length_of(there.get(one.key))
+    for one, place in counted:
+        length = place.length(there)
         if over and one.seen_at == step and (length or 0) < (one.count or 0):
             continue  # what ended with the training has emptied it
         if length is None or one.bytes is None or not one.count:
@@ -179,11 +190,11 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             pace = whole if 4 * abs(whole - pace) <= pace else pace
             if pace > 0 and one.count_per_step:
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
+            one.length = one.length * length // one.count
             one.bytes, one.count, one.seen_at = round(one.bytes / one.count * length), length, step
-
-
-def _place_of(walk: ReachableGraph, position: int) -> str:
-    return _LINES.sub(r"\1", walk.holder(position))
+            if not place.key and one.held_by and not one.held_by.endswith("[...]"):  # others have grown since
+                above = one.held_by.rpartition("[")[0]
+                one.held_by, one.cure = f"{above}[...]", f"remove old entries of {above}, or clear it every epoch"
 
 
 def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
@@ -205,7 +216,7 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
         held_by=f"{telling.__name__}, in a reference cycle",
         each=", ".join(cls.__name__ for cls in ordered[:3]),
         kind="cycle",
-        key=num_collected() + len(garbage),  # once so many were, it has been collected
+        collected=num_collected() + len(garbage),
         cure=cure_of_cycle(telling),
         where="tensors" if tensors else "python",
     )
@@ -232,7 +243,14 @@ def made_suspect(line: Line | None, bytes_per_step: float) -> Suspect:
 def path_of(walk: ReachableGraph, position: int) -> str:
     """The path as people write it, from the user's object where only a library's or two lie between."""
     plain = walk.holder(position)
-    return plain if "hooks" in plain else _users_path(walk.way(position)) or plain
+    if "hooks" in plain:
+        return plain
+    owner, root = type(walk.owner(position)), walk.label(position)
+    says_nothing = owner.__module__.partition(".")[0] in sys.stdlib_module_names  # which `WeakKeyDictionary` it is
+    is_users = root in user_modules(len(sys.modules)) or (
+        root.startswith("local ") and not walk.is_librarys_variable(position)
+    )
+    return _users_path(walk.way(position)) or (walk.path(position) if says_nothing and is_users else plain)
 
 
 def _users_path(way: Sequence[object]) -> str | None:
@@ -247,6 +265,7 @@ def _users_path(way: Sequence[object]) -> str | None:
     return _PARTS.sub("", f"{owner.__name__}{write_path(way[first:])}")
 
 
-def _slot(container: object, value: object) -> str:
-    names = container if isinstance(container, dict) else getattr(container, "__dict__", {})
-    return next((f".{name}" for name, held in list(dict.items(names)) if held is value and isinstance(name, str)), "")
+def _slots(container: object, values: Sequence[object]) -> str:
+    held = list(dict.items(container if isinstance(container, dict) else getattr(container, "__dict__", {})))
+    named = [name for name, value in held if isinstance(name, str) and any(value is one for one in values)]
+    return f".{' and '.join(named)}" if named else ""

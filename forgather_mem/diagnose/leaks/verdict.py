@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.leaks.gains import MOST_PER_STEP, Gain, kept_sentence, sentence_of
-from forgather_mem.diagnose.leaks.growing import FLOORS, LEAK, full_at, label_of, whole_of
+from forgather_mem.diagnose.leaks.growing import FLOORS, LEAK, label_of, whole_of
 from forgather_mem.growth.trend import Trend
 from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.telemetry.report import LeakReport, Sure
@@ -75,7 +75,6 @@ def verdict_of(
         bytes_per_step_low=trend.low,
         bytes_per_step_high=trend.high,
         since_step=trend.since_step,
-        full_at_step=full_at(step, trend.per_step, "device" in growing),
         suspects=tuple(one.reported() for one in suspects),
         sure=sure,
         judged=True,

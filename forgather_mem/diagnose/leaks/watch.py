@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -151,7 +151,7 @@ class LeakWatch:
         """Forget garbage that was collected since, while memory went on to grow: something else keeps it."""
         from forgather_mem.diagnose.leaks.suspects import num_collected
 
-        if num_collected() >= self._suspects[0].key:
+        if num_collected() >= self._suspects[0].collected:
             self._suspects, self._looks, self._cycles = [], 1, False
 
     def _rising_early(self, moment: Moment) -> dict[str, Trend]:
@@ -167,7 +167,7 @@ class LeakWatch:
         growing = self._growing
         # What a holder has gained was counted, and some of it may be in a size that can't be judged yet
         rate = max([whole_of(growing).per_step, *(one.bytes_per_step for one in self._suspects[:1])])
-        full = full_at(step, rate, "device" in growing)
+        full = self._full_at(step, rate, growing)
         known = self._verdict(run) if self._suspects or "workers" in growing else None
         if not self._live.is_due(growing, step, full, known):
             return
@@ -241,7 +241,16 @@ class LeakWatch:
         leak = verdict_of(trends, self._suspects, run.step, gains, searched=self._searched)
         first = min((series.points[0][0] for series in self._series.values() if series.points), default=0)
         # What grew from the first reading on, some steps after the first step, is told from that step on
-        return replace(leak, since_step=self._first_step + 1) if 0 < leak.since_step <= first else leak
+        leak = replace(leak, since_step=self._first_step + 1) if 0 < leak.since_step <= first else leak
+        growing = [name for name, trend in trends.items() if trend.kind == "leak"]
+        full = self._full_at(run.step, leak.bytes_per_step, growing) if leak.verdict == "leak" else None
+        return replace(leak, full_at_step=full)
+
+    def _full_at(self, step: int, rate: float, growing: Collection[str]) -> int | None:
+        """When memory will be full; the process may grow faster than what leaks, which lies among what is freed."""
+        process = self._totals.get("process", Series()).judge(floor_of("process"))
+        pace = process.per_step if process.kind == "leak" and "workers" not in growing else 0.0
+        return full_at(step, max(rate, pace), "device" in growing)
 
     def _leave_out(self, before: tuple[float, float]) -> None:
         """Exclude from the sizes what has been taken since, or given back: it is ours."""

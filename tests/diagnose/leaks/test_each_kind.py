@@ -1,6 +1,5 @@
 """Each row of the table of holder kinds is told of something that grows so."""
 
-import asyncio
 import contextlib
 import functools
 import itertools
@@ -48,7 +47,6 @@ class Grows:
         self.read, self.unread = itertools.tee(torch.zeros(5000) for _ in range(1000))
         self.queue: queue.Queue[bytes] = queue.Queue()
         self.simple: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self.awaited: asyncio.Queue[bytes] = asyncio.Queue()
         self.contexts = contextlib.ExitStack()
         self.text = bytearray(5000)
         self.by_step: dict[int, bytes] = {}
@@ -68,7 +66,6 @@ GROWTH: dict[str, Callable[[Grows, int], object]] = {
     "optimizer state": lambda it, step: it.optimizer.state.update({torch.zeros(1): {"moment": torch.zeros(5000)}}),
     "queue": lambda it, step: it.queue.put(bytes(5000)),
     "simple queue": lambda it, step: it.simple.put(bytes(5000)),
-    "asyncio queue": lambda it, step: it.awaited.put_nowait(bytes(5000)),
     "open contexts": lambda it, step: it.contexts.callback(print, bytes(5000)),
     "exceptions": lambda it, step: it.keep("errors", ValueError(bytes(5000))),
     "threads": lambda it, step: it.keep("threads", threading.Thread(args=(bytes(5000),))),

@@ -135,7 +135,7 @@ def test_a_container_that_a_library_fills_is_told_by_its_path() -> None:
     (top, *_) = suspects_after(lambda step: state.log_history.append({"histogram": bytes(5000)}))
     assert (top.held_by, top.kind) == ("TrainerState.log_history", "list")
     (top, *_) = suspects_after(lambda step: words.push_token("a" * 5000 + str(step)))
-    assert (top.held_by, top.kind) == ("shlex.pushback", "list")
+    assert (top.kind, str(top.held_by)[:16], str(top.held_by)[-10:]) == ("list", "local 'words' of", ").pushback")
 
 
 def test_what_hangs_on_the_value_of_a_context_variable_is_found() -> None:
@@ -172,7 +172,7 @@ def test_a_mapping_with_a_length_of_its_own_bounds_nothing() -> None:
         cache[span] = (span, bytes(3000))
 
     (top, *_) = suspects_after(grow)
-    assert (top.held_by, top.bounded) == ("WeakKeyDictionary.data", None)
+    assert (str(top.held_by)[:16], top.bounded) == ("local 'cache' of", None), "the class is Python's own"
 
 
 def test_a_thread_is_as_large_as_what_its_functions_hold() -> None:
