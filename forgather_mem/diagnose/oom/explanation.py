@@ -240,12 +240,6 @@ def _of_callback(failed: CallbackFailure) -> str:
     return f"{failed.callback} makes {what} at {failed.line}."
 
 
-def _of_new_state(failure: Failure) -> str | None:
-    """In the second step, of an equal batch."""
-    size = failure.in_use.get("optimizer", 0) if failure.steps_done == 1 else 0
-    return f"the first step beside the optimizer's state, {format_bytes(size)}." if size else None
-
-
 def _of_batch(failure: Failure) -> str | None:
     batch, largest = failure.batch, failure.largest
     if not failure.in_training or batch is None:

@@ -33,7 +33,6 @@ NOTHING, SPEED, NUMBERS = range(3)
 _ACTIVATIONS, _STATE = ("activations", "graph", "the batch"), ("optimizer",)
 _OF_PARAMETERS = "parameters", "gradients", "optimizer"
 _OF_PHASE = {"optimizer": "optimizer", "evaluate": "evaluation"}  # what a phase asks for
-_BEFORE_IT_IS_BUILT = "torch.set_default_dtype(torch.bfloat16) before the model is built"
 _CHANGES = {NOTHING: "", SPEED: "slower", NUMBERS: "changes the training"}
 
 
@@ -283,8 +282,7 @@ def _generation(case: Case) -> Iterator[Change]:
 def _half_weights(case: Case) -> Iterator[Change]:
     how = "model.to(torch.bfloat16)" + ("" if case.settings.is_trainers else ", and inputs of floats")
     if case.place == "startup":
-        is_loaded = case.failure is not None and "from_pretrained" in case.failure.functions
-        how = f"from_pretrained(..., {dtype_argument()}=torch.bfloat16)" if is_loaded else _BEFORE_IT_IS_BUILT
+        how = "torch.set_default_dtype(torch.bfloat16) before the model is made"
     if case.settings.dtype in ("", "float32"):
         yield _doing(f"the weights in bfloat16: {how}", "less exact, half the bytes", dtype="bfloat16")
 
