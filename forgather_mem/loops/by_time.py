@@ -13,13 +13,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from forgather_mem.loops.events import LoopEvents
 from forgather_mem.system.process_end import PROCESS_END, last_error
 from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
 
 
 class Looks:
@@ -34,7 +37,7 @@ class Looks:
 
     EVERY_S = 0.1  # a reading takes under a millisecond, and 64 are enough for a judgement
 
-    def __init__(self, args: Any, make_callbacks: Callable[[], Sequence[Any]]) -> None:
+    def __init__(self, args: object, make_callbacks: Callable[[], Sequence[TrainerCallback]]) -> None:
         self._args, self._make_callbacks = args, make_callbacks
         self._fence = FailureGuard()
         self._events: LoopEvents | None = None
