@@ -74,7 +74,7 @@ def plan_script(
     sizes = _sizes(settings)
     words = command_of(command).argv
     request: dict[str, object] = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
-    code, answer = answer_of_script(words, request, tell=_progress(), stdout=sys.stderr)
+    code, answer = answer_of_script(words, request, None, _progress(), stdout=sys.stderr)
     print("\x1b[K" if sys.stderr.isatty() else "", end="", file=sys.stderr, flush=True)
     nothing = f"the command ended with {code} and has trained nothing that was noticed"
     problem, notes = (nothing, []) if answer is None else (answer.get("problem"), answer.pop("notes"))
@@ -119,6 +119,7 @@ def answer_of_script(
     request: dict[str, object],
     most_s: float | None = None,
     tell: Callable[[float, str], None] = lambda *_: None,
+    /,
     **how: Any,
 ) -> tuple[int, dict[str, Any] | None]:
     """Start a script that is planned as requested; its exit code, and the answer, if there is one. None of it goes on.
