@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -73,7 +74,7 @@ def plan_script(
     sizes = _sizes(settings)
     words = command_of(command).argv
     request: dict[str, object] = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
-    code, answer = answer_of_script(words, request, tell=_progress(), stdout=sys.stderr)
+    code, answer = answer_of_script(words, request, None, _progress(), stdout=sys.stderr)
     print("\x1b[K" if sys.stderr.isatty() else "", end="", file=sys.stderr, flush=True)
     nothing = f"the command ended with {code} and has trained nothing that was noticed"
     problem, notes = (nothing, []) if answer is None else (answer.get("problem"), answer.pop("notes"))
@@ -118,6 +119,7 @@ def answer_of_script(
     request: dict[str, object],
     most_s: float | None = None,
     tell: Callable[[float, str], None] = lambda *_: None,
+    /,
     **how: Any,
 ) -> tuple[int, dict[str, Any] | None]:
     """Start a script that is planned as requested; its exit code, and the answer, if there is one. None of it goes on.
@@ -133,13 +135,13 @@ def answer_of_script(
         (Path(folder) / run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
         process, began_s, doing = subprocess.Popen(words, env=_environment(folder), **how), time.monotonic(), ""
         try:
-            while process.poll() is None and (most_s is None or (time.monotonic() - began_s) < most_s):
+            while (left_s := began_s + (most_s or math.inf) - time.monotonic()) > 0:
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(min(1.0, most_s or 1.0))
+                    process.wait(min(1.0, left_s))
+                    break
                 with suppress(OSError):
-                    doing = Path(folder, run_session.DOING).read_text(encoding="utf-8")
-                if process.returncode is None:
-                    tell(time.monotonic() - began_s, doing)
+                    doing = Path(folder, run_session.DOING).read_text(encoding="utf-8") or doing
+                tell(time.monotonic() - began_s, doing)
         finally:  # after an interrupt, and of what the script's own threads have started when its plan was told
             end_processes(folder)
             process.wait()

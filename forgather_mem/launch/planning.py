@@ -83,6 +83,8 @@ class _Acts:
             return
         if self.planner is not None and self.planner[0] != os.getpid():
             return  # children that plan have a rule of their own
+        if event == "os.kill" and self.planner == (os.getpid(), get_ident()):
+            return  # a child that plans, and is asked or ended
         if self.planner is not None and event != "os.kill":
             if self.planner[1] == get_ident() or self.waiting != os.getpid():
                 raise PermissionError(f"{event}: a plan acts on nothing")

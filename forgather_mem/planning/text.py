@@ -78,9 +78,10 @@ def _verdict(card: CardPlan) -> str:
     others = [name for name, use in card.instead if use.high_bytes <= card.card_bytes]
     if card.smaller is not None:
         others.insert(0, f"batch {card.smaller.size:,} with accumulation {card.smaller.accumulation}")
-    word = "Does" if card.use.low_bytes > card.card_bytes else "May"
-    best = f"; {others[0]} fits" if others else "; none of these surely fits" if card.instead else ""
-    return f"{word} not fit: {of_card}{best}."
+    word = "Does not" if card.use.low_bytes > card.card_bytes else "May or may not"
+    nothing = "nothing planned surely fits" if card.most_rows else "nothing planned surely fits, not even a batch of 1"
+    best = f"; {others[0]} fits" if others else f"; {nothing}" if card.instead else ""
+    return f"{word} fit: {of_card}{best}."
 
 
 def _interval(use: CardUse) -> str:
