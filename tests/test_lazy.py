@@ -1,6 +1,10 @@
 """Public names are listed once, in a stub, and loaded on first use."""
 
+import copy
+import dataclasses
 import importlib
+import inspect
+import pickle
 import subprocess
 import sys
 import zipfile
@@ -9,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import forgather_mem
+from forgather_mem import _lazy
 
 ROOT = Path(forgather_mem.__file__).parent
-PACKAGES = ["forgather_mem", "forgather_mem.callbacks", "forgather_mem.sinks"]
+PACKAGES = ["forgather_mem", "forgather_mem.actions", "forgather_mem.callbacks", "forgather_mem.sinks"]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -46,3 +51,33 @@ def test_from_an_archive_too(tmp_path: Path) -> None:
         text=True,
     )
     assert done.stdout.split() == [str(tmp_path / "ours.zip" / "forgather_mem" / "__init__.py"), "3"], done.stderr
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"eq": False}, {"frozen": True, "slots": True}, {"unsafe_hash": True}], ids=str
+)
+def test_a_class_is_as_the_librarys(options: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    for make in (dataclasses.dataclass, _lazy.dataclass):
+        fields = {"size": int, "_": dataclasses.KW_ONLY, "set": list[int], "note": str}
+        defaults = {"set": dataclasses.field(default_factory=list), "note": dataclasses.field(default="", repr=False)}
+        Kept = make(**options)(type("Kept", (), {"__annotations__": fields, "__module__": __name__, **defaults}))  # type: ignore[call-overload]
+        monkeypatch.setattr(sys.modules[__name__], "Kept", Kept, raising=False)
+        one = Kept(3, note="x")
+        other = dataclasses.replace(one, note="y")
+        errors = [_error_of(lambda one=one: setattr(one, "size", 4)), _error_of(lambda one=one: hash(one))]
+        told.append([repr(one), one == other, one == Kept(3, note="x"), errors, dataclasses.asdict(other)])
+        told[-1] += [
+            str(inspect.signature(Kept)).count("="),
+            repr(copy.deepcopy(one)),
+            repr(pickle.loads(pickle.dumps(one))),
+        ]
+    assert told[0] == told[1]
+
+
+def _error_of(call: object) -> str | None:
+    try:
+        call()  # type: ignore[operator]
+    except (AttributeError, TypeError) as error:
+        return type(error).__name__
+    return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, Outcome, RunInfo, Sample, Work
 from forgather_mem.units import MIB, format_bytes, format_duration
 

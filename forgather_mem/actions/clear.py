@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.system.allocator import current_allocator, gauge, reserved_bytes
 from forgather_mem.telemetry.records import Moment, Sample
 

@@ -6,9 +6,9 @@ import gc
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Moment, Sample
 

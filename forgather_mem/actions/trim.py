@@ -6,9 +6,9 @@ import ctypes
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.system.allocator import empty_host_cache
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.time_budget import TimeBudget

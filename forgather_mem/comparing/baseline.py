@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from forgather_mem._lazy import dataclass, field, replace
 from forgather_mem.comparing.causes import changed, leading
 from forgather_mem.comparing.side import HELD, held_bytes
 from forgather_mem.errors import ForgatherMemError

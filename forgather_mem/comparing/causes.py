@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.comparing.side import HELD, LEAK, OTHERS, WORKERS, Side
 from forgather_mem.telemetry.report import RunReport
 

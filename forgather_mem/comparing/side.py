@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from forgather_mem._lazy import dataclass, replace
 from forgather_mem.telemetry.report import LeakReport, Planned, RunReport
 
 PEAK, STARTUP, WORKERS, LEAK = "peak", "in startup", "data workers", "leak"

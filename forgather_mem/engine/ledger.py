@@ -9,9 +9,9 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from forgather_mem._lazy import dataclass, replace
 from forgather_mem.system.allocator import reserved_bytes
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Outcome

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.plain_numbers import plain_numbers

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from forgather_mem._lazy import dataclass, field
 from forgather_mem.engine.growth import SOURCES
 from forgather_mem.engine.summary import MAX_FINDINGS, GaugeRange, RunSummary, is_spanned
 from forgather_mem.growth.trend import Series

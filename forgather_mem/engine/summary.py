@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from forgather_mem._lazy import dataclass, field, replace
 from forgather_mem.engine.growth import Growth
 from forgather_mem.source.source_lines import failed_line
 from forgather_mem.telemetry.bounds import bounded_text

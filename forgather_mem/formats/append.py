@@ -8,9 +8,9 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.errors import ours
 from forgather_mem.files import close_own, identity, make_real_folder, open_real, out_of_the_way, remove_real
 from forgather_mem.system.forks import FORKS

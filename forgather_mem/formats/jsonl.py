@@ -12,12 +12,12 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.files import open_regular, remove_real, rename_real
 from forgather_mem.telemetry.bounds import is_number
 from forgather_mem.telemetry.records import Finding, Sample

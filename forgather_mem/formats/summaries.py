@@ -10,7 +10,8 @@ import math
 import operator
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from forgather_mem._lazy import dataclass
 
 PLUGIN_NAME, REPORT_TAG = "forgather_mem", "mem_report/json"
 HParam = str | bool | int | float

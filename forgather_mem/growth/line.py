@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.growth.lower_envelope import Point
 
 _ROUNDS = 4

@@ -11,9 +11,9 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.growth.line import fit_line
 from forgather_mem.growth.lower_envelope import Point, Rate, edges_of, has_stairs, rate_of, size_at, stairs_of
 

@@ -6,8 +6,8 @@ The parent tells the first to the process that plans it, and makes the second of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
+from forgather_mem._lazy import dataclass, replace
 from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.report import KilledReport, OomReport, RunReport

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from forgather_mem._lazy import dataclass, field
 from forgather_mem.telemetry.run_session import rank_and_size
 
 if TYPE_CHECKING:

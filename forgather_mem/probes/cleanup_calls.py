@@ -7,10 +7,11 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.source.source_lines import OURS, is_user_file, short_file
 from forgather_mem.system.allocator import gauge_now, modules_with_a_cache
 from forgather_mem.system.call_wrapping import in_traced_code

@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import KW_ONLY, dataclass
 
+from forgather_mem._lazy import KW_ONLY, dataclass
 from forgather_mem.system.allocator import (
     Allocator,
     Nested,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
+from forgather_mem._lazy import KW_ONLY, dataclass
 from forgather_mem.errors import missing
 from forgather_mem.system.headroom import HostRooms
 from forgather_mem.system.high_water import HostMark

@@ -7,8 +7,8 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
 
+from forgather_mem._lazy import KW_ONLY, dataclass
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks

@@ -9,10 +9,10 @@ import operator
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
 from itertools import accumulate, repeat, starmap, tee
 from typing import ClassVar
 
+from forgather_mem._lazy import KW_ONLY, dataclass
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
 from forgather_mem.telemetry.triggers import check_seconds, check_share

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
+from forgather_mem._lazy import KW_ONLY, dataclass
 from forgather_mem.errors import ours
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget

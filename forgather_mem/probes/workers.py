@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
+from forgather_mem._lazy import KW_ONLY, dataclass
 from forgather_mem.errors import missing
 from forgather_mem.system.process_start import START_TIME, stat_fields
 from forgather_mem.system.procfs import PLANNER, anonymous_bytes, child_pids, is_named, kib_fields

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.reporting.table import part_sizes, place_of_parts
 from forgather_mem.telemetry.report import CleanupCall, Collector, LedgerRow, RunReport
 from forgather_mem.units import MIB, format_bytes, format_duration, format_share

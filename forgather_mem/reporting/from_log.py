@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from forgather_mem._lazy import dataclass, replace
 from forgather_mem.engine.ledger import BOOKED, booked
 from forgather_mem.engine.so_far import is_known, read_summary
 from forgather_mem.engine.summary import RunFacts, RunSummary

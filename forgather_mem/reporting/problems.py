@@ -7,8 +7,8 @@ import shlex
 import signal as signals
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.reporting.table import WHOSE, format_gib, format_place, format_time
 from forgather_mem.telemetry.report import (
     HostMemory,

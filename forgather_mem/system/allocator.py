@@ -14,10 +14,10 @@ import operator
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.errors import missing, ours
 
 logger = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.errors import ours
 from forgather_mem.system.allocator import Allocator, Nested, current_allocator, driver_memory, gauge, used_allocators
 from forgather_mem.system.memory_limit import MemoryLimit

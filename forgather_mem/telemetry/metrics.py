@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
+from forgather_mem._lazy import dataclass, replace
 from forgather_mem.errors import did_you_mean
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.units import GIB

@@ -14,9 +14,10 @@ What fails in a part is logged once and ends no training; `KeyboardInterrupt` an
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from forgather_mem._lazy import dataclass, field
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.guard import FailureGuard

@@ -7,9 +7,9 @@ Keys are only ever added. Sizes are in bytes, times in seconds. What was not mea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
+from forgather_mem._lazy import dataclass, field
 from forgather_mem.telemetry.redaction import redacted_argv
 from forgather_mem.telemetry.report_part import ADDED, RARE, Rank, ReportPart
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Annotated
+
+from forgather_mem._lazy import dataclass, field
 
 MAX_RANKS = 2**17
 # A key that came later: a file may lack it. A rare one is written only where it is not its default.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import TypeGuard, TypeVarTuple
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.telemetry.records import Begins, RunInfo, Work
 from forgather_mem.telemetry.triggers import Trigger, check_share
 

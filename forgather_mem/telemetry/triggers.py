@@ -6,9 +6,9 @@ A trigger is a value: the engine reads its fields once at the start of a run and
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from forgather_mem._lazy import dataclass, field
 from forgather_mem.errors import did_you_mean
 from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.metrics import check_name

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import textwrap
-from dataclasses import dataclass
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.errors import escape_controls
 from forgather_mem.system.headroom import Room
 from forgather_mem.system.native_heap import unused_heap_bytes

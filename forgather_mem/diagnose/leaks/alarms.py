@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, label_of, whole_of
 from forgather_mem.growth.lower_envelope import Point, edges_of
 from forgather_mem.growth.trend import GROWTH, Series, Trend

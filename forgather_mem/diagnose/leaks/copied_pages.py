@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from forgather_mem._lazy import dataclass
 from forgather_mem.growth.trend import GROWTH, Series
 from forgather_mem.probes.workers import Children
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget

@@ -7,8 +7,8 @@ what the device's allocator holds) that gains more than they do is told as such:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
+from forgather_mem._lazy import dataclass, replace
 from forgather_mem.growth.lower_envelope import Point, edges_of
 from forgather_mem.growth.trend import GROWTH, Series, Trend
 from forgather_mem.units import MIB, format_bytes

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.growth.trend import GROWTH, Trend
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import device_room, host_rooms

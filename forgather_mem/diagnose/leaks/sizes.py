@@ -6,10 +6,10 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from multiprocessing import process as processes
 from pathlib import Path
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.diagnose.leaks.copied_pages import CopiedPages
 from forgather_mem.errors import missing, ours
 from forgather_mem.probes.workers import inherited_bytes, is_data_worker

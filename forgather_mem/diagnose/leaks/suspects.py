@@ -6,8 +6,9 @@ import gc
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from forgather_mem._lazy import dataclass
 from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.diagnose.leaks.holder_kinds import (
     KINDS,

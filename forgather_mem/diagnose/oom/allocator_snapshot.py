@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pickle
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from forgather_mem._lazy import dataclass, field
 from forgather_mem.errors import missing, ours
 from forgather_mem.files import make_real_folder, new_file, remove_real
 from forgather_mem.system.allocator import History, current_allocator

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+
+from forgather_mem._lazy import dataclass
 
 if TYPE_CHECKING:
     import torch

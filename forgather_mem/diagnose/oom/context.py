@@ -6,9 +6,9 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from forgather_mem._lazy import dataclass, field
 from forgather_mem.engine.settings import ALLOCATOR_VARIABLES, ARGUMENTS
 
 if TYPE_CHECKING:
