@@ -84,7 +84,8 @@ def _init(cls: type, frozen: bool) -> Callable[..., None]:
     known: dict[str, object] = {"_set_": object.__setattr__, "_none_": MISSING}
     first, named, lines = ["self"], ["*"], []
     for one in _fields(cls):
-        name, default, value = one.name, f"_default_{one.name}", one.name
+        name, default = one.name, f"_default_{one.name}"
+        value = name if one.init else default
         known[default] = one.default if one.default_factory is MISSING else one.default_factory
         if one.default_factory is not MISSING:
             value = f"{default}() if {name} is _none_ else {name}" if one.init else f"{default}()"

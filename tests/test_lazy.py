@@ -62,8 +62,9 @@ OPTIONS: list[dict[str, bool]] = [{}, {"eq": False}, {"frozen": True, "slots": T
 def test_a_class_is_as_the_librarys(options: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
     for make in (dataclasses.dataclass, _lazy.dataclass):
-        fields = {"size": int, "_": dataclasses.KW_ONLY, "set": list[int], "note": str}
-        defaults = {"set": dataclasses.field(default_factory=list), "note": dataclasses.field(default="", repr=False)}
+        fields = {"size": int, "_": dataclasses.KW_ONLY, "set": list[int], "note": str, "at": int}
+        defaults: dict[str, Any] = {"set": dataclasses.field(default_factory=list)}
+        defaults |= {"note": dataclasses.field(default="", repr=False), "at": dataclasses.field(default=7, init=False)}
         kept: Any = make(**options)(type("Kept", (), {"__annotations__": fields, "__module__": __name__, **defaults}))
         monkeypatch.setattr(sys.modules[__name__], "Kept", kept, raising=False)
         one = kept(3, note="x")
