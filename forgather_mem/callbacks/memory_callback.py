@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.callbacks.memory_loggers import BETWEEN_STEPS
 from forgather_mem.callbacks.trainer.link import Link, link_of
 from forgather_mem.callbacks.trainer.method_patches import Arguments, Call, Keywords
 from forgather_mem.probes import (
@@ -21,6 +20,7 @@ from forgather_mem.probes import (
 )
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.sinks.console import print_line
+from forgather_mem.telemetry.events import BETWEEN_STEPS
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import NOTHING, OWN_BUDGET_FRAC, Moment, RunInfo, Sample, Sink
 from forgather_mem.telemetry.rule import EachRun, Rule

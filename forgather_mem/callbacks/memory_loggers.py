@@ -11,6 +11,7 @@ from forgather_mem.errors import check_flags, did_you_mean
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, RankProbe, TensorProbe, WorkerProbe
 from forgather_mem.sinks import JsonlSink, TensorBoardSink, TrackerSummarySink, TrainerLogSink
 from forgather_mem.sinks.trainer_log import GROUPS, check_groups
+from forgather_mem.telemetry.events import BETWEEN_STEPS
 from forgather_mem.telemetry.records import Begins, Sink
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every, check_period
@@ -19,9 +20,6 @@ DEFAULT_METRICS = ("host", "device", "gc")
 """The default of `metrics`: host memory, device memory, and the collector's pauses."""
 
 _VERDICT = "verdict"
-# Readings here cover phases and collections outside any step: so these get the right step, and the last of them are
-# reported at all.
-BETWEEN_STEPS = ("evaluate", "save", "train_end")
 
 
 class TBMemoryLogger(RuleCallback):

@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.diagnose.alerts.planned import PlannedAhead
 from forgather_mem.diagnose.oom.failing import close_failed
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
@@ -16,7 +15,7 @@ from forgather_mem.errors import check_flags, missing, say
 from forgather_mem.files import replace_file
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.records import Finding, RunInfo, Sample
+from forgather_mem.telemetry.records import NOTHING, Finding, RunInfo, Sample, Work
 from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 
@@ -57,14 +56,24 @@ class OOMReporter(RuleCallback):
     def __init__(self, snapshot: bool = False, *, enabled: bool = True, strict: bool = False) -> None:
         check_flags(type(self).__name__, snapshot=snapshot)
         self.snapshot = snapshot
-        watch, late = EachRun(OutOfMemoryWatch, snapshot), EachRun(PlannedAhead)
+        watch, late = EachRun(OutOfMemoryWatch, snapshot), EachRun(_planned_ahead)
         watch.reading = (OutOfMemoryWatch, snapshot)  # two equal ones in a training are read once
+        late.reading = ("late failures",)
         rules = [
             Rule(when=Every(steps=1), do=[watch, late], name="OOMReporter", budget_frac=_BUDGET_FRAC),
             Rule(when=AtEvent("train_begin", "prediction_step"), do=[watch], name="OOMReporter"),
             Rule(when=AtEvent("evaluate", "predict"), do=[late], name="OOMReporter"),
         ]
         super().__init__(rules, [LastWords()], enabled=enabled, strict=strict)
+
+
+def _planned_ahead(run: RunInfo) -> Work:
+    """What plans a Trainer's training; no other is planned."""
+    if run.trainer() is None:
+        return lambda moment, sample: NOTHING
+    from forgather_mem.diagnose.alerts.planned import PlannedAhead
+
+    return PlannedAhead(run)
 
 
 class LastWords:

@@ -12,12 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from forgather_mem.cli.command import BROKEN, UNDECIDED, Arguments, Command
-from forgather_mem.comparing.baseline import Baseline, NoBaseline
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import ForgatherMemError, say
 from forgather_mem.files import is_real_folder, write_chosen_file
 from forgather_mem.formats.ring import Ring
-from forgather_mem.launch.advice import with_planned_advice
 from forgather_mem.launch.last_error import add_last_error
 from forgather_mem.launch.launcher_word import word_of
 from forgather_mem.launch.sampler import Sampler
@@ -68,7 +66,10 @@ def report_outcome(
     for report in reports:
         _write_in_its_folder(report)
     worst = _worst(reports)
-    if run_session.rank_and_size()[1] == 1:  # once the reports are written: it takes a while
+    out_of_memory = reports[worst].oom or reports[worst].killed
+    if out_of_memory and run_session.rank_and_size()[1] == 1:  # once the reports are written: it takes a while
+        from forgather_mem.launch.advice import with_planned_advice
+
         planned = with_planned_advice(reports[worst], command, arguments.advice_s)
         if planned is not reports[worst]:
             reports[worst] = planned
@@ -301,6 +302,8 @@ def against_baseline(
     path: str, reports: Sequence[RunReport], say: Callable[[str], object], *, update: bool
 ) -> tuple[list[str], list[str]]:
     """What has grown, a sentence each, and what could not be compared; or the file is written."""
+    from forgather_mem.comparing.baseline import Baseline, NoBaseline
+
     try:
         try:
             before = Baseline.read(path)

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from forgather_mem.system.memory_limit import limit_facts
-from forgather_mem.system.rank_store import put, read_ahead
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample, Work
 
 _NUMBERS = ("device/allocated_bytes", "device/reserved_bytes", "host/rss_bytes")
@@ -44,6 +43,8 @@ class _Ranks:
         self._limit_bytes = limit_facts(shared=True).limit_bytes
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        from forgather_mem.system.rank_store import put, read_ahead
+
         mine = [sample.values.get(name, moment.run.latest(name)) for name in _NUMBERS]
         numbers = (sample.step, self._host, *(_NAN if size is None else size for size in mine))
         put(self._keys[self._rank], _FORMAT.pack(*numbers), wait_s=0.0)

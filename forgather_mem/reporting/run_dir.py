@@ -18,7 +18,6 @@ from forgather_mem.formats.jsonl import log_files
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
 from forgather_mem.reporting.build import FILE_NAME, rank_reports
 from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord
-from forgather_mem.reporting.from_log import report_of_log
 from forgather_mem.reporting.merge_ranks import merge_ranks
 from forgather_mem.telemetry.report import KilledReport, RunReport
 from forgather_mem.telemetry.report_schema import read_report, to_dict
@@ -111,6 +110,8 @@ def _from_ranks(place: Path, word: LauncherWord, of_log: OfLog) -> tuple[RunRepo
 
 def report_of_rank(files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
     """The report of one process, see `report_of_log`; what can't be read is added to `wrong`."""
+    from forgather_mem.reporting.from_log import report_of_log  # not where the training has written its report
+
     try:
         return report_of_log(files, ring) if files or ring is not None else None
     except ours(OSError) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import KW_ONLY, InitVar, dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ParamSpec
 
 from forgather_mem.errors import ours
@@ -51,15 +51,15 @@ class TimeBudget:
     every_s: float
     _: KW_ONLY
     budget_frac: float = BUDGET_FRAC
-    expected_s: InitVar[float] = 0.0
+    expected_s: float = 0.0
     clock: Callable[[], float] = time.perf_counter
     _postponed: bool = False
     dearest_s: float = 0.0
     longest_wait_s: float = 0.0
 
-    def __post_init__(self, expected_s: float) -> None:
+    def __post_init__(self) -> None:
         # When the next is due, and when it would be if it cost nothing.
-        self.next_s = self.usual_s = self.clock() + min(self.every_s, expected_s / self.budget_frac)
+        self.next_s = self.usual_s = self.clock() + min(self.every_s, self.expected_s / self.budget_frac)
 
     def due(self) -> bool:
         """Whether it is time for a reading."""

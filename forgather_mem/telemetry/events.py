@@ -71,3 +71,6 @@ STEP_PHASES = _with(_STEP, _PHASE_ROWS)
 OPAQUE_PHASES = _with(_OPAQUE, _PHASE_ROWS)
 PHASE_NUMBERS = _by_number(_PHASE_ROWS)
 PHASE_NUMBER = {name: number for number, name in enumerate(PHASE_NUMBERS)}
+# Readings here cover phases and collections outside any step: so these get the right step, and the last of them are
+# reported at all.
+BETWEEN_STEPS = ("evaluate", "save", "train_end")

@@ -17,21 +17,25 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET = re.compile(r"secret|passw|passphrase|credential|webhook", re.I)
 _SECRET_AT_THE_END = re.compile(r"pass|pwd|.*auth|authorization|bearer|jwt|cookies?|sig|signature")
 # Whose token is one of a text, and whose key is one of a table
-_OF_TEXTS = re.compile(
-    "pad|eos|bos|unk|mask|cls|sep|eod|eot|boi|eoi|start|end|begin|stop|think|image|img|video|audio|vision|speech|"
-    "box|object|special|extra|additional|new|next|first|last|prefix|suffix|middle|separator|newline|system|"
-    "instruction|response|assistant|placeholder|per|patch|frame|class|language|lang|task"
+_OF_TEXTS = frozenset(
+    """
+    pad eos bos unk mask cls sep eod eot boi eoi start end begin stop think image img video audio vision speech box
+    object special extra additional new next first last prefix suffix middle separator newline system instruction
+    response assistant placeholder per patch frame class language lang task
+    """.split()  # noqa: SIM905
 )
-_OF_TABLES = re.compile(
-    "text|image|img|images|video|audio|speech|label|labels|column|col|field|sort|group|order|primary|foreign|"
-    "dataset|data|input|output|target|source|prompt|response|answer|question|query|chosen|rejected|message|"
-    "messages|metric|conversation|instruction|completion|caption|context|loss|score|reward|feature|sample|id|"
-    "index|name|cache|dict|state|model|module|config|task|split|file|json|csv|yaml|row|batch|sequence|time|step|"
-    "best|monitor|document|doc|content|kv"
+_OF_TABLES = frozenset(
+    """
+    text image img images video audio speech label labels column col field sort group order primary foreign dataset
+    data input output target source prompt response answer question query chosen rejected message messages metric
+    conversation instruction completion caption context loss score reward feature sample id index name cache dict
+    state model module config task split file json csv yaml row batch sequence time step best monitor document doc
+    content kv
+    """.split()  # noqa: SIM905
 )
 _PLAIN = re.compile(r"true|false|yes|no|none|null|on|off|", re.I)
 _PLAIN_TOKEN = re.compile(r"-?\d{1,7}|<[^<>]{1,40}>|\[[A-Z_]{1,20}\]")  # the number of one, or its text
-_OF_HASHES = re.compile("revision|rev|commit|sha|ref|branch|tag|version|hash|digest|checksum|md|id|uuid")
+_OF_HASHES = frozenset("revision rev commit sha ref branch tag version hash digest checksum md id uuid".split())  # noqa: SIM905
 # Where names and values stand
 _OPTION = re.compile(r"-{1,2}([A-Za-z][\w.-]*+)")
 _NAMED = re.compile(r"[+~-]*([A-Za-z_][\w.-]*+)\s*[=:]\s*(?=\S)")
@@ -126,7 +130,7 @@ def is_secret(name: str, value: str) -> bool:
         return False
     ordinary = _OF_TEXTS if last.endswith("token") else _OF_TABLES if last.endswith(("key", "keys")) else None
     if ordinary is not None:
-        return not ordinary.fullmatch(before) and not _PLAIN_TOKEN.fullmatch(value)
+        return before not in ordinary and not _PLAIN_TOKEN.fullmatch(value)
     return bool(_SECRET.search(name) or _SECRET_AT_THE_END.fullmatch(last))
 
 
@@ -155,7 +159,7 @@ def _without_values(text: str, name: str) -> str:
         if named.start() >= at and begin and is_secret(named[2], begin[0].strip("\\\"'")):
             value = _VALUE.match(text, named.end())
             told, at = told + text[at : named.end()] + HIDDEN, value.end() if value else at
-    return redacted(told + text[at:], has_hashes=bool(_OF_HASHES.fullmatch(_words(name)[-1])))
+    return redacted(told + text[at:], has_hashes=_words(name)[-1] in _OF_HASHES)
 
 
 def _is_random(found: re.Match[str], has_hashes: bool) -> bool:

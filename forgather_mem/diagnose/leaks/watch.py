@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, taken_back
-from forgather_mem.diagnose.leaks.gains import unexplained
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_of, whole_of
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
 from forgather_mem.growth.trend import Series, Trend, fewest_steps
@@ -226,6 +225,7 @@ class LeakWatch:
         return trends
 
     def _verdict(self, run: RunInfo) -> LeakReport:
+        from forgather_mem.diagnose.leaks.gains import unexplained
         from forgather_mem.diagnose.leaks.verdict import verdict_of
 
         trends = self._trends()

@@ -1,12 +1,12 @@
 """The messages with which libraries report that memory ran out, and where the numbers are in them.
 
 Everything known is in these tables: a new form of message is a new row. Every row is tested with messages that people
-posted (tests/diagnose/oom/messages.yaml), or with one that is about something else.
+posted (tests/diagnose/oom/messages.yaml), or with one that is about something else. A pattern is compiled when an error
+is looked at: most trainings have none.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +21,7 @@ class MessageShape:
     Attributes:
         kind: The source of the message.
         where: Which memory ran out.
-        pattern: Searched for anywhere in the message; the first matching row counts.
+        pattern: Searched for anywhere in the message, by lines; the first matching row counts.
         only_when_full: The message has other causes too: it counts only if the device is full.
         unless_room_in: The message has other causes too, but this one is by far the most frequent: it counts unless
             there is room, on the device or in /dev/shm.
@@ -29,15 +29,9 @@ class MessageShape:
 
     kind: str
     where: Where
-    pattern: re.Pattern[str]
+    pattern: str
     only_when_full: bool = False
     unless_room_in: RoomIn | None = None
-
-
-def _shape(
-    kind: str, where: Where, pattern: str, *, only_when_full: bool = False, unless_room_in: RoomIn | None = None
-) -> MessageShape:
-    return MessageShape(kind, where, re.compile(pattern, re.M), only_when_full, unless_room_in)
 
 
 # Kinds that other modules name: page-locked host memory, and the two users of /dev/shm.
@@ -53,62 +47,70 @@ _START = r"^(?:[\w.\[\]() ]*: )?"
 
 SHAPES = (
     # ---- allocators of torch ----
-    _shape("CUDA allocator", "device", _START + r"CUDA out of memory\."),
-    _shape("HIP allocator", "device", _START + r"HIP out of memory\."),
-    _shape("XPU allocator", "device", _START + r"XPU out of memory\."),
-    _shape("MPS allocator", "device", _START + r"MPS backend out of memory"),
-    _shape("device allocator", "device", _START + r"(?:NPU|MUSA|MLU|SDAA|MTIA|GCU) out of memory\."),
-    _shape("HPU allocator", "device", r"MODULE:PT_DEVMEM Allocation failed"),
-    _shape("CUDA allocator", "device", _START + r"Allocation on device\b.*\n?.*(?:out of|exceed allowed) memory"),
-    _shape("CPU allocator", "host", r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"),
-    _shape("CPU allocator", "host", r"\[enforce fail at CPUAllocator\.cpp:\d+\] posix_memalign\(.*\b12 vs 0"),
-    _shape("CPU allocator", "host", r"not enough memory: you tried to allocate \d+GB\. Buy new RAM!"),
+    MessageShape("CUDA allocator", "device", _START + r"CUDA out of memory\."),
+    MessageShape("HIP allocator", "device", _START + r"HIP out of memory\."),
+    MessageShape("XPU allocator", "device", _START + r"XPU out of memory\."),
+    MessageShape("MPS allocator", "device", _START + r"MPS backend out of memory"),
+    MessageShape("device allocator", "device", _START + r"(?:NPU|MUSA|MLU|SDAA|MTIA|GCU) out of memory\."),
+    MessageShape("HPU allocator", "device", r"MODULE:PT_DEVMEM Allocation failed"),
+    MessageShape("CUDA allocator", "device", _START + r"Allocation on device\b.*\n?.*(?:out of|exceed allowed) memory"),
+    MessageShape("CPU allocator", "host", r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"),
+    MessageShape("CPU allocator", "host", r"\[enforce fail at CPUAllocator\.cpp:\d+\] posix_memalign\(.*\b12 vs 0"),
+    MessageShape("CPU allocator", "host", r"not enough memory: you tried to allocate \d+GB\. Buy new RAM!"),
     # ---- the host's, in words about a device ----
     # The thread calls the driver for nothing but page-locked memory
-    _shape(PINNED, "host", r"in pin memory thread for device[\s\S]*\b(?:CUDA|HIP) error: out of memory"),
-    _shape(PINNED, "host", r"Failed to CUDA host alloc \d+ bytes"),
-    _shape(PINNED, "host", r"failed to alloc \d+ bytes on host: CUDA_ERROR_OUT_OF_MEMORY"),
-    _shape("cuDNN", "host", r"\b(?:CU|HIP)DNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED\b"),
-    _shape(NCCL_SHM, "host", r"/dev/shm/nccl-\S+ .*No space left on device"),
-    _shape(
+    MessageShape(PINNED, "host", r"in pin memory thread for device[\s\S]*\b(?:CUDA|HIP) error: out of memory"),
+    MessageShape(PINNED, "host", r"Failed to CUDA host alloc \d+ bytes"),
+    MessageShape(PINNED, "host", r"failed to alloc \d+ bytes on host: CUDA_ERROR_OUT_OF_MEMORY"),
+    MessageShape("cuDNN", "host", r"\b(?:CU|HIP)DNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED\b"),
+    MessageShape(NCCL_SHM, "host", r"/dev/shm/nccl-\S+ .*No space left on device"),
+    MessageShape(
         NCCL_SHM,
         "host",
         r"Error while creating shared memory segment \S*nccl-\S+ \(size \d+\)\s*$",
         unless_room_in="/dev/shm",
     ),
     # ---- libraries on a device ----
-    _shape("Triton", "device", r"Triton Error \[\w+\]: out of memory"),
-    _shape("NCCL", "device", r"(?:Cuda|HIP) failure (?:\d+ )?'(?:out of memory|hipErrorOutOfMemory)'"),
-    _shape("NCCL", "device", r"Failed to CUDA (?:calloc(?: async)?|malloc) \d+ bytes", unless_room_in="device"),
-    _shape("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_ALLOC_FAILED\b"),
-    _shape(
+    MessageShape("Triton", "device", r"Triton Error \[\w+\]: out of memory"),
+    MessageShape("NCCL", "device", r"(?:Cuda|HIP) failure (?:\d+ )?'(?:out of memory|hipErrorOutOfMemory)'"),
+    MessageShape("NCCL", "device", r"Failed to CUDA (?:calloc(?: async)?|malloc) \d+ bytes", unless_room_in="device"),
+    MessageShape("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_ALLOC_FAILED\b"),
+    MessageShape(
         "cuDNN", "device", r"DNN_STATUS_(?:INTERNAL_ERROR_DEVICE_ALLOCATION|ALLOC)_FAILED|\bmiopenStatusAllocFailed\b"
     ),
-    _shape("flash-attn", "device", r"\bCUDA error \(\S*flash_\w+\.(?:h|cu|cuh):\d+\): out of memory"),
-    _shape("CUDA library", "device", r"\b(?:CUSOLVER_STATUS|CUSPARSE_STATUS|CUFFT|CURAND_STATUS)_ALLOC\w*_FAILED\b"),
-    _shape(
+    MessageShape("flash-attn", "device", r"\bCUDA error \(\S*flash_\w+\.(?:h|cu|cuh):\d+\): out of memory"),
+    MessageShape(
+        "CUDA library", "device", r"\b(?:CUSOLVER_STATUS|CUSPARSE_STATUS|CUFFT|CURAND_STATUS)_ALLOC\w*_FAILED\b"
+    ),
+    MessageShape(
         "XLA", "device", r"RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|Ran out of|Attempting to (?:reserve|allocate))"
     ),
     # ---- drivers ----
-    _shape("driver", "device", r"\b(?:CUDA|HIP)(?: runtime| driver)? error(?: \([^ )]+\))?\s?: out of memory"),
-    _shape("driver", "device", r"\bcuda (?:runtime error \(2\) :|failed with error 2) out of memory"),
-    _shape("driver", "device", r"\b(?:CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation: out|hipErrorOutOfMemory)\b"),
-    _shape("driver", "device", r"\b(?:UR|PI)_(?:RESULT_)?ERROR_OUT_OF_(?:DEVICE_MEMORY|HOST_MEMORY|RESOURCES)\b"),
+    MessageShape("driver", "device", r"\b(?:CUDA|HIP)(?: runtime| driver)? error(?: \([^ )]+\))?\s?: out of memory"),
+    MessageShape("driver", "device", r"\bcuda (?:runtime error \(2\) :|failed with error 2) out of memory"),
+    MessageShape(
+        "driver", "device", r"\b(?:CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation: out|hipErrorOutOfMemory)\b"
+    ),
+    MessageShape("driver", "device", r"\b(?:UR|PI)_(?:RESULT_)?ERROR_OUT_OF_(?:DEVICE_MEMORY|HOST_MEMORY|RESOURCES)\b"),
     # ---- the host ----
-    _shape("bad_alloc", "host", _START + r"(?:std::bad_alloc|bad allocation)\s*$"),
-    _shape("shared memory", "host", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Bus error"),
-    _shape("shared memory", "host", r"unable to (?:write|resize|allocate shared).* file </torch_\w+>.*\((?:12|28)\)"),
-    _shape("killed worker", "host", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed"),
-    _shape("killed worker", "host", r"exit codes of the workers are \{.*SIGKILL\(-9\)"),
-    _shape("killed worker", "host", r"^process \d+ terminated with signal SIGKILL$"),
-    _shape("ENOMEM", "host", r"unable to mmap \d+ bytes from file .*Cannot allocate memory"),
-    _shape("ENOMEM", "host", r"\[Errno 12\] Cannot allocate memory|\(os error 12\)|\bcode: 12, kind: OutOfMemory\b"),
-    _shape("MemoryError", "host", r"^(?:[\w.]*\.)?_?(?:Array)?MemoryError(?:: |\s*$)"),
+    MessageShape("bad_alloc", "host", _START + r"(?:std::bad_alloc|bad allocation)\s*$"),
+    MessageShape("shared memory", "host", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Bus error"),
+    MessageShape(
+        "shared memory", "host", r"unable to (?:write|resize|allocate shared).* file </torch_\w+>.*\((?:12|28)\)"
+    ),
+    MessageShape("killed worker", "host", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed"),
+    MessageShape("killed worker", "host", r"exit codes of the workers are \{.*SIGKILL\(-9\)"),
+    MessageShape("killed worker", "host", r"^process \d+ terminated with signal SIGKILL$"),
+    MessageShape("ENOMEM", "host", r"unable to mmap \d+ bytes from file .*Cannot allocate memory"),
+    MessageShape(
+        "ENOMEM", "host", r"\[Errno 12\] Cannot allocate memory|\(os error 12\)|\bcode: 12, kind: OutOfMemory\b"
+    ),
+    MessageShape("MemoryError", "host", r"^(?:[\w.]*\.)?_?(?:Array)?MemoryError(?:: |\s*$)"),
     # ---- also caused by a full device ----
-    _shape("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_NOT_INITIALIZED\b", only_when_full=True),
-    _shape("cuDNN", "device", r"\bCUDNN_STATUS_(?:NOT_\w+ED|INTERNAL_ERROR)\b", only_when_full=True),
-    _shape("cuDNN", "device", r"unable to find an engine to execute this computation", only_when_full=True),
-    _shape("NCCL", "device", r"NCCL error .*unhandled cuda error", only_when_full=True),
+    MessageShape("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_NOT_INITIALIZED\b", only_when_full=True),
+    MessageShape("cuDNN", "device", r"\bCUDNN_STATUS_(?:NOT_\w+ED|INTERNAL_ERROR)\b", only_when_full=True),
+    MessageShape("cuDNN", "device", r"unable to find an engine to execute this computation", only_when_full=True),
+    MessageShape("NCCL", "device", r"NCCL error .*unhandled cuda error", only_when_full=True),
 )
 
 # By type, where there is one: the name of a class among the error's bases.
@@ -130,13 +132,9 @@ NEVER = (
 _SIZE = r"(\d[\d.,]*)(?: ?(bytes|[KMGT]i?B))?"
 
 
-def _numbers(*patterns: str) -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile(pattern) for pattern in patterns)
-
-
 # Field of `OutOfMemory` to the patterns of its number.
 NUMBERS = {
-    "requested_bytes": _numbers(
+    "requested_bytes": (
         rf"[Tt]ried to allocate {_SIZE}",
         rf"Unable to allocate {_SIZE} for an array",
         rf"unable to mmap {_SIZE}",
@@ -150,33 +148,36 @@ NUMBERS = {
         rf"Failed to CUDA (?:calloc(?: async)?|malloc|host alloc) {_SIZE}",
         rf"failed to alloc {_SIZE} on host",
     ),
-    "free_bytes": _numbers(
+    "free_bytes": (
         rf"of which {_SIZE} is free",
         rf"{_SIZE} free;",
         rf"Free \(according to CUDA\): {_SIZE}",
     ),
-    "total_bytes": _numbers(
+    "total_bytes": (
         rf"total capaci?ty of {_SIZE}",
         rf"{_SIZE} total capacity",
         rf"Device limit\s*: {_SIZE}",
         rf"max allowed: {_SIZE}",
     ),
-    "allowed_bytes": _numbers(rf"{_SIZE} allowed;"),
-    "process_bytes": _numbers(rf"this process has {_SIZE} memory in use"),
-    "private_pools_bytes": _numbers(rf"with {_SIZE} allocated in private pools"),
-    "allocated_bytes": _numbers(
+    "allowed_bytes": (rf"{_SIZE} allowed;",),
+    "process_bytes": (rf"this process has {_SIZE} memory in use",),
+    "private_pools_bytes": (rf"with {_SIZE} allocated in private pools",),
+    "allocated_bytes": (
         rf"allocated memory {_SIZE} is allocated by PyTorch",
         rf"{_SIZE} already allocated",
         rf"Currently allocated\s*: {_SIZE}",
         rf"MPS allocated: {_SIZE}",
     ),
-    "other_bytes": _numbers(rf"other allocations: {_SIZE}"),
-    "reserved_bytes": _numbers(rf"{_SIZE} reserved in total by PyTorch"),
+    "other_bytes": (rf"other allocations: {_SIZE}",),
+    "reserved_bytes": (rf"{_SIZE} reserved in total by PyTorch",),
     # Until torch 1.3 "cached" was without what is allocated
-    "reserved_unused_bytes": _numbers(rf"{_SIZE} is reserved by PyTorch but unallocated", rf"{_SIZE} cached\)"),
+    "reserved_unused_bytes": (
+        rf"{_SIZE} is reserved by PyTorch but unallocated",
+        rf"{_SIZE} cached\)",
+    ),
 }
 # A process by its number on the machine. In a container one's own has another one there, so it isn't "this process".
-PROCESSES = re.compile(rf"Process \d+ has {_SIZE} memory in use")
+PROCESSES = rf"Process \d+ has {_SIZE} memory in use"
 # numpy's message about an array that it could not allocate: its shape, and its dtype with the number of bits.
-ARRAY = re.compile(r"for an array with shape \(([\d, ]*)\) and data type (bool|[a-z]+(\d+))\b")
-DEVICE = re.compile(r"\bGPU (\d+)|\((?:NPU|MUSA|MLU|SDAA) (\d+);|Allocation on device (\d+)")
+ARRAY = r"for an array with shape \(([\d, ]*)\) and data type (bool|[a-z]+(\d+))\b"
+DEVICE = r"\bGPU (\d+)|\((?:NPU|MUSA|MLU|SDAA) (\d+);|Allocation on device (\d+)"

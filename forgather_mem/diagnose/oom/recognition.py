@@ -49,7 +49,7 @@ class _Sizes:
 
 
 _SIZES = _Sizes()
-_PINS = re.compile(r"\bpin_memory\(|\bpin_memory ?= ?True|\bcudaHost(?:Alloc|Register)\b")
+_PINS = r"\bpin_memory\(|\bpin_memory ?= ?True|\bcudaHost(?:Alloc|Register)\b"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,14 +141,14 @@ def _recognise_one(error: BaseException) -> OutOfMemory | None:
     if by_type is None and isinstance(error, NEVER):
         return None
     text = _text(error)
-    shape = next((shape for shape in SHAPES if shape.pattern.search(text)), None)
+    shape = next((shape for shape in SHAPES if re.search(shape.pattern, text, re.M)), None)
     numbers = {name: _number(name, text) for name in NUMBERS}
     if by_type is None and (shape is None or _has_another_cause(shape, numbers["requested_bytes"])):
         return None
     kind, where = _kind(by_type, shape)
     if kind == "driver" and _was_pinning(error):
         kind, where = PINNED, "host"
-    device = DEVICE.search(text)
+    device = re.search(DEVICE, text)
     return OutOfMemory(
         kind=kind,
         where=where,
@@ -194,7 +194,7 @@ def _text(error: Exception) -> str:
 
 def _number(name: str, text: str) -> int | None:
     for pattern in NUMBERS[name]:
-        match = pattern.search(text)
+        match = re.search(pattern, text)
         if match:
             return _bytes(*match.groups(""))
     return None
@@ -212,7 +212,7 @@ def _array_bytes(error: Exception, text: str) -> int | None:
     itemsize = getattr(dtype, "itemsize", None)
     if isinstance(shape, tuple) and isinstance(itemsize, int):
         return math.prod(shape) * itemsize
-    said = ARRAY.search(text)  # only the text of a data worker's error arrives
+    said = re.search(ARRAY, text)  # only the text of a data worker's error arrives
     if said is None:
         return None
     bits = 8 if said[2] == "bool" else int(said[3] or 0)
@@ -242,7 +242,7 @@ def _process_bytes(numbers: dict[str, int | None], text: str) -> int | None:
     if numbers["process_bytes"] is not None or numbers["allocated_bytes"] is None:
         return numbers["process_bytes"]
     reserved = numbers["allocated_bytes"] + (_unused(numbers) or 0)
-    sizes = [_bytes(*found) for found in PROCESSES.findall(text)]
+    sizes = [_bytes(*found) for found in re.findall(PROCESSES, text)]
     able = [size for size in sizes if size >= _SIZES.rounded_frac * reserved]
     return able[0] if len(able) == 1 else None
 
@@ -257,7 +257,7 @@ def _was_pinning(error: Exception) -> bool:
     code, line = part.tb_frame.f_code, part.tb_lineno
     last = next((end for start, end, *_ in code.co_positions() if start == line and end is not None), line)
     statement = "".join(linecache.getline(code.co_filename, number) for number in range(line, last + 1))
-    return code.co_name == "pin_memory" or _PINS.search(statement) is not None
+    return code.co_name == "pin_memory" or re.search(_PINS, statement) is not None
 
 
 def _has_another_cause(shape: MessageShape, wanted_bytes: int | None) -> bool:

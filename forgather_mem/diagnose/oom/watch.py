@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 from forgather_mem.diagnose.oom.batch_shapes import Batch, BatchFinder
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of, trained_parameters
@@ -24,6 +23,7 @@ from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, S
 
 if TYPE_CHECKING:
     # What explains a failure is loaded when one happens, once the reserve is released: it takes more than a MiB.
+    from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
     from forgather_mem.diagnose.oom.failure import Failure
     from forgather_mem.diagnose.oom.recognition import OutOfMemory
     from forgather_mem.telemetry.report import Change, OomReport
@@ -46,7 +46,11 @@ class OutOfMemoryWatch:
     """
 
     def __init__(self, run: RunInfo, snapshot: bool = False) -> None:
-        self._snapshot = Snapshot() if snapshot else None
+        self._snapshot: Snapshot | None = None
+        if snapshot:
+            from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
+
+            self._snapshot = Snapshot()
         self.wants_begin = True
         self._run = run
         self.uses = BatchUses()
@@ -97,11 +101,11 @@ class OutOfMemoryWatch:
         """Resize the reserve, now that the memory of a step is known: to a part of what is left below this process's
         limit. How much is trained is known then, too, and no more has to be read."""
         self.wants_begin = self.uses.reading = False
-        from forgather_mem.actions.trim import trim_host
-
         self._trained_bytes = sum(one.nbytes for one in trained_parameters(self._model(), self._optimizer()))
         left_bytes = self.uses.left_at_peak_bytes()
         if left_bytes is not None:
+            from forgather_mem.actions.trim import trim_host
+
             trim_host()  # importing what watches has left 3 to 4 MiB of free heap in a plain loop
             self._reserve.take(_RESERVED_FRAC * left_bytes)
 
