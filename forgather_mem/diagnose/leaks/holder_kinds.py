@@ -183,14 +183,19 @@ def last_name(path: str) -> str:
     return path.rpartition(".")[2].partition(" and ")[0]
 
 
-def last_of(kind: str, container: type, written: str | None, length: int) -> str:
+def form_of(container: type, kind: str) -> str:
+    """How only the last ones are left in a container, or in the value that has grown; "" where there is no order."""
+    if issubclass(container, deque):
+        return ", deque(maxlen={most})"
+    if kind == "size":
+        return ", {it} = {it}[-{most}:]"
+    return "" if issubclass(container, dict | set) else ", del {it}[:-{most}]"
+
+
+def last_of(form: str, written: str | None, length: int) -> str:
     """Code that leaves only the last ones of what is `written` so, and that is so long; "" without a name for it."""
     most = 10 ** min(2, int(math.log10(max(2, length) / 2)))
-    if issubclass(container, deque):
-        return f", deque(maxlen={most})"
-    if written is None or issubclass(container, dict | set):
-        return ""
-    return f", {written} = {written}[-{most}:]" if kind == "size" else f", del {written}[:-{most}]"
+    return form.format(it=written, most=most) if written is not None or "{it}" not in form else ""
 
 
 def _emptied_by(held: Held) -> str | None:

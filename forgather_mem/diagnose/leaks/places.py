@@ -39,7 +39,7 @@ class Place:
         container, above = walk.nodes[position], walk.nodes[walk.parent(position)]
         place = cls(_name(walk, position), type(container), 0 if several else id(container))
         is_item = walk.parent(position) >= 0 and path.endswith("]") and path.count("[...]") == several
-        if is_item and isinstance(above, PLAIN) and len(above) <= MANY:
+        if is_item and isinstance(above, PLAIN) and (length_of(above) or 0) <= MANY:
             place.above, place.beside = id(above), place._items(above) - count
         return place
 

@@ -15,6 +15,7 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
     Held,
     cure_of,
     cure_of_cycle,
+    form_of,
     kind_of,
     last_name,
     last_of,
@@ -50,7 +51,7 @@ class Suspect:
     `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `place`: where. `last`:
     any other one is a better explanation. `collected`: once so many objects were, it was, too. `runs_workers`: each of
     its items keeps processes running. `lines`: all that add to it, as far as the source shows, where it is `written`
-    so; `container`: its class; `length`: its items.
+    so; `form`: how it is shortened; `length`: its items.
     """
 
     type: str
@@ -71,7 +72,7 @@ class Suspect:
     seen_at: int = 0
     collected: int = 0
     place: Place | None = None
-    container: type = list
+    form: str = ""
     lines: tuple[Line, ...] = ()
     written: str | None = None
     length: int = 0
@@ -87,7 +88,7 @@ class Suspect:
         holder = _INDICES.sub("[...]", LINES.sub(r"\1", self.held_by or "nobody"))
         signature = " ".join(filter(None, [self.kind, "in", holder, self.source_line]))
         known = {name: getattr(self, name) for name in keys_of(LeakSuspect) if hasattr(self, name)}
-        last = last_of(self.kind, self.container, self.written, self.length)
+        last = last_of(self.form, self.written, self.length)
         cure = self.cure and self.cure.replace("{last}", last)
         return LeakSuspect(**{**known, "cure": cure, "signature": signature})
 
@@ -147,7 +148,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         and not is_user_class(owner if isinstance(owner, type) else type(owner)),
         runs_workers=runs_workers(one.samples),
         place=Place.of(walk, one.position, one.count, path, several=bool(one.name)) if one.kind == "items" else None,
-        container=type(container),
+        form=form_of(type(container), one.kind),
         lines=tuple(lines),
         length=one.count // one.parts if one.kind == "items" else length_of(grows) or 0,
     )
@@ -245,8 +246,9 @@ def path_of(walk: ReachableGraph, position: int) -> str:
     plain = walk.holder(position)
     if "hooks" in plain:
         return plain
-    owner, root = type(walk.owner(position)), walk.label(position)
-    says_nothing = owner.__module__.partition(".")[0] in sys.stdlib_module_names  # which `WeakKeyDictionary` it is
+    owner, root = walk.owner(position), walk.label(position)
+    module = (owner if isinstance(owner, type) else type(owner)).__module__.partition(".")[0]
+    says_nothing = owner is not None and module in sys.stdlib_module_names  # which `WeakKeyDictionary` it is
     is_users = root in user_modules(len(sys.modules)) or (
         root.startswith("local ") and not walk.is_librarys_variable(position)
     )
