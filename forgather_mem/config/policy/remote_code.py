@@ -202,7 +202,8 @@ def _inside(value: object, key: object) -> Iterator[tuple[object, object]] | Non
         return iter(value.items())
     if isinstance(value, ListNode):
         return ((key, item) for item in value.items)
-    if isinstance(value, Iterator) and type(value).__module__ == "builtins" and not isinstance(value, Generator):
+    is_of_c = type(value).__module__ in ("builtins", "_collections")  # the latter of a deque
+    if isinstance(value, Iterator) and is_of_c and not isinstance(value, Generator):
         return ((key, item) for item in value.__reduce__()[1])  # what it goes over, with nothing taken from it
     if isinstance(value, list | tuple | deque | Set | ValuesView):
         return ((key, item) for item in value)

@@ -112,7 +112,9 @@ def explained(
     if is_leak:  # no batch is small enough
         changes = [Change(text=_cure(leak), note="memory that grows at each step fills any device")]
     else:
-        changes = [change if settings.is_trainers else in_own_loop(change) for change in may_help(case)]
+        changes = may_help(case)
+    if not settings.is_trainers:
+        changes = [in_own_loop(change) for change in changes if change.set.keys() <= _IN_WORDS.keys()]
     no_help = ", ".join(_no_help(failure, settings))
     reasons = _why_now(failure) or _of_census(failure), _of_watching(failure)
     told = {name: getattr(failure, name) for name in _OF_FAILURE}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
 from forgather_mem.diagnose.oom.context import FREE_HEAP, trained_parameters
 from forgather_mem.diagnose.oom.failure import Failure
-from forgather_mem.diagnose.oom.messages import SHM_KINDS
+from forgather_mem.diagnose.oom.messages import OF_TORCH, SHM_KINDS
 from forgather_mem.errors import missing
 from forgather_mem.heap.census import model_parameters
 from forgather_mem.probes.tensors import tensor_bytes
@@ -142,7 +142,8 @@ def _on_device(failure: Failure, parts: dict[str, int], between_bytes: int | Non
     stats = allocator.stats() if allocator is not None else {}
     driver = (driver_memory(allocator) if allocator is not None else None) or (None, None)
     pools = found.private_pools_bytes or 0
-    said = None if found.allocated_bytes is None else max(0, found.allocated_bytes - pools)
+    is_torchs = found.kind.endswith(OF_TORCH)  # what another library has allocated is beside it
+    said = max(0, found.allocated_bytes - pools) if found.allocated_bytes is not None and is_torchs else None
     allocated = _first(said, gauge(stats, "allocated_bytes"))
     reserved = gauge(stats, "reserved_bytes")
     unused, private = found.reserved_unused_bytes, 0

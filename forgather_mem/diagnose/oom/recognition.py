@@ -176,7 +176,8 @@ def _kind(by_type: tuple[str, Where] | None, shape: MessageShape | None) -> tupl
     if by_type is None:
         assert shape is not None
         return shape.kind, shape.where
-    if shape is not None and shape.where == by_type[1] and by_type[0] == "device allocator":
+    # Who translates exceptions of C++ raises a MemoryError for a device's, too
+    if shape is not None and shape.where == "device" and by_type[0] in ("device allocator", "MemoryError"):
         return shape.kind, shape.where
     return by_type
 

@@ -65,7 +65,7 @@ class Steps:
         of_loop = trainer, trainer.data_collator, getattr(trainer, "compute_loss_func", None), *self._callbacks
         self._is_users = any(is_user_module(sys.modules.get(getattr(one, "__module__", ""))) for one in of_loop)
         self._was_last_of_epoch = self._has_ended = self._is_enough = False
-        self._epoch = 0
+        self._epoch = self._began = 0
 
     def called(self, _: object, args: Sequence[object], keywords: Mapping[str, object]) -> None:
         """A module begins "forward", but for an evaluation's."""
@@ -116,28 +116,39 @@ class Steps:
         self._fire("on_train_begin", *given, **keywords)
 
     def on_epoch_begin(self, *given: object, **keywords: object) -> None:
-        self._trainer.state.epoch = self._epoch  # those before it have ended early
+        state = self._trainer.state
+        state.epoch, self._began = self._epoch, state.global_step  # those before it have ended early
         self._trainer.control.should_epoch_stop = self._is_enough
         self._fire("on_epoch_begin", *given, **keywords)
 
     def on_step_end(self, *given: object, **keywords: object) -> None:
         self._fire("on_step_end", *given, **keywords)
-        is_last = not (self.rounds.go_on() or self._loaders.are_awaited())
-        is_last = self.ahead.is_through(is_last) if self._is_users else is_last
+        is_over = self._is_over()
+        is_last = not (self.rounds.go_on() or self._loaders.are_awaited()) or (is_over and self.rounds.step > 1)
+        if is_over:
+            self.ahead.tell(has_all=True)
+        elif self._is_users:
+            is_last = self.ahead.is_through(is_last)
         if is_last and (self._trainer.state.epoch % 1 or self._was_last_of_epoch):
             # What the evaluation has left is there in the step after it
-            self._is_enough = not (self._end(*given, **keywords) and self.rounds.go_on())
+            self._is_enough = not (self._end(*given, **keywords) and self.rounds.go_on()) or is_over
             self._trainer.control.should_epoch_stop = self._is_enough
         # The last step of an epoch has fewer batches, and none loaded ahead: the next one belongs to it, too
         self._was_last_of_epoch = is_last
         self.log.begin("data", 0 if self.ahead.skips else self.rounds.step)
+
+    def _is_over(self) -> bool:
+        """Whether the training ends with this step, counted as if the epochs before it were whole."""
+        state = self._trainer.state
+        part, steps = state.epoch - self._epoch, state.global_step - self._began
+        return part > 0 and round(steps / part * state.epoch) >= state.max_steps
 
     def on_epoch_end(self, *given: object, **keywords: object) -> None:
         self._fire("on_epoch_end", *given, **keywords)
         self._trainer.control.should_training_stop = False  # as of an epoch without batches
         self._epoch += 1
         has_all = self._is_enough and self.ahead.has_all and not self._loaders.differ
-        if has_all or self._epoch >= min(MOST_BATCHES, self._trainer.state.num_train_epochs):
+        if has_all or self._is_over() or self._epoch >= min(MOST_BATCHES, self._trainer.state.num_train_epochs):
             self.ahead.tell(has_all=True)
             self._end(*given, **keywords)
             raise EnoughSteps

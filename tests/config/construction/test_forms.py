@@ -52,8 +52,10 @@ def test_each_form_is_built_however_it_is_written(tag: str, number: int) -> None
 def test_what_is_in_it_is_guarded_and_counted(tag: str) -> None:
     begin, end, keys = ("[", "]", ("", "")) if tag in SEQUENCES else ("{", "}", ("path: ", "k{}: "))
     held = f"{{logging_dir: !{tag} {begin}{keys[0]}!call:getitem [['s3://elsewhere/x'], 0]{end}}}"
-    with pytest.raises(TemplateError, match="open an address"):
-        loaded(f"x: !call:forgather_mem.sinks:TensorBoardSink {held}")
+    gone_over = f"{{logging_dir: !call:reversed [!{tag} {begin}{keys[0]}'s3://elsewhere/x'{end}]}}"
+    for given in (held, gone_over) if tag in SEQUENCES else (held,):
+        with pytest.raises(TemplateError, match="open an address"):
+            loaded(f"x: !call:forgather_mem.sinks:TensorBoardSink {given}")
     items = ", ".join(f"{keys[1].format(number)}{number}" for number in range(20_000))
     text = f"many: &many !{tag} {begin}{items}{end}\nx: [{'!call:len [*many], ' * 26}]"
     with pytest.raises(TemplateError, match=r"items at most|aliases of aliases"):

@@ -22,6 +22,7 @@ from forgather_mem.units import MIB
 from tests.sizes import sized
 
 _ERRORS: dict[str, type[Exception]] = {
+    "MemoryError": MemoryError,
     "RuntimeError": RuntimeError,
     "OutOfMemoryError": torch.OutOfMemoryError,
     "DistBackendError": DistBackendError,

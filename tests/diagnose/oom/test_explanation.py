@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from forgather_mem.diagnose.leaks.suspects import Suspect
+from forgather_mem.diagnose.oom import explanation
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import explained, failure_outside
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
+from forgather_mem.engine.settings import ARGUMENTS
 from forgather_mem.heap.census import Holding
+from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import GIB, MIB
@@ -33,6 +36,7 @@ LEAK = LeakReport(
     since_step=100,
     suspects=(Suspect(type="list", bytes_per_step=MIB, count_per_step=1.0, held_by="Trainer.kept").reported(),),
 )
+OF_A_LOOP = RunSettings(is_trainers=False, has_metrics=True, can_checkpoint=True)
 SETTINGS = RunSettings(arguments={"per_device_train_batch_size": 8}, can_checkpoint=True)
 
 
@@ -157,6 +161,14 @@ def told(leak: LeakReport = NOT_JUDGED, **facts: Any) -> dict[str, Any]:
 )
 def test_the_reason(facts: dict[str, Any], why: str | None) -> None:
     assert told(**facts)["why_now"] == why
+
+
+def test_a_loop_of_ones_own_is_told_no_arguments_of_a_trainer() -> None:
+    changes = [change for phase in PHASES for change in explained(replace(STORY, phase=phase), settings=OF_A_LOOP)[1]]
+    assert changes
+    assert not any(change.set for change in changes)
+    of_a_trainer = set(ARGUMENTS) - explanation._IN_WORDS.keys()
+    assert not [change.text for change in changes if any(f"{name}=" in change.text for name in of_a_trainer)]
 
 
 def test_a_leak_comes_first_and_is_told_by_itself() -> None:
