@@ -130,8 +130,9 @@ class Steps:
         elif self._is_users:
             is_last = self.ahead.is_through(is_last)
         if is_last and (self._trainer.state.epoch % 1 or self._was_last_of_epoch):
-            # What the evaluation has left is there in the step after it
-            self._is_enough = not (self._end(*given, **keywords) and self.rounds.go_on()) or is_over
+            # What the evaluation has left is there in the step after it; the last one may come before the end
+            has_next = self._end(*given, **keywords) and (self._trainer.args.do_eval or not is_over)
+            self._is_enough = not (has_next and self.rounds.go_on())
             self._trainer.control.should_epoch_stop = self._is_enough
         # The last step of an epoch has fewer batches, and none loaded ahead: the next one belongs to it, too
         self._was_last_of_epoch = is_last
