@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
@@ -41,7 +42,7 @@ class KnownOperations:
     def __init__(self, fake: FakeTensorMode) -> None:
         self._fake = fake
         self._known: dict[Key, tuple[type, list[_Made | None]]] = {}
-        with fake:
+        with temporarily_clear_interpreter_stack(), fake:  # a transform of torch.func would wrap it
             self._state = dict(torch.empty(0, device=_HOST).__dict__)
 
     def key_of(
@@ -76,7 +77,7 @@ class KnownOperations:
     def _describe_tensor(self, one: torch.Tensor, key: list[Hashable]) -> bool:
         kind = type(one)
         if kind is FakeTensor:
-            is_own = one.fake_mode is self._fake and one.constant is None  # type: ignore[attr-defined]
+            is_own = getattr(one, "fake_mode", None) is self._fake and one.constant is None  # type: ignore[attr-defined]
         else:
             is_own = kind in _PLAIN and not one.is_meta
         if not is_own or one.layout is not torch.strided:

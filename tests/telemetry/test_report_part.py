@@ -47,7 +47,7 @@ OF_THE_HOST_AT_THE_END = {"allocated_end_bytes", "rss_end_bytes"}
 # Of a header what the report says elsewhere, or in other words
 OF_THE_HEADER_ALONE = {
     "pid", "process", "started_s", "limit_bytes", "limit_kind", "step", "started_with", "kills", "process_started_s",
-    "startup", "micro_batches", "is_observed", "counts_passes", "setup_s", "setup_bytes", "plan",
+    "startup", "micro_batches", "is_observed", "counts_passes", "tick_s", "setup_s", "setup_bytes", "plan",
 }  # fmt: skip
 
 

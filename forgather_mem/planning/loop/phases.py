@@ -142,7 +142,7 @@ class Steps:
         """Whether the training ends with this step, counted as if the epochs before it were whole."""
         state = self._trainer.state
         part, steps = state.epoch - self._epoch, state.global_step - self._began
-        return part > 0 and round(steps / part * state.epoch) >= state.max_steps
+        return bool(part > 0 and round(steps / part * state.epoch) >= state.max_steps)
 
     def on_epoch_end(self, *given: object, **keywords: object) -> None:
         self._fire("on_epoch_end", *given, **keywords)
