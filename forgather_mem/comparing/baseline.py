@@ -42,12 +42,14 @@ class TrainingSizes(ReportPart):
         phases: Of the plan.
         resident: Peaks of resident memory, by "host" or "gpu0".
         settings: As in the report.
+        steps: That it did.
     """
 
     counted: Mapping[str, int] = field(default_factory=dict)
     phases: tuple[PlannedPhase, ...] = field(default=(), metadata=RARE)
     resident: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+    steps: int = field(default=0, metadata=RARE)
 
     def as_report(self) -> RunReport:
         """To compare it with a run: of what was planned the plan, else the sizes."""
@@ -66,7 +68,7 @@ class TrainingSizes(ReportPart):
             allocated_end_bytes=0 if held_bytes is None else held_bytes + parameters + optimizer,
         )
         parts = Breakdown(parameters=parameters, gradients=gradients, optimizer=optimizer)
-        return RunReport(run=run, host=host, breakdown=parts)
+        return RunReport(run=run, steps=self.steps, host=host, breakdown=parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,4 +178,5 @@ def _sizes(report: RunReport) -> TrainingSizes:
     resident |= {device.where: device.peak_allocated_bytes for device in report.device}
     resident = {where: size for where, size in resident.items() if size}
     phases = report.planned.phases if report.planned is not None else ()
-    return TrainingSizes(counted=counted, phases=phases, resident=resident, settings=dict(report.run.settings))
+    settings = dict(report.run.settings)
+    return TrainingSizes(counted=counted, phases=phases, resident=resident, settings=settings, steps=report.steps)

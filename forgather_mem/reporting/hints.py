@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 
+from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.report import Peak
 
 # A script in whose main thread autograd has recorded so many operations may have trained.
@@ -24,6 +26,8 @@ def hints_of(peaks: Sequence[Peak], *, counts_passes: bool = False, tick_s: floa
             "No optimizer of torch was seen: each backward pass counts as a step. If a step has several, add "
             "`watching = forgather_mem.watch()` before the loop and `watching.step()` at the end of each step."
         )
+    if run_session.PLAN_FIRST in os.environ:
+        yield "--plan is for a Trainer's training. Of this loop: forgather-mem plan, with the script and its arguments."
     if tick_s:
         yield f"No step of torch was seen: each {tick_s:g} s of this process counts as a step."
     highest = {peak.where: peak for peak in reversed(peaks)}

@@ -3,6 +3,7 @@
 import pytest
 
 from forgather_mem.reporting.hints import hints_of
+from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.report import Peak
 from tests.reporting.report_fixtures import all_well, text_of
 
@@ -19,6 +20,11 @@ def test_a_loop_whose_peak_is_in_a_phase_as_well_or_not_known_needs_no_hint(phas
 def test_a_peak_between_two_steps_of_any_place_has_one() -> None:
     (hint,) = hints_of([peak("forward", 9), peak("data", 8, "gpu0"), peak("forward", 7, "gpu0")])
     assert "`with watching.phase(" in hint
+
+
+def test_a_loop_is_told_how_it_is_planned_if_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(run_session.PLAN_FIRST, "1")
+    assert ["forgather-mem plan" in hint for hint in hints_of([])] == [True]
 
 
 def test_it_is_in_the_short_text_too() -> None:

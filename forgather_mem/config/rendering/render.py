@@ -208,9 +208,9 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
         chain = ", ".join(job.chain(key)) or None
         if outline.outside is not None:
             place = child.place(outline.outside, chain=chain)
-            meant = re.fullmatch(r"\[(\w+)!*\]?:?|(\w+)!*\]:?", (place.source_line or "").strip())
+            meant = re.fullmatch(r"\[([\w-]+)!*\]?:?|([\w-]+)!*\]:?", (place.source_line or "").strip())
             blocks = f"write it in one of the blocks: {', '.join(sorted(known)[:20])}"
-            hint = f"did you mean '[{meant[1] or meant[2]}]'?" if meant else blocks
+            hint = f"did you mean '[{(meant[1] or meant[2]).replace('-', '_')}]'?" if meant else blocks
             raise place.error("this line stands outside of every block and is never rendered", hint=hint)
         for name in outline.outer_blocks:
             if name in known or name in used:

@@ -16,6 +16,7 @@ from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer, trained_by
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.remedies import Case, checkpointing_name, may_help
+from forgather_mem.heap.census import Holding
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
@@ -178,6 +179,8 @@ def _no_help(failure: Failure, settings: RunSettings) -> Iterator[str]:
     """What people often try, and why it would not have helped."""
     if failure.callback is not None:
         yield "a smaller batch (no pass is running)"
+    elif failure.phase == "optimizer" and any(held.collects and _is_much(held, failure) for held in failure.census):
+        pass  # what is kept of batches is not free by then
     elif failure.phase in _NO_BATCH:
         batch = "per_device_train_batch_size" if settings.is_trainers else "a smaller training batch"
         yield f"{batch} ({_NO_BATCH[failure.phase]})"
@@ -284,11 +287,15 @@ def _of_watching(failure: Failure) -> str | None:
     return f"{missing} were missing, and watching takes up to {own}: alone it may come further."
 
 
+def _is_much(held: Holding, failure: Failure) -> bool:
+    return held.num_bytes >= max(failure.requested_bytes or 0, _WORTH.held_frac * (failure.used_bytes or 0), 1)
+
+
 def _of_census(failure: Failure) -> str | None:
     """What takes much that a training may do without, or that one backward pass is to go through several passes."""
-    wanted, used = failure.requested_bytes or 0, failure.used_bytes or 0
+    wanted = failure.requested_bytes or 0
     for held in failure.census:
-        if held.num_bytes < max(wanted, _WORTH.held_frac * used, 1):
+        if not _is_much(held, failure):
             continue
         if held.kind == "activations" and held.num_passes > 1:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."

@@ -163,6 +163,13 @@ def test_the_reason(facts: dict[str, Any], why: str | None) -> None:
     assert told(**facts)["why_now"] == why
 
 
+def test_a_smaller_batch_may_help_an_optimizer_where_much_is_kept_of_batches() -> None:
+    facts: dict[str, Any] = {"phase": "optimizer", "is_first": True}
+    assert "its memory is free by then" in told(**facts)["no_help"]
+    kept = Holding(name="`replay`", num_bytes=4 * GIB, collects=True)
+    assert "its memory is free by then" not in told(**facts, census=[kept])["no_help"]
+
+
 def test_a_loop_of_ones_own_is_told_no_arguments_of_a_trainer() -> None:
     changes = [change for phase in PHASES for change in explained(replace(STORY, phase=phase), settings=OF_A_LOOP)[1]]
     assert changes
