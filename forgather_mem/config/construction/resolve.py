@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.construction.signature_check import Misfit, Parameters, misfit, parameters_of
@@ -101,10 +101,7 @@ class Resolver:
 
     def narrowed(self, names: Iterable[str]) -> Resolver:
         """A copy with only some of the variables, so that it keeps no more alive than it needs."""
-        other = Resolver.__new__(Resolver)
-        other.__dict__.update(self.__dict__)
-        other.variables = {name: self.variables[name] for name in names if name in self.variables}
-        return other
+        return replace(self, variables={name: self.variables[name] for name in names if name in self.variables})
 
     def parts(self, node: Node) -> Sequence[Node]:
         """The nodes that are built when this one is used."""

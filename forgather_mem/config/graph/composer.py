@@ -160,9 +160,7 @@ class Composer:
     def _on_scalar(self, event: yaml.ScalarEvent) -> None:
         text: str = event.value
         mark = mark_of(event)
-        self._left -= 1  # as in `_count`; most events take this path
-        if self._left < 0:
-            raise self._too_many(mark)
+        self._count(mark)
         scalars = 1 + (len(text) >> 6)  # a long text counts for several: aliases multiply its characters
         self._scalars += scalars
         frame = self._frame
@@ -363,10 +361,7 @@ class Composer:
     def _count(self, mark: Mark, nodes: int = 1) -> None:
         self._left -= nodes
         if self._left < 0:
-            raise self._too_many(mark)
-
-    def _too_many(self, mark: Mark) -> TemplateNodeError:
-        return TemplateNodeError(mark, f"the template has more than {self.budgets.nodes:,} nodes")
+            raise TemplateNodeError(mark, f"the template has more than {self.budgets.nodes:,} nodes")
 
 
 def mark_of(event: yaml.Event) -> Mark:

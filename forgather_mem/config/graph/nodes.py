@@ -207,7 +207,6 @@ class Paths:
 
     def __init__(self, graph: Graph) -> None:
         self._came: dict[int, tuple[int | None, str]] = {}
-        self._last: tuple[int | None, str] = (None, "")  # a node whose parts are asked for, and its path
         self._graph = graph  # keeps the ids from being reused
         hidden = [(value, f"$[{shortened_text(key)!r}]") for key, value in graph.definitions]
         stack: list[tuple[Value, int | None, str]] = [(value, None, label) for value, label in reversed(hidden)]
@@ -223,13 +222,8 @@ class Paths:
         """The path to one node, or None."""
         if id(node) not in self._came:
             return None
-        parent, label = self._came[id(node)]
-        if parent != self._last[0]:
-            self._last = (parent, self._way(parent))
-        return self._last[1] + label
-
-    def _way(self, at: int | None) -> str:
         steps = []
+        at: int | None = id(node)
         while at is not None:
             at, label = self._came[at]
             steps.append(label)

@@ -95,10 +95,7 @@ def _trace(request: Request, text: str) -> SourceMap | None:
 
 
 def _origin(name: str, first_line: int, lines: list[str], block_names: list[str], chain: list[str]) -> Origin:
-    source = Source(
-        key=name, name=name, file_name=name, file=None, first_line=first_line, lines=lines, parts={}, num_chars=0
-    )
-    return Origin(source, block_names, chain)
+    return Origin(Source(name, name, name, None, first_line, lines), block_names, chain)
 
 
 def _answer(request: Request) -> _Answer:
