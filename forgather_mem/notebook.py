@@ -12,6 +12,7 @@ frames of its traceback, which hold models and batches.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -233,10 +234,8 @@ def _last_error() -> BaseException | None:
 
 def _frames(error: BaseException) -> Iterator[Mapping[str, object]]:
     for link in chain(error, suppressed=True):
-        part = link.__traceback__
-        while part is not None:
-            yield frame_variables(part.tb_frame)
-            part = part.tb_next
+        for frame, _ in traceback.walk_tb(link.__traceback__):
+            yield frame_variables(frame)
 
 
 def _new_bytes(value: object, seen: set[object]) -> int:

@@ -265,17 +265,6 @@ def _extremes(label: str, peaks: Extremes) -> str:
     return text
 
 
-def _commands(report: RunReport) -> list[str]:
-    """Commands for more information; each can be pasted unchanged."""
-    run = report.run
-    commands = []
-    if run.folder:
-        commands.append(report_command(run.folder))
-    if run.event_folder:
-        commands.append(tensorboard_command(run.event_folder))
-    return commands
-
-
 def _with_end(report: RunReport, lines: Sequence[str], most: int) -> list[str]:
     """As many of these lines as leave room for the commands below them."""
     end = _end(report)
@@ -283,7 +272,9 @@ def _with_end(report: RunReport, lines: Sequence[str], most: int) -> list[str]:
 
 
 def _end(report: RunReport) -> list[str]:
-    commands = _commands(report)
+    """Commands for more information; each can be pasted unchanged."""
+    known = ((report_command, report.run.folder), (tensorboard_command, report.run.event_folder))
+    commands = [command(folder) for command, folder in known if folder]
     return ["", *commands] if commands else []
 
 

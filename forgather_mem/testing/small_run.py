@@ -128,9 +128,9 @@ def readings(moment: Moment, sample: Sample) -> dict[str, float]:
     return values | {"mine/queue_len": 3, "mine/zero": 0.0, "mine/negative_s": -1e-9, "mine/large_bytes": 1e300}
 
 
-def files_below(folder: Path) -> dict[str, int]:
-    """Sizes in bytes by path."""
-    return {str(path): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+def files_below(folder: Path) -> dict[str, bytes]:
+    """Contents by path."""
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def in_child(call: Callable[[], str | None]) -> str | None:
