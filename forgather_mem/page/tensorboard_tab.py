@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs
@@ -62,7 +63,7 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
 
     def get_plugin_apps(self) -> dict[str, Answer]:
         """An application for each route below /data/plugin/forgather_mem."""
-        files = {f"/{name}": _answer(lambda _, name=name: asset(name), kind) for name, kind in ASSETS.items()}
+        files = {f"/{name}": _answer(partial(_file, name), kind) for name, kind in ASSETS.items()}
         return {
             "/runs": _answer(self._runs, "application/json"),
             "/data": _answer(self._data, "application/json"),
@@ -136,6 +137,10 @@ def _one_of_several_ranks(report: RunReport) -> Json:
         return {}
     kind = "unknown" if kind == "well" else kind
     return {"kind": kind, "badge": BADGES[kind], "verdict": escape_controls(_ALONE + verdict)}
+
+
+def _file(name: str, environ: Environ) -> str:
+    return asset(name)
 
 
 def _series(points: Sequence[Untyped]) -> ScalarSeries:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from forgather_mem.config.clock import OutOfTime
@@ -168,7 +168,10 @@ class Builder:
         more_come = node.kind == "partial" or node.latent is not None
         callee = self.callee(node)
         if not callee.is_value and node.kind != "partial":
-            self._count_call(node, self._ahead)
+            try:
+                self._ahead.add_call()
+            except (TooLarge, OutOfTime) as error:
+                raise self._resolver.error(node, str(error)) from error
         found = callee.misfit(len(node.args), node.kwargs.keys(), more_come=more_come)
         if found is not None:
             raise self._resolver.misfit_error(node, callee, found)
@@ -263,19 +266,13 @@ class Builder:
         if values:  # the others were looked at ahead
             self._resolver.guard(node, callee, args, kwargs, self._arguments_check)
         if not callee.is_value:
-            self._count_call(node, self._sizes)
+            self._sizes.add_call()
         try:
             if callee.is_value:
                 return callee.function(*args, **kwargs)
             return self.clock.outside(callee.function, args, kwargs)
         except ours(Exception) as error:
             raise self._resolver.raised(node, callee, args, kwargs, error, _shown(error)) from error
-
-    def _count_call(self, node: CallNode, sizes: Sizes) -> None:
-        try:
-            sizes.add_call()
-        except (TooLarge, OutOfTime) as error:
-            raise self._resolver.error(node, str(error)) from error
 
     def _arguments(self, node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object]]:
         args, kwargs, latent = filled_arguments(node, values)
@@ -300,11 +297,10 @@ def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:
         Unfit: if that can't have these items.
     """
     if isinstance(node, ListNode):
-        return _made(node.maker, _filled(node.items, values))
+        return _made(node.maker, _filled(node.items, iter(values)))
     if node.form == "dlist":
-        return _filled([value for value in node.entries.values() if value is not None], values)
-    pending = iter(values)
-    return _made(node.maker, {key: next(pending) if isinstance(v, Node) else v for key, v in node.entries.items()})
+        return _filled([value for value in node.entries.values() if value is not None], iter(values))
+    return _made(node.maker, dict(zip(node.entries, _filled(node.entries.values(), iter(values)), strict=True)))
 
 
 def _made(make: Callable[..., object], items: list[object] | dict[object, object]) -> object:
@@ -326,8 +322,8 @@ def filled_arguments(node: CallNode, values: Sequence[object]) -> tuple[Sequence
     if not values:  # nothing to fill in
         return node.args, node.kwargs, node.latent
     pending = iter(values)
-    args = [next(pending) if isinstance(value, Node) else value for value in node.args]
-    kwargs = {key: next(pending) if isinstance(v, Node) else v for key, v in node.kwargs.items()}
+    args = _filled(node.args, pending)
+    kwargs = dict(zip(node.kwargs, _filled(node.kwargs.values(), pending), strict=True))
     return args, kwargs, next(pending) if isinstance(node.latent, Node) else node.latent
 
 
@@ -352,8 +348,5 @@ def unbuilt(value: Value, known: dict[int, object]) -> object:
     return known.get(id(value), value)
 
 
-def _filled(items: Sequence[Value], values: Sequence[object]) -> list[object]:
-    if not values:
-        return list(items)
-    pending = iter(values)
+def _filled(items: Iterable[Value], pending: Iterator[object]) -> list[object]:
     return [next(pending) if isinstance(item, Node) else item for item in items]

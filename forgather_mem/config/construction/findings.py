@@ -103,7 +103,7 @@ class _Search:
         accepted = accepted_by(callee.function) if is_compared else {}
         for name, value in _arguments(node, callee) if accepted else ():
             if name in accepted and (problem := accepted[name].problem(value)):
-                hint = problem[1] or meant_arguments(node, callee.parameters.named if callee.parameters else ())
+                hint = problem[1] or meant_arguments(node, callee)
                 raise self._resolver.error(node, f"{name} of {node.constructor} {problem[0]}", name, hint)
         is_ours = isinstance(callee.function, type) and f"{callee.function.__module__}.".startswith(_OURS)
         is_tried = is_ours and not is_file(node) and node.kind in ("singleton", "factory")

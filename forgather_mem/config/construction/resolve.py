@@ -6,7 +6,7 @@ Nothing is built here. Exceptions of an imported module pass through; `construct
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 
@@ -244,9 +244,7 @@ class Resolver:
         named = _OF_ARGUMENT.match(shown)
         with_these = f"its arguments were {', '.join(names[:20])}" if names else "it was given no arguments"
         message = f"{node.constructor} raised {shown}{'' if named else '; ' + with_these}"
-        hint = self.missing_colon(node, callee) or meant_arguments(
-            node, callee.parameters.named if callee.parameters else ()
-        )
+        hint = self.missing_colon(node, callee) or meant_arguments(node, callee)
         return self.error(node, message, named[1] if named else None, hint)
 
     def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
@@ -294,8 +292,9 @@ class Resolver:
         return self.error(first, message, hint=f"{hint} Or {given}" if hint else given)
 
 
-def meant_arguments(node: CallNode, known: Container[str]) -> str | None:
+def meant_arguments(node: CallNode, callee: Callee) -> str | None:
     """How the one thing that a call is given would be its arguments by name, if it looks like them."""
+    known = callee.parameters.named if callee.parameters else ()
     (given,) = node.args if len(node.args) == 1 else (None,)
     if isinstance(given, DictNode) and given.entries and all(key in known for key in given.entries):
         return f"an argument has no '- ' before it: {next(iter(given.entries))}: ..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import yaml
@@ -45,28 +46,23 @@ Written: TypeAlias = tuple[Mapping[object, Value], Mapping[object, Mark]]
 """The entries of a mapping as written, and the positions of their keys."""
 
 
+@dataclass(slots=True, eq=False)
 class OpenNode:
     """A sequence or mapping whose end has not been read yet."""
 
-    __slots__ = (
-        "anchor", "entries", "is_root", "items", "key", "key_mark", "mark", "marks", "merges", "nodes", "repeats",
-        "scalars", "tag",
-    )  # fmt: skip
-
-    def __init__(self, tag: Tag | None, anchor: str | None, mark: Mark, is_mapping: bool) -> None:
-        self.tag = tag
-        self.anchor = anchor
-        self.mark = mark
-        self.items: list[Value] | None = None if is_mapping else []
-        self.entries: dict[object, Value] = {}
-        self.marks: dict[object, Mark] = {}
-        self.key: object = NO_KEY
-        self.key_mark = mark
-        self.is_root = False
-        self.merges: list[Written] = []
-        self.repeats: list[tuple[object, Mark, Mark]] = []
-        self.nodes = 0  # the composer's counts when it began
-        self.scalars = 0
+    tag: Tag | None
+    anchor: str | None
+    mark: Mark
+    is_root: bool
+    items: list[Value] | None  # of a sequence
+    nodes: int  # the composer's counts when it began
+    scalars: int
+    key: object = NO_KEY
+    key_mark: Mark = 0
+    entries: dict[object, Value] = field(default_factory=dict)
+    marks: dict[object, Mark] = field(default_factory=dict)
+    merges: list[Written] = field(default_factory=list)
+    repeats: list[tuple[object, Mark, Mark]] = field(default_factory=list)
 
 
 class Anchor(NamedTuple):
@@ -222,9 +218,8 @@ class Composer:
             tag = self._tag(event.tag, mark)
             check_form(tag, is_mapping, mark)
             self._count(mark)
-        frame = OpenNode(tag, event.anchor, mark, is_mapping)
-        frame.is_root = tag is None and not self._frames
-        frame.nodes, frame.scalars = self._nodes, self._scalars
+        is_root, items = tag is None and not self._frames, None if is_mapping else list[Value]()
+        frame = OpenNode(tag, event.anchor, mark, is_root, items, self._nodes, self._scalars)
         self._nodes += 1
         if event.anchor is not None:
             self._open.add(event.anchor)

@@ -19,7 +19,7 @@ import json
 import math
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinMethodType, MappingProxyType, MethodType
 from typing import Any, Final, cast
 
@@ -202,11 +202,10 @@ class Format:
         self._is_map = name == "format_map"
 
     def __call__(self, *args: Any, **kwargs: object) -> str:
-        if self._is_map and (kwargs or len(args) != 1):
-            raise TypeError("format_map takes exactly one argument, a mapping")
-        return self._made((), args[0]) if self._is_map else self._made(args, kwargs)
-
-    def _made(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        if self._is_map:
+            if kwargs or len(args) != 1:
+                raise TypeError("format_map takes exactly one argument, a mapping")
+            kwargs, args = args[0], ()
         template = text_of(self._template)
         if is_tainted(self._template):
             made = self._formatter.vformat(template, untaint(args), untaint(kwargs))
