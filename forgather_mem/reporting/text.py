@@ -15,12 +15,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import TypeVar
 
 from forgather_mem.errors import escape_controls, shown
-from forgather_mem.reporting.costs import (
-    cleanup_sentences,
-    own_sentence,
-    parts_sentences,
-    planned_sentences,
-)
+from forgather_mem.reporting.costs import cleanup_sentences, own_sentence, parts_sentences, planned_sentences
 from forgather_mem.reporting.first_failure import first_failure_lines
 from forgather_mem.reporting.problems import (
     killed_lines,

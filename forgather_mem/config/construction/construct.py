@@ -19,7 +19,7 @@ from forgather_mem.config.construction.resolve import Callee, Resolver, is_file
 from forgather_mem.config.construction.sizes import Sizes, TooLarge
 from forgather_mem.config.construction.value_builtins import Values
 from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
-from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
+from forgather_mem.config.graph.nodes import CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
 from forgather_mem.config.policy.remote_code import ArgumentCheck
 from forgather_mem.errors import TemplateError, ours
 
@@ -253,7 +253,7 @@ class Builder:
     def _variable(self, node: VarNode, values: Sequence[object]) -> object:
         if node.variable in self._resolver.variables:
             return self._resolver.variables[node.variable]
-        assert node.default is not NO_DEFAULT  # checked ahead
+        assert node.has_default  # checked ahead
         return values[0] if values else node.default
 
     def _call(self, node: CallNode, values: Sequence[object]) -> object:

@@ -21,17 +21,7 @@ from forgather_mem.config.construction.construct import Builder
 from forgather_mem.config.construction.resolve import MAX_NAMES, Callee, Resolver, is_file, meant_arguments
 from forgather_mem.config.construction.signature_check import python_function
 from forgather_mem.config.construction.sizes import TooLarge
-from forgather_mem.config.graph.nodes import (
-    NO_DEFAULT,
-    TEXT,
-    CallNode,
-    DictNode,
-    ListNode,
-    Node,
-    Value,
-    VarNode,
-    shortened_text,
-)
+from forgather_mem.config.graph.nodes import TEXT, CallNode, DictNode, ListNode, Node, Value, VarNode, shortened_text
 from forgather_mem.errors import TemplateError, did_you_mean
 from forgather_mem.units import is_number_text
 
@@ -77,7 +67,7 @@ class _Search:
         for part in self._resolver.parts(node):
             self._users.setdefault(id(part), []).append(node)
         if isinstance(node, VarNode):
-            if node.default is NO_DEFAULT and node.variable not in self._resolver.variables:
+            if not node.has_default and node.variable not in self._resolver.variables:
                 self._unbuildable.add(id(node))
             return True
         if not isinstance(node, CallNode):

@@ -12,18 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 
 from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.construction.signature_check import Misfit, Parameters, misfit, parameters_of
-from forgather_mem.config.graph.nodes import (
-    NO_DEFAULT,
-    TEXT,
-    CallNode,
-    DictNode,
-    Graph,
-    Node,
-    Paths,
-    Value,
-    VarNode,
-    walk_nodes,
-)
+from forgather_mem.config.graph.nodes import TEXT, CallNode, DictNode, Graph, Node, Paths, Value, VarNode, walk_nodes
 from forgather_mem.config.graph.scalars import is_text
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
@@ -130,7 +119,7 @@ class Resolver:
         for node in self.reached(roots):
             if isinstance(node, CallNode):
                 calls.append(node)
-            elif isinstance(node, VarNode) and node.default is NO_DEFAULT and node.variable not in self.variables:
+            elif isinstance(node, VarNode) and not node.has_default and node.variable not in self.variables:
                 unbound.append(node)
         if unbound:
             raise self._unbound(unbound)

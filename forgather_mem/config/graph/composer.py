@@ -9,18 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import yaml
 
 from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, Hashes
-from forgather_mem.config.graph.nodes import (
-    LINE,
-    CallNode,
-    DictNode,
-    ListNode,
-    Mark,
-    Node,
-    Redeclared,
-    Value,
-    VarNode,
-    step,
-)
+from forgather_mem.config.graph.nodes import LINE, DictNode, ListNode, Mark, Node, Redeclared, Value, step
 from forgather_mem.config.graph.scalars import STANDARD, convert, resolve
 from forgather_mem.config.graph.tags import (
     CALLS,
@@ -76,19 +65,11 @@ class Anchor(NamedTuple):
 
 def mergeable(value: Value, mark: Mark) -> list[Written]:
     """The mappings that a merge key refers to, lowest precedence first."""
-    nodes = reversed(value.items) if isinstance(value, ListNode) and value.form == "" else [value]
-    found = [_written(node) for node in nodes]
-    if None in found:
+    nodes = [*reversed(value.items)] if isinstance(value, ListNode) and value.form == "" else [value]
+    found = [(node.written, node.marks) for node in nodes if isinstance(node, Node) and node.written is not None]
+    if len(found) < len(nodes):
         raise TemplateNodeError(mark, "a merge key (<<) takes a mapping, or a list of mappings")
-    return [written for written in found if written is not None]
-
-
-def _written(node: Value) -> Written | None:
-    if isinstance(node, DictNode):
-        return node.entries, node.marks
-    if isinstance(node, CallNode | VarNode) and node.written is not None:
-        return node.written, node.marks
-    return None
+    return found
 
 
 class Composer:

@@ -218,10 +218,8 @@ def out_of_place(found: object, name: Name, namespace: str, grant: Grant | None)
 
 def _is_granted(found: object, name: Name, grant: Grant) -> bool:
     if grant.bases:
-        bases = (
-            {f"{base.__module__}:{base.__qualname__}" for base in found.__mro__} if isinstance(found, type) else set()
-        )
-        return not bases.isdisjoint(grant.bases)
+        bases = found.__mro__ if isinstance(found, type) else ()
+        return not grant.bases.isdisjoint(f"{base.__module__}:{base.__qualname__}" for base in bases)
     if not grant.listed:
         return isinstance(found, type)
     for module in map(sys.modules.get, (name.module, grant.defined_in)):

@@ -399,11 +399,6 @@ class Compiler(Sandbox):
         self.moment = job.moment
         self.random = None
 
-    def main(self, source: Source) -> Compiled:
-        """The requested template, compiled."""
-        self.job.use(Load(source))
-        return self.compiled(source)
-
     def outline(self, source: Source) -> Outline:
         """The outline of a template, empty if it could not be compiled."""
         known = self._compiled.get(source.key)

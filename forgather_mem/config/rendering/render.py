@@ -140,7 +140,8 @@ class Renderer:
         compiler.begin(job, wrapped)
         compiler.globals.update(self._wrapped(self._global_vars))
         try:
-            template = compiler.main(source).template
+            job.use(Load(source))
+            template = compiler.compiled(source).template
             text = "".join(template.root_render_func(template.new_context(wrapped)))
             if len(text) > job.budgets.rendered_bytes:
                 raise LimitPassed(f"the rendered text has more than {job.budgets.rendered_bytes:,} characters")
