@@ -203,18 +203,14 @@ def _forget_results(shell: InteractiveShell, gone: list[object]) -> None:
         last.result = None
 
 
-def _variables(shell: InteractiveShell) -> list[tuple[str, object]]:
+def _kept(shell: InteractiveShell) -> list[tuple[str, object]]:
+    """Variables and results, then what an object in a variable has by an attribute, such as a Trainer's list."""
     hidden = shell.user_ns_hidden
-    return [
+    variables = [
         (name, value)
         for name, value in list(shell.user_ns.items())
         if not name.startswith("_") and not (name in hidden and hidden[name] is value)
     ]
-
-
-def _kept(shell: InteractiveShell) -> list[tuple[str, object]]:
-    """Variables and results, then what an object in a variable has by an attribute, such as a Trainer's list."""
-    variables = _variables(shell)
     kept = [*variables, *((f"{_OUT}[{number}]", value) for number, value in _results(shell).items())]
     for name, value in variables:
         own = getattr(value, "__dict__", None)
