@@ -180,8 +180,7 @@ class ConfigEnvironment:
     def _renderer(self) -> Renderer:
         from forgather_mem.config.rendering.render import Renderer  # imports Jinja: half the time of a small load
 
-        is_unsafe = self.policy.is_unsafe
-        return Renderer(self._searcher, self._budgets, self._global_vars, is_unsafe, self._is_own)
+        return Renderer(self._searcher, self._budgets, self._global_vars, self.policy.is_unsafe, self._is_own)
 
     def _strangers(self, name: str, variables: Mapping[str, object], text: str | None = None) -> Rendered:
         from forgather_mem.config.rendering.stranger import render
@@ -327,12 +326,7 @@ class Config:
         """The variables that targets use, at each occurrence."""
         paths = Paths(self.graph)
         return [
-            VariableUse(
-                node.variable,
-                self.graph.place(node.mark),
-                extended(paths.of(node) or ""),
-                node.has_default,
-            )
+            VariableUse(node.variable, self.graph.place(node.mark), extended(paths.of(node) or ""), node.has_default)
             for node in self.reached(targets)
             if isinstance(node, VarNode)
         ]

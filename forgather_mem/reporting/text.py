@@ -107,7 +107,8 @@ def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list
     if _is_of_nothing(report):
         return [line for why in report.switched_off for line in textwrap.wrap(f"{why}.", width)]
     if report.oom is not None:
-        return _with_end(report, [*oom_lines(report, report.oom, width), *_foretold(report, width)], most)
+        foretold = _each("Foretold at ", report.foretold, width)
+        return _with_end(report, [*oom_lines(report, report.oom, width), *foretold], most)
     first = report.first_failure
     before = first_failure_lines(report, first, width) if first is not None else []
     if report.killed is not None and was_interrupted(report.killed):
@@ -149,10 +150,6 @@ def _each(before: str, told: Iterable[str], width: int) -> list[str]:
     return [line for said in told for line in textwrap.wrap(f"{before}{said}.", width)]
 
 
-def _foretold(report: RunReport, width: int) -> list[str]:
-    return _each("Foretold at ", report.foretold, width)
-
-
 def _whole(report: RunReport, width: int, most: int, every_suspect: bool, before: Sequence[str]) -> list[str]:
     room = most - len(_end(report))
     off = report.switched_off
@@ -161,7 +158,7 @@ def _whole(report: RunReport, width: int, most: int, every_suspect: bool, before
     trained = report.steps or run.end is None or (run.end != "finished" and report.overhead.seconds)
     for lines_a_text in (4, 2, 1):  # shorten if there is too much to report
         lines = [*before, *(leak_lines(report, width, every_suspect=every_suspect) if leaks else ())]
-        lines += [*(_error(report, width) if not before else ()), *_foretold(report, width)]
+        lines += [*(_error(report, width) if not before else ()), *_each("Foretold at ", report.foretold, width)]
         if not trained:
             lines.append("No training step was seen; these numbers are for the whole process.")
         if not leaks:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from forgather_mem.config.clock import OutOfTime
-from forgather_mem.config.construction.resolve import Callee, Resolver, is_file
+from forgather_mem.config.construction.resolve import Callee, Resolver, in_words, is_file
 from forgather_mem.config.construction.sizes import Sizes, TooLarge
 from forgather_mem.config.construction.value_builtins import Values
 from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
@@ -161,7 +160,7 @@ class Builder:
         except TemplateError:
             raise
         except ours(Exception) as error:
-            raise self._resolver.error(node, f"importing {node.constructor} raised {_shown(error)}") from error
+            raise self._resolver.error(node, f"importing {node.constructor} raised {in_words(error)}") from error
 
     def check_ahead(self, node: CallNode) -> None:
         """Import the callee of a call and check its arguments, before anything is built."""
@@ -272,7 +271,7 @@ class Builder:
                 return callee.function(*args, **kwargs)
             return self.clock.outside(callee.function, args, kwargs)
         except ours(Exception) as error:
-            raise self._resolver.raised(node, callee, args, kwargs, error, _shown(error)) from error
+            raise self._resolver.raised(node, callee, args, kwargs, error) from error
 
     def _arguments(self, node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object]]:
         args, kwargs, latent = filled_arguments(node, values)
@@ -282,12 +281,6 @@ class Builder:
             message = f"latent_args of {node.constructor} is a mapping; here it is of type {type(latent).__name__}"
             raise self._resolver.error(node, message, "latent_args")
         return args, {**kwargs, **latent}
-
-
-def _shown(error: Exception) -> str:
-    if isinstance(error, TemplateError):
-        return f"TemplateError: {error.message[:400]}"
-    return "".join(traceback.format_exception_only(error)).strip()[:400]  # also when its __str__ raises
 
 
 def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:

@@ -6,6 +6,7 @@ Nothing is built here. Exceptions of an imported module pass through; `construct
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -212,15 +213,9 @@ class Resolver:
         return hint if name in takes.named and not reads_like_one else None
 
     def raised(
-        self,
-        node: CallNode,
-        callee: Callee,
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-        error: Exception,
-        shown: str,
+        self, node: CallNode, callee: Callee, args: Sequence[object], kwargs: Mapping[str, object], error: Exception
     ) -> TemplateError:
-        """The error about an exception of a callable, given as `shown`; the caller raises it.
+        """The error about an exception of a callable; the caller raises it.
 
         A wrapper that accepts anything may hide a function that does not; the message then names the argument.
         """
@@ -230,6 +225,7 @@ class Resolver:
                 return self.misfit_error(node, callee, found)
         taken = callee.parameters.positional if callee.parameters else ()
         names = [*taken[: len(args)], *(f"args[{i}]" for i in range(len(taken), len(args))), *kwargs]
+        shown = in_words(error)
         named = _OF_ARGUMENT.match(shown)
         with_these = f"its arguments were {', '.join(names[:20])}" if names else "it was given no arguments"
         message = f"{node.constructor} raised {shown}{'' if named else '; ' + with_these}"
@@ -279,6 +275,13 @@ class Resolver:
         hint = did_you_mean(first.variable, self.variables)
         given = f"give context_vars={{{', '.join(f'{name!r}: ...' for name in names[:10])}}}"
         return self.error(first, message, hint=f"{hint} Or {given}" if hint else given)
+
+
+def in_words(error: Exception) -> str:
+    """An exception as people are told it."""
+    if isinstance(error, TemplateError):
+        return f"TemplateError: {error.message[:400]}"
+    return "".join(traceback.format_exception_only(error)).strip()[:400]  # also when its __str__ raises
 
 
 def meant_arguments(node: CallNode, callee: Callee) -> str | None:
