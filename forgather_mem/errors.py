@@ -80,8 +80,7 @@ class TemplateError(ForgatherMemError, ValueError):
         self.chain = chain
 
     def __reduce__(self) -> tuple[object, ...]:
-        fields = dict(self.__dict__)
-        return rebuilt, (fields, type(self))
+        return rebuilt, (dict(self.__dict__), type(self))
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.template, self.line, self.column) if part is not None)

@@ -316,8 +316,6 @@ class Attached:
 
         ours = [callback for callback in self.callbacks if isinstance(callback, RuleCallback) and callback.enabled]
         failures = [callback.failure for callback in ours if callback.failure is not None]
-        if is_switched_off():
-            return why_off()
         if failures:
             return f"our run could not begin: {failures[0]}"
         if not ours:

@@ -12,6 +12,7 @@ frames of its traceback, which hold models and batches.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -202,18 +203,14 @@ def _forget_results(shell: InteractiveShell, gone: list[object]) -> None:
         last.result = None
 
 
-def _variables(shell: InteractiveShell) -> list[tuple[str, object]]:
+def _kept(shell: InteractiveShell) -> list[tuple[str, object]]:
+    """Variables and results, then what an object in a variable has by an attribute, such as a Trainer's list."""
     hidden = shell.user_ns_hidden
-    return [
+    variables = [
         (name, value)
         for name, value in list(shell.user_ns.items())
         if not name.startswith("_") and not (name in hidden and hidden[name] is value)
     ]
-
-
-def _kept(shell: InteractiveShell) -> list[tuple[str, object]]:
-    """Variables and results, then what an object in a variable has by an attribute, such as a Trainer's list."""
-    variables = _variables(shell)
     kept = [*variables, *((f"{_OUT}[{number}]", value) for number, value in _results(shell).items())]
     for name, value in variables:
         own = getattr(value, "__dict__", None)
@@ -233,10 +230,8 @@ def _last_error() -> BaseException | None:
 
 def _frames(error: BaseException) -> Iterator[Mapping[str, object]]:
     for link in chain(error, suppressed=True):
-        part = link.__traceback__
-        while part is not None:
-            yield frame_variables(part.tb_frame)
-            part = part.tb_next
+        for frame, _ in traceback.walk_tb(link.__traceback__):
+            yield frame_variables(frame)
 
 
 def _new_bytes(value: object, seen: set[object]) -> int:

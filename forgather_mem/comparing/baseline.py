@@ -16,14 +16,14 @@ from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import read_regular, write_chosen_file
 from forgather_mem.telemetry.report import Breakdown, HostMemory, Planned, PlannedPhase, RunReport, Training
 from forgather_mem.telemetry.report_part import RARE, ReportPart
-from forgather_mem.telemetry.report_schema import checked, to_dict
+from forgather_mem.telemetry.report_schema import checked, from_dict, to_dict
 from forgather_mem.units import MIB, format_bytes, format_share
 
 # Less is no growth: on the host, of what the C library's allocator counts, and of what is counted tensor by tensor
 _LEAST_RESIDENT, _LEAST_ALLOCATED = 2**25, 2**20
-_PLANNED = "planned peak"
+_PLANNED, _PARTS = "planned peak", ("parameters", "gradients", "optimizer")
 _LEAST = {
-    **dict.fromkeys((_PLANNED, "parameters", "gradients", "optimizer"), 0),
+    **dict.fromkeys((_PLANNED, *_PARTS), 0),
     **dict.fromkeys(("activations", HELD), _LEAST_ALLOCATED),
 }
 
@@ -58,16 +58,13 @@ class TrainingSizes(ReportPart):
             peak_bytes = self.counted.get(_PLANNED, 0)
             phase = max(self.phases, key=lambda one: one.bytes).phase
             return RunReport(run=run, planned=Planned(planned_bytes=peak_bytes, phase=phase, phases=self.phases))
-        parameters, gradients, optimizer = (
-            self.counted.get(part, 0) for part in ("parameters", "gradients", "optimizer")
-        )
+        parts = from_dict(Breakdown, {part: self.counted.get(part, 0) for part in _PARTS})
         held_bytes = self.counted.get(HELD)
         host = HostMemory(
             rss_peak_bytes=self.resident.get("host", 0),
             activations_bytes=self.counted.get("activations", 0),
-            allocated_end_bytes=0 if held_bytes is None else held_bytes + parameters + optimizer,
+            allocated_end_bytes=0 if held_bytes is None else held_bytes + parts.parameters + parts.optimizer,
         )
-        parts = Breakdown(parameters=parameters, gradients=gradients, optimizer=optimizer)
         return RunReport(run=run, steps=self.steps, host=host, breakdown=parts)
 
 
@@ -168,7 +165,7 @@ def _sizes(report: RunReport) -> TrainingSizes:
     if report.planned is not None:
         counted[_PLANNED] = report.planned.planned_bytes
     elif parts.parameters:
-        counted |= {"parameters": parts.parameters, "gradients": parts.gradients, "optimizer": parts.optimizer}
+        counted |= {part: getattr(parts, part) for part in _PARTS}
     if report.planned is None and report.host.activations_bytes:
         counted["activations"] = report.host.activations_bytes
     held = held_bytes(report)

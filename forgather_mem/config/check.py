@@ -14,17 +14,7 @@ from typing import Literal
 
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE
 from forgather_mem.config.environment import Config, ConfigEnvironment
-from forgather_mem.config.graph.nodes import (
-    SHOWN,
-    CallNode,
-    DictNode,
-    Paths,
-    Value,
-    VarNode,
-    built_of,
-    in_a_line,
-    items_of,
-)
+from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, VarNode, built_of, in_a_line, items_of
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
 from forgather_mem.errors import TemplateError, did_you_mean, nearest
@@ -226,7 +216,7 @@ def _no_list(config: Config, target: str, what: str) -> TemplateError:
     return config.graph.place_of(target).error(message, hint=hint)
 
 
-def _may_be_callbacks(name: str, items: Sequence[Value]) -> bool:
+def _may_be_callbacks(name: str, items: Sequence[object]) -> bool:
     called = [item.constructor for item in items if isinstance(item, CallNode)]
     return len(called) == len(items) > 0 and "callback" in " ".join((name, *called)).lower()
 

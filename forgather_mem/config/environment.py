@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from forgather_mem.config.construction.construct import Construction
 from forgather_mem.config.construction.findings import misfits
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE, Resolver
-from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, Graph, Node, Paths, Value, VarNode, extended
+from forgather_mem.config.graph.nodes import CallNode, Graph, Node, Paths, Value, VarNode, extended
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
@@ -180,8 +180,7 @@ class ConfigEnvironment:
     def _renderer(self) -> Renderer:
         from forgather_mem.config.rendering.render import Renderer  # imports Jinja: half the time of a small load
 
-        is_unsafe = self.policy.is_unsafe
-        return Renderer(self._searcher, self._budgets, self._global_vars, is_unsafe, self._is_own)
+        return Renderer(self._searcher, self._budgets, self._global_vars, self.policy.is_unsafe, self._is_own)
 
     def _strangers(self, name: str, variables: Mapping[str, object], text: str | None = None) -> Rendered:
         from forgather_mem.config.rendering.stranger import render
@@ -327,12 +326,7 @@ class Config:
         """The variables that targets use, at each occurrence."""
         paths = Paths(self.graph)
         return [
-            VariableUse(
-                node.variable,
-                self.graph.place(node.mark),
-                extended(paths.of(node) or ""),
-                node.default is not NO_DEFAULT,
-            )
+            VariableUse(node.variable, self.graph.place(node.mark), extended(paths.of(node) or ""), node.has_default)
             for node in self.reached(targets)
             if isinstance(node, VarNode)
         ]

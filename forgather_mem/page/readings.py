@@ -18,7 +18,7 @@ from forgather_mem.reporting.from_events import event_series
 from forgather_mem.reporting.table import MAX_DEVICES
 from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.events import PHASES
-from forgather_mem.telemetry.metrics import name_on_current, other_device
+from forgather_mem.telemetry.metrics import other_device
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.telemetry.report_schema import from_dict
@@ -62,7 +62,6 @@ class Readings:
         self.started_s = 0.0
         self.startup: tuple[tuple[float, float], ...] = ()
         self._columns: dict[str, array[float]] = {}
-        self._wanted: dict[str, bool] = {}
 
     def take(self, record: Record) -> None:
         """Add one record of a log; another process's header starts over, as in the report."""
@@ -126,12 +125,10 @@ class Readings:
 
     def wants(self, name: str) -> bool:
         """Whether the page shows this name's numbers."""
-        if name not in self._wanted and len(self._wanted) < 10_000:  # the file may be anybody's
-            self._wanted[name] = name in _WANTED
-            if not self._wanted[name] and (other := other_device(name)) is not None:
-                known = name_on_current(name) in _WANTED
-                self._wanted[name] = known and (other[0] < MAX_DEVICES or len(self._columns) < 2 * len(_WANTED))
-        return self._wanted.get(name, False)
+        other = other_device(name)
+        if other is None or name in _WANTED:
+            return name in _WANTED
+        return other[1] in _WANTED and (other[0] < MAX_DEVICES or len(self._columns) < 2 * len(_WANTED))
 
 
 def filled(values: Column) -> Column:

@@ -136,9 +136,9 @@ class _Request(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def _send(self, text: str, kind: str) -> None:
+    def _send(self, text: str, kind: str, code: int = HTTPStatus.OK) -> None:
         body = text.encode()
-        self._begin(HTTPStatus.OK, f"{kind}; charset=utf-8", len(body))
+        self._begin(code, f"{kind}; charset=utf-8", len(body))
         if self.command != "HEAD":
             self.wfile.write(body)
 
@@ -177,11 +177,8 @@ class _Request(BaseHTTPRequestHandler):
         """Answer with the standard words only: the message may hold what was asked for."""
         if code == HTTPStatus.NOT_IMPLEMENTED:  # what the base class says of methods other than ours
             code = HTTPStatus.METHOD_NOT_ALLOWED
-        body = f"{HTTPStatus(code).phrase}\n".encode()
         self.close_connection = True
-        self._begin(code, "text/plain; charset=utf-8", len(body))
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self._send(f"{HTTPStatus(code).phrase}\n", "text/plain", code)
 
     def version_string(self) -> str:
         return "forgather-mem"

@@ -276,14 +276,13 @@ def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> 
     if made.peak is not None:  # it ran out here
         return made
     ours = [peak for peak in report.peaks if peak.where == made.place and peak.rank in (None, rank)]
-    made.peak = ours[0] if ours else None
-    total = made.total
-    if (
-        made.peak is not None and total.max(initial=0.0) > _STACKS.higher_times * made.peak.bytes
-    ):  # with other processes
+    if not ours:
+        return made
+    made.peak, total = ours[0], made.total
+    if total.max(initial=0.0) > _STACKS.higher_times * made.peak.bytes:  # with other processes
         row = int(total.argmax())
         made.peak = Peak(where=made.place, bytes=int(total[row]), step=readings.steps[row], phase="other")
-    if made.peak is not None and len(readings.steps):
+    if len(readings.steps):
         at = np.abs(np.array(readings.steps) - made.peak.step)
         row = int(np.where(at == at.min(), total, -1.0).argmax())
         grown = sorted(((float(size[row] - size[0]), label) for _, label, size in made.parts), reverse=True)

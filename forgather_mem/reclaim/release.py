@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from forgather_mem.heap.failed_frames import drop_frames
@@ -141,9 +140,7 @@ class cleanup:  # lower case: it is used like a function, `with cleanup():`
         self._start = memory_now()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._begun:
             _FENCE.call("cleanup", self._end)
 

@@ -7,7 +7,6 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable
-from types import TracebackType
 from typing import Concatenate, ParamSpec, TypeVar, overload
 
 from forgather_mem.actions.clear import clear_cache
@@ -87,7 +86,16 @@ def retry_on_oom(
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"retry_on_oom: {function.__qualname__} is a generator: it fails after the call has returned")
-    begin = functools.partial(_Attempts, function, starting_batch_size, floor)
+    name = getattr(function, "__qualname__", repr(function))
+
+    def begin(args: tuple[object, ...], kwargs: dict[str, object]) -> _Attempts:
+        try:
+            inspect.signature(function).bind(0, *args, **kwargs)
+        except TypeError as error:
+            because = "retry_on_oom passes the batch size as the first argument itself"
+            raise TypeError(f"{name}: {error}; {because}") from None
+        return _Attempts(name, starting_batch_size, floor)
+
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -114,17 +122,9 @@ def retry_on_oom(
 class _Attempts:
     """The tries of one call. As a context manager it swallows an out-of-memory error and lets all others pass."""
 
-    def __init__(
-        self,
-        function: Callable[..., object],
-        starting_batch_size: int,
-        floor: int,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-    ) -> None:
-        self.name = getattr(function, "__qualname__", repr(function))
-        _check_call(self.name, function, args, kwargs)
-        self.batch_size = starting_batch_size
+    def __init__(self, name: str, batch_size: int, floor: int) -> None:
+        self.name = name
+        self.batch_size = batch_size
         self.floor = floor
         self.tried: list[int] = []
         self._handled = sys.exception()
@@ -135,9 +135,7 @@ class _Attempts:
     def __enter__(self) -> None:
         self._before = {room.limit: room.used_bytes for room in _FENCE.call(_NAME, _rooms) or ()}
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, Exception):
             return False
         found = _FENCE.call(_NAME, recognise, error)
@@ -149,8 +147,7 @@ class _Attempts:
             error.add_note(f"retry_on_oom: {self.name} ran out of memory with every batch size tried: {sizes}")
             return False
         # Before the frames are cleared: memory already taken by the failed try is part of what it needed.
-        rooms = _FENCE.call(_NAME, _rooms) or ()
-        rooms = [room for room in rooms if room.where == found.where]
+        rooms = [room for room in _FENCE.call(_NAME, _rooms) or () if room.where == found.where]
         named = [room for room in rooms if room.where == "device" and room.limit == f"GPU {found.device}"]
         self._room = next(iter(named or rooms), None)
         share = _FENCE.call(_NAME, self._share_that_fits, found) or _BLIND
@@ -195,12 +192,3 @@ def _check(starting_batch_size: int, floor: int) -> None:
             raise ValueError(f"retry_on_oom({name}={size!r}): a batch size is a whole number, 1 or more")
     if floor > starting_batch_size:
         raise ValueError(f"retry_on_oom(starting_batch_size={starting_batch_size}, floor={floor}): the floor is above")
-
-
-def _check_call(
-    name: str, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
-) -> None:
-    try:
-        inspect.signature(function).bind(0, *args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{name}: {error}; retry_on_oom passes the batch size as the first argument itself") from None

@@ -52,7 +52,10 @@ def cleanup_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str
         brief: Only what is expensive.
     """
     wall_s = report.run.wall_s
-    dear = _dear_calls(report)
+    # Lines that exceeded their budget, most expensive first; our own calls are in the ledger
+    least_s = _COSTS.dear_frac * wall_s
+    rows = [row for row in report.cleanup_calls if row.whose != "us" and row.seconds > least_s > 0]
+    dear = sorted(rows, key=lambda row: -row.seconds)
     for row in dear[: _COSTS.most_calls]:
         yield _call(row, wall_s)
     if len(dear) > _COSTS.most_calls:
@@ -62,7 +65,7 @@ def cleanup_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str
     pause_s = report.gc.pause_total_s
     told_s = sum(row.seconds for row in dear if row.what == "gc.collect")
     told_s += sum(row.time_s for row in report.ledger if row.what == "collect")
-    if pause_s - told_s > _COSTS.dear_frac * wall_s:
+    if pause_s - told_s > least_s:
         yield _collector(report.gc, wall_s)
     yield from (_given_back(row, wall_s) for row in report.ledger)
 
@@ -119,13 +122,6 @@ def own_sentence(report: RunReport) -> str:
     text = f"{format_duration(ours.step_s)} in each step{of}, {once} once" if ours.step_s else once
     wall_s = report.run.wall_s
     return text + (f"; {format_share(watching_s / wall_s)} of the run" if wall_s >= _COSTS.share_s else "")
-
-
-def _dear_calls(report: RunReport) -> list[CleanupCall]:
-    """Lines that exceeded their budget, most expensive first; our own calls are in the ledger."""
-    least_s = _COSTS.dear_frac * report.run.wall_s
-    rows = [row for row in report.cleanup_calls if row.whose != "us" and row.seconds > least_s > 0]
-    return sorted(rows, key=lambda row: -row.seconds)
 
 
 def _call(row: CleanupCall, wall_s: float) -> str:

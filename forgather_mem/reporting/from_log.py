@@ -205,11 +205,8 @@ class LogReplay:
         latest, ring, growth = self._summary.latest, self._ring, self._summary.growth
         counter = checked(_Kills, self.process.kills) if ring is not None else None
         kills = None if counter is None else kills_since(to_dict(counter))
-        named, frac, left = (
-            self.process.limit_bytes,
-            latest.get("host/limit_used_frac"),
-            latest.get("host/available_bytes"),
-        )
+        named, frac = self.process.limit_bytes, latest.get("host/limit_used_frac")
+        left = latest.get("host/available_bytes")
         limit = round(left / (1 - frac)) if left is not None and frac is not None and frac < 1 else named
         # Of another limit, or of one that counts addresses, it is not what the report names
         is_named = self.process.limit_kind in WHOSE and (not named or limit <= 1.001 * named)

@@ -10,14 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from forgather_mem.reporting.table import WHOSE, format_gib, format_place, format_time
-from forgather_mem.telemetry.report import (
-    HostMemory,
-    KilledReport,
-    LeakReport,
-    LeakSuspect,
-    OomReport,
-    RunReport,
-)  # fmt: skip
+from forgather_mem.telemetry.report import HostMemory, KilledReport, LeakReport, LeakSuspect, OomReport, RunReport
 from forgather_mem.units import GIB, KIB, MIB, format_bytes, format_duration, format_pace
 
 _GROWS = {

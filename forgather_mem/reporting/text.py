@@ -15,12 +15,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import TypeVar
 
 from forgather_mem.errors import escape_controls, shown
-from forgather_mem.reporting.costs import (
-    cleanup_sentences,
-    own_sentence,
-    parts_sentences,
-    planned_sentences,
-)
+from forgather_mem.reporting.costs import cleanup_sentences, own_sentence, parts_sentences, planned_sentences
 from forgather_mem.reporting.first_failure import first_failure_lines
 from forgather_mem.reporting.problems import (
     killed_lines,
@@ -112,7 +107,8 @@ def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list
     if _is_of_nothing(report):
         return [line for why in report.switched_off for line in textwrap.wrap(f"{why}.", width)]
     if report.oom is not None:
-        return _with_end(report, [*oom_lines(report, report.oom, width), *_foretold(report, width)], most)
+        foretold = _each("Foretold at ", report.foretold, width)
+        return _with_end(report, [*oom_lines(report, report.oom, width), *foretold], most)
     first = report.first_failure
     before = first_failure_lines(report, first, width) if first is not None else []
     if report.killed is not None and was_interrupted(report.killed):
@@ -154,10 +150,6 @@ def _each(before: str, told: Iterable[str], width: int) -> list[str]:
     return [line for said in told for line in textwrap.wrap(f"{before}{said}.", width)]
 
 
-def _foretold(report: RunReport, width: int) -> list[str]:
-    return _each("Foretold at ", report.foretold, width)
-
-
 def _whole(report: RunReport, width: int, most: int, every_suspect: bool, before: Sequence[str]) -> list[str]:
     room = most - len(_end(report))
     off = report.switched_off
@@ -166,7 +158,7 @@ def _whole(report: RunReport, width: int, most: int, every_suspect: bool, before
     trained = report.steps or run.end is None or (run.end != "finished" and report.overhead.seconds)
     for lines_a_text in (4, 2, 1):  # shorten if there is too much to report
         lines = [*before, *(leak_lines(report, width, every_suspect=every_suspect) if leaks else ())]
-        lines += [*(_error(report, width) if not before else ()), *_foretold(report, width)]
+        lines += [*(_error(report, width) if not before else ()), *_each("Foretold at ", report.foretold, width)]
         if not trained:
             lines.append("No training step was seen; these numbers are for the whole process.")
         if not leaks:
@@ -265,17 +257,6 @@ def _extremes(label: str, peaks: Extremes) -> str:
     return text
 
 
-def _commands(report: RunReport) -> list[str]:
-    """Commands for more information; each can be pasted unchanged."""
-    run = report.run
-    commands = []
-    if run.folder:
-        commands.append(report_command(run.folder))
-    if run.event_folder:
-        commands.append(tensorboard_command(run.event_folder))
-    return commands
-
-
 def _with_end(report: RunReport, lines: Sequence[str], most: int) -> list[str]:
     """As many of these lines as leave room for the commands below them."""
     end = _end(report)
@@ -283,7 +264,9 @@ def _with_end(report: RunReport, lines: Sequence[str], most: int) -> list[str]:
 
 
 def _end(report: RunReport) -> list[str]:
-    commands = _commands(report)
+    """Commands for more information; each can be pasted unchanged."""
+    known = ((report_command, report.run.folder), (tensorboard_command, report.run.event_folder))
+    commands = [command(folder) for command, folder in known if folder]
     return ["", *commands] if commands else []
 
 

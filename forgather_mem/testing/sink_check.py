@@ -135,7 +135,7 @@ def _fork(sink: object, small: SmallRun, folder: Path) -> None:
 
 def _look_at_files(sink: Sink, folder: Path) -> None:
     """Whether each record is in the files once, with its step, when the training has ended."""
-    name, before, held = type(sink).__name__, _contents(folder), _open_below(folder)
+    name, before, held = type(sink).__name__, files_below(folder), _open_below(folder)
     small = SmallRun(folder, [_mark], [sink], events=("step_end",))
     with trainings(name, "in a training that was resumed", _ADVICE, small, small):
         small.state.global_step = _STEPS[0] - 1
@@ -143,9 +143,10 @@ def _look_at_files(sink: Sink, folder: Path) -> None:
         small.close()
     left = _open_below(folder) - held
     require(not left, f"{name}.end has left {left} open: close what is open, also if flushing it fails")
-    empty = [path for path, size in files_below(folder).items() if not size]
+    after = files_below(folder)
+    empty = [path for path, content in after.items() if not content]
     require(not empty, f"{name} has left {empty[:1]} empty: write in end() what waits in a buffer")
-    for path, content in _contents(folder).items():
+    for path, content in after.items():
         old = before.get(path, b"")
         _check_records(f"{name}, in {path}:", content[len(old) :] if content.startswith(old) else content)
 
@@ -173,11 +174,6 @@ def _check_records(where: str, content: bytes) -> None:
             require(not others or step in others, f"{where} step {step} stands with step {others}: write sample.step")
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
-    """What stands in the files that are not empty."""
-    return {path: Path(path).read_bytes() for path, size in files_below(folder).items() if size}
-
-
 def _open_below(folder: Path) -> set[str]:
     """The files below a folder that this process has open."""
     found = {os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
@@ -185,9 +181,9 @@ def _open_below(folder: Path) -> set[str]:
 
 
 def _on_rank_1(sink: Sink, folder: Path) -> None:
-    before = _contents(folder)
+    before = files_below(folder)
     _train(sink, folder, "on the second of two ranks", rank=1)
-    after, name = _contents(folder), type(sink).__name__
+    after, name = files_below(folder), type(sink).__name__
     changed = [path for path in before if after.get(path) != before[path]]
     require(not changed, f"{name} has changed {changed} of rank 0 on rank 1: write on rank 0 only, or a file for each")
 
@@ -198,7 +194,7 @@ def _with_faults(make_sink: Callable[[], Sink], folder: Path, output: str, where
     if output == "full":
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # a disk that takes nothing
     (folder / "file").touch()  # no folder can be made in it
-    sink, before = make_sink(), _contents(folder)
+    sink, before = make_sink(), b"".join(files_below(folder).values())  # of an empty one nothing
     small = SmallRun(folder / output, [readings], [sink])
     try:
         small.begin()
@@ -210,6 +206,6 @@ def _with_faults(make_sink: Callable[[], Sink], folder: Path, output: str, where
         small.close()
     except Exception as error:  # noqa: BLE001  # told to the parent
         return f"raised {error!r} {where}, at {small.event}: drop the record, count it, say so in problems()"
-    if wrote and not problem and _contents(folder) == before:
+    if wrote and not problem and b"".join(files_below(folder).values()) == before:
         return f"wrote nothing {where}, and problems() says nothing: count what is dropped, and say so there"
     return None

@@ -72,7 +72,7 @@ class SmallRun:
                 self._fire(event)
                 for phase in _PHASE_BEFORE.values():
                     run.phases.leave(phase)
-            self._find(step)
+            self._find(run, step)
             self.event = "log_values"
             run.log_values()
         for phase, event in (("evaluate", "prediction_step"), ("evaluate", "evaluate"), ("save", "save")):
@@ -102,14 +102,13 @@ class SmallRun:
             if event in self._plans:
                 self.run.handle(self._plans[event], self.args, self.state, None, self.objects)
 
-    def _find(self, step: int) -> None:
-        assert self.run is not None
+    def _find(self, run: Run, step: int) -> None:
         for kind, text in (("leak", "It grows.\nBy 3 MiB a step."), ("alert", "full soon"), ("profile", "")):
             self.event = f"tell, with a finding of kind {kind!r}"
             data = {"step": step, "rows": [["name", "size"], ["a", 1.5]], "none": None}
-            self.run.emit(Finding(kind=kind, step=step, text=text, data=data))
+            run.emit(Finding(kind=kind, step=step, text=text, data=data))
         self.event = "say"
-        self.run.print_line("")
+        run.print_line("")
 
 
 class _Quiet:
@@ -128,9 +127,9 @@ def readings(moment: Moment, sample: Sample) -> dict[str, float]:
     return values | {"mine/queue_len": 3, "mine/zero": 0.0, "mine/negative_s": -1e-9, "mine/large_bytes": 1e300}
 
 
-def files_below(folder: Path) -> dict[str, int]:
-    """Sizes in bytes by path."""
-    return {str(path): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+def files_below(folder: Path) -> dict[str, bytes]:
+    """Contents by path."""
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def in_child(call: Callable[[], str | None]) -> str | None:

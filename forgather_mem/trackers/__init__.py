@@ -1,16 +1,5 @@
 """Small tools that say how much memory is held, now and here, in a script without a trainer."""
 
-from forgather_mem.trackers.blocks import TrackedBlock, monitor_memory, track_memory
-from forgather_mem.trackers.monitors import EpochMemoryMonitor, MemoryMonitor
-from forgather_mem.trackers.records import BatchMemoryProfiler, MemoryRecord, MemoryTracker
+from forgather_mem._lazy import names_on_first_use
 
-__all__ = [
-    "BatchMemoryProfiler",
-    "EpochMemoryMonitor",
-    "MemoryMonitor",
-    "MemoryRecord",
-    "MemoryTracker",
-    "TrackedBlock",
-    "monitor_memory",
-    "track_memory",
-]
+__getattr__, __dir__, __all__ = names_on_first_use(__name__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import TypeVar, overload
 
 from forgather_mem.sinks.console import print_line
@@ -70,9 +69,7 @@ class TrackedBlock:
     def __enter__(self) -> TrackedBlock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         self.end(kind)
 
 
@@ -121,9 +118,7 @@ class track_memory:
             self._inside.append((id(sys._getframe(1)), block))
         return block
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if self._inside:
             _FENCE.call("track_memory", self._leave(id(sys._getframe(1))).end, kind)
 

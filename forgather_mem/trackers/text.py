@@ -122,10 +122,7 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     trained  14.4
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = (
-        "  ".join([name.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))])
-        for name, *cells in lines
-    )
+    texts = ("  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]) for name, *cells in lines)
     return "\n".join(text.rstrip() for text in texts)
 
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from forgather_mem.config.clock import OutOfTime
-from forgather_mem.config.construction.resolve import Callee, Resolver, is_file
+from forgather_mem.config.construction.resolve import Callee, Resolver, in_words, is_file
 from forgather_mem.config.construction.sizes import Sizes, TooLarge
 from forgather_mem.config.construction.value_builtins import Values
 from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
-from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
+from forgather_mem.config.graph.nodes import CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
 from forgather_mem.config.policy.remote_code import ArgumentCheck
 from forgather_mem.errors import TemplateError, ours
 
@@ -161,14 +160,17 @@ class Builder:
         except TemplateError:
             raise
         except ours(Exception) as error:
-            raise self._resolver.error(node, f"importing {node.constructor} raised {_shown(error)}") from error
+            raise self._resolver.error(node, f"importing {node.constructor} raised {in_words(error)}") from error
 
     def check_ahead(self, node: CallNode) -> None:
         """Import the callee of a call and check its arguments, before anything is built."""
         more_come = node.kind == "partial" or node.latent is not None
         callee = self.callee(node)
         if not callee.is_value and node.kind != "partial":
-            self._count_call(node, self._ahead)
+            try:
+                self._ahead.add_call()
+            except (TooLarge, OutOfTime) as error:
+                raise self._resolver.error(node, str(error)) from error
         found = callee.misfit(len(node.args), node.kwargs.keys(), more_come=more_come)
         if found is not None:
             raise self._resolver.misfit_error(node, callee, found)
@@ -250,7 +252,7 @@ class Builder:
     def _variable(self, node: VarNode, values: Sequence[object]) -> object:
         if node.variable in self._resolver.variables:
             return self._resolver.variables[node.variable]
-        assert node.default is not NO_DEFAULT  # checked ahead
+        assert node.has_default  # checked ahead
         return values[0] if values else node.default
 
     def _call(self, node: CallNode, values: Sequence[object]) -> object:
@@ -263,19 +265,13 @@ class Builder:
         if values:  # the others were looked at ahead
             self._resolver.guard(node, callee, args, kwargs, self._arguments_check)
         if not callee.is_value:
-            self._count_call(node, self._sizes)
+            self._sizes.add_call()
         try:
             if callee.is_value:
                 return callee.function(*args, **kwargs)
             return self.clock.outside(callee.function, args, kwargs)
         except ours(Exception) as error:
-            raise self._resolver.raised(node, callee, args, kwargs, error, _shown(error)) from error
-
-    def _count_call(self, node: CallNode, sizes: Sizes) -> None:
-        try:
-            sizes.add_call()
-        except (TooLarge, OutOfTime) as error:
-            raise self._resolver.error(node, str(error)) from error
+            raise self._resolver.raised(node, callee, args, kwargs, error) from error
 
     def _arguments(self, node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object]]:
         args, kwargs, latent = filled_arguments(node, values)
@@ -287,12 +283,6 @@ class Builder:
         return args, {**kwargs, **latent}
 
 
-def _shown(error: Exception) -> str:
-    if isinstance(error, TemplateError):
-        return f"TemplateError: {error.message[:400]}"
-    return "".join(traceback.format_exception_only(error)).strip()[:400]  # also when its __str__ raises
-
-
 def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:
     """What a sequence or a mapping becomes: of a `!dlist` the list of its values.
 
@@ -300,11 +290,10 @@ def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:
         Unfit: if that can't have these items.
     """
     if isinstance(node, ListNode):
-        return _made(node.maker, _filled(node.items, values))
+        return _made(node.maker, _filled(node.items, iter(values)))
     if node.form == "dlist":
-        return _filled([value for value in node.entries.values() if value is not None], values)
-    pending = iter(values)
-    return _made(node.maker, {key: next(pending) if isinstance(v, Node) else v for key, v in node.entries.items()})
+        return _filled([value for value in node.entries.values() if value is not None], iter(values))
+    return _made(node.maker, dict(zip(node.entries, _filled(node.entries.values(), iter(values)), strict=True)))
 
 
 def _made(make: Callable[..., object], items: list[object] | dict[object, object]) -> object:
@@ -326,8 +315,8 @@ def filled_arguments(node: CallNode, values: Sequence[object]) -> tuple[Sequence
     if not values:  # nothing to fill in
         return node.args, node.kwargs, node.latent
     pending = iter(values)
-    args = [next(pending) if isinstance(value, Node) else value for value in node.args]
-    kwargs = {key: next(pending) if isinstance(v, Node) else v for key, v in node.kwargs.items()}
+    args = _filled(node.args, pending)
+    kwargs = dict(zip(node.kwargs, _filled(node.kwargs.values(), pending), strict=True))
     return args, kwargs, next(pending) if isinstance(node.latent, Node) else node.latent
 
 
@@ -352,8 +341,5 @@ def unbuilt(value: Value, known: dict[int, object]) -> object:
     return known.get(id(value), value)
 
 
-def _filled(items: Sequence[Value], values: Sequence[object]) -> list[object]:
-    if not values:
-        return list(items)
-    pending = iter(values)
+def _filled(items: Iterable[Value], pending: Iterator[object]) -> list[object]:
     return [next(pending) if isinstance(item, Node) else item for item in items]

@@ -21,17 +21,7 @@ from forgather_mem.config.construction.construct import Builder
 from forgather_mem.config.construction.resolve import MAX_NAMES, Callee, Resolver, is_file, meant_arguments
 from forgather_mem.config.construction.signature_check import python_function
 from forgather_mem.config.construction.sizes import TooLarge
-from forgather_mem.config.graph.nodes import (
-    NO_DEFAULT,
-    TEXT,
-    CallNode,
-    DictNode,
-    ListNode,
-    Node,
-    Value,
-    VarNode,
-    shortened_text,
-)
+from forgather_mem.config.graph.nodes import TEXT, CallNode, DictNode, ListNode, Node, Value, VarNode, shortened_text
 from forgather_mem.errors import TemplateError, did_you_mean
 from forgather_mem.units import is_number_text
 
@@ -77,7 +67,7 @@ class _Search:
         for part in self._resolver.parts(node):
             self._users.setdefault(id(part), []).append(node)
         if isinstance(node, VarNode):
-            if node.default is NO_DEFAULT and node.variable not in self._resolver.variables:
+            if not node.has_default and node.variable not in self._resolver.variables:
                 self._unbuildable.add(id(node))
             return True
         if not isinstance(node, CallNode):
@@ -103,7 +93,7 @@ class _Search:
         accepted = accepted_by(callee.function) if is_compared else {}
         for name, value in _arguments(node, callee) if accepted else ():
             if name in accepted and (problem := accepted[name].problem(value)):
-                hint = problem[1] or meant_arguments(node, callee.parameters.named if callee.parameters else ())
+                hint = problem[1] or meant_arguments(node, callee)
                 raise self._resolver.error(node, f"{name} of {node.constructor} {problem[0]}", name, hint)
         is_ours = isinstance(callee.function, type) and f"{callee.function.__module__}.".startswith(_OURS)
         is_tried = is_ours and not is_file(node) and node.kind in ("singleton", "factory")

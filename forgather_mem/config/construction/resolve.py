@@ -6,24 +6,14 @@ Nothing is built here. Exceptions of an imported module pass through; `construct
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.construction.signature_check import Misfit, Parameters, misfit, parameters_of
-from forgather_mem.config.graph.nodes import (
-    NO_DEFAULT,
-    TEXT,
-    CallNode,
-    DictNode,
-    Graph,
-    Node,
-    Paths,
-    Value,
-    VarNode,
-    walk_nodes,
-)
+from forgather_mem.config.graph.nodes import TEXT, CallNode, DictNode, Graph, Node, Paths, Value, VarNode, walk_nodes
 from forgather_mem.config.graph.scalars import is_text
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
@@ -101,10 +91,7 @@ class Resolver:
 
     def narrowed(self, names: Iterable[str]) -> Resolver:
         """A copy with only some of the variables, so that it keeps no more alive than it needs."""
-        other = Resolver.__new__(Resolver)
-        other.__dict__.update(self.__dict__)
-        other.variables = {name: self.variables[name] for name in names if name in self.variables}
-        return other
+        return replace(self, variables={name: self.variables[name] for name in names if name in self.variables})
 
     def parts(self, node: Node) -> Sequence[Node]:
         """The nodes that are built when this one is used."""
@@ -133,7 +120,7 @@ class Resolver:
         for node in self.reached(roots):
             if isinstance(node, CallNode):
                 calls.append(node)
-            elif isinstance(node, VarNode) and node.default is NO_DEFAULT and node.variable not in self.variables:
+            elif isinstance(node, VarNode) and not node.has_default and node.variable not in self.variables:
                 unbound.append(node)
         if unbound:
             raise self._unbound(unbound)
@@ -226,15 +213,9 @@ class Resolver:
         return hint if name in takes.named and not reads_like_one else None
 
     def raised(
-        self,
-        node: CallNode,
-        callee: Callee,
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-        error: Exception,
-        shown: str,
+        self, node: CallNode, callee: Callee, args: Sequence[object], kwargs: Mapping[str, object], error: Exception
     ) -> TemplateError:
-        """The error about an exception of a callable, given as `shown`; the caller raises it.
+        """The error about an exception of a callable; the caller raises it.
 
         A wrapper that accepts anything may hide a function that does not; the message then names the argument.
         """
@@ -244,12 +225,11 @@ class Resolver:
                 return self.misfit_error(node, callee, found)
         taken = callee.parameters.positional if callee.parameters else ()
         names = [*taken[: len(args)], *(f"args[{i}]" for i in range(len(taken), len(args))), *kwargs]
+        shown = in_words(error)
         named = _OF_ARGUMENT.match(shown)
         with_these = f"its arguments were {', '.join(names[:20])}" if names else "it was given no arguments"
         message = f"{node.constructor} raised {shown}{'' if named else '; ' + with_these}"
-        hint = self.missing_colon(node, callee) or meant_arguments(
-            node, callee.parameters.named if callee.parameters else ()
-        )
+        hint = self.missing_colon(node, callee) or meant_arguments(node, callee)
         return self.error(node, message, named[1] if named else None, hint)
 
     def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
@@ -297,8 +277,16 @@ class Resolver:
         return self.error(first, message, hint=f"{hint} Or {given}" if hint else given)
 
 
-def meant_arguments(node: CallNode, known: Container[str]) -> str | None:
+def in_words(error: Exception) -> str:
+    """An exception as people are told it."""
+    if isinstance(error, TemplateError):
+        return f"TemplateError: {error.message[:400]}"
+    return "".join(traceback.format_exception_only(error)).strip()[:400]  # also when its __str__ raises
+
+
+def meant_arguments(node: CallNode, callee: Callee) -> str | None:
     """How the one thing that a call is given would be its arguments by name, if it looks like them."""
+    known = callee.parameters.named if callee.parameters else ()
     (given,) = node.args if len(node.args) == 1 else (None,)
     if isinstance(given, DictNode) and given.entries and all(key in known for key in given.entries):
         return f"an argument has no '- ' before it: {next(iter(given.entries))}: ..."

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import yaml
 
 from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, Hashes
-from forgather_mem.config.graph.nodes import (
-    LINE,
-    CallNode,
-    DictNode,
-    ListNode,
-    Mark,
-    Node,
-    Redeclared,
-    Value,
-    VarNode,
-    step,
-)
+from forgather_mem.config.graph.nodes import LINE, DictNode, ListNode, Mark, Node, Redeclared, Value, step
 from forgather_mem.config.graph.scalars import STANDARD, convert, resolve
 from forgather_mem.config.graph.tags import (
     CALLS,
@@ -45,28 +35,23 @@ Written: TypeAlias = tuple[Mapping[object, Value], Mapping[object, Mark]]
 """The entries of a mapping as written, and the positions of their keys."""
 
 
+@dataclass(slots=True, eq=False)
 class OpenNode:
     """A sequence or mapping whose end has not been read yet."""
 
-    __slots__ = (
-        "anchor", "entries", "is_root", "items", "key", "key_mark", "mark", "marks", "merges", "nodes", "repeats",
-        "scalars", "tag",
-    )  # fmt: skip
-
-    def __init__(self, tag: Tag | None, anchor: str | None, mark: Mark, is_mapping: bool) -> None:
-        self.tag = tag
-        self.anchor = anchor
-        self.mark = mark
-        self.items: list[Value] | None = None if is_mapping else []
-        self.entries: dict[object, Value] = {}
-        self.marks: dict[object, Mark] = {}
-        self.key: object = NO_KEY
-        self.key_mark = mark
-        self.is_root = False
-        self.merges: list[Written] = []
-        self.repeats: list[tuple[object, Mark, Mark]] = []
-        self.nodes = 0  # the composer's counts when it began
-        self.scalars = 0
+    tag: Tag | None
+    anchor: str | None
+    mark: Mark
+    is_root: bool
+    items: list[Value] | None  # of a sequence
+    nodes: int  # the composer's counts when it began
+    scalars: int
+    key: object = NO_KEY
+    key_mark: Mark = 0
+    entries: dict[object, Value] = field(default_factory=dict)
+    marks: dict[object, Mark] = field(default_factory=dict)
+    merges: list[Written] = field(default_factory=list)
+    repeats: list[tuple[object, Mark, Mark]] = field(default_factory=list)
 
 
 class Anchor(NamedTuple):
@@ -80,19 +65,11 @@ class Anchor(NamedTuple):
 
 def mergeable(value: Value, mark: Mark) -> list[Written]:
     """The mappings that a merge key refers to, lowest precedence first."""
-    nodes = reversed(value.items) if isinstance(value, ListNode) and value.form == "" else [value]
-    found = [_written(node) for node in nodes]
-    if None in found:
+    nodes = [*reversed(value.items)] if isinstance(value, ListNode) and value.form == "" else [value]
+    found = [(node.written, node.marks) for node in nodes if isinstance(node, Node) and node.written is not None]
+    if len(found) < len(nodes):
         raise TemplateNodeError(mark, "a merge key (<<) takes a mapping, or a list of mappings")
-    return [written for written in found if written is not None]
-
-
-def _written(node: Value) -> Written | None:
-    if isinstance(node, DictNode):
-        return node.entries, node.marks
-    if isinstance(node, CallNode | VarNode) and node.written is not None:
-        return node.written, node.marks
-    return None
+    return found
 
 
 class Composer:
@@ -160,9 +137,7 @@ class Composer:
     def _on_scalar(self, event: yaml.ScalarEvent) -> None:
         text: str = event.value
         mark = mark_of(event)
-        self._left -= 1  # as in `_count`; most events take this path
-        if self._left < 0:
-            raise self._too_many(mark)
+        self._count(mark)
         scalars = 1 + (len(text) >> 6)  # a long text counts for several: aliases multiply its characters
         self._scalars += scalars
         frame = self._frame
@@ -224,9 +199,8 @@ class Composer:
             tag = self._tag(event.tag, mark)
             check_form(tag, is_mapping, mark)
             self._count(mark)
-        frame = OpenNode(tag, event.anchor, mark, is_mapping)
-        frame.is_root = tag is None and not self._frames
-        frame.nodes, frame.scalars = self._nodes, self._scalars
+        is_root, items = tag is None and not self._frames, None if is_mapping else list[Value]()
+        frame = OpenNode(tag, event.anchor, mark, is_root, items, self._nodes, self._scalars)
         self._nodes += 1
         if event.anchor is not None:
             self._open.add(event.anchor)
@@ -363,10 +337,7 @@ class Composer:
     def _count(self, mark: Mark, nodes: int = 1) -> None:
         self._left -= nodes
         if self._left < 0:
-            raise self._too_many(mark)
-
-    def _too_many(self, mark: Mark) -> TemplateNodeError:
-        return TemplateNodeError(mark, f"the template has more than {self.budgets.nodes:,} nodes")
+            raise TemplateNodeError(mark, f"the template has more than {self.budgets.nodes:,} nodes")
 
 
 def mark_of(event: yaml.Event) -> Mark:

@@ -71,6 +71,8 @@ class Node:
         per_use: Each place it occurs in gets an object of its own: it is a factory, or a list that contains one.
         is_singleton: It has one object per construction, also for a partial that is called repeatedly: a singleton, or
             a list or mapping with a tag.
+        marks: Positions of the keys of its mapping; at TEXT that of an unquoted text, if that is all it is given.
+        written: Its mapping as written, for merge keys; None if it is written as a list.
     """
 
     mark: Mark
@@ -78,6 +80,8 @@ class Node:
     name: str | None = None
     per_use: bool = False
     is_singleton: bool = False
+    marks: Mapping[object, Mark] = field(default_factory=dict)
+    written: Mapping[object, Value] | None = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -99,7 +103,6 @@ class DictNode(Node):
     other than None."""
 
     entries: Mapping[object, Value] = field(default_factory=dict)
-    marks: Mapping[object, Mark] = field(default_factory=dict)
     form: str = ""
 
     @property
@@ -120,8 +123,6 @@ class CallNode(Node):
         kwargs: Keyword arguments.
         latent: A mapping that is built last and merged over `kwargs` (Forgather's `latent_args`).
         searchpath: Folders for the relative imports of a `path.py:name` (`submodule_searchpath`).
-        marks: Positions of the keys of its mapping; at TEXT that of an unquoted text, if that is all it is given.
-        written: Its mapping as written, for merge keys; None if it is written as a list.
     """
 
     kind: Kind
@@ -130,8 +131,6 @@ class CallNode(Node):
     kwargs: Mapping[str, Value] = field(default_factory=dict)
     latent: Value = None
     searchpath: tuple[str, ...] = ()
-    marks: Mapping[object, Mark] = field(default_factory=dict)
-    written: Mapping[object, Value] | None = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -140,8 +139,10 @@ class VarNode(Node):
 
     variable: str
     default: Value = NO_DEFAULT
-    marks: Mapping[object, Mark] = field(default_factory=dict)
-    written: Mapping[object, Value] | None = None
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not NO_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,6 @@ class Paths:
 
     def __init__(self, graph: Graph) -> None:
         self._came: dict[int, tuple[int | None, str]] = {}
-        self._last: tuple[int | None, str] = (None, "")  # a node whose parts are asked for, and its path
         self._graph = graph  # keeps the ids from being reused
         hidden = [(value, f"$[{shortened_text(key)!r}]") for key, value in graph.definitions]
         stack: list[tuple[Value, int | None, str]] = [(value, None, label) for value, label in reversed(hidden)]
@@ -223,13 +223,8 @@ class Paths:
         """The path to one node, or None."""
         if id(node) not in self._came:
             return None
-        parent, label = self._came[id(node)]
-        if parent != self._last[0]:
-            self._last = (parent, self._way(parent))
-        return self._last[1] + label
-
-    def _way(self, at: int | None) -> str:
         steps = []
+        at: int | None = id(node)
         while at is not None:
             at, label = self._came[at]
             steps.append(label)
@@ -276,7 +271,7 @@ def edges(node: Value) -> Iterator[tuple[str, Value]]:
         yield from ((step(key), value) for key, value in node.kwargs.items())
         if node.latent is not None:
             yield ".latent_args", node.latent
-    elif isinstance(node, VarNode) and node.default is not NO_DEFAULT:
+    elif isinstance(node, VarNode) and node.has_default:
         yield ".default", node.default
 
 

@@ -163,6 +163,7 @@ def mapping_node(tag: Tag | None, mark: Mark, entries: Mapping[object, Value], m
         per_use=tag is None and any(child.per_use for child in children),
         is_singleton=tag is not None,
         entries=entries,
+        written=entries,
         marks=marks,
         form="" if tag is None else tag.word,
     )

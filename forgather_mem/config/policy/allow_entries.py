@@ -164,14 +164,10 @@ def with_new_entries(text: str, document: Document, allowed: Sequence[str], new:
     changed = _with_entries(text, allowed, new)
     wanted = copy.deepcopy(document)
     wanted.setdefault("tool", {}).setdefault(TABLE, {})["allow"] = [*new, *allowed]
-    return changed if changed is not None and _means(changed, wanted) else None
-
-
-def _means(text: str, document: Document) -> bool:
     try:
-        return parsed(text) == document
+        return changed if parsed(changed) == wanted else None
     except (ValueError, RecursionError):
-        return False
+        return None
 
 
 def quoted(entry: str) -> str:
@@ -195,8 +191,8 @@ def allowed_in(document: Document) -> list[str]:
     return list(allow)
 
 
-def _with_entries(text: str, allowed: Sequence[str], new: Sequence[str]) -> str | None:
-    """The text with the extended list; None if the list can't be found in it."""
+def _with_entries(text: str, allowed: Sequence[str], new: Sequence[str]) -> str:
+    """The text with the extended list, where that is found."""
     newline = "\r\n" if "\r\n" in text else "\n"
     lines = [f"    {quoted(entry)}," for entry in new]
     header = re.search(rf"(?m)^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*{TABLE}[ \t]*\][^\n]*(?:\n|\Z)", text)

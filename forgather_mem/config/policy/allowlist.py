@@ -13,12 +13,6 @@ from dataclasses import dataclass
 VALUE_FUNCTIONS = ("items", "keys", "values", "getitem")
 """Names that are not Python built-ins: methods of a mapping, and `x[key]`."""
 
-BUILTINS = (
-    "dict", "list", "tuple", "set", "frozenset", "int", "float", "str", "bool", "complex", "range", "slice",
-    "len", "sum", "min", "max", "abs", "round", "sorted", "zip", "enumerate", "reversed",
-)  # fmt: skip
-"""Python built-ins that make values; `config.construction.value_builtins` holds bounded versions of them."""
-
 OPENABLE = ("call", "named_list", "named_tuple", "named_dict")
 """Further names of Forgather that are not Python built-ins. `call` runs what it is given, so only an exact entry opens
 it; the `named_` three are what `!list:@name`, `!tuple:@name` and `!dict:@name` become."""
@@ -39,6 +33,9 @@ def _lists() -> dict[str, list[str]]:
 
 
 _LISTS = _lists()
+BUILTINS = tuple(_LISTS["[built-ins]"])
+"""Python built-ins that make values; `config.construction.value_builtins` holds bounded versions of them."""
+
 EXACT = frozenset(_LISTS["[exact]"])
 """Exactly these names, not their attributes."""
 
@@ -71,26 +68,12 @@ _TRANSFORMERS = re.compile(
     r"transformers(\.(trainer\w*|integrations(\.\w+)*|configuration_utils|modeling_utils"
     r"|models\.\w+(\.(configuration|modeling)_\w+)?))?"
 )
-_TRANSFORMERS_BASES = frozenset(
-    {
-        "transformers.configuration_utils:PreTrainedConfig",
-        "transformers.configuration_utils:PretrainedConfig",
-        "transformers.modeling_utils:PreTrainedModel",
-        "transformers.trainer:Trainer",
-        "transformers.trainer_callback:TrainerCallback",
-    }
-)
+_TRANSFORMERS_BASES = frozenset(_LISTS["[bases of transformers]"])
 _TRANSFORMERS_NAMES = re.compile(
     r"(?!Auto[A-Z]|DataCollator)(?!\w*(Tokenizer|Processor|FeatureExtractor)(Fast)?\Z)x?[A-Z]\w*"
 )
 _CLASS = re.compile(r"[A-Z]\w*")
-_OPTIM_BASES = frozenset(
-    {
-        "torch.optim.lr_scheduler:LRScheduler",
-        "torch.optim.lr_scheduler:ReduceLROnPlateau",
-        "torch.optim.optimizer:Optimizer",
-    }
-)
+_OPTIM_BASES = frozenset(_LISTS["[bases of torch.optim]"])
 GRANTS = (
     *map(_ours, ("callbacks", "probes", "actions", "sinks", "trackers", "demo")),
     Grant(re.compile(r"forgather_mem\.(telemetry\.)?triggers"), "forgather_mem.telemetry.triggers", listed=True),

@@ -86,20 +86,15 @@ def message(refusals: Sequence[Refusal]) -> str:
     """The refused names: one in a sentence, several grouped by package."""
     if len(refusals) == 1:
         return f"{refusals[0].name!r} {refusals[0].why}; nothing was imported"
-    groups: dict[str, list[Refusal]] = {}
-    for refusal in refusals:
-        groups.setdefault(refusal.package, []).append(refusal)
+    packages = {refusal.package: number for number, refusal in reversed([*enumerate(refusals)])}
     lines = [f"{len(refusals)} names are refused; nothing was imported"]
-    shown = 0
-    for package, members in groups.items():
-        for refusal in members:
-            why = "" if refusal.why == NOT_LISTED else f": {refusal.why}"
-            line = f"  {package}: {refusal.name:.100} ({refusal.at:.100}){why}"
-            if sum(map(len, lines)) + len(line) > MAX_CHARS:
-                lines.append(f"  ... and {len(refusals) - shown} more")
-                return "\n".join(lines)
-            lines.append(line)
-            shown += 1
+    for shown, refusal in enumerate(sorted(refusals, key=lambda one: packages[one.package])):
+        why = "" if refusal.why == NOT_LISTED else f": {refusal.why}"
+        line = f"  {refusal.package}: {refusal.name:.100} ({refusal.at:.100}){why}"
+        if sum(map(len, lines)) + len(line) > MAX_CHARS:
+            lines.append(f"  ... and {len(refusals) - shown} more")
+            break
+        lines.append(line)
     return "\n".join(lines)
 
 

@@ -218,10 +218,8 @@ def out_of_place(found: object, name: Name, namespace: str, grant: Grant | None)
 
 def _is_granted(found: object, name: Name, grant: Grant) -> bool:
     if grant.bases:
-        bases = (
-            {f"{base.__module__}:{base.__qualname__}" for base in found.__mro__} if isinstance(found, type) else set()
-        )
-        return not bases.isdisjoint(grant.bases)
+        bases = found.__mro__ if isinstance(found, type) else ()
+        return not grant.bases.isdisjoint(f"{base.__module__}:{base.__qualname__}" for base in bases)
     if not grant.listed:
         return isinstance(found, type)
     for module in map(sys.modules.get, (name.module, grant.defined_in)):
@@ -303,7 +301,7 @@ class Policy:
         self._addresses = tuple(entry for entry in entries if isinstance(entry, Address))
         self._namespaces = tuple(entry for entry in entries if type(entry) is str)
         self._files = tuple(os.path.realpath(os.path.expanduser(file)) for file in files)
-        self._any = False
+        self.is_unsafe = False  # True: every name is allowed
         self._decided: dict[str, Opening | Refusal] = {}
 
     @classmethod
@@ -315,20 +313,15 @@ class Policy:
         return cls([*allow, *entries_of_environment(), *entries_of_folder(Path.cwd())], allow_files)
 
     def __repr__(self) -> str:
-        if self._any:
+        if self.is_unsafe:
             return "Policy.UNSAFE_ANY"
         allow = [*self._namespaces, *sorted(self._exact), *map(str, self._addresses)]
         return f"Policy(allow={allow}, allow_files={list(self._files)})"
 
     @property
-    def is_unsafe(self) -> bool:
-        """Whether every name is allowed."""
-        return self._any
-
-    @property
     def opens_modules(self) -> bool:
         """Whether it opens any module beyond the default, files aside."""
-        return self._any or bool(self._namespaces or self._exact)
+        return self.is_unsafe or bool(self._namespaces or self._exact)
 
     def verdict(self, name: str, directory: str | None = None) -> Opening | Refusal:
         """The decision about one name, from its text alone: nothing is imported.
@@ -383,16 +376,16 @@ class Policy:
     def owns(self, path: str | os.PathLike[str]) -> bool:
         """Whether a person allowed a file, or a folder that it is in, links resolved; or everything."""
         real = os.path.realpath(path)
-        return self._any or any(real == file or real.startswith(os.path.join(file, "")) for file in self._files)
+        return self.is_unsafe or any(real == file or real.startswith(os.path.join(file, "")) for file in self._files)
 
     def allows_address(self, address: str) -> bool:
         """Whether a person opened an address, or what it lies below."""
-        return self._any or any(is_below(address, prefix) for prefix in self._addresses)
+        return self.is_unsafe or any(is_below(address, prefix) for prefix in self._addresses)
 
     def guards(self, name: str) -> bool:
         """Whether the arguments of an allowed name are looked at: of all that is open by default, also when a person
         opened its whole package; not of what a person opened by its exact name, nor of their own code."""
-        opening = None if self._any or ".py:" in name else self.verdict(name, None)
+        opening = None if self.is_unsafe or ".py:" in name else self.verdict(name, None)
         if not isinstance(opening, Opening):
             return False
         return opening.why == DEFAULT or (opening.namespace or "").partition(".")[0] in _GUARDED
@@ -410,11 +403,11 @@ class Policy:
         if name.kind == "file":
             folders = [find_package_folder(folder, use.directory) for folder in use.submodule_searchpath]
             module = import_file(find_file(name.module, use.directory), folders)
-            found = walk_qualname(module, name, strict=not self._any)
+            found = walk_qualname(module, name, strict=not self.is_unsafe)
             return self._in_place(use, found, opening, module.__name__)
         try:
             module = import_module(name.module, anywhere=opening.why != DEFAULT)
-            found = walk_qualname(module, name, strict=not self._any)
+            found = walk_qualname(module, name, strict=not self.is_unsafe)
         except (NoSuchName, ImportError):  # Forgather is not installed, incomplete, or has moved the class
             if opening.alias is None:
                 raise
@@ -425,7 +418,7 @@ class Policy:
         self, use: NameUse, found: Callable[..., object], opening: Opening, namespace: str | None
     ) -> Callable[..., object]:
         name = opening.name
-        if self._any or namespace is None or not (why := out_of_place(found, name, namespace, opening.grant)):
+        if self.is_unsafe or namespace is None or not (why := out_of_place(found, name, namespace, opening.grant)):
             return found
         entry = str(name) if name.kind == "module" else ""
         refusal = Refusal(use.name, _package(use.name), why, entry)
@@ -433,11 +426,11 @@ class Policy:
 
     def _decide(self, text: str, directory: str | None) -> Opening | Refusal:
         try:
-            name = parse_name(text, private=self._any)
+            name = parse_name(text, private=self.is_unsafe)
             path = str(find_file(name.module, directory)) if name.kind == "file" else ""
         except (ValueError, NoSuchName) as error:
             return Refusal(text, _package(text), f"can't be used ({error})")
-        if self._any:
+        if self.is_unsafe:
             _warn_unsafe()
             return Opening(name, "Policy.UNSAFE_ANY")
         if path:
@@ -461,7 +454,7 @@ class Policy:
 
     def _refused_folder(self, use: NameUse) -> str | None:
         own = [os.path.dirname(file) if file.endswith(".py") else file for file in self._files]
-        for folder in use.submodule_searchpath if not self._any else ():
+        for folder in use.submodule_searchpath if not self.is_unsafe else ():
             path = str(find_package_folder(folder, use.directory))
             if not any(path == o or path.startswith(o.rstrip(os.sep) + os.sep) for o in own):
                 return os.path.relpath(path)
@@ -469,7 +462,7 @@ class Policy:
 
 
 Policy.UNSAFE_ANY = Policy()
-Policy.UNSAFE_ANY._any = True
+Policy.UNSAFE_ANY.is_unsafe = True
 
 
 def _is_file(entry: str) -> bool:

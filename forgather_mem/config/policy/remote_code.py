@@ -196,15 +196,13 @@ def _is_opened(key: object) -> bool:
 
 def _inside(value: object, key: object) -> Iterator[tuple[object, object]] | None:
     """Keys and values of a container, `key` where there are none."""
-    if isinstance(value, DictNode):
-        return iter(value.entries.items())
+    if isinstance(value, DictNode | ListNode):
+        value = value.entries if isinstance(value, DictNode) else value.items
     if isinstance(value, Mapping):
         return iter(value.items())
-    if isinstance(value, ListNode):
-        return ((key, item) for item in value.items)
     is_of_c = type(value).__module__ in ("builtins", "_collections")  # the latter of a deque
     if isinstance(value, Iterator) and is_of_c and not isinstance(value, Generator):
-        return ((key, item) for item in value.__reduce__()[1])  # what it goes over, with nothing taken from it
+        value = value.__reduce__()[1]  # what it goes over, with nothing taken from it
     if isinstance(value, list | tuple | deque | Set | ValuesView):
         return ((key, item) for item in value)
     return None

@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from jinja2 import Template, TemplateNotFound, Undefined, nodes
@@ -69,7 +69,7 @@ class Instrument(NodeTransformer):
         self._lines = source.split("\n")
         self._origins = origins
         self._blocks: list[str] = []  # around the current node
-        self._block_numbers: dict[str, int] = {}
+        self.block_numbers = {"": 0}  # as in origins; "" for none
         self.outline = Outline()
 
     def generic_visit(self, node: nodes.Node, *args: object, **kwargs: object) -> nodes.Node:
@@ -127,7 +127,7 @@ class Instrument(NodeTransformer):
         self.outline.blocks[node.name] = node.lineno
         if not self._blocks:
             self.outline.outer_blocks.append(node.name)
-        self._block_numbers.setdefault(node.name, len(self._block_numbers) + 1)
+        self.block_numbers.setdefault(node.name, len(self.block_numbers))
         self._blocks.append(node.name)
         self.generic_visit(node)
         self._blocks.pop()
@@ -145,13 +145,11 @@ class Instrument(NodeTransformer):
 
     def visit_Extends(self, node: nodes.Extends | nodes.Import | nodes.FromImport | nodes.Include) -> nodes.Node:
         self.generic_visit(node)
-        node.template = self._found(node.template, _USED[type(node)], node.lineno)
+        where: list[nodes.Expr] = [nodes.Const(self._key), nodes.Const(_USED[type(node)]), nodes.Const(node.lineno)]
+        node.template = _filter("find", node.template, where)
         return node
 
     visit_Import = visit_FromImport = visit_Include = visit_Extends
-
-    def _found(self, name: nodes.Expr, used: str, line: int) -> nodes.Expr:
-        return _filter("find", name, [nodes.Const(self._key), nodes.Const(used), nodes.Const(line)])
 
     def visit_Const(self, node: nodes.Const) -> nodes.Node:
         if isinstance(node.value, float) and not math.isfinite(node.value):
@@ -215,13 +213,8 @@ class Instrument(NodeTransformer):
         return "\n".join(marked if parts[-1] else [*marked[:-1], ""])
 
     def _origin(self, line: int) -> str:
-        block = self._block_numbers[self._blocks[-1]] if self._blocks else 0
+        block = self.block_numbers[self._blocks[-1] if self._blocks else ""]
         return f"{ORIGIN_OPEN}{self._origins}.{line}.{block}{ORIGIN_CLOSE}"
-
-    @property
-    def block_names(self) -> Sequence[str]:
-        """Names of the blocks, by the number used in origins; "" for none."""
-        return ["", *self._block_numbers]
 
 
 def _begins_line(node: nodes.Node) -> bool:
@@ -406,11 +399,6 @@ class Compiler(Sandbox):
         self.moment = job.moment
         self.random = None
 
-    def main(self, source: Source) -> Compiled:
-        """The requested template, compiled."""
-        self.job.use(Load(source))
-        return self.compiled(source)
-
     def outline(self, source: Source) -> Outline:
         """The outline of a template, empty if it could not be compiled."""
         known = self._compiled.get(source.key)
@@ -475,7 +463,7 @@ class Compiler(Sandbox):
         assert isinstance(tree, nodes.Template)
         tree.set_environment(self)
         template = Template.from_code(self, self.compile(tree, source.key), self.globals)
-        compiled = Compiled(source, template, instrument.outline, list(instrument.block_names))
+        compiled = Compiled(source, template, instrument.outline, list(instrument.block_numbers))
         if self.origins:
             self.numbered.append(compiled)
         self.job.compiling = None

@@ -6,6 +6,7 @@ import datetime
 import os
 import re
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +82,10 @@ class Renderer:
         Raises:
             TemplateError: if anything is wrong with it.
         """
-        return self._render(self._source(os.fspath(name)), variables or {}, moment)
+        source = self._sources.load(os.fspath(name))
+        if source is None:
+            raise self._sources.searcher.not_found(os.fspath(name))
+        return self._render(source, variables or {}, moment)
 
     def render_string(
         self, text: str, variables: Mapping[str, object] | None = None, moment: datetime.datetime | None = None
@@ -99,12 +103,6 @@ class Renderer:
             return self._render(source, variables or {}, moment)
         finally:
             self._compiler.forget(source)
-
-    def _source(self, name: str) -> Source:
-        source = self._sources.load(name)
-        if source is None:
-            raise self._sources.searcher.not_found(name)
-        return source
 
     def _render(self, source: Source, variables: Mapping[str, object], moment: datetime.datetime | None) -> Rendered:
         with self._lock:
@@ -142,7 +140,8 @@ class Renderer:
         compiler.begin(job, wrapped)
         compiler.globals.update(self._wrapped(self._global_vars))
         try:
-            template = compiler.main(source).template
+            job.use(Load(source))
+            template = compiler.compiled(source).template
             text = "".join(template.root_render_func(template.new_context(wrapped)))
             if len(text) > job.budgets.rendered_bytes:
                 raise LimitPassed(f"the rendered text has more than {job.budgets.rendered_bytes:,} characters")
@@ -400,13 +399,7 @@ def _repeated(job: Job) -> str | None:
 
 def _frames(error: BaseException, job: Job) -> Iterator[tuple[Source, int, str]]:
     """The templates that an exception passed through, outermost first: source, line, function."""
-    step = error.__traceback__
-    while step is not None:
-        template = step.tb_frame.f_globals.get("__jinja_template__")
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        template = frame.f_globals.get("__jinja_template__")
         if template is not None and template.name in job.first:
-            yield (
-                job.first[template.name].source,
-                template.get_corresponding_lineno(step.tb_lineno),
-                step.tb_frame.f_code.co_name,
-            )
-        step = step.tb_next
+            yield job.first[template.name].source, template.get_corresponding_lineno(line), frame.f_code.co_name

@@ -19,7 +19,7 @@ import json
 import math
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinMethodType, MappingProxyType, MethodType
 from typing import Any, Final, cast
 
@@ -118,28 +118,6 @@ def _random(sandbox: Sandbox, value: Iterable[object]) -> object:
     return sandbox.random.choice(items) if items else sandbox.undefined("no random item, the sequence was empty")
 
 
-@pass_environment
-def _attr(sandbox: Sandbox, value: object, name: object) -> object:
-    return _JINJA_FILTERS["attr"](sandbox, value, text_of(name))
-
-
-@pass_environment
-def _concat(sandbox: Sandbox, parts: list[object]) -> object:
-    """`a ~ b`"""
-    return sandbox.made("".join(map(str, parts)))
-
-
-def _line(text: str) -> str:
-    """The output of an include, with a newline at its end."""
-    return text if not text or text.endswith("\n") else text + "\n"
-
-
-@pass_environment
-def _haystack(sandbox: Sandbox, value: object) -> object:
-    """The right operand of `in`."""
-    return sandbox.marks.lifted(value) if type(value) is str else value
-
-
 def _text(value: object) -> str:
     return value if isinstance(value, str) else str(value)
 
@@ -149,7 +127,7 @@ def _escape(value: object) -> str:
 
 
 _OWN: dict[str, Callable[..., object]] = {
-    "attr": _attr,
+    "attr": pass_environment(lambda sandbox, value, name: _JINJA_FILTERS["attr"](sandbox, value, text_of(name))),
     "format": _format,
     "indent": _indent,
     "list": list,
@@ -166,9 +144,10 @@ FILTERS: Final[dict[str, Callable[..., object]]] = {
     " at": pass_context(lambda context, value, origin: origin + str(context.environment.finalize(context, value))),
     " printed": pass_context(lambda context, value: str(context.environment.finalize(context, value))),
     " find": pass_environment(lambda sandbox, *args: sandbox.find(*args)),
-    " concat": _concat,
-    " line": _line,
-    " haystack": _haystack,
+    # `a ~ b`; the output of an include, with a newline at its end; the right operand of `in`
+    " concat": pass_environment(lambda sandbox, parts: sandbox.made("".join(map(str, parts)))),
+    " line": lambda text: text if not text or text.endswith("\n") else text + "\n",
+    " haystack": pass_environment(lambda sandbox, it: sandbox.marks.lifted(it) if type(it) is str else it),
 }
 TESTS: Final[dict[str, Callable[..., object]]] = {
     name: _marking(_JINJA_TESTS[name], whole=True) if name in _TEXT_TESTS else _JINJA_TESTS[name]
@@ -202,11 +181,10 @@ class Format:
         self._is_map = name == "format_map"
 
     def __call__(self, *args: Any, **kwargs: object) -> str:
-        if self._is_map and (kwargs or len(args) != 1):
-            raise TypeError("format_map takes exactly one argument, a mapping")
-        return self._made((), args[0]) if self._is_map else self._made(args, kwargs)
-
-    def _made(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        if self._is_map:
+            if kwargs or len(args) != 1:
+                raise TypeError("format_map takes exactly one argument, a mapping")
+            kwargs, args = args[0], ()
         template = text_of(self._template)
         if is_tainted(self._template):
             made = self._formatter.vformat(template, untaint(args), untaint(kwargs))
@@ -452,12 +430,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
             if isinstance(arg, Undefined):
                 str(arg)  # raises an error of its own, which names it
         if is_own and obj is not repr:
-            return self._call_own(obj, args, kwargs)
+            result = obj(*untaint(args), **untaint(kwargs))
+            return self.marks.mark(result) if is_tainted(args) or is_tainted(kwargs) else result
         return self._call_method(obj, args, kwargs)
-
-    def _call_own(self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        result = function(*untaint(args), **untaint(kwargs))
-        return self.marks.mark(result) if is_tainted(args) or is_tainted(kwargs) else result
 
     def _call_method(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, object]) -> object:
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")

@@ -95,16 +95,11 @@ def _trace(request: Request, text: str) -> SourceMap | None:
 
 
 def _origin(name: str, first_line: int, lines: list[str], block_names: list[str], chain: list[str]) -> Origin:
-    source = Source(
-        key=name, name=name, file_name=name, file=None, first_line=first_line, lines=lines, parts={}, num_chars=0
-    )
-    return Origin(source, block_names, chain)
+    return Origin(Source(name, name, name, None, first_line, lines), block_names, chain)
 
 
 def _answer(request: Request) -> _Answer:
-    said, status = _ask(request)
-    if said is None:
-        raise _ended(request, status)
+    said = _ask(request)
     if "refused" in said:
         raise _not_started(request, said["refused"])
     if "error" in said:
@@ -112,8 +107,8 @@ def _answer(request: Request) -> _Answer:
     return said
 
 
-def _ask(request: Request) -> tuple[_Answer | None, int]:
-    """The answer of a new process, None if it gave none, and how it ended."""
+def _ask(request: Request) -> _Answer:
+    """The answer of a new process."""
     import subprocess  # the process that renders imports this module, and needs none
 
     executable = sys.executable or ""
@@ -141,9 +136,9 @@ def _ask(request: Request) -> tuple[_Answer | None, int]:
         if len(said) == most:
             process.kill()
     try:
-        return dict(json.loads(said.decode("utf-8", "surrogatepass"))), 0
+        return dict(json.loads(said.decode("utf-8", "surrogatepass")))
     except (ValueError, RecursionError):
-        return None, process.returncode
+        raise _ended(request, process.returncode) from None
 
 
 def _folders() -> list[str]:

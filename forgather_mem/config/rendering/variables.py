@@ -36,10 +36,8 @@ class OutsideDict(dict[object, object]):
 
 
 def _flow(value: object) -> str:
-    if isinstance(value, str):
-        return f"'{value}'"
-    if isinstance(value, datetime.time | datetime.timedelta):
-        return f"'{value}'"  # YAML would read a number, or two items
+    if isinstance(value, str | datetime.time | datetime.timedelta):
+        return f"'{value}'"  # YAML would read a time as a number, or as two items
     if isinstance(value, OutsideList | OutsideDict | bool | datetime.date):
         return str(value)
     from forgather_mem.config.rendering.taint import write  # imports Jinja

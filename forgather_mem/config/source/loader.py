@@ -40,8 +40,8 @@ class Source:
     file: Path | None
     first_line: int
     lines: list[str]
-    parts: dict[str, Source] = field(repr=False)
-    num_chars: int
+    parts: dict[str, Source] = field(default_factory=dict, repr=False)
+    num_chars: int = 0
 
     def jinja(self) -> str:
         """Its text as Jinja reads it."""

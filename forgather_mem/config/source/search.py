@@ -8,6 +8,7 @@ of these folders, with links resolved.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -148,7 +149,7 @@ class Searcher:
         """
         seen: dict[str, TemplateFile] = {}
         for folder in self.folders:
-            for name, _ in _walk(folder):
+            for name in _walk(folder):
                 if name not in seen and len(seen) < _MOST.templates:
                     with missing(TemplateError, OSError):
                         if found := self.find(name):
@@ -164,7 +165,7 @@ class Searcher:
         """What to do about a name that no folder has."""
         known = [*others]
         for folder in self.folders:
-            known += [found for found, _ in _walk(folder)][: _MOST.templates]
+            known += itertools.islice(_walk(folder), _MOST.templates)
         folders = ", ".join(
             str(folder) + ("" if os.path.isdir(folder) else " (does not exist)") for folder in self.folders[:-1]
         )
@@ -215,8 +216,8 @@ class Searcher:
         )
 
 
-def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Names and files of the templates below a folder, sorted by name."""
+def _walk(folder: Path) -> Iterator[str]:
+    """Names of the templates below a folder, sorted by name."""
     left = 10 * _MOST.templates  # directory entries; the folder may be a home directory
     deepest = os.fspath(folder).count(os.sep) + _MOST.folders_deep
     for where, folders, files in os.walk(folder):
@@ -228,8 +229,7 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
             return
         for name in sorted(files):
             if name.endswith(SUFFIXES) and not name.startswith("."):
-                file = Path(where, name)
-                yield file.relative_to(folder).as_posix(), file
+                yield Path(where, name).relative_to(folder).as_posix()
 
 
 def _first_comment(head: bytes) -> str:
