@@ -28,7 +28,6 @@ _MOST_HELD = 1_000  # by one object
 OTHER, NOT_ASKED, TUPLE, CONTAINER, TEXT, ARRAY, TENSOR = range(7)
 # Python gives the place of one that is freed to the next: its id says nothing, what is in it does
 _REUSED = (dict, list, tuple)
-_ONE_HOLDER = 3  # references to a text: the dictionary's, and two of whoever asks
 _SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
 
 
@@ -143,7 +142,9 @@ class _Accounts(dict[type, _Account | None]):
 
 def _entries(mapping: dict[object, object]) -> list[object]:
     """What a dictionary leads to; Python does not tell of keys that are texts, and names in code are shared."""
-    keys = [key for key in dict.keys(mapping) if type(key) is str and sys.getrefcount(key) <= _ONE_HOLDER]
+    keys = [
+        key for key in dict.keys(mapping) if type(key) is str and sys.getrefcount(key) <= 3
+    ]  # the dictionary's, and two of ours
     return gc.get_referents(mapping) + keys
 
 

@@ -15,7 +15,6 @@ _ADDS = frozenset(("append", "appendleft", "extend", "extendleft", "add", "inser
                    "put_nowait", "enter_context", "push"))  # fmt: skip
 _PUSHES = frozenset(("heappush", "insort", "insort_left", "insort_right"))
 _JOINS = frozenset(("cat", "stack", "concatenate", "append", "vstack", "hstack"))
-_MOST_CHARS = 60  # of an expression that is told
 _ITEMS = frozenset(("get", "setdefault"))
 
 
@@ -145,13 +144,13 @@ def adding_lines(named: Named, is_list: bool, *, assigned: bool = False) -> list
 
 
 def added_to(file: str, line: int) -> str | None:
-    """What this line adds to, as it is written there; None where that is long, or not one thing only."""
+    """What this line adds to, as it is written there; None where that is no single expression on one line."""
     tree = tree_of(file)
     nodes = [node for node in ast.walk(tree) if getattr(node, "lineno", 0) == line] if tree is not None else []
     found = [receiver for node in nodes for receiver in _receivers(node)]
     rest = [one for one in found[1:] if all(one is not part for part in ast.walk(found[0]))]
     text = ast.get_source_segment("".join(linecache.getlines(file)), found[0]) if found and not rest else None
-    return text if text is not None and len(text) <= _MOST_CHARS and "\n" not in text else None
+    return None if text is None or "\n" in text else text
 
 
 def _receivers(node: ast.AST) -> Sequence[ast.expr]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from forgather_mem.heap.containers import PLAIN, length_of
 from forgather_mem.heap.reachable import MANY, ReachableGraph
@@ -59,8 +58,8 @@ class Place:
             self.key = 0
         return own if self.key else total
 
-    def _items(self, above: Any) -> int:
-        parts = values_of(above) if isinstance(above, dict) else list(above)
+    def _items(self, above: object) -> int:
+        parts = values_of(above) if isinstance(above, dict) else above if isinstance(above, Iterable) else ()
         return sum(length_of(part) or 0 for part in parts if type(part) is self.kind)
 
 
