@@ -17,7 +17,7 @@ import functools
 import os
 import struct
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing, ours
 from forgather_mem.files import open_real, out_of_the_way
 from forgather_mem.formats.ring_writer import CELL_BYTES, HEAD, STATE, STATE_AT, ring_name
 
@@ -60,12 +60,10 @@ class StateMemory:
         slots = [_SLOT.unpack_from(data, at) for at in range(0, len(data), _SLOT_BYTES)]
         states = {check: (time_s, step, phase) for pid, check, phase, time_s, step in slots if pid}
         for folder in folders if states else ():
-            try:
+            with missing(OSError):  # then the ring tells what it can
                 for name in os.listdir(folder):
                     if name.startswith(ring_name("")):
                         _settle(os.path.join(folder, name), states)
-            except ours(OSError):
-                continue  # then the ring tells what it can
 
 
 def own_state(header: bytes) -> LastState | None:

@@ -168,21 +168,17 @@ class ObservedLoop:
             return
 
     def _model_begins(self, model: torch.nn.Module, arguments: Arguments, keywords: Keywords) -> None:
-        if not self._watches:
-            return
         try:
             events = self._events
-            if events is not None and _thread() == self._thread:
+            if self._watches and events is not None and _thread() == self._thread:
                 self._forward_begins(events, model, arguments, keywords)
         except self.fence.kept("a loop"):
             return
 
     def _model_ends(self, outputs: object) -> None:
-        if not self._watches:
-            return
         try:
             events = self._events
-            if events is not None and _thread() == self._thread:
+            if self._watches and events is not None and _thread() == self._thread:
                 events.forward_ends(outputs)
         except self.fence.kept("a loop"):
             return

@@ -7,6 +7,7 @@ all ranks must agree on.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -106,6 +107,26 @@ class TimeBudget:
 def backed_off(run: RunInfo, what: str, text: str) -> Finding:
     """The finding that a reading was taken less often than asked, or not at all, because of its cost."""
     return Finding(kind="backed_off", step=run.step, text=text, data={"what": what})
+
+
+class RareReadings(list[tuple[str, TimeBudget, Callable[..., dict[str, float]]]]):
+    """What is read now and then: what it is called, its budget, and the reading."""
+
+    _next_s = 0.0
+
+    def take(self, *arguments: object) -> dict[str, float]:
+        """The values that are due."""
+        values: dict[str, float] = {}
+        if time.perf_counter() >= self._next_s:
+            for _, pace, reading in self:
+                values |= pace.take(reading, *arguments)
+            self._next_s = min((pace.next_s for _, pace, _ in self), default=math.inf)
+        return values
+
+    def tell(self, run: RunInfo) -> None:
+        """Report those that were taken less often than asked."""
+        for what, pace, _ in self:
+            pace.tell(run, what)
 
 
 # A thread that loses its processor is away for longer.
