@@ -335,8 +335,6 @@ class ObservedLoop:
 class _Loops:
     """The loops that are observed in this process."""
 
-    __slots__ = ("_loops",)
-
     def __init__(self) -> None:
         self._loops = marked()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 
+from forgather_mem.probes.budgeted import Budgeted
 from forgather_mem.system.allocator import (
     Allocator,
     Nested,
@@ -20,15 +21,14 @@ from forgather_mem.system.headroom import room_of
 from forgather_mem.system.nvml import other_processes_bytes
 from forgather_mem.system.peak_windows import peaks_of
 from forgather_mem.system.time_budget import BUDGET_FRAC, RareReadings, TimeBudget
-from forgather_mem.telemetry.records import NOTHING, RISEN, Moment, RunInfo, Sample, Work, itself
-from forgather_mem.telemetry.triggers import check_share
+from forgather_mem.telemetry.records import NOTHING, RISEN, Moment, RunInfo, Sample, Work
 
 HEADROOM_EVERY_S = 1.0
 OTHERS_EVERY_S = 1.0  # how often other devices are looked for
 
 
 @dataclass(unsafe_hash=True)
-class DeviceProbe:
+class DeviceProbe(Budgeted):
     """The device allocator's numbers from one nested reading, and what the driver says is left.
 
     Returns nothing without an accelerator, or before the training has used it: a device is never initialised and never
@@ -54,10 +54,6 @@ class DeviceProbe:
     headroom: bool = True
     others: bool = False
     budget_frac: float = BUDGET_FRAC
-    reading = property(itself)
-
-    def __post_init__(self) -> None:
-        check_share("DeviceProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         return _Devices(self, run)

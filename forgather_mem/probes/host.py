@@ -9,14 +9,14 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from forgather_mem.errors import missing
+from forgather_mem.probes.budgeted import Budgeted
 from forgather_mem.system.headroom import HostRooms
 from forgather_mem.system.high_water import HostMark
 from forgather_mem.system.installed import installed
 from forgather_mem.system.peak_windows import PeakWindows, host_peaks
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, read_once, resident_bytes
 from forgather_mem.system.time_budget import BUDGET_FRAC, RareReadings, TimeBudget, backed_off
-from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample, Work, itself
-from forgather_mem.telemetry.triggers import check_seconds, check_share
+from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample, Work
 from forgather_mem.units import format_bytes, format_duration
 
 resource = installed("resource")
@@ -26,7 +26,7 @@ _PSS_S_PER_BYTE = 1e-11  # at least: 40 ms at 4.3 GB; measured at every reading
 
 
 @dataclass(unsafe_hash=True)
-class HostProbe:
+class HostProbe(Budgeted):
     """Resident memory, its peak and the applicable limit; less often PSS, shared memory, swap, faults, pressure.
 
     Every call returns RSS, anonymous memory and the run's peak (about 4 us). The limit is read once a second, the rest
@@ -56,11 +56,6 @@ class HostProbe:
     budget_frac: float = BUDGET_FRAC
     proc_root: str = "/proc"
     cgroup_root: str = "/sys/fs/cgroup"
-    reading = property(itself)
-
-    def __post_init__(self) -> None:
-        check_seconds("HostProbe", slow_every_s=self.slow_every_s)
-        check_share("HostProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         peaks = host_peaks()

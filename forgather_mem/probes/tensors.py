@@ -9,10 +9,10 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.errors import ours
+from forgather_mem.probes.budgeted import Budgeted
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work, itself
-from forgather_mem.telemetry.triggers import check_share
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ _SPARSE_PARTS = {
 
 
 @dataclass(unsafe_hash=True)
-class TensorProbe:
+class TensorProbe(Budgeted):
     """Bytes of the model's parameters, gradients and buffers and of the optimizer's state.
 
     Each storage is counted once: tied weights don't count twice, and a storage in two groups counts in the first of
@@ -47,10 +47,6 @@ class TensorProbe:
 
     _: KW_ONLY
     budget_frac: float = BUDGET_FRAC
-    reading = property(itself)
-
-    def __post_init__(self) -> None:
-        check_share("TensorProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         paces: dict[str, TimeBudget] = {}

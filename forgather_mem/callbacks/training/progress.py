@@ -77,17 +77,17 @@ class _Bars:
         silent: Whether something else shows the progress; None until that is known.
     """
 
-    silent: bool | None
-    _training: bool
-    _shown: dict[str, object]
-    _train_bar: tqdm[Never] | None
-    _eval_bar: tqdm[Never] | None
-
     def __init__(self, use_tqdm: bool | None, output_stream: str | TextIO | None) -> None:
         self._use_tqdm = use_tqdm
         self._stream = output_stream
-        self.silent = None
+        self.silent: bool | None = None
         self._forget()
+
+    def _forget(self) -> None:
+        self._training = False
+        self._shown: dict[str, object] = {}
+        self._train_bar: tqdm[Never] | None = None
+        self._eval_bar: tqdm[Never] | None = None
 
     def begin(self, run: RunInfo) -> None:
         """A training begins, or an event outside one."""
@@ -173,12 +173,6 @@ class _Bars:
         for bar in bars:
             bar.close()
         self._forget()
-
-    def _forget(self) -> None:
-        self._training = False
-        self._shown = {}
-        self._train_bar = None
-        self._eval_bar = None
 
     def __getstate__(self) -> dict[str, object]:
         return {"_use_tqdm": self._use_tqdm, "_stream": self._stream}
