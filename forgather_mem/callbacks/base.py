@@ -228,9 +228,8 @@ class RuleCallback(TrainerCallback):
         if found is not None and found.closed and event != "train_begin":
             return None
         if self._run is not None and (event == "train_begin" or self._run is not found):
-            self._run.fence.call(
-                "the end of a run", self._run.close, "exception"
-            )  # restarted without a `train_end`: an exception, auto_find_batch_size
+            # Restarted without a `train_end`: an exception, auto_find_batch_size
+            self._run.fence.call("the end of a run", self._run.close, "exception")
         self._leave_run()
         if found is None or found.closed:
             fence = FailureGuard(self.strict)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forgather_mem.engine.summary import RunFacts
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing, ours
 from forgather_mem.system.allocator import current_allocator, gauge, used_allocators
 from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.memory_limit import limit_facts
@@ -122,13 +122,11 @@ def run_folder(output_dir: Path | None, rank: int, key: str) -> Path | None:
 def _make_new(parent: Path) -> str:
     """The name of the folder that was made; of one that can't be made, which whoever writes there will find out."""
     stamp = name = time.strftime("%Y%m%d-%H%M%S")
-    for number in range(2, 1000):
-        try:
-            (parent / name).mkdir(parents=True)
-        except FileExistsError:
-            name = f"{stamp}_{number}"
-        except ours(OSError):
-            break
-        else:
-            break
+    with missing(OSError):
+        for number in range(2, 1000):
+            try:
+                (parent / name).mkdir(parents=True)
+                return name
+            except FileExistsError:
+                name = f"{stamp}_{number}"
     return name

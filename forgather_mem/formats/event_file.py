@@ -48,7 +48,7 @@ class EventFile:
         begun: Called for each new file: it has no tag descriptions yet.
     """
 
-    def __init__(self, folder: Path, begun: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, begun: Callable[[], object]) -> None:
         checksum = crc32c()
         assert checksum is not None, "without a fast CRC the stock writer is used"
         self._checksum = checksum
@@ -145,7 +145,7 @@ class StockWriter:
         owned: Whether we close it.
     """
 
-    def __init__(self, make: Callable[[], object], begun: Callable[[], None], *, owned: bool) -> None:
+    def __init__(self, make: Callable[[], object], begun: Callable[[], object], *, owned: bool) -> None:
         self._make = make
         self._begun = begun
         self._owned = owned

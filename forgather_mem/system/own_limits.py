@@ -10,7 +10,7 @@ import mmap
 from pathlib import Path
 from typing import NamedTuple
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing, ours
 from forgather_mem.system.installed import installed
 from forgather_mem.system.procfs import kib_fields
 
@@ -68,10 +68,9 @@ def raise_own_limits() -> None:
 
 def spare_bytes() -> float:
     """What may be set aside at the beginning: little of what the tightest limit leaves; infinite without a limit."""
-    try:
+    with missing(OSError):
         return min((_SPARE_FRAC * limit.free_bytes for limit in own_limits()), default=math.inf)
-    except ours(OSError):
-        return 0.0
+    return 0.0
 
 
 class Reserve:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import ParamSpec
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing, ours
 from forgather_mem.system.procfs import KernelFile, own_memory
 from forgather_mem.telemetry.records import Finding, RunInfo
 from forgather_mem.units import format_duration, format_share
@@ -245,7 +245,6 @@ PREPARATION = Preparation()
 
 def _resident_bytes() -> int:
     """0 where no file can be opened, which is no reason not to watch."""
-    try:
+    with missing(OSError, ValueError):
         return own_memory().resident_bytes
-    except ours(OSError, ValueError):
-        return 0
+    return 0

@@ -146,9 +146,8 @@ class CloserLook:
         if young is None:
             return []
         found = cycle_suspects(garbage_among(young), max(1, step - self.step))
-        return [
-            one for one in found if one.bytes_per_step >= LOOK.explained_frac * rate
-        ]  # less may wait to be collected
+        # Less may wait to be collected
+        return [one for one in found if one.bytes_per_step >= LOOK.explained_frac * rate]
 
 
 def _sorted(suspects: list[Suspect], rate: float) -> list[Suspect]:

@@ -169,12 +169,8 @@ def cure_of(kind: HolderKind, held: Held) -> str:
         return f"{num} threads wait in Queue.put: take what is left in the queue, or stop them and put(timeout=...)"
     graphs = [part for part in inside(held.one.samples) if is_tensor(part) and part.grad_fn is not None]
     if kind.name == "graph" and any(part.numel() > 1 for part in graphs):
-        kept = (
-            "keep only the last ones{last}, without their graphs"
-            if held.one.kind == "items"
-            else "add it without its graph"
-        )
-        return f"{kept}: .detach()"
+        without = "keep only the last ones{last}, without their graphs: .detach()"
+        return without if held.one.kind == "items" else "add it without its graph: .detach()"
     return kind.cure
 
 
