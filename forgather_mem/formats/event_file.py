@@ -56,18 +56,13 @@ class EventFile:
         self._begun = begun
         self.file = AppendFile(self._next_file, always_new=True)
         self._append = self.file.append
+        self.close, self.problem = self.file.close, self.file.problem
         self.ready = self.file.ready
         """Whether an event is worth building now."""
 
     def add(self, payload: bytes) -> bool:
         """Write one event, after `ready()`; returns whether it is in the file, or buffered for it."""
         return self._append(frame(payload, self._checksum))
-
-    def close(self) -> None:
-        self.file.close()
-
-    def problem(self) -> str | None:
-        return self.file.problem()
 
     def _next_file(self) -> tuple[Path, bytes]:
         self._begun()

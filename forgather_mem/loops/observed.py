@@ -86,11 +86,10 @@ class ObservedLoop:
 
     def close(self, error: BaseException | None = None) -> None:
         """The training is over, ended by this error if there is one; nothing is heard any more. Idempotent."""
-        self.is_over = True
-        self._watches = False
+        events = self._events
+        self._forget()
         PROCESS_END.withdraw(self._process_ends)
         self._hooks.close()
-        events, self._events = self._events, None
         if events is None:
             return
         self.fence.call("the end of a loop", self._finish, events, error)

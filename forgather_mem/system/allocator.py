@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -217,8 +218,7 @@ def _is_initialised(torch: ModuleType, kind: str) -> bool:
         return False
     if hasattr(module, "is_initialized"):
         return bool(module.is_initialized())
-    started = getattr(torch._C, "_accelerator_isAllocatorInitialized", None)
-    return bool(started()) if started is not None else False
+    return bool(getattr(torch._C, "_accelerator_isAllocatorInitialized", bool)())
 
 
 @functools.cache
@@ -279,8 +279,10 @@ def _other_allocator(torch: ModuleType, kind: str, index: int) -> Allocator:
         stats=bound("memory_stats_as_nested_dict", module) or bound("_accelerator_getDeviceStats", torch._C) or dict,
         reset_peaks=bound("reset_peak_memory_stats", module, general),
         memory_info=bound("mem_get_info", module) or bound("get_memory_info", general),
-        # Looked up at the call: it may be wrapped by then
-        empty_cache=lambda: (module if hasattr(module, "empty_cache") else general).empty_cache(),
+        # Looked up at the call, since it may be wrapped by then; in C, since the caller's line is told
+        empty_cache=functools.partial(
+            methodcaller("empty_cache"), module if hasattr(module, "empty_cache") else general
+        ),
         counts_retries=True,
         device=functools.partial(_device, torch, kind, index),
         summary=bound("memory_summary", module),
@@ -296,10 +298,7 @@ def _bound(index: int, name: str, *modules: object) -> Callable[[], Any] | None:
 
 def _device(torch: ModuleType, kind: str, index: int) -> Device:
     label = f"{kind}:{index}"
-    find = getattr(getattr(torch, kind), "get_device_properties", None)
-    if find is None:
-        return Device(label, "", 0)
-    found = find(index)
+    found = getattr(getattr(torch, kind), "get_device_properties", lambda index: None)(index)
     uuid = getattr(found, "uuid", None)
     return Device(
         label,

@@ -158,11 +158,8 @@ class PeakWindow:
         """
         owner = self._owner
         if owner is not None:
-            if reading is not None:
+            with owner.held():
                 owner.fold(reading)
-            else:
-                with owner.held():
-                    owner.fold(None)
         return self.seen_bytes
 
     def restart(self, reading: Reading) -> None:

@@ -174,11 +174,9 @@ class OwnTime:
 
     def add_short(self, took_s: float) -> None:
         """Add what has taken so long by the performance counter: most often less than a reading of the waits takes."""
-        if took_s <= SHORT_S:
-            self.spent_s += took_s
-        else:
-            self.spent_s += SHORT_S
-            self.long_s += took_s - SHORT_S
+        short_s = min(took_s, SHORT_S)
+        self.spent_s += short_s
+        self.long_s += took_s - short_s
 
     def take(self) -> tuple[float, float]:
         """Our seconds since the last call: all of them, and those of readings that can be taken less often."""
