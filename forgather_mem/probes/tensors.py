@@ -67,8 +67,10 @@ def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:
     values: dict[str, float] = {}
     if hasattr(model, "parameters") and hasattr(model, "buffers"):
         parameters = list(model.parameters())
+        # Outside the passes ZeRO-3 leaves placeholders of 0 elements; beside each is this rank's part, padded to equal ones
         size = _add_storages(
-            [*parameters, *(shard for one in parameters if (shard := shard_of(one)) is not None)], seen
+            [*parameters, *(shard for one in parameters if (shard := getattr(one, "ds_tensor", None)) is not None)],
+            seen,
         )
         if size or not any(hasattr(parameter, "ds_numel") for parameter in parameters):  # else ZeRO-3 has it elsewhere
             values["tensors/parameters_bytes"] = size
@@ -80,14 +82,6 @@ def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:
     if hasattr(model, "buffers"):
         values["tensors/buffers_bytes"] = _add_storages(model.buffers(), seen)
     return values
-
-
-def shard_of(parameter: torch.Tensor) -> torch.Tensor | None:
-    """This rank's part of a parameter that DeepSpeed's ZeRO-3 has partitioned; None for any other.
-
-    Outside the passes such a parameter is a placeholder of 0 elements; the part is padded to equal parts.
-    """
-    return getattr(parameter, "ds_tensor", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,11 +205,10 @@ def has_accelerator() -> bool:
 @functools.cache  # called at each step, also without a device
 def _accelerator_kind(torch: ModuleType) -> str | None:
     """The accelerator this torch was built for ("cuda", "xpu", ...), whether or not one is present."""
-    try:
+    with missing(RuntimeError):  # torch 2.6 raises where newer ones return None
         device = torch.accelerator.current_accelerator()
-    except ours(RuntimeError):  # torch 2.6 raises where newer ones return None
-        return None
-    return None if device is None else str(device.type)
+        return None if device is None else str(device.type)
+    return None
 
 
 def _is_initialised(torch: ModuleType, kind: str) -> bool:
@@ -332,11 +331,10 @@ def driver_memory(allocator: Allocator) -> tuple[int, int] | None:
     """(free, total) bytes of the whole device, from the driver; None if unavailable."""
     if allocator.memory_info is None:
         return None
-    try:
+    with missing(RuntimeError):  # a device or driver without this query
         free, total = ASK(allocator.memory_info, (0, 0))
-    except ours(RuntimeError):  # a device or driver without this query
-        return None
-    return (int(free), int(total)) if total else None
+        return (int(free), int(total)) if total else None
+    return None
 
 
 def empty_host_cache() -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from forgather_mem.errors import missing, ours
+from forgather_mem.errors import missing
 
 START_TIME = 22 - 3
 """In `stat_fields`."""
@@ -74,13 +74,11 @@ def is_process_running(pid: int, host: str, start: str) -> bool | None:
         return False  # the machine has been started anew
     if start and then[1:2] != here[1:2]:
         return None  # in another container numbers mean other processes
-    try:
+    with missing(OSError):
         fields = stat_fields(f"/proc/{pid}")
-    except ours(OSError):
-        return False
-    if fields[0] == "Z" or (start and fields[START_TIME] != then[-1]):
-        return False
-    return True if start else None
+        if fields[0] != "Z" and (not start or fields[START_TIME] == then[-1]):
+            return True if start else None
+    return False
 
 
 def stat_fields(process: object) -> list[str]:

@@ -174,13 +174,8 @@ class _Bars:
             bar.close()
         self._forget()
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"_use_tqdm": self._use_tqdm, "_stream": self._stream}
-
-    def __setstate__(self, kept: dict[str, object]) -> None:
-        self.__dict__.update(kept)
-        self.silent = None
-        self._forget()
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._use_tqdm, self._stream)
 
 
 def _replaces_bars(link: Link) -> bool:
