@@ -67,11 +67,10 @@ def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:
     values: dict[str, float] = {}
     if hasattr(model, "parameters") and hasattr(model, "buffers"):
         parameters = list(model.parameters())
-        # Outside the passes ZeRO-3 leaves placeholders of 0 elements; beside each is this rank's part, padded to equal ones
-        size = _add_storages(
-            [*parameters, *(shard for one in parameters if (shard := getattr(one, "ds_tensor", None)) is not None)],
-            seen,
-        )
+        # Outside the passes DeepSpeed's ZeRO-3 leaves placeholders of 0 elements; this rank's part stands beside each,
+        # padded to equal parts
+        shards = [shard for one in parameters if (shard := getattr(one, "ds_tensor", None)) is not None]
+        size = _add_storages([*parameters, *shards], seen)
         if size or not any(hasattr(parameter, "ds_numel") for parameter in parameters):  # else ZeRO-3 has it elsewhere
             values["tensors/parameters_bytes"] = size
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
