@@ -16,14 +16,13 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.callbacks.trainer.method_patches import Arguments, Around, Call, Keywords, MethodPatch, MethodPatches
 from forgather_mem.callbacks.trainer.phases import wrap_phases
 from forgather_mem.engine.settings import settings_of_trainer
 from forgather_mem.source.frame_variables import frame_variables, is_function
-from forgather_mem.source.source_lines import is_our_class
+from forgather_mem.source.source_lines import is_our_class, with_callers
 from forgather_mem.telemetry.beside import Beside, marked
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import RunInfo
@@ -315,11 +314,9 @@ def _calling_trainer() -> Any | None:
 
 def _caller(names: Iterable[str], fits: Callable[[Any], bool]) -> Any | None:
     """The nearest object up the stack that is calling us through a method with one of these names."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in with_callers(sys._getframe(1)):
         if frame.f_code.co_name in names and is_function(frame):
             owner = frame_variables(frame).get("self")
             if owner is not None and fits(owner):
                 return owner
-        frame = frame.f_back
     return None
