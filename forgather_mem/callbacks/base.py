@@ -17,7 +17,7 @@ from forgather_mem.errors import check_flags
 from forgather_mem.loops.state import of_transformers
 from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP, EVENTS_THAT_BEGIN_A_RUN
-from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.guard import FailureGuard, Guarded
 from forgather_mem.telemetry.records import Objects, Sink
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.switch import is_switched_off, why_off
@@ -184,7 +184,7 @@ class RuleCallback(TrainerCallback):
         self._plans: dict[str, EventSchedule] = {}
         self._events = events_of(self.rules) if self.enabled else frozenset()
         self._following: bool | None = None  # whether the effect of an action is followed over the next steps
-        self._part = _Part(type(self).__name__)
+        self._part = Guarded(type(self).__name__)  # in one training
 
     def _leave_run(self) -> None:
         if self._run is not None:
@@ -228,9 +228,8 @@ class RuleCallback(TrainerCallback):
         if found is not None and found.closed and event != "train_begin":
             return None
         if self._run is not None and (event == "train_begin" or self._run is not found):
-            self._run.fence.call(
-                "the end of a run", self._run.close, "exception"
-            )  # restarted without a `train_end`: an exception, auto_find_batch_size
+            # Restarted without a `train_end`: an exception, auto_find_batch_size
+            self._run.fence.call("the end of a run", self._run.close, "exception")
         self._leave_run()
         if found is None or found.closed:
             fence = FailureGuard(self.strict)
@@ -286,17 +285,6 @@ def _nothing_watched() -> RunSummary:
     summary = RunSummary()
     summary.switched_off = [f"Nothing was watched: {why_off()}"]
     return summary
-
-
-class _Part:
-    """A callback in one training, with its failures in a row."""
-
-    __slots__ = ("name", "off", "strikes")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.strikes = 0
-        self.off = False
 
 
 def _whole_number(epoch: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import math
@@ -122,11 +121,11 @@ class _Governor:
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not self._hold.held:
             return NOTHING
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(self._hold.give_back)  # otherwise nothing would collect for the rest of the training
-            values = self._collect(moment)
-            on_failure.pop_all()
-        return values
+        try:
+            return self._collect(moment)
+        except BaseException:
+            self._hold.give_back()  # otherwise nothing would collect for the rest of the training
+            raise
 
     def _collect(self, moment: Moment) -> Mapping[str, float]:
         schedule = Schedule.read(self._agreement.at(moment.step))

@@ -11,7 +11,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.callbacks.trainer.method_patches import Arguments, Around, Call, Keywords, MethodPatches
+from forgather_mem.callbacks.trainer.method_patches import Arguments, Call, Keywords, MethodPatches
 from forgather_mem.loops.events import LoopEvents
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.guard import FailureGuard
@@ -98,7 +98,7 @@ class LightningCallbacks(Callback):
         self._of_validation: set[str] = set()  # names of the validation metrics
         self._of_ours: set[str] = set()  # names that our sinks add to a line
         self._follow(trainer)
-        self._patches.wrap(trainer, "save_checkpoint", self._saving())
+        self._patches.wrap(trainer, "save_checkpoint", self._save)
         self._fire("train_begin")
         self._phase("startup")
 
@@ -210,22 +210,18 @@ class LightningCallbacks(Callback):
         metrics = [(name, value) for name, value in trainer.callback_metrics.items() if name not in self._of_ours]
         return {name: float(value) for name, value in metrics if (name in self._of_validation) is of_validation}
 
-    def _saving(self) -> Around:
+    def _save(self, call: Call, arguments: Arguments, keywords: Keywords) -> object:
         """A checkpoint is written inside a phase of its own."""
-
-        def save(call: Call, arguments: Arguments, keywords: Keywords) -> object:
-            if self._events is None:
-                return call(*arguments, **keywords)
-            run = self._events.run()
-            outer = run.phase if run is not None else "other"
-            self._phase(None)  # or the wait for the next batch would have the peak of the checkpoint
-            with self._events.phase("save"):
-                result = call(*arguments, **keywords)
-            self._fire("save")
-            self._phase(outer if outer in STEP_PHASES else None)
-            return result
-
-        return save
+        if self._events is None:
+            return call(*arguments, **keywords)
+        run = self._events.run()
+        outer = run.phase if run is not None else "other"
+        self._phase(None)  # or the wait for the next batch would have the peak of the checkpoint
+        with self._events.phase("save"):
+            result = call(*arguments, **keywords)
+        self._fire("save")
+        self._phase(outer if outer in STEP_PHASES else None)
+        return result
 
     def _log(self, numbers: Callable[[], dict[str, float]]) -> dict[str, float]:
         """Log these, and return what our sinks have added to them."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forgather_mem.engine.summary import RunFacts
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 from forgather_mem.system.allocator import current_allocator, gauge, used_allocators
 from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.memory_limit import limit_facts
@@ -50,14 +50,12 @@ def startup_of(began_s: float) -> tuple[tuple[float, float], ...]:
     """
     from forgather_mem.formats.ring import read_ring
 
-    try:
+    with missing(OSError, ValueError):  # no run, or another training of it was before
         ring = read_ring(os.path.join(run_session.folder() or "", run_session.WAITING_RING))
-    except ours(OSError, ValueError):  # no run, or another training of it was before
-        return ()
-    if ring.header.get("pid") != os.getpid() or not began_s:  # it is of a launcher
-        return ()
-    seen = [(sample.time_s - began_s, sample.values.get("host/rss_bytes", 0)) for sample in ring.samples]
-    return tuple((round(age_s, 2), int(size)) for age_s, size in seen if size)
+        if ring.header.get("pid") == os.getpid() and began_s:  # else it is of a launcher
+            seen = [(sample.time_s - began_s, sample.values.get("host/rss_bytes", 0)) for sample in ring.samples]
+            return tuple((round(age_s, 2), int(size)) for age_s, size in seen if size)
+    return ()
 
 
 def sizes_now() -> dict[str, float]:
@@ -122,13 +120,11 @@ def run_folder(output_dir: Path | None, rank: int, key: str) -> Path | None:
 def _make_new(parent: Path) -> str:
     """The name of the folder that was made; of one that can't be made, which whoever writes there will find out."""
     stamp = name = time.strftime("%Y%m%d-%H%M%S")
-    for number in range(2, 1000):
-        try:
-            (parent / name).mkdir(parents=True)
-        except FileExistsError:
-            name = f"{stamp}_{number}"
-        except ours(OSError):
-            break
-        else:
-            break
+    with missing(OSError):
+        for number in range(2, 1000):
+            try:
+                (parent / name).mkdir(parents=True)
+                return name
+            except FileExistsError:
+                name = f"{stamp}_{number}"
     return name

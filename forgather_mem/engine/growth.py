@@ -47,9 +47,7 @@ class Growth:
             self.series = {who: Series() for who in SOURCES}
         values = sample.values
         for who, (first, second) in SOURCES.items():
-            value = values.get(first)
-            if value is None:
-                value = values.get(second)
+            value = values.get(first, values.get(second))
             if value is not None:
                 self.series[who].add(sample.step, value)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from forgather_mem.system.time_budget import OwnTime
 from forgather_mem.telemetry.events import OPAQUE_PHASES, PHASE_NUMBER, STEP_PHASES
-from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.guard import FailureGuard, Guarded
 from forgather_mem.telemetry.records import PhaseWatcher, SeesBatch
 
 _clock = time.perf_counter  # looked up once: a step has four phases
@@ -167,7 +167,7 @@ class PhaseStack:
         self.on_failure.clear()
 
 
-class _Watching:
+class _Watching(Guarded):
     """A watcher, with its members read once where that is possible, and its failures in a row.
 
     Attributes:
@@ -176,13 +176,11 @@ class _Watching:
     """
 
     def __init__(self, watcher: PhaseWatcher) -> None:
+        super().__init__(f"{type(watcher).__name__}'s phases")
         self.watcher: Any = watcher
         self.begin, self.end = watcher.phase_begin, watcher.phase_end
         self.always = not hasattr(watcher, "wants_begin")
         self.hears_ends = not hasattr(watcher, "wants_end")
-        self.name = f"{type(watcher).__name__}'s phases"
-        self.strikes = 0
-        self.off = False
 
 
 def _wants_steps(watching: _Watching) -> bool:

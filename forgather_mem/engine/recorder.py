@@ -47,7 +47,6 @@ class Recorder:
         self.own = phases.own
         self.reads = False
         self._fence = fence
-        self._phases = phases
         self._ledger = ledger
         self._summary = summary
         self._sinks = sinks

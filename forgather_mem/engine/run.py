@@ -32,14 +32,7 @@ from forgather_mem.system.forks import FORKS
 from forgather_mem.system.process_end import PROCESS_END
 from forgather_mem.system.time_budget import PREPARATION, Clocks, backed_off
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.records import (
-    Begins,
-    Finding,
-    Moment,
-    Objects,
-    Sink,
-    Work,
-)
+from forgather_mem.telemetry.records import Begins, Finding, Moment, Objects, Sink, Work
 from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.telemetry.rule import Rule
 

@@ -27,10 +27,7 @@ class _Runs(Beside["Run"]):
 
     def of(self, state: Any) -> Run | None:
         """The run of this state itself; a copy has none."""
-        found = self._known.get(id(state))
-        if found is not None:
-            return found[0]
-        run: Run | None = getattr(state, _ATTRIBUTE, None)
+        run: Run | None = self.get(state) or getattr(state, _ATTRIBUTE, None)
         return run
 
     def other_is_open(self, run: Run | None) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
-from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.guard import FailureGuard, Guarded
 from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Begins, Moment, Sample, Work
 from forgather_mem.telemetry.rule import Rule, name_of
@@ -42,7 +42,7 @@ class PaceLimits:
 PACE = PaceLimits()
 
 
-class ArmedWork:
+class ArmedWork(Guarded):
     """A work in one rule of one run: its members read out once, and its failures in a row.
 
     Args:
@@ -61,12 +61,10 @@ class ArmedWork:
         self.once = id(work) if getattr(named, "reading", None) is not None else 0
         self.books: Action | Literal[""] = getattr(named, "books", "")
         self.is_urgent: Callable[[], bool] | None = getattr(work, "is_urgent", None)
-        self.name = name
-        self.strikes = 0
-        self.off = False
+        super().__init__(name)
 
 
-class ArmedRule:
+class ArmedRule(Guarded):
     """A rule in one run: its numbers, read once, and its state.
 
     Attributes:
@@ -74,7 +72,7 @@ class ArmedRule:
     """
 
     def __init__(self, rule: Rule, begun: Callable[[Work | Begins], Work]) -> None:
-        self.name = rule.name
+        super().__init__(rule.name)
         self.usual_steps = self.every_steps = rule.when.every_steps
         self.every_epochs = rule.when.every_epochs
         self.budget_frac = rule.budget_frac
@@ -83,8 +81,6 @@ class ArmedRule:
         self.longest_stretch = 1
         limit = rule.when.limit
         self.crossing = None if limit is None else Crossing(limit)
-        self.strikes = 0
-        self.off = False
         alone = len(rule.do) == 1
         self.works = [
             ArmedWork(named, begun(named), self.name if alone else f"{self.name}, {name_of(named)}")

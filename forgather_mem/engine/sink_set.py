@@ -33,7 +33,8 @@ class SinkSet:
                 return
         self._sinks.append(sink)
         try:
-            getattr(sink, "begin", _nothing)(run)
+            if hasattr(sink, "begin"):
+                sink.begin(run)
         except Exception as error:  # it does not know where to write
             self._sinks.remove(sink)
             name = f"{type(sink).__name__}.begin"
@@ -110,7 +111,3 @@ def evaluation_prefix(names: Iterable[str]) -> str:
     words = zip(*(name.split("_")[:-1] for name in names if name != "epoch"), strict=False)
     shared = [word[0] for word in itertools.takewhile(lambda word: len(set(word)) == 1, words)]
     return "_".join([*shared, ""]) if shared and shared[0] in _EVALUATION else ""
-
-
-def _nothing(run: RunInfo) -> None:
-    """For a sink that has no `begin`."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing, ours
 from forgather_mem.files import close_own, identity, make_real_folder, open_real, out_of_the_way, remove_real
 from forgather_mem.system.forks import FORKS
 from forgather_mem.units import format_duration
@@ -201,7 +201,8 @@ class AppendFile:
         if not self.append(preamble, num_records=0):
             self._let_go()
             if self._always_new:
-                _remove(path)
+                with missing(OSError):  # else an empty file stays
+                    remove_real(path)
             return False
         self._fine_until, self._checked = now + WRITING.link_check_s, self.losses.written
         return True
@@ -233,20 +234,15 @@ class AppendFile:
 
     def _recover(self, error: OSError, torn_bytes: int) -> None:
         """Cut off a torn record; abandon the file if that fails or the error may have left more damage."""
-        good = error.errno in _DISK_FULL
-        if torn_bytes:
-            good = good and self._cut_back(self.end + torn_bytes)
-        if not good:
+        if error.errno not in _DISK_FULL or (torn_bytes and not self._cut_back(self.end + torn_bytes)):
             self._let_go()
 
     def _cut_back(self, torn_end: int) -> bool:
-        try:
+        with missing(OSError):
             # Records of another writer after ours must stay.
             if os.fstat(self._fd).st_size == torn_end:
                 os.ftruncate(self._fd, self.end)
                 return True
-        except ours(OSError):
-            pass
         return False
 
     def _still_there(self, now: float) -> bool:
@@ -272,17 +268,8 @@ class AppendFile:
 
     def _let_go(self) -> None:
         if self._fd >= 0:
-            try:
+            with missing(OSError):
                 close_own(self._fd, self._inode)
-            except ours(OSError):
-                logger.debug("close failed: %s", self.path)
         self._fd, self._fine_until = -1, 0.0
         self.losses.dropped += len(self._queue)
         self._queue, self._queued_bytes = [], 0
-
-
-def _remove(path: Path) -> None:
-    try:
-        remove_real(path)
-    except ours(OSError):
-        logger.debug("an empty file stays: %s", path)

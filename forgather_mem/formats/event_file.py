@@ -48,7 +48,7 @@ class EventFile:
         begun: Called for each new file: it has no tag descriptions yet.
     """
 
-    def __init__(self, folder: Path, begun: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, begun: Callable[[], object]) -> None:
         checksum = crc32c()
         assert checksum is not None, "without a fast CRC the stock writer is used"
         self._checksum = checksum
@@ -56,18 +56,13 @@ class EventFile:
         self._begun = begun
         self.file = AppendFile(self._next_file, always_new=True)
         self._append = self.file.append
+        self.close, self.problem = self.file.close, self.file.problem
         self.ready = self.file.ready
         """Whether an event is worth building now."""
 
     def add(self, payload: bytes) -> bool:
         """Write one event, after `ready()`; returns whether it is in the file, or buffered for it."""
         return self._append(frame(payload, self._checksum))
-
-    def close(self) -> None:
-        self.file.close()
-
-    def problem(self) -> str | None:
-        return self.file.problem()
 
     def _next_file(self) -> tuple[Path, bytes]:
         self._begun()
@@ -145,7 +140,7 @@ class StockWriter:
         owned: Whether we close it.
     """
 
-    def __init__(self, make: Callable[[], object], begun: Callable[[], None], *, owned: bool) -> None:
+    def __init__(self, make: Callable[[], object], begun: Callable[[], object], *, owned: bool) -> None:
         self._make = make
         self._begun = begun
         self._owned = owned

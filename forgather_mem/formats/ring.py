@@ -85,9 +85,8 @@ def read_ring(path: str | Path) -> Ring:
     data = read_regular(path, layout.FILE_BYTES)
     magic, length, check = layout.HEAD.unpack_from(data.ljust(layout.HEAD.size, b"\0"))
     text = data[layout.HEAD.size : layout.HEAD.size + length]
-    if magic != layout.MAGIC or len(data) != layout.FILE_BYTES or zlib.crc32(text) != check:
-        raise ValueError(f"{path}: this is no whole ring of forgather_mem")
-    header = _loaded(text)
+    is_whole = magic == layout.MAGIC and len(data) == layout.FILE_BYTES and zlib.crc32(text) == check
+    header = _loaded(text) if is_whole else None
     if header is None:
         raise ValueError(f"{path}: this is no whole ring of forgather_mem")
     samples, state = _samples(data), _state(data)

@@ -17,7 +17,7 @@ import functools
 import os
 import struct
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 from forgather_mem.files import open_real, out_of_the_way
 from forgather_mem.formats.ring_writer import CELL_BYTES, HEAD, STATE, STATE_AT, ring_name
 
@@ -44,13 +44,11 @@ class StateMemory:
 
     def __init__(self) -> None:
         self.place = ""
-        try:
+        with missing(OSError, AttributeError):
             self._file = out_of_the_way(os.memfd_create("forgather_mem", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
             os.ftruncate(self._file, _NUM_SLOTS * _SLOT_BYTES)
             fcntl.fcntl(self._file, _ADD_SEALS, _SEALS)
-        except ours(OSError, AttributeError):
-            return
-        self.place = f"{os.getpid()}:{self._file}:{os.fstat(self._file).st_ino}"
+            self.place = f"{os.getpid()}:{self._file}:{os.fstat(self._file).st_ino}"
 
     def settle(self, folders: Iterable[str]) -> None:
         """Write into the rings in these folders the last states of their processes, which have ended."""
@@ -60,12 +58,10 @@ class StateMemory:
         slots = [_SLOT.unpack_from(data, at) for at in range(0, len(data), _SLOT_BYTES)]
         states = {check: (time_s, step, phase) for pid, check, phase, time_s, step in slots if pid}
         for folder in folders if states else ():
-            try:
+            with missing(OSError):  # then the ring tells what it can
                 for name in os.listdir(folder):
                     if name.startswith(ring_name("")):
                         _settle(os.path.join(folder, name), states)
-            except ours(OSError):
-                continue  # then the ring tells what it can
 
 
 def own_state(header: bytes) -> LastState | None:
@@ -73,14 +69,12 @@ def own_state(header: bytes) -> LastState | None:
 
     None where no parent watches this process, or another training of it has the place.
     """
-    try:
+    with missing(OSError, ValueError, AttributeError):
         state = _state_of(os.environ.get(PLACE, ""), os.getpid())
-    except ours(OSError, ValueError, AttributeError):
-        return None
-    if state.pid:
-        return None
-    state.check, state.pid = HEAD.unpack_from(header)[2], os.getpid()
-    return state
+        if not state.pid:
+            state.check, state.pid = HEAD.unpack_from(header)[2], os.getpid()
+            return state
+    return None
 
 
 @functools.cache  # it stays mapped: a thread may be in the middle of a store

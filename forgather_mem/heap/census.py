@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing, ours
 from forgather_mem.heap.autograd import number_of, operations_of, saved_by
 from forgather_mem.heap.containers import PLAIN
 from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, file_of
@@ -424,10 +424,9 @@ def _storages(value: object) -> dict[StorageKey, int]:
 
 def _modules_of(module: Any) -> list[object]:
     """Those in a module; none of one that is only being made."""
-    try:
+    with missing(AttributeError):
         return list(module.modules())
-    except ours(AttributeError):
-        return []
+    return []
 
 
 def _is_container(thing: object) -> bool:

@@ -18,7 +18,7 @@ from forgather_mem.heap.containers import container_kind
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.probes.tensors import storages_of, values_of
 from forgather_mem.source.frame_variables import frame_variables, is_frame_running
-from forgather_mem.source.source_lines import is_our_class
+from forgather_mem.source.source_lines import is_our_class, with_callers
 
 if TYPE_CHECKING:
     import torch
@@ -209,12 +209,8 @@ def runs_workers(samples: Sequence[object]) -> bool:
 
 def _variables_of_thread(thread: threading.Thread) -> list[object]:
     """What the thread's running functions hold."""
-    found: list[object] = []
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None and thread is not threading.current_thread():
-        found += frame_variables(frame).values()
-        frame = frame.f_back
-    return found
+    innermost = None if thread is threading.current_thread() else sys._current_frames().get(thread.ident or 0)
+    return [value for frame in with_callers(innermost) for value in frame_variables(frame).values()]
 
 
 def array_bytes(part: object) -> int:

@@ -86,11 +86,10 @@ class ObservedLoop:
 
     def close(self, error: BaseException | None = None) -> None:
         """The training is over, ended by this error if there is one; nothing is heard any more. Idempotent."""
-        self.is_over = True
-        self._watches = False
+        events = self._events
+        self._forget()
         PROCESS_END.withdraw(self._process_ends)
         self._hooks.close()
-        events, self._events = self._events, None
         if events is None:
             return
         self.fence.call("the end of a loop", self._finish, events, error)
@@ -168,21 +167,17 @@ class ObservedLoop:
             return
 
     def _model_begins(self, model: torch.nn.Module, arguments: Arguments, keywords: Keywords) -> None:
-        if not self._watches:
-            return
         try:
             events = self._events
-            if events is not None and _thread() == self._thread:
+            if self._watches and events is not None and _thread() == self._thread:
                 self._forward_begins(events, model, arguments, keywords)
         except self.fence.kept("a loop"):
             return
 
     def _model_ends(self, outputs: object) -> None:
-        if not self._watches:
-            return
         try:
             events = self._events
-            if events is not None and _thread() == self._thread:
+            if self._watches and events is not None and _thread() == self._thread:
                 events.forward_ends(outputs)
         except self.fence.kept("a loop"):
             return
@@ -338,8 +333,6 @@ class ObservedLoop:
 
 class _Loops:
     """The loops that are observed in this process."""
-
-    __slots__ = ("_loops",)
 
     def __init__(self) -> None:
         self._loops = marked()

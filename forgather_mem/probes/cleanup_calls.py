@@ -55,10 +55,10 @@ class _Cleanups:
         self._run = run
         self._calls = calls = _Calls()
         run.at_close(self._close)
-        self._wrap(gc, "collect", COLLECT, calls, calls.held_bytes)
+        self._wrap(gc, "collect", COLLECT, calls.held_bytes)
         for name in modules_with_a_cache():
             if name in sys.modules:
-                self._wrap(sys.modules[name], "empty_cache", f"{name}.empty_cache", calls, _reserved_bytes)
+                self._wrap(sys.modules[name], "empty_cache", f"{name}.empty_cache", _reserved_bytes)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._calls.number >= self._tell_at:
@@ -72,12 +72,12 @@ class _Cleanups:
         data = {"calls": [to_dict(row) for row in self._calls.rows()]}
         self._run.emit(Finding(kind="cleanup_calls", step=self._run.step, text=self._calls.text(), data=data))
 
-    def _wrap(self, module: ModuleType, name: str, what: str, calls: _Calls, held_bytes: Callable[[], int]) -> None:
+    def _wrap(self, module: ModuleType, name: str, what: str, held_bytes: Callable[[], int]) -> None:
         function = vars(module).get(name)
         if not callable(function):
             return
         known = (counted for _, _, counted in self._wrapped if getattr(counted, _COUNTING).function is function)
-        counted = next(known, None) or _counted(function, _Counting(function, what, calls, held_bytes))
+        counted = next(known, None) or _counted(function, _Counting(function, what, self._calls, held_bytes))
         vars(module)[name] = counted
         self._wrapped.append((module, name, counted))
 
@@ -145,20 +145,18 @@ class _Calls:
         return f"{self.number:,} clean-up calls from {len(self.sites)} lines took {format_duration(seconds)}"
 
 
+@dataclass(eq=False, slots=True)
 class _Counting:
     """The function behind one of our wrappers, and where its calls are counted while they are.
 
-    Args:
+    Attributes:
         held_bytes: What such a call can give back.
     """
 
-    def __init__(
-        self, function: Callable[..., object], what: str, calls: _Calls, held_bytes: Callable[[], int]
-    ) -> None:
-        self.function = function
-        self.what = what
-        self.calls: _Calls | None = calls
-        self._held_bytes = held_bytes
+    function: Callable[..., object]
+    what: str
+    calls: _Calls | None
+    held_bytes: Callable[[], int]
 
     def begins(self, frame: FrameType) -> tuple[_Calls, str, int, int, float]:
         """A call begins, from this frame."""
@@ -166,12 +164,12 @@ class _Counting:
         while frame.f_code.co_filename == __file__ and frame.f_back is not None:  # a wrapper around this one
             frame = frame.f_back
         place = frame.f_code.co_filename, frame.f_lineno
-        return self.calls, *place, self._held_bytes(), time.perf_counter()
+        return self.calls, *place, self.held_bytes(), time.perf_counter()
 
     def ends(self, calls: _Calls, file: str, line: int, before: int, began_s: float) -> None:
         """It is over."""
         took_s = time.perf_counter() - began_s
-        calls.add(self.what, file, line, took_s, before - self._held_bytes())
+        calls.add(self.what, file, line, took_s, before - self.held_bytes())
 
 
 def _counted(function: Callable[P, R], counting: _Counting) -> Callable[P, R]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 
+from forgather_mem.probes.budgeted import Budgeted
 from forgather_mem.system.allocator import (
     Allocator,
     Nested,
@@ -20,16 +20,15 @@ from forgather_mem.system.allocator import (
 from forgather_mem.system.headroom import room_of
 from forgather_mem.system.nvml import other_processes_bytes
 from forgather_mem.system.peak_windows import peaks_of
-from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.records import NOTHING, RISEN, Moment, RunInfo, Sample, Work, itself
-from forgather_mem.telemetry.triggers import check_share
+from forgather_mem.system.time_budget import BUDGET_FRAC, RareReadings, TimeBudget
+from forgather_mem.telemetry.records import NOTHING, RISEN, Moment, RunInfo, Sample, Work
 
 HEADROOM_EVERY_S = 1.0
 OTHERS_EVERY_S = 1.0  # how often other devices are looked for
 
 
 @dataclass(unsafe_hash=True)
-class DeviceProbe:
+class DeviceProbe(Budgeted):
     """The device allocator's numbers from one nested reading, and what the driver says is left.
 
     Returns nothing without an accelerator, or before the training has used it: a device is never initialised and never
@@ -55,10 +54,6 @@ class DeviceProbe:
     headroom: bool = True
     others: bool = False
     budget_frac: float = BUDGET_FRAC
-    reading = property(itself)
-
-    def __post_init__(self) -> None:
-        check_share("DeviceProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         return _Devices(self, run)
@@ -112,7 +107,6 @@ class _Device:
 
     def __init__(self, probe: DeviceProbe, allocator: Allocator, run: RunInfo) -> None:
         self.allocator = allocator
-        self.next_s = 0.0
         peaks = peaks_of(allocator)
         self.held: Callable[[], AbstractContextManager[object]] = nullcontext if peaks is None else peaks.held
         self._reset = probe.reset_peaks
@@ -121,7 +115,7 @@ class _Device:
         self._told_bytes = 0  # the highest peak seen here
         driver = driver_memory(allocator)
         self._total_bytes = 0 if driver is None else driver[1]
-        self._rare = []
+        self._rare = RareReadings()
         if probe.headroom and allocator.memory_info is not None:
             pace = TimeBudget(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
             self._rare.append(("what is left on the device", pace, self._headroom))
@@ -135,9 +129,7 @@ class _Device:
         with self.held():
             stats = self.allocator.stats()
             values = self.values(stats)
-        if values and time.perf_counter() >= self.next_s:
-            values |= self.rare_values(stats)
-        return values
+        return values | self._rare.take(stats) if values else values
 
     def values(self, stats: Nested) -> dict[str, float]:
         """The numbers of one nested reading."""
@@ -171,20 +163,11 @@ class _Device:
         peak = gauge(self.allocator.stats(), "allocated_bytes", "peak")
         return self._window is not None and peak is not None and peak > RISEN * self._told_bytes
 
-    def rare_values(self, stats: Nested) -> dict[str, float]:
-        """The driver's values that are due."""
-        values: dict[str, float] = {}
-        for _, pace, reading in self._rare:
-            values |= pace.take(reading, stats)
-        self.next_s = min((pace.next_s for _, pace, _ in self._rare), default=math.inf)
-        return values
-
     def _close(self) -> None:
         """Report readings that were taken less often than asked."""
         if self._window is not None:
             self._window.close()
-        for what, pace, _ in self._rare:
-            pace.tell(self._run, what)
+        self._rare.tell(self._run)
 
     def _headroom(self, stats: Nested) -> dict[str, float]:
         room = room_of(self.allocator, stats)

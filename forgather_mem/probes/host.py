@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from forgather_mem.errors import missing
+from forgather_mem.probes.budgeted import Budgeted
 from forgather_mem.system.headroom import HostRooms
 from forgather_mem.system.high_water import HostMark
 from forgather_mem.system.installed import installed
 from forgather_mem.system.peak_windows import PeakWindows, host_peaks
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, read_once, resident_bytes
-from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget, backed_off
-from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample, Work, itself
-from forgather_mem.telemetry.triggers import check_seconds, check_share
+from forgather_mem.system.time_budget import BUDGET_FRAC, RareReadings, TimeBudget, backed_off
+from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample, Work
 from forgather_mem.units import format_bytes, format_duration
 
 resource = installed("resource")
@@ -26,7 +26,7 @@ _PSS_S_PER_BYTE = 1e-11  # at least: 40 ms at 4.3 GB; measured at every reading
 
 
 @dataclass(unsafe_hash=True)
-class HostProbe:
+class HostProbe(Budgeted):
     """Resident memory, its peak and the applicable limit; less often PSS, shared memory, swap, faults, pressure.
 
     Every call returns RSS, anonymous memory and the run's peak (about 4 us). The limit is read once a second, the rest
@@ -56,11 +56,6 @@ class HostProbe:
     budget_frac: float = BUDGET_FRAC
     proc_root: str = "/proc"
     cgroup_root: str = "/sys/fs/cgroup"
-    reading = property(itself)
-
-    def __post_init__(self) -> None:
-        check_seconds("HostProbe", slow_every_s=self.slow_every_s)
-        check_share("HostProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         peaks = host_peaks()
@@ -77,14 +72,13 @@ class _Host:
 
     def __init__(self, probe: HostProbe, peaks: PeakWindows[HostMark], run: RunInfo) -> None:
         self._run = run
-        self._rare: list[tuple[str, TimeBudget, Callable[[], dict[str, float]]]] = []
+        self._rare = RareReadings()
         own = Path(probe.proc_root) / "self"
         self._statm = KernelFile(own / "statm")
         self._pss_skipped_at_bytes = 0
         self._peaks = peaks
         self._window = peaks.open(reset=False)
         run.at_close(self._close)
-        self._next_s = 0.0
         self._told_bytes = 0  # the peak returned last
         self._own = own
         self._rooms = HostRooms(probe.proc_root, probe.cgroup_root)
@@ -95,10 +89,10 @@ class _Host:
         if probe.pss:
             pss_s = 2 * resident_bytes(self._statm) * _PSS_S_PER_BYTE  # the first is a guess: rather too much
             rare.append(("PSS", probe.slow_every_s, pss_s, self._pss_values))
-        self._rare = [
+        self._rare += (
             (what, TimeBudget(every_s, budget_frac=probe.budget_frac, expected_s=expected_s), reading)
             for what, every_s, expected_s, reading in rare
-        ]
+        )
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         with self._peaks.held():
@@ -114,9 +108,7 @@ class _Host:
             "host/rss_peak_bytes": peak,
             "host/anon_bytes": rss - int(fields[2]) * PAGE_BYTES,
         }
-        if time.perf_counter() >= self._next_s:
-            values |= self._rare_values()
-        return values
+        return values | self._rare.take()
 
     def is_urgent(self) -> bool:
         """Whether the process is larger than at any earlier reading (1 us)."""
@@ -127,20 +119,11 @@ class _Host:
         """Report readings that were taken less often than asked, or not at all."""
         self._window.close()
         self._statm.close()
-        for what, pace, _ in self._rare:
-            pace.tell(self._run, what)
+        self._rare.tell(self._run)
         if self._pss_skipped_at_bytes:
             size, most = format_bytes(self._pss_skipped_at_bytes), format_duration(PSS_MOST_S)
             text = f"PSS: not read at {size} resident; that would have taken more than {most}"
             self._run.emit(backed_off(self._run, "PSS", text))
-
-    def _rare_values(self) -> dict[str, float]:
-        """The less frequent readings that are due."""
-        values: dict[str, float] = {}
-        for _, pace, reading in self._rare:
-            values |= pace.take(reading)
-        self._next_s = min(pace.next_s for _, pace, _ in self._rare)
-        return values
 
     def _limit_values(self) -> dict[str, float]:
         room = next(iter(self._rooms.read()), None)

@@ -9,13 +9,13 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 
+from forgather_mem.probes.budgeted import Budgeted
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
 from forgather_mem.system.process_start import process_age_s
 from forgather_mem.system.time_budget import TimeBudget
-from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, RunInfo, Sample, Work, itself
-from forgather_mem.telemetry.triggers import check_share
+from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, RunInfo, Sample, Work
 
 # Short runs need phases too: this many steps are measured whatever they cost, 0.1 ms each.
 _ALWAYS = 16
@@ -25,7 +25,7 @@ _MOST_COUNTING_S = 2e-4
 
 
 @dataclass(unsafe_hash=True)
-class PhaseProbe:
+class PhaseProbe(Budgeted):
     """Peaks per phase from the kernel's and the allocator's own high-water marks: exact, without a thread.
 
     The training's link reports when a phase begins and ends, so this works under `torch.compile` and DDP; without a
@@ -59,10 +59,6 @@ class PhaseProbe:
     _: KW_ONLY
     reset_peaks: bool = True
     budget_frac: float = OWN_BUDGET_FRAC
-    reading = property(itself)
-
-    def __post_init__(self) -> None:
-        check_share("PhaseProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         return _Phases(self, run)

@@ -13,16 +13,16 @@ from dataclasses import KW_ONLY, dataclass
 from itertools import accumulate, repeat, starmap, tee
 from typing import ClassVar
 
+from forgather_mem.probes.budgeted import Budgeted
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
-from forgather_mem.telemetry.triggers import check_seconds, check_share
 
 FULL_GENERATION = 2
 _COUNTING_S = 0.04  # with the 400 000 objects of a process that has imported torch and transformers
 
 
 @dataclass(unsafe_hash=True)
-class PythonProbe:
+class PythonProbe(Budgeted):
     """Collections and pauses of all causes, timed inside the collector; less often, the number of tracked objects.
 
     `gc/pause_s` is the time spent since the last call, so that it adds up over a step. A step has it once: after its
@@ -42,10 +42,6 @@ class PythonProbe:
     _: KW_ONLY
     budget_frac: float = BUDGET_FRAC
     reading: ClassVar = ("collector",)  # however often it counts objects: pauses of two would add up
-
-    def __post_init__(self) -> None:
-        check_seconds("PythonProbe", tracked_every_s=self.tracked_every_s)
-        check_share("PythonProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         return _Collector(self, run)

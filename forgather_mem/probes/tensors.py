@@ -9,10 +9,10 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.errors import ours
+from forgather_mem.probes.budgeted import Budgeted
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work, itself
-from forgather_mem.telemetry.triggers import check_share
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ _SPARSE_PARTS = {
 
 
 @dataclass(unsafe_hash=True)
-class TensorProbe:
+class TensorProbe(Budgeted):
     """Bytes of the model's parameters, gradients and buffers and of the optimizer's state.
 
     Each storage is counted once: tied weights don't count twice, and a storage in two groups counts in the first of
@@ -47,10 +47,6 @@ class TensorProbe:
 
     _: KW_ONLY
     budget_frac: float = BUDGET_FRAC
-    reading = property(itself)
-
-    def __post_init__(self) -> None:
-        check_share("TensorProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         paces: dict[str, TimeBudget] = {}
@@ -71,9 +67,10 @@ def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:
     values: dict[str, float] = {}
     if hasattr(model, "parameters") and hasattr(model, "buffers"):
         parameters = list(model.parameters())
-        size = _add_storages(
-            [*parameters, *(shard for one in parameters if (shard := shard_of(one)) is not None)], seen
-        )
+        # Outside the passes DeepSpeed's ZeRO-3 leaves placeholders of 0 elements; this rank's part stands beside each,
+        # padded to equal parts
+        shards = [shard for one in parameters if (shard := getattr(one, "ds_tensor", None)) is not None]
+        size = _add_storages([*parameters, *shards], seen)
         if size or not any(hasattr(parameter, "ds_numel") for parameter in parameters):  # else ZeRO-3 has it elsewhere
             values["tensors/parameters_bytes"] = size
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -84,14 +81,6 @@ def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:
     if hasattr(model, "buffers"):
         values["tensors/buffers_bytes"] = _add_storages(model.buffers(), seen)
     return values
-
-
-def shard_of(parameter: torch.Tensor) -> torch.Tensor | None:
-    """This rank's part of a parameter that DeepSpeed's ZeRO-3 has partitioned; None for any other.
-
-    Outside the passes such a parameter is a placeholder of 0 elements; the part is padded to equal parts.
-    """
-    return getattr(parameter, "ds_tensor", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from forgather_mem.errors import missing
+from forgather_mem.probes.budgeted import Budgeted
 from forgather_mem.system.process_start import START_TIME, stat_fields
 from forgather_mem.system.procfs import PLANNER, anonymous_bytes, child_pids, is_named, kib_fields
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work, itself
-from forgather_mem.telemetry.triggers import check_seconds, check_share
+from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
 
 _START_STACK = 28 - 3  # of `stat_fields`
 # What torch's worker loop calls its thread, since torch 2.6: the only sign of it that other processes can read.
@@ -27,7 +27,7 @@ def is_data_worker(process: Path) -> bool:
 
 
 @dataclass(unsafe_hash=True)
-class WorkerProbe:
+class WorkerProbe(Budgeted):
     """Data workers of this process, and its other children, without counting shared pages twice.
 
     Data workers are the children that run the worker loop of a torch DataLoader, and what these have started. All
@@ -61,11 +61,6 @@ class WorkerProbe:
     budget_frac: float = BUDGET_FRAC
     zeros: bool = True
     proc_root: str = "/proc"
-    reading = property(itself)
-
-    def __post_init__(self) -> None:
-        check_seconds("WorkerProbe", every_s=self.every_s)
-        check_share("WorkerProbe", budget_frac=self.budget_frac)
 
     def begin(self, run: RunInfo) -> Work:
         return _Workers(self, run)

@@ -13,13 +13,7 @@ from pathlib import Path
 
 from forgather_mem.errors import missing
 from forgather_mem.formats.event_file import EventFile, StockWriter, crc32c, is_our_file, tensorboard_writer
-from forgather_mem.formats.summaries import (
-    HParam,
-    ScalarRecord,
-    hparams_end_payload,
-    hparams_payloads,
-    text_payload,
-)
+from forgather_mem.formats.summaries import HParam, ScalarRecord, hparams_end_payload, hparams_payloads, text_payload
 
 # `output_dir/runs/<time>_<host>/<trial>` is the deepest folder that transformers writes to.
 _MAX_DEPTH = 3
@@ -156,7 +150,7 @@ class EventPage:
         self._out = None
         if self._summary_writer is not None and os.getpid() == self._pid:  # in a forked child it would wait forever
             with missing(OSError):
-                getattr(self._summary_writer, "flush", _nothing)()
+                getattr(self._summary_writer, "flush", bool)()
 
     def problem(self) -> str | None:
         """What could not be written, for the report; None if everything was."""
@@ -164,16 +158,12 @@ class EventPage:
 
     def _ready(self) -> EventFile | StockWriter | None:
         if self._out is None:
-            self._out = open_events(self._summary_writer, lambda: self._folder, _nothing)
+            self._out = open_events(self._summary_writer, lambda: self._folder, bool)
         return self._out if self._out.ready() else None
 
 
-def _nothing() -> None:
-    return None
-
-
 def open_events(
-    summary_writer: object, find_folder: Callable[[], str], begun: Callable[[], None]
+    summary_writer: object, find_folder: Callable[[], str], begun: Callable[[], object]
 ) -> EventFile | StockWriter:
     """The destination of events: the given writer, our own file in the folder, or TensorBoard's own writer.
 

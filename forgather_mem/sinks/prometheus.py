@@ -41,8 +41,6 @@ class PrometheusSink:
         check_seconds("PrometheusSink", every_s=every_s)
         self.path = Path(path)
         self.every_s = every_s
-        self._values: dict[str, float] = {}
-        self._problem: str | None = None
         self._begin(0)
 
     @property
@@ -68,7 +66,7 @@ class PrometheusSink:
         """The training is over: write the last values."""
         if self._values:
             self._write()
-        self._values = {}
+        self._values.clear()
 
     def problems(self) -> str | None:
         """Why the file is not what it should be; None if it is."""
@@ -76,9 +74,9 @@ class PrometheusSink:
 
     def _begin(self, rank: int) -> None:
         self._rank = rank
-        self._values = {}
+        self._values: dict[str, float] = {}
         self._next_s = 0.0
-        self._problem = None
+        self._problem: str | None = None
 
     def _write(self) -> None:
         self._next_s = time.monotonic() + self.every_s

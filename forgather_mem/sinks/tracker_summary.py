@@ -74,12 +74,8 @@ class TrackerSummarySink:
         """The training is over: its trackers' runs are not held any longer."""
         self._forget()
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"prefix": self.prefix}
-
-    def __setstate__(self, kept: dict[str, str]) -> None:
-        self.prefix = kept["prefix"]
-        self._forget()
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.prefix,)
 
     def _forget(self) -> None:
         self._writes = False

@@ -99,15 +99,8 @@ class _Code:
                     yield False, node
 
     def _adds(self, node: ast.AST) -> bool:
-        if isinstance(node, ast.Attribute):  # called here, or given away: map(x.append, rows)
-            return node.attr in _ADDS and self.is_subject(node.value)
-        if isinstance(node, ast.Call):
-            return _called(node) in _PUSHES and any(map(self.is_subject, node.args[:1]))
-        return (
-            isinstance(node, ast.AugAssign)
-            and isinstance(node.op, ast.Add | ast.BitOr)
-            and self.is_subject(node.target)
-        )
+        joins = not isinstance(node, ast.AugAssign) or isinstance(node.op, ast.Add | ast.BitOr)
+        return joins and any(map(self.is_subject, _receivers(node)))
 
     def _grows(self, target: ast.expr, assignment: ast.AST) -> bool:
         """Whether the target is the container, made of what was in it or joined of pieces; or what is in it."""
@@ -147,19 +140,21 @@ def added_to(file: str, line: int) -> str | None:
     """What this line adds to, as it is written there; None where that is no single expression on one line."""
     tree = tree_of(file)
     nodes = [node for node in ast.walk(tree) if getattr(node, "lineno", 0) == line] if tree is not None else []
-    found = [receiver for node in nodes for receiver in _receivers(node)]
+    found = [receiver for node in nodes for receiver in (*_receivers(node), *_remade(node))]
     rest = [one for one in found[1:] if all(one is not part for part in ast.walk(found[0]))]
     text = ast.get_source_segment("".join(linecache.getlines(file)), found[0]) if found and not rest else None
     return None if text is None or "\n" in text else text
 
 
 def _receivers(node: ast.AST) -> Sequence[ast.expr]:
-    if isinstance(node, ast.Attribute):
+    if isinstance(node, ast.Attribute):  # called here, or given away: map(x.append, rows)
         return [node.value] * (node.attr in _ADDS)
     if isinstance(node, ast.Call):
         return node.args[:1] if _called(node) in _PUSHES else []
-    if isinstance(node, ast.AugAssign):
-        return [node.target]
+    return [node.target] if isinstance(node, ast.AugAssign) else []
+
+
+def _remade(node: ast.AST) -> Sequence[ast.expr]:
     made_of = {ast.unparse(part) for target in _targets(node) for part in ast.walk(node.value)}  # type: ignore[attr-defined]
     return [one for one in _targets(node) if ast.unparse(one) in made_of]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from forgather_mem.source.source_lines import OURS
+from forgather_mem.source.source_lines import OURS, with_callers
 
 _ARE_COPIED = sys.version_info < (3, 13)
 
@@ -83,9 +83,5 @@ def is_our_frame(frame: FrameType) -> bool:
 
 def all_frames() -> Iterator[FrameType]:
     """The frames of all threads, modules' and ours, too."""
-    todo: list[FrameType | None] = list(sys._current_frames().values())
-    while todo:
-        frame = todo.pop()
-        if frame is not None:
-            todo.append(frame.f_back)
-            yield frame
+    for innermost in reversed(list(sys._current_frames().values())):
+        yield from with_callers(innermost)

@@ -8,8 +8,9 @@ import os
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 
 from forgather_mem.telemetry.redaction import redacted
 
@@ -82,12 +83,15 @@ def line_with_text(file: str, line: int) -> str:
 
 def calling_place() -> tuple[str, int] | None:
     """File and number of the innermost line of the user's own that is running; 1 us for each frame on the way to it."""
-    frame = sys._getframe(1)
-    while not is_user_file(frame.f_code.co_filename):
-        if frame.f_back is None:
-            return None
+    places = ((frame.f_code.co_filename, frame.f_lineno) for frame in with_callers(sys._getframe(1)))
+    return next((place for place in places if is_user_file(place[0])), None)
+
+
+def with_callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """This frame, its caller's, and so on."""
+    while frame is not None:
+        yield frame
         frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
 
 
 def failed_line(error: BaseException) -> str | None:

@@ -72,7 +72,12 @@ def _parsed(text: str) -> ast.Module | None:
 def first_lines(file: str) -> dict[int, int]:
     """For each line of a file that of the innermost statement that it is a part of; none without source."""
     nodes = ast.walk(tree_of(file) or ast.Module([], []))  # the outer ones first
-    return {line: node.lineno for node in nodes if isinstance(node, ast.stmt) for line in _lines(node)}
+    return {
+        line: node.lineno
+        for node in nodes
+        if isinstance(node, ast.stmt)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
 
 
 def forget_trees() -> None:
@@ -184,10 +189,6 @@ def _definition(tree: ast.Module | None, qualname: str) -> ast.AST | None:
             if isinstance(part, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and part.name == name
         ]
     return found[-1] if found else None
-
-
-def _lines(node: ast.stmt) -> range:
-    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def _holds(node: Function, line: int) -> bool:

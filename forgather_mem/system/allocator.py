@@ -10,11 +10,11 @@ import dataclasses
 import functools
 import inspect
 import logging
-import operator
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -145,7 +145,7 @@ def _current_allocator() -> Allocator | None:
     kind = _accelerator_kind(torch)
     if kind is None or not _is_initialised(torch, kind):
         return None
-    return _allocator(kind, _current_index(torch, kind))
+    return _allocator(kind, int(getattr(getattr(torch, kind), "current_device", int)()))
 
 
 def used_allocators() -> list[Allocator]:
@@ -205,11 +205,10 @@ def has_accelerator() -> bool:
 @functools.cache  # called at each step, also without a device
 def _accelerator_kind(torch: ModuleType) -> str | None:
     """The accelerator this torch was built for ("cuda", "xpu", ...), whether or not one is present."""
-    try:
+    with missing(RuntimeError):  # torch 2.6 raises where newer ones return None
         device = torch.accelerator.current_accelerator()
-    except ours(RuntimeError):  # torch 2.6 raises where newer ones return None
-        return None
-    return None if device is None else str(device.type)
+        return None if device is None else str(device.type)
+    return None
 
 
 def _is_initialised(torch: ModuleType, kind: str) -> bool:
@@ -218,13 +217,7 @@ def _is_initialised(torch: ModuleType, kind: str) -> bool:
         return False
     if hasattr(module, "is_initialized"):
         return bool(module.is_initialized())
-    started = getattr(torch._C, "_accelerator_isAllocatorInitialized", None)
-    return bool(started()) if started is not None else False
-
-
-def _current_index(torch: ModuleType, kind: str) -> int:
-    module = getattr(torch, kind)
-    return int(module.current_device()) if hasattr(module, "current_device") else 0
+    return bool(getattr(torch._C, "_accelerator_isAllocatorInitialized", bool)())
 
 
 @functools.cache
@@ -254,11 +247,6 @@ def _cuda_allocator(torch: ModuleType, index: int) -> Allocator:
     )
 
 
-def _fraction(module: ModuleType, index: int) -> Callable[[], float] | None:
-    ask = getattr(module, "get_per_process_memory_fraction", None)  # older torch only sets it
-    return None if ask is None else functools.partial(ask, index)
-
-
 def _segments(module: ModuleType) -> Callable[[], Sequence[Nested]] | None:
     ask = getattr(module, "memory_snapshot", None)
     if ask is not None and "include_traces" in inspect.signature(ask).parameters:
@@ -283,37 +271,33 @@ def _cuda_history() -> History:
 def _other_allocator(torch: ModuleType, kind: str, index: int) -> Allocator:
     module = getattr(torch, kind)
     general = torch.accelerator
-    nested = getattr(module, "memory_stats_as_nested_dict", None)
-    stats: Callable[[], Nested]
-    if nested is not None:
-        stats = functools.partial(nested, index)
-    elif hasattr(torch._C, "_accelerator_getDeviceStats"):
-        stats = functools.partial(torch._C._accelerator_getDeviceStats, index)
-    else:
-        stats = dict
-    reset = getattr(module, "reset_peak_memory_stats", None) or getattr(general, "reset_peak_memory_stats", None)
-    summary = getattr(module, "memory_summary", None)
-    info = getattr(module, "mem_get_info", None) or getattr(general, "get_memory_info", None)
+    bound = functools.partial(_bound, index)
     return Allocator(
         kind=kind,
         index=index,
-        stats=stats,
-        reset_peaks=None if reset is None else functools.partial(reset, index),
-        memory_info=None if info is None else functools.partial(info, index),
-        empty_cache=_late(module if hasattr(module, "empty_cache") else general),
+        stats=bound("memory_stats_as_nested_dict", module) or bound("_accelerator_getDeviceStats", torch._C) or dict,
+        reset_peaks=bound("reset_peak_memory_stats", module, general),
+        memory_info=bound("mem_get_info", module) or bound("get_memory_info", general),
+        # Looked up at the call, since it may be wrapped by then; in C, since the caller's line is told
+        empty_cache=functools.partial(
+            methodcaller("empty_cache"), module if hasattr(module, "empty_cache") else general
+        ),
         counts_retries=True,
         device=functools.partial(_device, torch, kind, index),
-        summary=None if summary is None else functools.partial(summary, index),
-        fraction=_fraction(module, index),
+        summary=bound("memory_summary", module),
+        fraction=bound("get_per_process_memory_fraction", module),  # older torch only sets it
     )
+
+
+def _bound(index: int, name: str, *modules: object) -> Callable[[], Any] | None:
+    """The function of this name of the first of these modules that has it, for this device."""
+    found = next((function for module in modules if (function := getattr(module, name, None)) is not None), None)
+    return None if found is None else functools.partial(found, index)
 
 
 def _device(torch: ModuleType, kind: str, index: int) -> Device:
     label = f"{kind}:{index}"
-    find = getattr(getattr(torch, kind), "get_device_properties", None)
-    if find is None:
-        return Device(label, "", 0)
-    found = find(index)
+    found = getattr(getattr(torch, kind), "get_device_properties", lambda index: None)(index)
     uuid = getattr(found, "uuid", None)
     return Device(
         label,
@@ -321,11 +305,6 @@ def _device(torch: ModuleType, kind: str, index: int) -> Device:
         int(getattr(found, "total_memory", 0)),
         None if uuid is None else str(uuid),
     )
-
-
-def _late(module: ModuleType) -> Callable[[], object]:
-    """Its `empty_cache`, looked up at the call: it may be wrapped by then."""
-    return functools.partial(operator.methodcaller("empty_cache"), module)
 
 
 def gauge(stats: Nested, name: str, what: str = "current") -> int | None:
@@ -352,11 +331,10 @@ def driver_memory(allocator: Allocator) -> tuple[int, int] | None:
     """(free, total) bytes of the whole device, from the driver; None if unavailable."""
     if allocator.memory_info is None:
         return None
-    try:
+    with missing(RuntimeError):  # a device or driver without this query
         free, total = ASK(allocator.memory_info, (0, 0))
-    except ours(RuntimeError):  # a device or driver without this query
-        return None
-    return (int(free), int(total)) if total else None
+        return (int(free), int(total)) if total else None
+    return None
 
 
 def empty_host_cache() -> None:

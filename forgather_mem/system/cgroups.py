@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 from forgather_mem.files import open_regular
 from forgather_mem.system.process_start import boot_id
 
@@ -27,11 +27,9 @@ def memory_groups(proc_root: str = "/proc", cgroup_root: str = "/sys/fs/cgroup")
     Yields:
         Folders, which need not exist, and the version of cgroups, 1 or 2.
     """
-    try:
-        with open(f"{proc_root}/self/cgroup") as file:
-            lines = file.read().splitlines()
-    except ours(OSError):
-        return
+    lines: list[str] = []
+    with missing(OSError), open(f"{proc_root}/self/cgroup") as file:
+        lines = file.read().splitlines()
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
@@ -74,12 +72,9 @@ def kills_since(counter: Mapping[str, Any], proc_root: str = "/proc") -> int | N
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    try:
-        with open_regular(path) as file:
-            for line in file.read(_MAX_COUNTERS_BYTES).splitlines():
-                name, _, value = line.partition(b" ")
-                if name == b"oom_kill":
-                    return {"file": path, "inode": os.fstat(file.fileno()).st_ino, "count": int(value)}
-    except ours(OSError, ValueError):
-        return None
+    with missing(OSError, ValueError), open_regular(path) as file:
+        for line in file.read(_MAX_COUNTERS_BYTES).splitlines():
+            name, _, value = line.partition(b" ")
+            if name == b"oom_kill":
+                return {"file": path, "inode": os.fstat(file.fileno()).st_ino, "count": int(value)}
     return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 from forgather_mem.system.allocator import Allocator, Nested, current_allocator, driver_memory, gauge, used_allocators
 from forgather_mem.system.memory_limit import MemoryLimit
 from forgather_mem.system.own_limits import Bound, own_limits
@@ -82,10 +82,9 @@ def host_rooms() -> list[Room]:
 
     Costs about 0.5 ms: keep `HostRooms` to ask often.
     """
-    try:
+    with missing(OSError):
         return HostRooms().read()
-    except ours(OSError):
-        return []
+    return []
 
 
 def ranks_on_this_host() -> int:

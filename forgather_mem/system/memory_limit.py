@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from forgather_mem.errors import missing, ours
+from forgather_mem.errors import missing
 from forgather_mem.system.cgroups import memory_groups
 from forgather_mem.system.own_limits import Bound, own_limits
 from forgather_mem.system.procfs import kib_fields, read_once
@@ -117,11 +117,10 @@ class MemoryLimit:
 
 def near_a_kill() -> Bound | None:
     """The group's limit at which the kernel may kill if much is loaded and read now; None if there is room."""
-    try:
+    with missing(OSError, KeyError):
         limit = MemoryLimit().deadliest()
-    except ours(OSError, KeyError):
-        return None
-    return limit if limit is not None and limit.free_bytes < _NEAR_BYTES else None
+        return limit if limit is not None and limit.free_bytes < _NEAR_BYTES else None
+    return None
 
 
 class LimitFacts(NamedTuple):
@@ -182,7 +181,6 @@ def _field(file: Path, name: bytes) -> int | None:
 
 
 def _number(file: Path) -> int | None:
-    try:
+    with missing(OSError, ValueError):  # no such level, or "max"
         return int(file.read_text())
-    except ours(OSError, ValueError):  # no such level, or "max"
-        return None
+    return None

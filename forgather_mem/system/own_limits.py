@@ -10,9 +10,9 @@ import mmap
 from pathlib import Path
 from typing import NamedTuple
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing, ours
 from forgather_mem.system.installed import installed
-from forgather_mem.system.procfs import PAGE_BYTES, kib_fields
+from forgather_mem.system.procfs import kib_fields
 
 resource = installed("resource")
 _OWN = Path("/proc/self")
@@ -51,16 +51,13 @@ def own_limits(own: Path = _OWN) -> list[Bound]:
     Raises:
         OSError: if a limit is set and there is no /proc.
     """
-    found = []
-    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit_bytes != resource.RLIM_INFINITY:
-        used_bytes = int((own / "statm").read_bytes().split()[0]) * PAGE_BYTES
-        found.append(Bound("address space (RLIMIT_AS)", limit_bytes, used_bytes))
-    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    if limit_bytes != resource.RLIM_INFINITY:
-        used_bytes = kib_fields((own / "status").read_bytes())[b"VmData"]
-        found.append(Bound("data (RLIMIT_DATA)", limit_bytes, used_bytes))
-    return found
+    limits = (
+        ("address space (RLIMIT_AS)", b"VmSize", resource.getrlimit(resource.RLIMIT_AS)[0]),
+        ("data (RLIMIT_DATA)", b"VmData", resource.getrlimit(resource.RLIMIT_DATA)[0]),
+    )
+    are_set = [limit for limit in limits if limit[-1] != resource.RLIM_INFINITY]
+    used = kib_fields((own / "status").read_bytes()) if are_set else {}
+    return [Bound(name, limit_bytes, used[field]) for name, field, limit_bytes in are_set]
 
 
 def raise_own_limits() -> None:
@@ -71,10 +68,9 @@ def raise_own_limits() -> None:
 
 def spare_bytes() -> float:
     """What may be set aside at the beginning: little of what the tightest limit leaves; infinite without a limit."""
-    try:
+    with missing(OSError):
         return min((_SPARE_FRAC * limit.free_bytes for limit in own_limits()), default=math.inf)
-    except ours(OSError):
-        return 0.0
+    return 0.0
 
 
 class Reserve:

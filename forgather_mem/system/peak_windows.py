@@ -21,7 +21,7 @@ import threading
 from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 from forgather_mem.system.allocator import Allocator, current_allocator
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.high_water import DeviceMark, HighWaterMark, HostMark, Reading
@@ -158,11 +158,8 @@ class PeakWindow:
         """
         owner = self._owner
         if owner is not None:
-            if reading is not None:
+            with owner.held():
                 owner.fold(reading)
-            else:
-                with owner.held():
-                    owner.fold(None)
         return self.seen_bytes
 
     def restart(self, reading: Reading) -> None:
@@ -194,10 +191,9 @@ class PeakWindow:
 @functools.cache
 def host_peaks() -> PeakWindows[HostMark] | None:
     """The owner of the kernel's mark; None if the system has no readable one (no /proc)."""
-    try:
+    with missing(OSError, IndexError):  # no /proc, or one without VmHWM
         return PeakWindows(HostMark())
-    except ours(OSError, IndexError):  # no /proc, or one without VmHWM
-        return None
+    return None
 
 
 def device_peaks() -> PeakWindows[DeviceMark] | None:

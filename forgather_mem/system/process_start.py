@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 
 START_TIME = 22 - 3
 """In `stat_fields`."""
@@ -21,10 +21,9 @@ def process_start(pid: int | str = "self") -> str:
     >>> process_start() == process_start(os.getpid()) != ""
     True
     """
-    try:
+    with missing(OSError):
         return f"{boot_id()} {os.readlink(f'/proc/{pid}/ns/pid')} {stat_fields(f'/proc/{pid}')[START_TIME]}"
-    except ours(OSError):
-        return ""
+    return ""
 
 
 def process_age_s(pid: int | str = "self") -> float | None:
@@ -33,11 +32,10 @@ def process_age_s(pid: int | str = "self") -> float | None:
     >>> 0 <= process_age_s() <= time.clock_gettime(time.CLOCK_BOOTTIME)
     True
     """
-    try:
+    with missing(OSError, AttributeError):  # no /proc, or no such clock
         began_s = int(stat_fields(f"/proc/{pid}")[START_TIME]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
-    except ours(OSError, AttributeError):  # no /proc, or no such clock
-        return None
+    return None
 
 
 def process_header(pid: int, script: str, argv: list[str]) -> dict[str, object]:
@@ -46,9 +44,8 @@ def process_header(pid: int, script: str, argv: list[str]) -> dict[str, object]:
     >>> process_header(os.getpid(), "train.py", ["--api_key", "k3y"])["argv"]
     ['--api_key', '***']
     """
-    from forgather_mem.telemetry.redaction import (
-        redacted_argv,  # brings `re`, which who asks for a limit has no use for
-    )
+    # It brings `re`, which who asks for a limit has no use for
+    from forgather_mem.telemetry.redaction import redacted_argv
 
     now_s, age_s = time.time(), process_age_s(pid)
     return {
@@ -77,13 +74,11 @@ def is_process_running(pid: int, host: str, start: str) -> bool | None:
         return False  # the machine has been started anew
     if start and then[1:2] != here[1:2]:
         return None  # in another container numbers mean other processes
-    try:
+    with missing(OSError):
         fields = stat_fields(f"/proc/{pid}")
-    except ours(OSError):
-        return False
-    if fields[0] == "Z" or (start and fields[START_TIME] != then[-1]):
-        return False
-    return True if start else None
+        if fields[0] != "Z" and (not start or fields[START_TIME] == then[-1]):
+            return True if start else None
+    return False
 
 
 def stat_fields(process: object) -> list[str]:
@@ -95,11 +90,9 @@ def stat_fields(process: object) -> list[str]:
 
 def boot_id(proc_root: str = "/proc") -> str:
     """Which boot this is; "" where the kernel does not tell."""
-    try:
-        with open(f"{proc_root}/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except ours(OSError):
-        return ""
+    with missing(OSError), open(f"{proc_root}/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+    return ""
 
 
 def what_runs() -> str:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from forgather_mem.errors import missing, ours
+from forgather_mem.errors import missing
 from forgather_mem.files import close_own, identity, out_of_the_way
 from forgather_mem.system.forks import FORKS
 
@@ -137,10 +137,9 @@ PLANNER = "forgather_plan"
 
 def is_named(process: Path, name: str) -> bool:
     """Whether the process with this folder under /proc calls itself so (8 us)."""
-    try:
+    with missing(OSError):  # it has ended
         return (process / "comm").read_text(errors="replace").strip() == name
-    except ours(OSError):  # it has ended
-        return False
+    return False
 
 
 def child_pids(process: Path = Path("/proc/self")) -> list[str]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 from forgather_mem.system.forks import FORKS
 
 if TYPE_CHECKING:
@@ -244,11 +244,10 @@ def share_text(key: str, text: str, *, rank: int, wait_s: float = 5.0) -> str:
         return text
 
     def wait(store: Store) -> bytes | None:
-        try:
+        with missing(RuntimeError):  # torch.distributed.DistStoreError: rank 0 did not get here in time
             store.wait([_PREFIX + key], timedelta(seconds=wait_s))
-        except ours(RuntimeError):  # torch.distributed.DistStoreError: rank 0 did not get here in time
-            return None
-        return bytes(store.get(_PREFIX + key))
+            return bytes(store.get(_PREFIX + key))
+        return None
 
     question = _ASKER.ask(f"wait {key}", wait, anew=True, wait_s=wait_s + ANSWER_S)
     return question.answer.decode() if question is not None and question.answer is not None else text

@@ -7,12 +7,13 @@ all ranks must agree on.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import ParamSpec
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing, ours
 from forgather_mem.system.procfs import KernelFile, own_memory
 from forgather_mem.telemetry.records import Finding, RunInfo
 from forgather_mem.units import format_duration, format_share
@@ -108,6 +109,26 @@ def backed_off(run: RunInfo, what: str, text: str) -> Finding:
     return Finding(kind="backed_off", step=run.step, text=text, data={"what": what})
 
 
+class RareReadings(list[tuple[str, TimeBudget, Callable[..., dict[str, float]]]]):
+    """What is read now and then: what it is called, its budget, and the reading."""
+
+    _next_s = 0.0
+
+    def take(self, *arguments: object) -> dict[str, float]:
+        """The values that are due."""
+        values: dict[str, float] = {}
+        if time.perf_counter() >= self._next_s:
+            for _, pace, reading in self:
+                values |= pace.take(reading, *arguments)
+            self._next_s = min((pace.next_s for _, pace, _ in self), default=math.inf)
+        return values
+
+    def tell(self, run: RunInfo) -> None:
+        """Report those that were taken less often than asked."""
+        for what, pace, _ in self:
+            pace.tell(run, what)
+
+
 # A thread that loses its processor is away for longer.
 SHORT_S = 0.0002
 
@@ -153,11 +174,9 @@ class OwnTime:
 
     def add_short(self, took_s: float) -> None:
         """Add what has taken so long by the performance counter: most often less than a reading of the waits takes."""
-        if took_s <= SHORT_S:
-            self.spent_s += took_s
-        else:
-            self.spent_s += SHORT_S
-            self.long_s += took_s - SHORT_S
+        short_s = min(took_s, SHORT_S)
+        self.spent_s += short_s
+        self.long_s += took_s - short_s
 
     def take(self) -> tuple[float, float]:
         """Our seconds since the last call: all of them, and those of readings that can be taken less often."""
@@ -224,7 +243,6 @@ PREPARATION = Preparation()
 
 def _resident_bytes() -> int:
     """0 where no file can be opened, which is no reason not to watch."""
-    try:
+    with missing(OSError, ValueError):
         return own_memory().resident_bytes
-    except ours(OSError, ValueError):
-        return 0
+    return 0

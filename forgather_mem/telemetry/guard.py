@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from forgather_mem.errors import is_of_handler, ours
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
 
-class Guarded(Protocol):
+class Guarded:
     """Something that is called again and again, and no longer after three failures in a row.
 
     Attributes:
@@ -30,9 +30,11 @@ class Guarded(Protocol):
         off: Whether it is called no longer.
     """
 
-    name: str
-    strikes: int
-    off: bool
+    strikes = 0
+    off = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 class FailureGuard:

@@ -113,10 +113,7 @@ def metric_of(name: str) -> Metric:
     if other is not None and (found := _BY_NAME.get(other[1])) is not None:
         tag, extreme = (one.replace("gpu/", f"gpu{other[0]}/") for one in (found.tag, found.extreme_tag))
         return replace(found, name=name, tag=tag, extreme_tag=extreme)
-    phase = _phase_metric(name)
-    if phase is not None:
-        return phase
-    return _row(name, "A metric of your own.")
+    return _phase_metric(name) or _row(name, "A metric of your own.")
 
 
 def other_device(name: str) -> tuple[int, str] | None:

@@ -142,11 +142,6 @@ class Work(Protocol):
         """
 
 
-def itself(settings: S) -> S:
-    """For `reading = property(itself)`: works with equal settings read the same."""
-    return settings
-
-
 class Begins(Protocol):
     """What a rule may name in place of a work: settings, from which the work of one training is made.
 

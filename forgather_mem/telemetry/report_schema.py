@@ -223,10 +223,8 @@ def _default(kind: object) -> object:
 def _is_plain(value: object, depth: int = 0) -> bool:
     if depth > _MAX_DEPTH or (isinstance(value, dict | list) and len(value) > _MAX_ROWS):
         return False
-    if isinstance(value, dict):
-        return all(_is_plain(part, depth + 1) for part in value.values())
-    if isinstance(value, list):
-        return all(_is_plain(part, depth + 1) for part in value)
+    if isinstance(value, dict | list):
+        return all(_is_plain(part, depth + 1) for part in (value.values() if isinstance(value, dict) else value))
     return value is None or isinstance(value, str | bool) or is_number(value)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,26 +83,24 @@ def note(kind: str, text: str = "") -> bool:
         return False
     from forgather_mem.files import open_real
 
-    try:
+    with missing(OSError):
         file = open_real(os.path.join(path, NOTES), os.O_WRONLY | os.O_APPEND)
         try:
             os.write(file, os.fsencode(f"{kind}\t{text}\n"))
         finally:
             os.close(file)
-    except ours(OSError):
-        return False
-    return True
+        return True
+    return False
 
 
 def noted(path: str, kind: str) -> list[str]:
     """What was told of this kind, in order, each text once."""
     from forgather_mem.files import read_regular
 
-    try:
-        lines = os.fsdecode(read_regular(os.path.join(path, NOTES), _MAX_BYTES)).split("\n")
-    except ours(OSError):
-        return []
-    return list(dict.fromkeys(line.partition("\t")[2] for line in lines if line.partition("\t")[0] == kind))
+    with missing(OSError):
+        told = os.fsdecode(read_regular(os.path.join(path, NOTES), _MAX_BYTES)).split("\n")
+        return list(dict.fromkeys(line.partition("\t")[2] for line in told if line.partition("\t")[0] == kind))
+    return []
 
 
 def copy_of_report(path: str, training: str, rank: int) -> str:
@@ -124,10 +122,8 @@ def register(training: os.PathLike[str] | str) -> None:
     if note(TRAINING, os.path.abspath(training)):
         from forgather_mem.files import remove_real
 
-        try:
+        with missing(OSError):  # another rank was first
             remove_real(os.path.join(os.environ[FOLDER], WAITING_RING))
-        except ours(OSError):
-            return  # another rank was first
 
 
 def registered(path: str) -> list[str]:

@@ -16,14 +16,13 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.callbacks.trainer.method_patches import Arguments, Around, Call, Keywords, MethodPatch, MethodPatches
 from forgather_mem.callbacks.trainer.phases import wrap_phases
 from forgather_mem.engine.settings import settings_of_trainer
 from forgather_mem.source.frame_variables import frame_variables, is_function
-from forgather_mem.source.source_lines import is_our_class
+from forgather_mem.source.source_lines import is_our_class, with_callers
 from forgather_mem.telemetry.beside import Beside, marked
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import RunInfo
@@ -74,8 +73,7 @@ class Link:
         """The trainer's link, created if missing."""
         link = LINKS.get(trainer)
         if link is None:
-            link = Link(trainer)
-            LINKS[trainer] = link
+            link = LINKS[trainer] = Link(trainer)
         link.users[user] = True
         return link
 
@@ -145,7 +143,7 @@ class Link:
     def mute(self, callback: object, events: Iterable[str]) -> None:
         """Until the run ends, withhold these events from another callback."""
         for event in events:
-            self._wrapped.wrap(callback, f"on_{event}", _skip)
+            self._wrapped.wrap(callback, f"on_{event}", lambda *called: None)
 
     def around_training_step(self, around: Around) -> Callable[[], None]:
         """Until the run ends, train each micro-batch through `around(call, arguments, keywords)`, which calls `call`.
@@ -166,8 +164,8 @@ class Link:
     def end(self) -> None:
         """Restore all methods wrapped for this training; what others have replaced since is theirs and stays."""
         self._unwrap()
-        if not self._lasting and not self.users:
-            self._go()
+        if not self._lasting and not self.users and LINKS.get(trainer := self._trainer()) is self:
+            LINKS.discard(trainer)
 
     def leave(self, users: Iterable[object]) -> None:
         """These callbacks no longer need the link; after the last of them everything is restored."""
@@ -192,10 +190,6 @@ class Link:
         elif self._run is not None:
             self._run.close()
 
-    def forget_run(self) -> None:
-        """The training is over."""
-        self._run = None
-
     def __reduce__(self) -> tuple[object, ...]:
         return type(None), ()  # also where a trainer copies itself in a way of its own
 
@@ -204,11 +198,6 @@ class Link:
     def _unwrap(self) -> None:
         self._tells_phases = False
         self._wrapped.unwrap_all()
-
-    def _go(self) -> None:
-        trainer = self._trainer()
-        if trainer is not None and LINKS.get(trainer) is self:
-            LINKS.discard(trainer)
 
     def _fire_before_the_optimizer(self, trainer: object, run: Run) -> None:
         """Fire `pre_optimizer_step` from the optimizer, since Forgather's trainer has no such event."""
@@ -261,7 +250,7 @@ def _training(link: Link, call: Call, arguments: Arguments, keywords: Keywords) 
         raise
     finally:
         link._inside = False
-        link.forget_run()
+        link._run = None
         fence.call("the end of a training", link.settle)
 
 
@@ -274,7 +263,7 @@ def _whole(link: Link, call: Call, arguments: Arguments, keywords: Keywords) -> 
         except BaseException:
             link.close_run(error)  # what a Ctrl-C while it closed has left undone
             raise
-        link.forget_run()
+        link._run = None
         raise
 
 
@@ -282,7 +271,7 @@ def _last(link: Link, *called: Any) -> object:
     """The last part of a training; a callback that was removed meanwhile has not seen its end."""
     result: object = _whole(link, *called)
     link.close_run()
-    link.forget_run()
+    link._run = None
     return result
 
 
@@ -301,10 +290,6 @@ def _log(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> obje
             ((logs, *arguments[1:]), keywords) if arguments else (arguments, {**keywords, "logs": logs})
         )
     return call(*arguments, **keywords)
-
-
-def _skip(call: Call, arguments: Arguments, keywords: Keywords) -> None:
-    return None
 
 
 def _keep_plan(run: Run, trainer: Any) -> None:
@@ -329,11 +314,9 @@ def _calling_trainer() -> Any | None:
 
 def _caller(names: Iterable[str], fits: Callable[[Any], bool]) -> Any | None:
     """The nearest object up the stack that is calling us through a method with one of these names."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in with_callers(sys._getframe(1)):
         if frame.f_code.co_name in names and is_function(frame):
             owner = frame_variables(frame).get("self")
             if owner is not None and fits(owner):
                 return owner
-        frame = frame.f_back
     return None

@@ -187,11 +187,6 @@ def sharded_by(model: torch.nn.Module, args: object) -> str | None:
 
 
 def _num_bytes(tensor: torch.Tensor) -> int:
-    local = _local(tensor)
-    return local.numel() * local.element_size()
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a sharded tensor."""
     part = getattr(tensor, "_local_tensor", None)
-    return part if isinstance(part, torch.Tensor) else tensor
+    local = part if isinstance(part, torch.Tensor) else tensor
+    return local.numel() * local.element_size()

@@ -77,17 +77,17 @@ class _Bars:
         silent: Whether something else shows the progress; None until that is known.
     """
 
-    silent: bool | None
-    _training: bool
-    _shown: dict[str, object]
-    _train_bar: tqdm[Never] | None
-    _eval_bar: tqdm[Never] | None
-
     def __init__(self, use_tqdm: bool | None, output_stream: str | TextIO | None) -> None:
         self._use_tqdm = use_tqdm
         self._stream = output_stream
-        self.silent = None
+        self.silent: bool | None = None
         self._forget()
+
+    def _forget(self) -> None:
+        self._training = False
+        self._shown: dict[str, object] = {}
+        self._train_bar: tqdm[Never] | None = None
+        self._eval_bar: tqdm[Never] | None = None
 
     def begin(self, run: RunInfo) -> None:
         """A training begins, or an event outside one."""
@@ -174,19 +174,8 @@ class _Bars:
             bar.close()
         self._forget()
 
-    def _forget(self) -> None:
-        self._training = False
-        self._shown = {}
-        self._train_bar = None
-        self._eval_bar = None
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"_use_tqdm": self._use_tqdm, "_stream": self._stream}
-
-    def __setstate__(self, kept: dict[str, object]) -> None:
-        self.__dict__.update(kept)
-        self.silent = None
-        self._forget()
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._use_tqdm, self._stream)
 
 
 def _replaces_bars(link: Link) -> bool:

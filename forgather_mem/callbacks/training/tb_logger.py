@@ -12,7 +12,7 @@ from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import link_of
 from forgather_mem.callbacks.training.facts import arguments, markdown, settings, training_facts
 from forgather_mem.callbacks.training.output_paths import EventTarget
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.redaction import redacted_value
@@ -191,10 +191,9 @@ def _number(value: Any) -> float | None:
     """The value as a number, including NaN and infinity; None for anything else."""
     if value is None or isinstance(value, bool | str | bytes):
         return None
-    try:
+    with missing(TypeError, ValueError, RuntimeError):  # a list, a tensor of several numbers
         return float(value)
-    except ours(TypeError, ValueError, RuntimeError):  # a list, a tensor of several numbers
-        return None
+    return None
 
 
 def _is_short(value: object) -> TypeGuard[str | float]:

@@ -146,9 +146,8 @@ class CloserLook:
         if young is None:
             return []
         found = cycle_suspects(garbage_among(young), max(1, step - self.step))
-        return [
-            one for one in found if one.bytes_per_step >= LOOK.explained_frac * rate
-        ]  # less may wait to be collected
+        # Less may wait to be collected
+        return [one for one in found if one.bytes_per_step >= LOOK.explained_frac * rate]
 
 
 def _sorted(suspects: list[Suspect], rate: float) -> list[Suspect]:
@@ -223,18 +222,9 @@ def common_name(names: list[str]) -> str:
 
 def _sum_of(group: list[tuple[str, GrownObject]]) -> GrownObject:
     ones = [one for _, one in group]
-    first = ones[0]
     count_per_step = sum(one.count_per_step for one in ones)
     each_bytes = sum(one.bytes_per_step for one in ones) / count_per_step
     count, bounds = sum(one.count for one in ones), [one.bound for one in ones if one.bound is not None]
     bound = sum(bounds) if len(bounds) == len(ones) else None
-    name = common_name([name for name, _ in group])
-    return replace(
-        first,
-        count_per_step=count_per_step,
-        each_bytes=each_bytes,
-        count=count,
-        bound=bound,
-        name=name,
-        parts=len(ones),
-    )
+    more = replace(ones[0], count_per_step=count_per_step, each_bytes=each_bytes, count=count)
+    return replace(more, bound=bound, name=common_name([name for name, _ in group]), parts=len(ones))

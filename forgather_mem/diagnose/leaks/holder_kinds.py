@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import array_bytes, big_bytes, deep_bytes, inside, is_tensor, is_torch
+from forgather_mem.source.source_lines import with_callers
 from forgather_mem.system.installed import installed
 
 if TYPE_CHECKING:
@@ -169,12 +170,8 @@ def cure_of(kind: HolderKind, held: Held) -> str:
         return f"{num} threads wait in Queue.put: take what is left in the queue, or stop them and put(timeout=...)"
     graphs = [part for part in inside(held.one.samples) if is_tensor(part) and part.grad_fn is not None]
     if kind.name == "graph" and any(part.numel() > 1 for part in graphs):
-        kept = (
-            "keep only the last ones{last}, without their graphs"
-            if held.one.kind == "items"
-            else "add it without its graph"
-        )
-        return f"{kept}: .detach()"
+        without = "keep only the last ones{last}, without their graphs: .detach()"
+        return without if held.one.kind == "items" else "add it without its graph: .detach()"
     return kind.cure
 
 
@@ -235,10 +232,8 @@ def recorder() -> str | None:
 
 def _waits_in_put(thread: threading.Thread) -> bool:
     """Whether a thread waits until a queue has room."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None and frame.f_code is not queue.Queue.put.__code__:
-        frame = frame.f_back
-    return frame is not None
+    frames = with_callers(sys._current_frames().get(thread.ident or 0))
+    return any(frame.f_code is queue.Queue.put.__code__ for frame in frames)
 
 
 def is_array(thing: object) -> bool:

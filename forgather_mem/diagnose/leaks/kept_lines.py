@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from forgather_mem.diagnose.leaks.sizes import large_bytes
-from forgather_mem.source.source_lines import Line, is_user_file
+from forgather_mem.source.source_lines import Line, is_user_file, with_callers
 from forgather_mem.source.syntax import first_lines
 
 
@@ -86,7 +86,4 @@ class KeptLines:
 
 def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
     """The frames in files of the user's, from this one outwards."""
-    while frame is not None:
-        if is_user_file(frame.f_code.co_filename):
-            yield frame
-        frame = frame.f_back
+    return (one for one in with_callers(frame) if is_user_file(one.f_code.co_filename))

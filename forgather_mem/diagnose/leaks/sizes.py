@@ -176,11 +176,10 @@ class LeakSizes:
 
 def _has_children() -> bool:
     """Whether this process has any child, also one that has ended and is waited for by others."""
-    try:
+    with missing(OSError):  # ECHILD
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ours(OSError):  # ECHILD
-        return False
-    return True
+        return True
+    return False
 
 
 def _device() -> tuple[dict[str, float], float | None]:

@@ -47,7 +47,7 @@ class SnapshotLimits:
 _LIMITS = SnapshotLimits()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Look:
     """Lengths and sizes of nearby objects at one step; numbers only, nothing is kept alive.
 
@@ -56,13 +56,13 @@ class Look:
     """
 
     step: int
-    lengths: dict[int, int]
-    below: dict[int, int]
-    sizes: dict[int, int]
-    storages: dict[int, object]
-    newest_operation: int | None
-    types: Counter[str]
     known: set[int]
+    lengths: dict[int, int] = field(default_factory=dict)
+    below: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    storages: dict[int, object] = field(default_factory=dict)
+    newest_operation: int | None = None
+    types: Counter[str] = field(default_factory=Counter)
 
     def add(self, container: object, length: int) -> None:
         """Add a container that was not reached: it had this length."""
@@ -102,11 +102,7 @@ class GrownObject:
 
 def look(walk: ReachableGraph, step: int) -> Look:
     """The present state of what the walk reached."""
-    lengths: dict[int, int] = {}
-    below: dict[int, int] = {}
-    sizes: dict[int, int] = {}
-    storages: dict[int, object] = {}
-    newest_operation: int | None = None
+    found = Look(step, walk.ids())
     types: Counter[type] = Counter()
     sorts = Sorts()
     for position, node in enumerate(walk.nodes):
@@ -114,29 +110,28 @@ def look(walk: ReachableGraph, step: int) -> Look:
         sort = sorts[kind]
         if sort == TENSOR:
             types[kind] += 1
-            storages[id(node)] = _storage(node)
+            found.storages[id(node)] = _storage(node)
             number = number_of(node.grad_fn)
             if number is not None:
-                newest_operation = max(number, newest_operation or 0)
+                found.newest_operation = max(number, found.newest_operation or 0)
             continue
         length = None
         if sort in (CONTAINER, TUPLE):
             length = length_of(node) if sort == CONTAINER else len(node)
             if length is not None:
                 place = _as_number(walk.above(position), kind)
-                below[place] = max(below.get(place, 0), length)
+                found.below[place] = max(found.below.get(place, 0), length)
                 if sort == CONTAINER:
-                    lengths[_as_number(id(node), kind)] = length
+                    found.lengths[_as_number(id(node), kind)] = length
         else:
             types[kind] += 1
         if sort != NOT_ASKED and (length is None or length <= _LIMITS.many):
             size = sorts.own_bytes(node)  # without reading `__dict__`, which would create one
             if size:
-                sizes[id(node)] = size
-    names: Counter[str] = Counter()
+                found.sizes[id(node)] = size
     for cls, count in types.items():
-        names[cls.__qualname__] += count
-    return Look(step, lengths, below, sizes, storages, newest_operation, names, walk.ids())
+        found.types[cls.__qualname__] += count
+    return found
 
 
 def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:

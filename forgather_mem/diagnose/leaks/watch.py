@@ -66,10 +66,8 @@ class LeakWatch:
             self._look_again(moment.run, values)
         else:
             self._judge(moment)
-        is_last = moment.step == getattr(moment.state, "max_steps", None)
-        if is_last:
+        if moment.step == getattr(moment.state, "max_steps", None):  # the last
             self._sizes.copied.read_last(moment.step)
-        if is_last:
             self._count_again(moment.step)  # before what ends with the training empties its own
         return NOTHING
 
