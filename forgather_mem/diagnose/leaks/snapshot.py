@@ -206,6 +206,7 @@ def _rebuilt(
         if then and more >= max(4, steps / 2) and not walk.is_namespace(position):
             samples = newest(node, _LIMITS.samples)
             each = usual_bytes([deep_bytes(sample, known, counted) for sample in samples])
+            each += row.place_bytes(node) if (row := container_kind(kind)) is not None else 0
             yield GrownObject(position, "items", more / steps, each, len(node), samples)
 
 

@@ -1,6 +1,7 @@
 """What has grown between two looks, and by how much."""
 
 import functools
+from array import array
 from typing import Any
 
 import pytest
@@ -34,6 +35,18 @@ def test_a_tensor_that_is_made_longer_is_suspected() -> None:
     (top, *_) = suspects_after(grow)
     assert (top.kind, top.held_by) == ("size", "Holder.seen")
     assert top.bytes_per_step == pytest.approx(8000, rel=0.1)
+
+
+def test_an_array_of_numbers_that_is_made_longer_is_suspected() -> None:
+    holder: Any = Holder()
+    holder.seen = array("b", bytes(8))
+
+    def grow(step: int) -> None:
+        holder.seen = holder.seen + array("b", bytes(2000))
+
+    (top, *_) = suspects_after(grow)
+    assert (top.kind, top.held_by) == ("list", "Holder.seen")
+    assert top.bytes_per_step == pytest.approx(2000, rel=0.1)
 
 
 def test_a_sum_too_long_to_be_followed_to_its_beginning_is_suspected() -> None:
