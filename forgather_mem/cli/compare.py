@@ -147,13 +147,10 @@ def _report(path: str) -> RunReport:
 def _most_growth(fail_on: str | None) -> float | None:
     if fail_on is None:
         return None
-    try:
-        if not fail_on.startswith(_GROWTH):
-            raise ValueError
+    share = math.nan
+    with contextlib.suppress(ValueError):
         share = parse_share(fail_on.removeprefix(_GROWTH))
-        # Who writes growth:2 means 2 %, and a limit of 200 % would never be noticed
-        if not 0 <= share < (math.inf if fail_on.endswith("%") else 1):
-            raise ValueError
-        return share
-    except ValueError:
-        raise UsageError(f"--fail-on {fail_on!r} is no limit", "give one like growth:2%") from None
+    # Who writes growth:2 means 2 %, and a limit of 200 % would never be noticed
+    if not (fail_on.startswith(_GROWTH) and 0 <= share < (math.inf if fail_on.endswith("%") else 1)):
+        raise UsageError(f"--fail-on {fail_on!r} is no limit", "give one like growth:2%")
+    return share

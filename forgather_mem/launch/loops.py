@@ -185,20 +185,13 @@ class BackwardPasses:
             self._autograd.backward = self._call  # type: ignore[attr-defined]
 
     def _passed(self) -> None:
+        from forgather_mem.probes.live_objects import live_objects
         from forgather_mem.system.tracing import is_traced
 
         if is_traced():
             return
         self._num_passes += 1
-        if self._num_passes == _FEWEST and _has_optimizer():
+        if self._num_passes == _FEWEST and live_objects((sys.modules["torch"].optim.Optimizer,)):
             self.end()
         elif self._num_passes >= _FEWEST:
             self._stepped(1 if self._num_passes > _FEWEST else _FEWEST)
-
-
-def _has_optimizer() -> bool:
-    import torch
-
-    from forgather_mem.probes.live_objects import live_objects
-
-    return bool(live_objects((torch.optim.Optimizer,)))

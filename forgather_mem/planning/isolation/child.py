@@ -42,7 +42,7 @@ _ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
 _IDLE_S = 10.0  # without any processor time: longer than any read of data that was seen; a slower disk is refused
 _LINES = "lines"  # of the child, where it is asked
-GiveAnswer = Callable[[object, BaseException | None], NoReturn]
+GiveAnswer = Callable[..., NoReturn]  # given the result, or None and the error
 
 
 class WaitsError(PlanError):
@@ -233,14 +233,12 @@ def _processor_time_of(pid: int) -> list[bytes]:
 
 
 def _answer(function: Callable[[], object], give_answer: GiveAnswer) -> None:
-    error: Exception | None = None
     try:
         _prepare()
         try:
-            result = function()
-        except Exception as raised:  # noqa: BLE001  # the training's own: the parent tells it
-            result, error = None, raised
-        give_answer(result, error)
+            give_answer(function())
+        except Exception as error:  # noqa: BLE001  # the training's own: the parent tells it
+            give_answer(None, error)
     except GoesOn as goes_on:
         goes_on.given(give_answer)
         raise
