@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,7 +76,7 @@ def _judged(found: list[Comparison], most: float, fail_on: str | None) -> int:
     from forgather_mem.comparing.text import unfinished
 
     if any(one.growth > most for one in found):
-        what, growth = max(((what, size) for one in found for what, size in one.growths.items()), key=itemgetter(1))
+        what, growth = max((row for one in found for row in one.growths.items()), key=lambda row: row[1])
         complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})", wrap=True)
         return BROKEN
     early = [one.after.name for one in found if any(map(unfinished, one.after.reports))]

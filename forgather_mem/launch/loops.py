@@ -137,13 +137,10 @@ def _observed_loop() -> ObservedLoop:
     from forgather_mem.system.time_budget import PREPARATION
 
     with PREPARATION:
-        from forgather_mem.launch.watching import callbacks_of_run, output_folder
+        from forgather_mem.launch.watching import arguments_of_run, callbacks_of_run
         from forgather_mem.loops.observed import LOOPS, ObservedLoop
-        from forgather_mem.loops.state import default_arguments
 
-    arguments = default_arguments()
-    arguments.output_dir = output_folder()
-    loop = ObservedLoop(arguments, callbacks_of_run, gives_way=True)
+    loop = ObservedLoop(arguments_of_run(), callbacks_of_run, gives_way=True)
     LOOPS.add(loop)
     return loop
 

@@ -172,14 +172,11 @@ def _note_loaders() -> None:
 
 
 def _plan_instead(acts: _Acts) -> None:
-    trainers = sys.modules[_TRAINER].Trainer
-    original = trainers.train
-
-    def train(trainer: object, *arguments: object, **keywords: object) -> object:
+    def train(original: Callable[..., object], trainer: object, *arguments: object, **keywords: object) -> object:
         acts.answer(lambda: _answer_to(trainer, acts))
         return original(trainer, *arguments, **keywords)  # which is planned, in a child
 
-    trainers.train = train
+    surround(f"{_TRAINER}:Trainer.train", train, acts.missing)
 
 
 def _plan_loops(acts: _Acts) -> None:
@@ -277,10 +274,8 @@ def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
 
 def _place() -> str:
     """Where it was last."""
-    with (
-        suppress(OSError),
-        open(os.path.join(os.environ[run_session.PLAN], run_session.DOING), encoding="utf-8") as file,
-    ):
+    path = os.path.join(os.environ[run_session.PLAN], run_session.DOING)
+    with suppress(OSError), open(path, encoding="utf-8") as file:
         return "".join(file.read().partition(", at ")[1:])
     return ""
 

@@ -133,11 +133,7 @@ NUMBERS = {
         rf"Failed to CUDA (?:calloc(?: async)?|malloc|host alloc) {_SIZE}",
         rf"failed to alloc {_SIZE} on host",
     ),
-    "free_bytes": (
-        rf"of which {_SIZE} is free",
-        rf"{_SIZE} free;",
-        rf"Free \(according to CUDA\): {_SIZE}",
-    ),
+    "free_bytes": (rf"of which {_SIZE} is free", rf"{_SIZE} free;", rf"Free \(according to CUDA\): {_SIZE}"),
     "total_bytes": (
         rf"total capaci?ty of {_SIZE}",
         rf"{_SIZE} total capacity",
@@ -156,10 +152,7 @@ NUMBERS = {
     "other_bytes": (rf"other allocations: {_SIZE}",),
     "reserved_bytes": (rf"{_SIZE} reserved in total by PyTorch",),
     # Until torch 1.3 "cached" was without what is allocated
-    "reserved_unused_bytes": (
-        rf"{_SIZE} is reserved by PyTorch but unallocated",
-        rf"{_SIZE} cached\)",
-    ),
+    "reserved_unused_bytes": (rf"{_SIZE} is reserved by PyTorch but unallocated", rf"{_SIZE} cached\)"),
 }
 # A process by its number on the machine. In a container one's own has another one there, so it isn't "this process".
 PROCESSES = rf"Process \d+ has {_SIZE} memory in use"

@@ -75,9 +75,8 @@ class OutOfMemory:
     private_pools_bytes: int | None = None
 
     def __str__(self) -> str:
-        place = (
-            "the host" if self.where == "host" else f"GPU {self.device}" if self.device is not None else "the device"
-        )
+        device = "the device" if self.device is None else f"GPU {self.device}"
+        place = "the host" if self.where == "host" else device
         parts = [f"{place} is out of memory ({self.kind})"]
         if self.requested_bytes is not None:
             parts.append(f"wanted {format_bytes(self.requested_bytes)}")
