@@ -25,6 +25,7 @@ from forgather_mem.planning.isolation.processes import end_processes
 from forgather_mem.telemetry import run_session
 
 _SIZES = ("batch", "length")
+_Request = dict[str, object]
 _Tell = Callable[[float, str], None]
 _IN_PYTHON = "in Python a step of it can be planned: forgather_mem.plan(step, model, optimizer, batch)"
 # Trackers that can be told to track nothing, or nothing that others see
@@ -74,8 +75,8 @@ def plan_script(
     """
     sizes = _sizes(settings)
     words = command_of(command).argv
-    request: dict[str, object] = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
-    code, answer = answer_of_script(words, request, _progress(), stdout=sys.stderr)
+    request: _Request = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
+    code, answer = answer_of_script(words, request, math.inf, _progress(), stdout=sys.stderr)
     print("\x1b[K" if sys.stderr.isatty() else "", end="", file=sys.stderr, flush=True)
     nothing = f"the command ended with {code} and has trained nothing that was noticed"
     problem, notes = (nothing, []) if answer is None else (answer.get("problem"), answer.pop("notes"))
@@ -116,15 +117,15 @@ def _sizes(settings: list[str]) -> list[tuple[int | None, int | None]]:
 
 
 def answer_of_script(
-    words: list[str], request: dict[str, object], tell: _Tell = lambda *_: None, most_s: float = math.inf, **how: Any
+    words: list[str], request: _Request, most_s: float = math.inf, tell: _Tell = lambda *_: None, /, **how: Any
 ) -> tuple[int, dict[str, Any] | None]:
     """Start a script that is planned as requested; its exit code, and the answer, if there is one. None of it goes on.
 
     Args:
         words: Its command line.
         request: What is asked.
-        tell: Called each second with the time that it has taken, and what is planned: "" before that.
         most_s: After so long it is ended.
+        tell: Called each second with the time that it has taken, and what is planned: "" before that.
         how: For `subprocess.Popen`.
     """
     with tempfile.TemporaryDirectory() as folder:

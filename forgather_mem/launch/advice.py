@@ -87,7 +87,7 @@ def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str
     """Of the script as `forgather-mem plan` starts it, in a session of its own."""
     began_s, limit = time.monotonic(), next(iter(own_limits()), None)
     request, nowhere = {"failed": asdict(failed), "meta": False}, dict.fromkeys(("stdin", "stdout", "stderr"), DEVNULL)
-    code, answer = answer_of_script(command.argv, request, most_s=most_s, start_new_session=True, **nowhere)
+    code, answer = answer_of_script(command.argv, request, most_s, start_new_session=True, **nowhere)
     is_late, problem = time.monotonic() - began_s >= most_s, str((answer or {}).get("problem", ""))
     if limit is not None and (answer is None or "MemoryError" in problem or recognise(RuntimeError(problem))):
         problem = f"planning it takes more memory than {limit.name} leaves, which can't be raised here"

@@ -97,8 +97,8 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         texts, notes = zip(*failed.needless, strict=True)
         change = Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: True})
         with suppress(PlanError):
-            found.changes += filter(None, [planner.first_that_fits([change])])
-        found.kinds += [[NO_GRAPH]] * len(found.changes)
+            found.changes.extend(filter(None, [planner.first_that_fits([change])]))
+        found.kinds.extend([NO_GRAPH] for _ in found.changes)
         yield
     for remedy, ladder in plannable(case):
         if len(found.changes) < _LIMITS.most_told:

@@ -10,7 +10,6 @@ from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_callback import MemoryCallback
 from forgather_mem.callbacks.trainer.link import Link
 from forgather_mem.callbacks.trainer.method_patches import call_when_made
-from forgather_mem.launch.import_hook import FORGATHER_MODULE, LOOP_MODULE
 from forgather_mem.load import WATCH, attach, import_template_languages, load_callbacks
 from forgather_mem.loops.state import default_arguments
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
@@ -68,14 +67,14 @@ def add_to_loop(loop: TrainingLoop) -> None:
         loop.add_callback(callback)
 
 
-def meet_forgather() -> None:
+def meet_forgather(module: str) -> None:
     """Forgather's trainers have just been imported: watch each that is made."""
-    call_when_made(sys.modules[FORGATHER_MODULE].BaseTrainer, add_to)
+    call_when_made(sys.modules[module].BaseTrainer, add_to)
 
 
-def meet_loops() -> None:
+def meet_loops(module: str) -> None:
     """So has `TrainingLoop`."""
-    call_when_made(sys.modules[LOOP_MODULE].TrainingLoop, add_to_loop)
+    call_when_made(sys.modules[module].TrainingLoop, add_to_loop)
 
 
 def ask_for_looks() -> None:

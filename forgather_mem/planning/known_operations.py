@@ -73,7 +73,7 @@ class KnownOperations:
 
     def _describe_tensor(self, one: torch.Tensor, key: list[Hashable]) -> bool:
         kind = type(one)
-        is_ours = isinstance(one, FakeTensor) and one.fake_mode is self._fake and one.constant is None
+        is_ours = kind is FakeTensor and one.fake_mode is self._fake and one.constant is None  # type: ignore[attr-defined]
         if not (is_ours or (kind in _PLAIN and not one.is_meta)) or one.layout is not torch.strided:
             return False
         key += (kind, one.shape, one.stride(), one.storage_offset(), one.dtype)
