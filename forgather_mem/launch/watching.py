@@ -84,7 +84,7 @@ def ask_for_looks() -> None:
     Looks(arguments_of_run(), callbacks_of_run).ask()
 
 
-def arguments_of_run() -> Any:
+def arguments_of_run() -> object:
     """Of a training without any: our folder, and the ranks set by a launcher."""
     arguments = default_arguments()
     arguments.output_dir = output_folder()
