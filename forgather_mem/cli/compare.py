@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,7 +76,7 @@ def _judged(found: list[Comparison], most: float, fail_on: str | None) -> int:
     from forgather_mem.comparing.text import unfinished
 
     if any(one.growth > most for one in found):
-        what, growth = max(((what, size) for one in found for what, size in one.growths.items()), key=itemgetter(1))
+        what, growth = max((row for one in found for row in one.growths.items()), key=lambda row: row[1])
         complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})", wrap=True)
         return BROKEN
     early = [one.after.name for one in found if any(map(unfinished, one.after.reports))]
@@ -147,13 +146,10 @@ def _report(path: str) -> RunReport:
 def _most_growth(fail_on: str | None) -> float | None:
     if fail_on is None:
         return None
-    try:
-        if not fail_on.startswith(_GROWTH):
-            raise ValueError
+    share = math.nan
+    with contextlib.suppress(ValueError):
         share = parse_share(fail_on.removeprefix(_GROWTH))
-        # Who writes growth:2 means 2 %, and a limit of 200 % would never be noticed
-        if not 0 <= share < (math.inf if fail_on.endswith("%") else 1):
-            raise ValueError
-        return share
-    except ValueError:
-        raise UsageError(f"--fail-on {fail_on!r} is no limit", "give one like growth:2%") from None
+    # Who writes growth:2 means 2 %, and a limit of 200 % would never be noticed
+    if not (fail_on.startswith(_GROWTH) and 0 <= share < (math.inf if fail_on.endswith("%") else 1)):
+        raise UsageError(f"--fail-on {fail_on!r} is no limit", "give one like growth:2%")
+    return share

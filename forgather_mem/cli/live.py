@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
-from forgather_mem.cli.output import is_terminal, print_report, print_text, terminal_width
+from forgather_mem.cli.options import add_folder
+from forgather_mem.cli.output import print_report, print_text, terminal_width
 from forgather_mem.cli.parser import CommandParser
 
 _EVERY_S = 0.5
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument(
-        "folder", nargs="?", metavar="[DIR]", type=Path, default=Path("."),
-        help="A run's folder, or a folder above it (then the newest run). Default: the current folder.",
-    )  # fmt: skip
+    add_folder(parser, "A run's folder, or a folder above it (then the newest run).")
     parser.add_argument("--once", action="store_true", help="Print how it is now, and end; as into a pipe or a file.")
 
 
@@ -26,7 +25,7 @@ def live(folder: Path, once: bool) -> None:
 
     place = find_run(folder)
     if running(place):
-        if once or not is_terminal():
+        if once or not sys.stdout.isatty():
             print_text(_now(place))
             return
         _follow(place)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forgather_mem.cli.options import add_folder
 from forgather_mem.cli.output import json_text
 from forgather_mem.cli.parser import CommandParser
 from forgather_mem.errors import ForgatherMemError, escape_controls, shown
@@ -24,10 +25,7 @@ _ABOUT = (
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument(
-        "folder", nargs="?", metavar="[DIR]", type=Path, default=Path("."),
-        help="Runs below it can be read. Default: the current folder.",
-    )  # fmt: skip
+    add_folder(parser, "Runs below it can be read.")
 
 
 def mcp(folder: Path) -> None:

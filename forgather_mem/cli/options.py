@@ -45,6 +45,12 @@ def add_allow(parser: CommandParser) -> None:
     )  # fmt: skip
 
 
+def add_folder(parser: CommandParser, text: str) -> None:
+    """The argument `folder`, by default the current one."""
+    text = f"{text} Default: the current folder."
+    parser.add_argument("folder", nargs="?", metavar="[DIR]", type=Path, default=Path("."), help=text)
+
+
 def check_folders(searchpath: Sequence[Path]) -> None:
     """Raise UsageError for a folder that does not exist."""
     for folder in searchpath:

@@ -33,14 +33,9 @@ def write_page(runs: Sequence[dict[str, object]], file: Path) -> None:
     print(f"forgather-mem: the page is in {file}", file=sys.stderr)
 
 
-def is_terminal() -> bool:
-    """Whether standard output is a terminal."""
-    return sys.stdout.isatty()
-
-
 def terminal_width() -> int:
     """The columns of the terminal, 80 without one, and 40 at least."""
-    return max(40, shutil.get_terminal_size().columns if is_terminal() else 80)
+    return max(40, shutil.get_terminal_size().columns if sys.stdout.isatty() else 80)
 
 
 def print_text(text: str) -> None:
@@ -57,7 +52,7 @@ def print_report(report: RunReport, width: int) -> None:
     """Print a report, on a terminal with its sections highlighted."""
     from forgather_mem.reporting.text import report_text
 
-    print(report_text(report, width, is_terminal() and not os.environ.get("NO_COLOR"), every_suspect=True))
+    print(report_text(report, width, sys.stdout.isatty() and not os.environ.get("NO_COLOR"), every_suspect=True))
 
 
 def print_rows(rows: Sequence[tuple[str, ...]]) -> None:
@@ -66,7 +61,7 @@ def print_rows(rows: Sequence[tuple[str, ...]]) -> None:
     # One long cell would make every line as long
     widths = [min(max(map(len, column)), 120) for column in zip(*rows, strict=True)][:-1]
     indent = sum(widths) + 2 * len(widths)
-    room = terminal_width() - indent if is_terminal() else 0
+    room = terminal_width() - indent if sys.stdout.isatty() else 0
     for *first, last in rows:
         lines = textwrap.wrap(last, room) if room >= 24 else [last]
         text = ("\n" + " " * indent).join(lines)

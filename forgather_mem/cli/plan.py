@@ -25,6 +25,8 @@ from forgather_mem.planning.isolation.processes import end_processes
 from forgather_mem.telemetry import run_session
 
 _SIZES = ("batch", "length")
+_Request = dict[str, object]
+_Tell = Callable[[float, str], None]
 _IN_PYTHON = "in Python a step of it can be planned: forgather_mem.plan(step, model, optimizer, batch)"
 # Trackers that can be told to track nothing, or nothing that others see
 _QUIET = {
@@ -73,8 +75,8 @@ def plan_script(
     """
     sizes = _sizes(settings)
     words = command_of(command).argv
-    request: dict[str, object] = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
-    code, answer = answer_of_script(words, request, None, _progress(), stdout=sys.stderr)
+    request: _Request = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
+    code, answer = answer_of_script(words, request, math.inf, _progress(), stdout=sys.stderr)
     print("\x1b[K" if sys.stderr.isatty() else "", end="", file=sys.stderr, flush=True)
     nothing = f"the command ended with {code} and has trained nothing that was noticed"
     problem, notes = (nothing, []) if answer is None else (answer.get("problem"), answer.pop("notes"))
@@ -115,12 +117,7 @@ def _sizes(settings: list[str]) -> list[tuple[int | None, int | None]]:
 
 
 def answer_of_script(
-    words: list[str],
-    request: dict[str, object],
-    most_s: float | None = None,
-    tell: Callable[[float, str], None] = lambda *_: None,
-    /,
-    **how: Any,
+    words: list[str], request: _Request, most_s: float = math.inf, tell: _Tell = lambda *_: None, /, **how: Any
 ) -> tuple[int, dict[str, Any] | None]:
     """Start a script that is planned as requested; its exit code, and the answer, if there is one. None of it goes on.
 
@@ -135,7 +132,7 @@ def answer_of_script(
         (Path(folder) / run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
         process, began_s, doing = subprocess.Popen(words, env=_environment(folder), **how), time.monotonic(), ""
         try:
-            while (left_s := began_s + (most_s or math.inf) - time.monotonic()) > 0:
+            while (left_s := began_s + most_s - time.monotonic()) > 0:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(min(1.0, left_s))
                     break
@@ -151,7 +148,7 @@ def answer_of_script(
             return process.returncode, None
 
 
-def _progress() -> Callable[[float, str], None]:
+def _progress() -> _Tell:
     """What says on stderr what is waited for: on a terminal in one line each second, else once of each thing."""
     is_terminal, said = sys.stderr.isatty(), ""
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from forgather_mem.cli.app import complain
+from forgather_mem.cli.options import add_folder
 from forgather_mem.cli.output import json_text, print_report, print_text, terminal_width, write_page
 from forgather_mem.cli.parser import CommandParser, whole_number
 from forgather_mem.errors import ForgatherMemError
@@ -17,11 +18,8 @@ _YIELDING = 10  # the training needs the processor more
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument(
-        "folder", nargs="?", metavar="[DIR]", type=Path, default=Path("."),
-        help="A run's folder, or a folder above it (then the newest run), a TensorBoard folder with mem_* tags, or "
-        "a report's JSON. Default: the current folder.",
-    )  # fmt: skip
+    what = "A run's folder, or a folder above it (then the newest run), a TensorBoard folder with mem_* tags, or "
+    add_folder(parser, f"{what}a report's JSON.")
     shown_as = parser.add_mutually_exclusive_group()
     shown_as.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON (schema 1).")
     shown_as.add_argument(

@@ -64,15 +64,13 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if report.oom is None:
         return report
     what = f"planned, but in {most_s:g} s not all" if "unfinished" in answer else "planned"
-    helps_not = filter(
-        None,
-        [(report.oom.no_help or "").rstrip("."), *(f"{text.partition(': ')[0]} (too large)" for text in too_large)],
-    )
+    helps_not = [report.oom.no_help.rstrip(".")] if report.oom.no_help else []
+    helps_not += [f"{text.partition(': ')[0]} (too large)" for text in too_large]
     oom = replace(
         report.oom,
         advice=tuple(change.text for change in advice),
         fit=f"{what}, beside {format_bytes(failed.beside_bytes)} that are not the training's",
-        no_help=", ".join(helps_not) + "." if too_large or report.oom.no_help else None,
+        no_help=", ".join(helps_not) + "." if helps_not else None,
     )
     return replace(report, oom=oom)
 

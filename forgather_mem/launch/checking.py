@@ -54,15 +54,14 @@ def _check_template(arguments: Arguments) -> int:
 
 
 def _check_baseline(arguments: Arguments) -> None:
-    path = arguments.baseline
-    if path is None:
-        if arguments.update_baseline:
-            raise UsageError("--update-baseline needs --baseline FILE.json, the file to write")
+    path, is_written = arguments.baseline, arguments.update_baseline
+    if path is None and is_written:
+        raise UsageError("--update-baseline needs --baseline FILE.json, the file to write")
+    if path is None or (is_written and not os.path.exists(path)):
         return
     if not os.path.exists(path):
-        if not arguments.update_baseline:
-            raise UsageError(f"there is no file {path!r}", "--update-baseline writes it")
-    elif not _may_be_baseline(path):
+        raise UsageError(f"there is no file {path!r}", "--update-baseline writes it")
+    if not _may_be_baseline(path):
         raise UsageError(f"{path!r} is no baseline", "name another file, or delete it")
 
 

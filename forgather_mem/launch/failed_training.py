@@ -44,11 +44,11 @@ class FailedTraining:
     is_first_step: bool
     on_device: bool
     limit_bytes: int
-    requested_bytes: int | None
-    taken_bytes: int | None
+    requested_bytes: int | None = None
+    taken_bytes: int | None = None
     beside_bytes: int
-    rows: int | None
-    length: int | None
+    rows: int | None = None
+    length: int | None = None
     sizes: str
     until_s: float
     unseen_bytes: int = 0
@@ -157,8 +157,6 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
         is_first_step=report.steps == 0,
         on_device=False,
         limit_bytes=host.limit_bytes,
-        requested_bytes=None,
-        taken_bytes=None,
         beside_bytes=others_bytes_of(killed),
         rows=numbers.get("rows"),
         length=numbers.get("length"),

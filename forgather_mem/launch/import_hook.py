@@ -51,10 +51,10 @@ def install() -> None:
         return
     waits_for = {
         TRAINER_MODULE: _add_default_callback,
-        FORGATHER_MODULE: _meet_forgather,
-        OPTIMIZER_MODULE: _meet_optimizers,
-        LOOP_MODULE: _meet_loops,
-        **{row[0]: _meeting(row[0]) for row in TOLD_BY},
+        FORGATHER_MODULE: _later("watching", "meet_forgather", FORGATHER_MODULE),
+        OPTIMIZER_MODULE: _later("loops", "meet_optimizers"),
+        LOOP_MODULE: _later("watching", "meet_loops", LOOP_MODULE),
+        **{row[0]: _later("loops", "meet_method", *row) for row in TOLD_BY},
         **dict.fromkeys(WITHOUT_TORCH, _meet_others),
     }
     sys.meta_path.insert(0, TrainingFinder(waits_for))
@@ -107,24 +107,15 @@ def _prepare(meet: Callable[[], object]) -> None:
         meet()
 
 
-def _meet_forgather() -> None:
-    from forgather_mem.callbacks.trainer.method_patches import call_when_made
-    from forgather_mem.launch.watching import add_to
+def _later(module: str, function: str, *arguments: object) -> Callable[[], object]:
+    """Calls a function of a module beside this one, which is imported then."""
 
-    call_when_made(sys.modules[FORGATHER_MODULE].BaseTrainer, add_to)
+    def meet() -> object:
+        from importlib import import_module
 
+        return getattr(import_module(f"forgather_mem.launch.{module}"), function)(*arguments)
 
-def _meet_loops() -> None:
-    from forgather_mem.callbacks.trainer.method_patches import call_when_made
-    from forgather_mem.launch.watching import add_to_loop
-
-    call_when_made(sys.modules[LOOP_MODULE].TrainingLoop, add_to_loop)
-
-
-def _meet_optimizers() -> None:
-    from forgather_mem.launch.loops import meet_optimizers
-
-    meet_optimizers()
+    return meet
 
 
 def _meet_others() -> None:
@@ -145,28 +136,7 @@ def _look_by_time() -> None:
 
     time.sleep(SHORT_S)
     if "torch" not in sys.modules:
-        FailureGuard().call("a process without torch", _ask_for_looks)
-
-
-def _ask_for_looks() -> None:
-    from forgather_mem.launch.watching import callbacks_of_run, output_folder
-    from forgather_mem.loops.by_time import Looks
-    from forgather_mem.loops.state import default_arguments
-
-    arguments = default_arguments()
-    arguments.output_dir = output_folder()
-    Looks(arguments, callbacks_of_run).ask()
-
-
-def _meeting(module: str) -> Callable[[], None]:
-    def meet() -> None:
-        from forgather_mem.launch.loops import meet_method
-
-        for row in TOLD_BY:
-            if row[0] == module:
-                meet_method(*row)
-
-    return meet
+        FailureGuard().call("a process without torch", _later("watching", "ask_for_looks"))
 
 
 def _add_default_callback() -> None:

@@ -137,13 +137,10 @@ def _observed_loop() -> ObservedLoop:
     from forgather_mem.system.time_budget import PREPARATION
 
     with PREPARATION:
-        from forgather_mem.launch.watching import callbacks_of_run, output_folder
+        from forgather_mem.launch.watching import arguments_of_run, callbacks_of_run
         from forgather_mem.loops.observed import LOOPS, ObservedLoop
-        from forgather_mem.loops.state import default_arguments
 
-    arguments = default_arguments()
-    arguments.output_dir = output_folder()
-    loop = ObservedLoop(arguments, callbacks_of_run, gives_way=True)
+    loop = ObservedLoop(arguments_of_run(), callbacks_of_run, gives_way=True)
     LOOPS.add(loop)
     return loop
 
@@ -185,20 +182,13 @@ class BackwardPasses:
             self._autograd.backward = self._call  # type: ignore[attr-defined]
 
     def _passed(self) -> None:
+        from forgather_mem.probes.live_objects import live_objects
         from forgather_mem.system.tracing import is_traced
 
         if is_traced():
             return
         self._num_passes += 1
-        if self._num_passes == _FEWEST and _has_optimizer():
+        if self._num_passes == _FEWEST and live_objects((sys.modules["torch"].optim.Optimizer,)):
             self.end()
         elif self._num_passes >= _FEWEST:
             self._stepped(1 if self._num_passes > _FEWEST else _FEWEST)
-
-
-def _has_optimizer() -> bool:
-    import torch
-
-    from forgather_mem.probes.live_objects import live_objects
-
-    return bool(live_objects((torch.optim.Optimizer,)))

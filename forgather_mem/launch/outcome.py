@@ -254,10 +254,8 @@ def _peaks_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterato
             rows = [[report.host.rss_peak_bytes] for report in reports]
         found = [max(sizes, default=0) for sizes in rows]
         if max(found) > parse_bytes(size):
-            yield (
-                BROKEN,
-                f"the peak of {format_place(where)} was {format_bytes(max(found))}, over --max-peak {where}={size}",
-            )
+            peak = f"the peak of {format_place(where)} was {format_bytes(max(found))}"
+            yield BROKEN, f"{peak}, over --max-peak {where}={size}"
         elif not any(found) or (where == "host" and not all(found)):  # a mistyped number, or a device not used
             yield UNDECIDED, f"--max-peak {where}={size}: {format_place(where)} was not measured"
         else:
@@ -304,13 +302,10 @@ def against_baseline(
     """What has grown, a sentence each, and what could not be compared; or the file is written."""
     from forgather_mem.comparing.baseline import Baseline, NoBaseline
 
+    before = None
     try:
-        try:
+        with contextlib.suppress(*[NoBaseline] * update):
             before = Baseline.read(path)
-        except NoBaseline:
-            if not update:
-                raise
-            before = None
         now = Baseline.of(reports, before)
         if update:
             now.write(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,11 +16,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import in_own_loop
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.batches import Trainer, Wanted
+from forgather_mem.planning.batches import Trainer
 from forgather_mem.planning.loop.script import Script
-from forgather_mem.planning.model import AliveThings, roots
+from forgather_mem.planning.model import roots
 from forgather_mem.planning.result import Plan
-from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.telemetry.report import Change
 
@@ -28,24 +27,6 @@ MADE_AT = "_forgather_mem_made_at"  # of a data loader: the line
 _CHECKPOINTS, _ATTENTION, _ROWS = "supports_gradient_checkpointing", "attn_implementation", "batch_size"
 _OPTIMIZERS: dict[object, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adafactor": torch.optim.Adafactor}
 Edit = Callable[[], object]
-
-
-class EditedScript(Script):
-    """A script that goes on with these changes.
-
-    Args:
-        script: Where it stands.
-        edits: Each makes one, in the child.
-    """
-
-    def __init__(self, script: Script, edits: Sequence[Edit]) -> None:
-        super().__init__(script.is_late)
-        self._edits = edits
-
-    def plan(self, wanted: Wanted, alive: AliveThings | None, answers: StandIns) -> NoReturn:
-        for edit in self._edits:
-            edit()
-        super().plan(wanted, alive, answers)
 
 
 class OwnLoop:
@@ -87,9 +68,7 @@ class OwnLoop:
         place = f" (DataLoader at {next(iter(lines))})" if len(lines := lines - {None}) == 1 else ""
         return in_own_loop(change, place)
 
-    def edited(
-        self, changed: dict[str, Any], collating: Callable[[Any], Any], edits: Sequence[Edit] = ()
-    ) -> EditedScript:
+    def edited(self, changed: dict[str, Any], collating: Callable[[Any], Any], edits: Sequence[Edit] = ()) -> Script:
         """The script with these values of `Change.set` and `in_script`, which are taken out as far as it can have them.
 
         Args:
@@ -114,7 +93,7 @@ class OwnLoop:
             del changed["optim"]
         if changed:
             raise PlanError(f"{next(iter(changed))} of a loop of the script's own is not planned")
-        return EditedScript(self._script, edits)
+        return Script(self._script.is_late, edits)
 
     def _collate(self, collating: Callable[[Any], Any]) -> None:
         for one in self._loaders:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,12 +96,13 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
     if failed.needless:  # of all at once, since all are planned so
         texts, notes = zip(*failed.needless, strict=True)
         change = Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: True})
-        found.add([change], planner, None, is_kind=False)
+        with suppress(PlanError):
+            found.changes.extend(filter(None, [planner.first_that_fits([change])]))
         found.kinds.extend([NO_GRAPH] for _ in found.changes)
         yield
     for remedy, ladder in plannable(case):
         if len(found.changes) < _LIMITS.most_told:
-            found.add(ladder, planner, loop, reduces=remedy.reduces)
+            found.add(ladder, remedy.reduces, planner, loop)
             yield
 
 
@@ -113,26 +115,19 @@ class PlannedRemedies:
     kinds: list[list[str]] = field(default_factory=list)
     kills: list[KillInPlan] = field(default_factory=list)
 
-    def add(
-        self,
-        ladder: Sequence[Change],
-        planner: _Planner,
-        loop: OwnLoop | None,
-        *,
-        reduces: tuple[str, ...] = (),
-        is_kind: bool = True,
-    ) -> None:
+    def add(self, ladder: Sequence[Change], reduces: tuple[str, ...], planner: _Planner, loop: OwnLoop | None) -> None:
         """Of these changes the first that fits, or that none does; nothing where they can't be planned."""
         try:
             fits = None if planner.has_too_little(reduces) else planner.first_that_fits(ladder)
         except PlanError:
             return
-        told = [loop.with_line(change) if loop else change for change in (fits or ladder[-1],)]
+        change = fits or ladder[-1]
+        told = loop.with_line(change) if loop else change
+        self.kinds.append(sorted({**ladder[0].set, **ladder[0].in_script}))
         if fits is not None:
-            self.changes.extend(told)
-        if is_kind:
-            self.kinds.append(sorted({**ladder[0].set, **ladder[0].in_script}))
-            self.too_large.extend(change.text for change in told if fits is None)
+            self.changes.append(told)
+        else:
+            self.too_large.append(told.text)
 
     def answer(self) -> dict[str, object]:
         """In JSON's types."""
@@ -377,9 +372,8 @@ def _sized(batch: object, sizes: Mapping[str, tuple[int, ...]], was: int | None,
     ]
     sides = {old: new for shape, told in pairs for old, new in zip(shape[1:], told[1:], strict=False) if old != new}
     if length is not None and was is not None:
-        sides = {old: length if new == was else new for old, new in sides.items()} | (
-            {} if was in sides else {was: length}
-        )
+        sides = {was: was} | sides
+        sides = {old: length if new == was else new for old, new in sides.items()}
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         for place in range(1, tensor.dim()):

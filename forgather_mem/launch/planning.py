@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from forgather_mem.planning.isolation.acts import acted_on
 from forgather_mem.planning.isolation.processes import end_processes
-from forgather_mem.planning.private_state import around_passes, leave_weights_unread
+from forgather_mem.planning.private_state import around_passes, leave_weights_unread, surround
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -150,40 +150,33 @@ def _request() -> dict[str, object]:
 def _leave_limits() -> None:
     """The script sets none on its memory: what is planned is to tell what was too much."""
     module = sys.modules["resource"]
-    limit = module.setrlimit
 
-    def limited(which: int, limits: tuple[int, int]) -> None:
+    def limited(limit: Callable[..., None], which: int, limits: tuple[int, int]) -> None:
         if which not in (module.RLIMIT_AS, module.RLIMIT_DATA):
             limit(which, limits)
 
-    module.setrlimit = limited  # type: ignore[attr-defined]
+    surround("resource:setrlimit", limited, [])
 
 
 def _note_loaders() -> None:
     """Each data loader knows the line that has made it."""
-    loaders = sys.modules[_LOADERS].DataLoader
-    make = loaders.__init__
 
-    @functools.wraps(make)
-    def made(loader: object, *arguments: object, **keywords: object) -> None:
+    def made(make: Callable[..., None], loader: object, *arguments: object, **keywords: object) -> None:
         from forgather_mem.source.source_lines import calling_place, line_name
 
         make(loader, *arguments, **keywords)
         place = calling_place()
         loader._forgather_mem_made_at = line_name(*place) if place else None  # type: ignore[attr-defined]
 
-    loaders.__init__ = made
+    surround(f"{_LOADERS}:DataLoader.__init__", made, [])
 
 
 def _plan_instead(acts: _Acts) -> None:
-    trainers = sys.modules[_TRAINER].Trainer
-    original = trainers.train
-
-    def train(trainer: object, *arguments: object, **keywords: object) -> object:
+    def train(original: Callable[..., object], trainer: object, *arguments: object, **keywords: object) -> object:
         acts.answer(lambda: _answer_to(trainer, acts))
         return original(trainer, *arguments, **keywords)  # which is planned, in a child
 
-    trainers.train = train
+    surround(f"{_TRAINER}:Trainer.train", train, acts.missing)
 
 
 def _plan_loops(acts: _Acts) -> None:
@@ -281,10 +274,8 @@ def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
 
 def _place() -> str:
     """Where it was last."""
-    with (
-        suppress(OSError),
-        open(os.path.join(os.environ[run_session.PLAN], run_session.DOING), encoding="utf-8") as file,
-    ):
+    path = os.path.join(os.environ[run_session.PLAN], run_session.DOING)
+    with suppress(OSError), open(path, encoding="utf-8") as file:
         return "".join(file.read().partition(", at ")[1:])
     return ""
 
@@ -352,16 +343,14 @@ def _plan_and_print(trainer: Any) -> None:
 
 def _allow_what_devices_do() -> None:
     """Let arguments ask for what only accelerators can do: float16, which has the sizes of bfloat16, and FSDP."""
-    module = sys.modules[_ARGUMENTS]
-    check = module.TrainingArguments.__post_init__
 
-    def checked(arguments: object) -> None:
-        if arguments.fp16:  # type: ignore[attr-defined]
-            arguments.fp16, arguments.bf16 = False, True  # type: ignore[attr-defined]
-        arguments.tf32 = arguments.ddp_backend = None  # type: ignore[attr-defined]  # the latter joins a process group
+    def checked(check: Callable[..., None], arguments: Any) -> None:
+        if arguments.fp16:
+            arguments.fp16, arguments.bf16 = False, True
+        arguments.tf32 = arguments.ddp_backend = None  # the latter joins a process group
         check(arguments)
         if getattr(arguments, "fsdp_plugin_args", None):
-            arguments.fsdp = None  # type: ignore[attr-defined]  # which a Trainer refuses in one process
+            arguments.fsdp = None  # which a Trainer refuses in one process
 
-    module.is_torch_bf16_gpu_available = lambda: True  # type: ignore[attr-defined]
-    module.TrainingArguments.__post_init__ = checked
+    surround(f"{_ARGUMENTS}:is_torch_bf16_gpu_available", lambda _: True, [])
+    surround(f"{_ARGUMENTS}:TrainingArguments.__post_init__", checked, [])

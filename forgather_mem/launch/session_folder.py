@@ -50,7 +50,11 @@ class SessionFolder:
             self._make_below(os.path.realpath(chosen or _DEFAULT), name)
         except OSError as error:
             self.problem = f"{chosen or _DEFAULT}: {error.strerror}"
-            self._make_temporary(f"{_DEFAULT}-{name}-{os.urandom(8).hex()}")
+            name = f"{_DEFAULT}-{name}-{os.urandom(8).hex()}"
+            try:
+                self._make(os.path.join(os.path.realpath(os.environ.get("TMPDIR") or "/tmp"), name), 0o700)
+            except OSError:
+                return  # then there is none
 
     def close(self) -> None:
         """The run is over: whoever still knows this folder by its environment writes nothing into it any more."""
@@ -76,12 +80,6 @@ class SessionFolder:
             _remove_empty(self._parents)
             self._parents = []
             raise
-
-    def _make_temporary(self, name: str) -> None:
-        try:
-            self._make(os.path.join(os.path.realpath(os.environ.get("TMPDIR") or "/tmp"), name), 0o700)
-        except OSError:
-            return  # then there is none
 
     def _make_parents(self, path: str) -> None:
         missing = []

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_callback import MemoryCallback
 from forgather_mem.callbacks.trainer.link import Link
+from forgather_mem.callbacks.trainer.method_patches import call_when_made
 from forgather_mem.load import WATCH, attach, import_template_languages, load_callbacks
+from forgather_mem.loops.state import default_arguments
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
@@ -62,6 +65,30 @@ def add_to_loop(loop: TrainingLoop) -> None:
     loop.args.output_dir = getattr(loop.args, "output_dir", None) or output_folder()
     for callback in callbacks_of_run()[: 1 if is_watched else None]:
         loop.add_callback(callback)
+
+
+def meet_forgather(module: str) -> None:
+    """Forgather's trainers have just been imported: watch each that is made."""
+    call_when_made(sys.modules[module].BaseTrainer, add_to)
+
+
+def meet_loops(module: str) -> None:
+    """So has `TrainingLoop`."""
+    call_when_made(sys.modules[module].TrainingLoop, add_to_loop)
+
+
+def ask_for_looks() -> None:
+    """In a thread of a process without torch: look at it from time to time, until it ends."""
+    from forgather_mem.loops.by_time import Looks
+
+    Looks(arguments_of_run(), callbacks_of_run).ask()
+
+
+def arguments_of_run() -> object:
+    """Of a training without any: our folder, and the ranks set by a launcher."""
+    arguments = default_arguments()
+    arguments.output_dir = output_folder()
+    return arguments
 
 
 def template_and_options() -> tuple[str, dict[str, Any]]:

@@ -73,10 +73,8 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
             all_rows = _rows(trainer, ranks) if trainer else plans[0].all_rows or _MOST_ROWS
             card = Card(card_bytes, trainer is not None, _longest(trainer), all_rows)
             others = [made[at + 1 : at + 1 + len(ways)] for at in range(0, len(made), 1 + len(ways))]
-            cards = [
-                card_plan(own, dict(zip(ways, instead, strict=True)), one, begin, card)
-                for own, instead, one in zip(plans, others, asked, strict=True)
-            ]
+            instead = [dict(zip(ways, others_of_one, strict=True)) for others_of_one in others]
+            cards = [card_plan(*row, begin, card) for row in zip(plans, instead, asked, strict=True)]
             answer["card"] = [asdict(one) for one in cards]
             texts = [f"{card_text(one)}\n{text}" for text, one in zip(texts, cards, strict=True)]
     except PlanError as error:
@@ -147,9 +145,8 @@ def _once(asked: Wanted) -> _Search[Plan]:
 
 def _ways(trainer: Trainer) -> Iterator[tuple[str, object]]:
     arguments, config = trainer.args, getattr(trainer.model, "config", None)
-    if not any(getattr(arguments, name, False) for name in CHECKPOINTING) and getattr(
-        trainer.model, "supports_gradient_checkpointing", False
-    ):
+    can_checkpoint = getattr(trainer.model, "supports_gradient_checkpointing", False)
+    if can_checkpoint and not any(getattr(arguments, name, False) for name in CHECKPOINTING):
         yield next(name for name in CHECKPOINTING if hasattr(arguments, name)), True
     if getattr(config, "_attn_implementation", "") == "eager":
         yield ATTENTION, "sdpa"

@@ -251,12 +251,8 @@ def collating(
 
 def _sizes_of(row: object) -> Sizes:
     parts = row if isinstance(row, Mapping) else dict(enumerate(row)) if isinstance(row, list | tuple) else {0: row}
-    lists = {
-        str(name): cast(Sized, one)
-        for name, one in parts.items()
-        if isinstance(one, Sequence) or getattr(one, "ndim", 0) in (1, 2)
-    }
-    return {name: len(one) for name, one in lists.items()}
+    are_lists = {name: isinstance(one, Sequence) or getattr(one, "ndim", 0) in (1, 2) for name, one in parts.items()}
+    return {str(name): len(cast(Sized, parts[name])) for name, is_list in are_lists.items() if is_list}
 
 
 def _is_padded(batch: object) -> bool:

@@ -14,6 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 Key: TypeAlias = tuple[Hashable, ...]
+Operation: TypeAlias = torch._ops.OpOverload
+Arguments: TypeAlias = Sequence[object]
+Keywords: TypeAlias = Mapping[str, object]
 _HOST, _META = torch.device("cpu"), torch.device("meta")
 _PLAIN = torch.Tensor, torch.nn.Parameter
 
@@ -23,17 +26,14 @@ class _Made(NamedTuple):
 
     Attributes:
         place: Of the given tensor whose memory it has, or -1.
-        is_given: Whether it is that one.
-        num_bytes: Of its memory, where that is more than its size tells.
+        offset: Where it begins in that.
     """
 
     size: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
     place: int = -1
-    is_given: bool = False
     offset: int = 0
-    num_bytes: int = 0
 
 
 class KnownOperations:
@@ -41,13 +41,11 @@ class KnownOperations:
 
     def __init__(self, fake: FakeTensorMode) -> None:
         self._fake = fake
-        self._known: dict[Key, tuple[type, list[_Made | None]]] = {}
+        self._known: dict[Key, tuple[type, list[_Made | int | None]]] = {}  # a number is that of the given tensor
         with temporarily_clear_interpreter_stack(), fake:  # a transform of torch.func would wrap it
             self._state = dict(torch.empty(0, device=_HOST).__dict__)
 
-    def key_of(
-        self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]
-    ) -> tuple[Key | None, list[torch.Tensor]]:
+    def key_of(self, func: Operation, args: Arguments, keywords: Keywords) -> tuple[Key | None, list[torch.Tensor]]:
         """All that the sizes of results depend on, if it can be told, and the tensors among the arguments.
 
         No size depends on a floating-point number, unless that is 0 or 1.
@@ -76,11 +74,8 @@ class KnownOperations:
 
     def _describe_tensor(self, one: torch.Tensor, key: list[Hashable]) -> bool:
         kind = type(one)
-        if kind is FakeTensor:
-            is_own = getattr(one, "fake_mode", None) is self._fake and one.constant is None  # type: ignore[attr-defined]
-        else:
-            is_own = kind in _PLAIN and not one.is_meta
-        if not is_own or one.layout is not torch.strided:
+        is_ours = kind is FakeTensor and one.fake_mode is self._fake and one.constant is None  # type: ignore[attr-defined]
+        if not (is_ours or (kind in _PLAIN and not one.is_meta)) or one.layout is not torch.strided:
             return False
         key += (kind, one.shape, one.stride(), one.storage_offset(), one.dtype)
         key += (one.requires_grad, one.is_neg(), one.is_conj(), one.is_inference())
@@ -88,10 +83,10 @@ class KnownOperations:
 
     def results(self, key: Key, tensors: Sequence[torch.Tensor]) -> object:
         """What these tensors become, or `NotImplemented` where that is not known."""
-        kind, rows = self._known.get(key, (None, []))
-        if kind is None:
+        if key not in self._known:
             return NotImplemented
-        made = [row and self._made(row, tensors) for row in rows]
+        kind, rows = self._known[key]
+        made = [tensors[row] if isinstance(row, int) else row and self._made(row, tensors) for row in rows]
         return made[0] if kind is torch.Tensor else kind(made) if made else None
 
     def learn(self, key: Key, tensors: Sequence[torch.Tensor], result: object) -> None:
@@ -103,9 +98,10 @@ class KnownOperations:
         places = {_memory(one): place for place, one in enumerate(tensors)}
         of = [_memory(one) for one in made if one is not None]
         new = [one for one in of if one not in places]
+        rows = [one if one is None else _row(one, tensors, places) for one in made]
         # No two of them share new memory, and whose memory it is that is given is certain
-        if len(set(new)) == len(new) and (len(places) == len(tensors) or new == of):
-            self._known[key] = kind, [one if one is None else _row(one, tensors, places) for one in made]
+        if NotImplemented not in rows and len(set(new)) == len(new) and (len(places) == len(tensors) or new == of):
+            self._known[key] = kind, rows
 
     def unknown(self, like: torch.Tensor) -> torch.Tensor:
         """A tensor of this size without values."""
@@ -113,14 +109,9 @@ class KnownOperations:
             return self._made(_Made(like.size(), like.stride(), like.dtype), ())
 
     def _made(self, row: _Made, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        if row.is_given:
-            return tensors[row.place]
-        if row.place >= 0 or row.num_bytes:
-            memory = (
-                tensors[row.place] if row.place >= 0 else torch.empty(row.num_bytes, dtype=torch.uint8, device=_META)
-            )
+        if row.place >= 0:
             bare = torch.empty(0, dtype=row.dtype, device=_META)
-            bare.set_(memory.untyped_storage(), row.offset, row.size, row.stride)
+            bare.set_(tensors[row.place].untyped_storage(), row.offset, row.size, row.stride)
         else:
             bare = torch.empty_strided(row.size, row.stride, dtype=row.dtype, device=_META)
         # What the class itself does in three times the time
@@ -140,14 +131,15 @@ def _memory(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _row(one: torch.Tensor, tensors: Sequence[torch.Tensor], places: Mapping[int, int]) -> _Made:
+def _row(one: torch.Tensor, tensors: Sequence[torch.Tensor], places: Mapping[int, int]) -> _Made | int:
+    """`NotImplemented` for new memory that is larger than the tensor in it."""
     given = [place for place, other in enumerate(tensors) if other is one]
-    place, offset = given[0] if given else places.get(_memory(one), -1), int(one.storage_offset())
-    like, num_bytes = _Made(one.size(), one.stride(), one.dtype), one.untyped_storage().nbytes()
-    is_whole = torch.empty_strided(*like[:2], dtype=one.dtype, device=_META).untyped_storage().nbytes() == num_bytes
-    return like._replace(
-        place=place, is_given=bool(given), offset=offset, num_bytes=0 if is_whole and not offset else num_bytes
-    )
+    if given:
+        return given[0]
+    made = _Made(one.size(), one.stride(), one.dtype, places.get(_memory(one), -1), int(one.storage_offset()))
+    whole = torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device=_META)
+    is_whole = whole.untyped_storage().nbytes() == one.untyped_storage().nbytes()
+    return made if is_whole or made.place >= 0 else NotImplemented
 
 
 def tensors_among(value: object) -> Iterator[torch.Tensor]:

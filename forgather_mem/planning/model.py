@@ -128,15 +128,12 @@ class Emptied:
         if self._mode.host is not None:
             is_there = any(one.device.type not in ("cpu", "meta") for one in held)
             passed_over.update(id(one) for one in held if is_there and one.device.type == "cpu")
-        modules = [
-            module
-            for module in modules
-            if all(
-                type(one) in (torch.Tensor, nn.Parameter) and id(one) not in passed_over
-                for one in module._parameters.values()
-                if one is not None and id(one) not in self._new
-            )
-        ]
+
+        def is_taken(one: torch.Tensor | None) -> bool:
+            is_new = one is not None and id(one) not in self._new
+            return not is_new or (type(one) in (torch.Tensor, nn.Parameter) and id(one) not in passed_over)
+
+        modules = [module for module in modules if all(map(is_taken, module._parameters.values()))]
         own = {id(one) for one in self._new.values()}
         models = [(root, sum(one.nbytes for one in root.parameters() if id(one) not in own)) for root in roots(modules)]
         self._modules(modules, OTHER_MODELS)
@@ -162,9 +159,8 @@ class Emptied:
                         module._parameters[key] = self._parameter(old, part)  # type: ignore[assignment]
                 for key, buffer in module._buffers.items():
                     if buffer is not None:
-                        module._buffers[key] = new = (
-                            buffer if buffer.device.type == "cpu" else self._mode.unknown(buffer)
-                        )
+                        new = buffer if buffer.device.type == "cpu" else self._mode.unknown(buffer)
+                        module._buffers[key] = new
                         self._log.saw(new, part)
 
     def _state_of(self, value: object) -> object:

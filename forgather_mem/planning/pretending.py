@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, cast
 
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning.known_operations import Key, KnownOperations, tensors_among
+from forgather_mem.planning.known_operations import Arguments, Key, Keywords, KnownOperations, Operation, tensors_among
 from forgather_mem.planning.recurrent import OF_ONEDNN, PACKS, packed_rows, workspace_bytes
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
@@ -73,11 +73,6 @@ class Pretending(TorchDispatchMode):
         """A tensor like this one, on the host, without values; a leaf, and no view."""
         return self._known.unknown(tensor)
 
-    def unknown_bytes(self, num_bytes: int) -> torch.Tensor:
-        """A storage of this size without values."""
-        with self._fake:
-            return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
-
     @contextmanager
     def logging_to(self, log: StorageLog | None) -> Iterator[None]:
         """What is made inside is noted there instead, if there is one."""
@@ -88,11 +83,7 @@ class Pretending(TorchDispatchMode):
             self.log = own
 
     def __torch_dispatch__(
-        self,
-        func: torch._ops.OpOverload,
-        types: Iterable[type],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
+        self, func: Operation, types: Iterable[type], args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
         keywords = kwargs or {}
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
@@ -114,12 +105,7 @@ class Pretending(TorchDispatchMode):
         return result
 
     def _result(
-        self,
-        func: torch._ops.OpOverload,
-        args: Sequence[object],
-        keywords: Mapping[str, object],
-        key: Key | None,
-        given: Sequence[torch.Tensor],
+        self, func: Operation, args: Arguments, keywords: Keywords, key: Key | None, given: Sequence[torch.Tensor]
     ) -> object:
         together = str(func) if func.namespace in ("c10d", "fsdp") else ""  # a name takes long to make
         if together == _GATHERING:  # views, which its schema does not say
@@ -158,7 +144,7 @@ class Pretending(TorchDispatchMode):
             return True
         return bool(self._overwritten) and tensor.untyped_storage()._cdata in self._overwritten
 
-    def _pretend(self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
+    def _pretend(self, func: Operation, args: Arguments, keywords: Keywords) -> object:
         if _is_view(func) and not isinstance(args[0], FakeTensor):  # of a tensor whose values no longer count
             with self:  # where nothing is differentiated it may be several
                 result = func.decompose(*args, **keywords)
@@ -177,7 +163,8 @@ class Pretending(TorchDispatchMode):
         if func in _CHOOSING:
             return self._choose(cast(torch.Tensor, args[0]), _argument(func, args, keywords, "dim"), result)
         if func is OF_ONEDNN and not self._on_device:
-            result = (*result[:-1], self.unknown_bytes(workspace_bytes(args)))
+            workspace = torch.empty(workspace_bytes(args), dtype=torch.uint8, device="meta")
+            result = (*result[:-1], self.unknown(workspace))
         written = _written(func, args, keywords) if func._schema.is_mutable else ()
         for tensor in written:
             if not isinstance(tensor, FakeTensor):
@@ -187,7 +174,7 @@ class Pretending(TorchDispatchMode):
         # Whoever writes into a tensor gets that one back, not a copy without values
         return written[0] if len(written) == 1 and isinstance(result, torch.Tensor) else result
 
-    def _by_meta_kernel(self, func: torch._ops.OpOverload, args: Sequence[Any], keywords: Mapping[str, object]) -> Any:
+    def _by_meta_kernel(self, func: Operation, args: Sequence[Any], keywords: Keywords) -> Any:
         """Its result, or where the meta kernel differs from the host's, what that makes."""
         if func is torch.ops.aten._grouped_mm.default:  # which takes other numbers as well
             halves = tree_map_only(torch.Tensor, lambda one: one.bfloat16() if one.is_floating_point() else one, args)
@@ -235,13 +222,9 @@ class Pretending(TorchDispatchMode):
             return value
         return tree_map_only(torch.Tensor, lambda one: one if isinstance(one, FakeTensor) else self.unknown(one), value)
 
-    def _compute(
-        self, func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object], key: Key | None
-    ) -> object:
+    def _compute(self, func: Operation, args: Arguments, keywords: Keywords, key: Key | None) -> object:
         makes_tensors = any("Tensor" in str(one.type) and one.alias_info is None for one in func._schema.returns)
-        if func._schema.is_mutable or not makes_tensors:
-            return func(*args, **keywords)
-        if key in self._small:
+        if func._schema.is_mutable or not makes_tensors or key in self._small:
             return func(*args, **keywords)
         size = 0
         with suppress(RuntimeError, NotImplementedError), self._fake:  # its size depends on values
@@ -254,7 +237,7 @@ class Pretending(TorchDispatchMode):
         return func(*args, **keywords)
 
 
-def _together(func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> object:
+def _together(func: Operation, args: Arguments, keywords: Keywords) -> object:
     """What ranks do together, in place, with empty tensors: what it returns to wait for would keep those given."""
     given: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -278,7 +261,7 @@ def warm_up() -> None:
         (torch.empty(2, 2) @ torch.empty(2, 2)).softmax(-1)
 
 
-def _argument(func: torch._ops.OpOverload, args: Sequence[Any], keywords: Mapping[str, object], name: str) -> Any:
+def _argument(func: Operation, args: Sequence[Any], keywords: Keywords, name: str) -> Any:
     """What it is given by this name, or its default; -1 where it has no such argument."""
     for place, one in enumerate(func._schema.arguments):
         if one.name == name:
@@ -304,7 +287,7 @@ def _alignments(count: Count, logits: torch.Tensor, labels: torch.Tensor, *_: ob
 
 
 # What is as large as values make it, at its largest
-_GREATEST: dict[torch._ops.OpOverload, Callable[..., object]] = {
+_GREATEST: dict[Operation, Callable[..., object]] = {
     torch.ops.aten.nonzero.default: _numbers_of_all,
     torch.ops.aten.masked_select.default: lambda count, *of: of[0].new_empty(
         count(torch.broadcast_tensors(*of)[0].numel())
@@ -315,20 +298,20 @@ _GREATEST: dict[torch._ops.OpOverload, Callable[..., object]] = {
 
 
 @functools.cache
-def _is_view(func: torch._ops.OpOverload) -> bool:
+def _is_view(func: Operation) -> bool:
     """Whether its result is the memory of its first argument, unchanged."""
     returned = [one.alias_info for one in func._schema.returns]
     return bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
 
 
-def _written(func: torch._ops.OpOverload, args: Sequence[object], keywords: Mapping[str, object]) -> list[torch.Tensor]:
+def _written(func: Operation, args: Arguments, keywords: Keywords) -> list[torch.Tensor]:
     """The tensors that it writes into."""
     found = [args[place] if place < len(args) else keywords.get(name) for place, name in _written_places(func)]
     return list(tensors_among(found))
 
 
 @functools.cache
-def _written_places(func: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
+def _written_places(func: Operation) -> tuple[tuple[int, str], ...]:
     return tuple(
         (place, argument.name)
         for place, argument in enumerate(func._schema.arguments)

@@ -144,9 +144,8 @@ def leave_weights_unread(notes: list[str]) -> None:
 
     surround("torch.nn:Module.register_parameter", registered, notes)
     surround("torch.nn:Module.to", moved, notes)
-    replace(
-        "transformers.modeling_utils:PreTrainedModel.from_pretrained", lambda _: classmethod(from_pretrained), notes
-    )
+    of_models = "transformers.modeling_utils:PreTrainedModel.from_pretrained"
+    replace(of_models, lambda _: classmethod(from_pretrained), notes)
 
 
 def let_tensors_answer(answers: Mapping[str, Callable[..., object]], notes: list[str]) -> None:

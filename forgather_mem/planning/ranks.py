@@ -23,6 +23,7 @@ from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.units import MIB
 
 Tensors = Callable[[torch.Tensor], torch.Tensor]
+_OF_BUCKETS = "broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view", "static_graph"
 
 
 def prepare_ranks(models: Iterable[torch.nn.Module], mode: Pretending, notes: list[str]) -> None:
@@ -43,14 +44,9 @@ def prepare_ranks(models: Iterable[torch.nn.Module], mode: Pretending, notes: li
             continue
         answer_gradients(mode.log, notes)
         with mode:
-            model.__init__(  # type: ignore[misc]  # its buckets are for the parameters that it has now
-                model.module,
-                broadcast_buffers=model.broadcast_buffers,
-                bucket_cap_mb=model.bucket_bytes_cap / MIB,
-                find_unused_parameters=model.find_unused_parameters,
-                gradient_as_bucket_view=model.gradient_as_bucket_view,
-                static_graph=model.static_graph,
-            )
+            same = {name: getattr(model, name) for name in _OF_BUCKETS}
+            # Its buckets are for the parameters that it has now
+            model.__init__(model.module, bucket_cap_mb=model.bucket_bytes_cap / MIB, **same)  # type: ignore[misc]
 
 
 def answer_gradients(log: StorageLog, notes: list[str]) -> None:
@@ -108,9 +104,8 @@ def _shard_by_accelerate(trainer: Trainer, mode: Pretending, on_device: bool, no
     asked = dict(getattr(trainer.args, "fsdp_plugin_args", None) or {})
     if asked.get("fsdp_version") != 2 or asked.get("cpu_offload"):
         raise PlanError("of FSDP in a Trainer version 2 of transformers 5 is planned, without cpu_offload")
-    plugin = sys.modules["accelerate.utils"].FullyShardedDataParallelPlugin(
-        **{**asked, "cpu_ram_efficient_loading": False}
-    )  # it changes loading alone
+    asked["cpu_ram_efficient_loading"] = False  # it changes loading alone
+    plugin = sys.modules["accelerate.utils"].FullyShardedDataParallelPlugin(**asked)
     if trainer.accelerator.mixed_precision != "no":
         plugin.set_mixed_precision(trainer.accelerator.mixed_precision)
     of = sys.modules["accelerate.state"]

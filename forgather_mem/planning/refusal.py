@@ -6,11 +6,7 @@ import errno
 import os
 from traceback import walk_tb
 
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedOperatorException,
-)
+from torch._subclasses import fake_tensor
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation.acts import ON_NOTHING
@@ -19,6 +15,7 @@ from forgather_mem.telemetry.redaction import redacted
 
 _TAKEN_AWAY = (errno.EACCES, errno.EBADF, errno.ENOTSOCK, errno.EPERM)  # what a file or a connection answers then
 _BAD_FORK = "Autograd-and-Fork"  # of torch's message, where autograd has threads: on a machine with a device
+_OF_SIZES = fake_tensor.DataDependentOutputException | fake_tensor.DynamicOutputShapeException
 _OF_TORCH = f"{os.sep}torch{os.sep}"
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -32,9 +29,8 @@ def problem_of(error: BaseException) -> str:
             "this process has computed gradients, and torch can't go on with that in a forked child where there is a "
             "device: plan before the first backward(), or with `forgather-mem plan SCRIPT`"
         )
-    name = str(getattr(error, "func", ""))
-    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException | UnsupportedOperatorException):
-        what = f"the size of what {name} makes is known only by computing it"
+    if isinstance(error, _OF_SIZES | fake_tensor.UnsupportedOperatorException):
+        what = f"the size of what {getattr(error, 'func', '')} makes is known only by computing it"
     else:
         what = f"{type(error).__name__}: {redacted(str(error).partition(chr(10))[0])}"
         if isinstance(error, OSError) and error.errno in _TAKEN_AWAY:

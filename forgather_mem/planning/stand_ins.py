@@ -17,13 +17,8 @@ from forgather_mem.planning.refusal import OURS
 from forgather_mem.source.source_lines import line_name
 
 NUMBERS, CHOICES, MASKS = "numbers", "choices", "masks"
-_MACHINERY = (
-    OURS,
-    *(
-        f"{torch.__path__[0]}/{name}"
-        for name in ("_tensor.py", "_subclasses", "_dynamo", "_compile.py", "utils/_", "_ops.py")
-    ),
-)
+_OF_TORCH = "_tensor.py", "_subclasses", "_dynamo", "_compile.py", "utils/_", "_ops.py"
+_MACHINERY = (OURS, *(f"{torch.__path__[0]}/{name}" for name in _OF_TORCH))
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 
@@ -79,8 +74,12 @@ class StandIns:
         self._in_a_row.clear()
 
     def _asking_line(self) -> str:
+        """The innermost line that is no machinery of torch's."""
         self.asked += 1
-        return _asking_line()
+        frame = sys._getframe(1)
+        while frame.f_code.co_filename.startswith(_MACHINERY) and frame.f_back is not None:
+            frame = frame.f_back
+        return line_name(frame.f_code.co_filename, frame.f_lineno)
 
     def answer(self, holds: bool, notes: list[str]) -> None:
         """Let tensors without values, for good, answer also where torch asks no operation.
@@ -100,8 +99,7 @@ class StandIns:
         def formatted(tensor: torch.Tensor, how: str) -> str:
             return format(self.value(tensor.dtype), how) if how else str(tensor)
 
-        let_tensors_answer({"numpy": array, "__array__": array}, notes)
-        let_tensors_answer({"tolist": listed, "__format__": formatted}, notes)
+        let_tensors_answer({"numpy": array, "__array__": array, "tolist": listed, "__format__": formatted}, notes)
 
     def lines(self) -> dict[str, list[str]]:
         """What can be answered otherwise, each with the lines that have asked for it."""
@@ -124,14 +122,6 @@ class _Repeated:
     def __init__(self, one: Array, shape: tuple[int, ...], held: torch.Tensor | None) -> None:
         self._one, self._held = one, held
         self.__array_interface__ = {**one.__array_interface__, "shape": shape, "strides": (0,) * len(shape)}
-
-
-def _asking_line() -> str:
-    """The innermost line that is no machinery of torch's."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_MACHINERY) and frame.f_back is not None:
-        frame = frame.f_back
-    return line_name(frame.f_code.co_filename, frame.f_lineno)
 
 
 def listed_lines(lines: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from forgather_mem.errors import PlanError
 from forgather_mem.launch import own_loop
-from forgather_mem.launch.own_loop import MADE_AT, EditedScript, OwnLoop, without_graphs_of_untrained
+from forgather_mem.launch.own_loop import MADE_AT, OwnLoop, without_graphs_of_untrained
 from forgather_mem.planning.isolation.child import in_a_child
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.result import Plan
@@ -32,7 +32,7 @@ def loop_of(batches: int = 1, passes: int = 1, rows: int | None = None) -> OwnLo
     return loop
 
 
-def edits_of(changed: dict[str, Any]) -> EditedScript:
+def edits_of(changed: dict[str, Any]) -> Script:
     return loop_of().edited(changed, lambda collate: collate)
 
 

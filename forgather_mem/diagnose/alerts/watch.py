@@ -48,7 +48,6 @@ class AlertWatch:
         self._within = full_within_steps
         self._call = call
         self._save, self._stop = save, stop
-        self._walls: list[Wall] = []
         self._devices: set[int] = set()  # those besides the current one
         self._find = TimeBudget(_FIND_DEVICES_EVERY_S)
         self._calls = 0
@@ -57,9 +56,9 @@ class AlertWatch:
         self._rank, self._world_size = run.rank, run.world_size
         self._key = run.store_key("alert")
         self._agreement = RankAgreement(self._key, "0", rank=run.rank, world_size=run.world_size)
-        self._asked, self._done = 0, "0"
-        if self._within is not None:
-            self._walls = [Wall("device", self._within), Wall("host", self._within)]
+        self._asked, self._done = False, "0"
+        within = full_within_steps
+        self._walls = [] if within is None else [Wall(where, within) for where in ("device", "host")]
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         self._find.take(self._find_devices)
@@ -120,13 +119,11 @@ class AlertWatch:
     def _ask(self, moment: Moment, wanted: bool) -> None:
         """Make all ranks save and stop at the same step: rank 0 decides which."""
         step = moment.step
-        if moment.event != "step_end":
-            self._asked += wanted  # decided at the next step end
+        self._asked |= wanted
+        if moment.event != "step_end":  # it is decided at the next one
             return
-        if wanted or self._asked:
-            self._asked = 0
-            self._want(step)
-        elif self._rank == 0 and self._world_size > 1 and get(self._wish()) is not None:
+        if self._asked or (self._rank == 0 and self._world_size > 1 and get(self._wish()) is not None):
+            self._asked = False
             self._want(step)
         held = self._agreement.at(step)
         if held != self._done:
@@ -179,7 +176,6 @@ def _wall_alert(moment: Moment, wall: Wall) -> Alert | None:
         rank=moment.run.rank,
         name=wall.where,
         value=forecast.bytes_per_step,
-        limit=None,
         full_at_step=forecast.at_step,
         full_at_low=forecast.low_step,
         full_at_high=forecast.high_step,

@@ -8,6 +8,7 @@ is looked at: most trainings have none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Literal
 
 Where = Literal["host", "device"]
@@ -45,73 +46,57 @@ OF_TORCH = " allocator"
 # A quoted error (in a worker's traceback, in a wrapper) begins a line, after the name of the error's type.
 _START = r"^(?:[\w.\[\]() ]*: )?"
 
-SHAPES = (
+_ROWS = (
     # ---- allocators of torch ----
-    MessageShape("CUDA allocator", "device", _START + r"CUDA out of memory\."),
-    MessageShape("HIP allocator", "device", _START + r"HIP out of memory\."),
-    MessageShape("XPU allocator", "device", _START + r"XPU out of memory\."),
-    MessageShape("MPS allocator", "device", _START + r"MPS backend out of memory"),
-    MessageShape("device allocator", "device", _START + r"(?:NPU|MUSA|MLU|SDAA|MTIA|GCU) out of memory\."),
-    MessageShape("HPU allocator", "device", r"MODULE:PT_DEVMEM Allocation failed"),
-    MessageShape("CUDA allocator", "device", _START + r"Allocation on device\b.*\n?.*(?:out of|exceed allowed) memory"),
-    MessageShape("CPU allocator", "host", r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"),
-    MessageShape("CPU allocator", "host", r"\[enforce fail at CPUAllocator\.cpp:\d+\] posix_memalign\(.*\b12 vs 0"),
-    MessageShape("CPU allocator", "host", r"not enough memory: you tried to allocate \d+GB\. Buy new RAM!"),
+    ("CUDA allocator", "device", _START + r"CUDA out of memory\."),
+    ("HIP allocator", "device", _START + r"HIP out of memory\."),
+    ("XPU allocator", "device", _START + r"XPU out of memory\."),
+    ("MPS allocator", "device", _START + r"MPS backend out of memory"),
+    ("device allocator", "device", _START + r"(?:NPU|MUSA|MLU|SDAA|MTIA|GCU) out of memory\."),
+    ("HPU allocator", "device", r"MODULE:PT_DEVMEM Allocation failed"),
+    ("CUDA allocator", "device", _START + r"Allocation on device\b.*\n?.*(?:out of|exceed allowed) memory"),
+    ("CPU allocator", "host", r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"),
+    ("CPU allocator", "host", r"\[enforce fail at CPUAllocator\.cpp:\d+\] posix_memalign\(.*\b12 vs 0"),
+    ("CPU allocator", "host", r"not enough memory: you tried to allocate \d+GB\. Buy new RAM!"),
     # ---- the host's, in words about a device ----
     # The thread calls the driver for nothing but page-locked memory
-    MessageShape(PINNED, "host", r"in pin memory thread for device[\s\S]*\b(?:CUDA|HIP) error: out of memory"),
-    MessageShape(PINNED, "host", r"Failed to CUDA host alloc \d+ bytes"),
-    MessageShape(PINNED, "host", r"failed to alloc \d+ bytes on host: CUDA_ERROR_OUT_OF_MEMORY"),
-    MessageShape("cuDNN", "host", r"\b(?:CU|HIP)DNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED\b"),
-    MessageShape(NCCL_SHM, "host", r"/dev/shm/nccl-\S+ .*No space left on device"),
-    MessageShape(
-        NCCL_SHM,
-        "host",
-        r"Error while creating shared memory segment \S*nccl-\S+ \(size \d+\)\s*$",
-        unless_room_in="/dev/shm",
-    ),
+    (PINNED, "host", r"in pin memory thread for device[\s\S]*\b(?:CUDA|HIP) error: out of memory"),
+    (PINNED, "host", r"Failed to CUDA host alloc \d+ bytes"),
+    (PINNED, "host", r"failed to alloc \d+ bytes on host: CUDA_ERROR_OUT_OF_MEMORY"),
+    ("cuDNN", "host", r"\b(?:CU|HIP)DNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED\b"),
+    (NCCL_SHM, "host", r"/dev/shm/nccl-\S+ .*No space left on device"),
+    (NCCL_SHM, "host", r"Error while creating shared memory segment \S*nccl-\S+ \(size \d+\)\s*$", False, "/dev/shm"),
     # ---- libraries on a device ----
-    MessageShape("Triton", "device", r"Triton Error \[\w+\]: out of memory"),
-    MessageShape("NCCL", "device", r"(?:Cuda|HIP) failure (?:\d+ )?'(?:out of memory|hipErrorOutOfMemory)'"),
-    MessageShape("NCCL", "device", r"Failed to CUDA (?:calloc(?: async)?|malloc) \d+ bytes", unless_room_in="device"),
-    MessageShape("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_ALLOC_FAILED\b"),
-    MessageShape(
-        "cuDNN", "device", r"DNN_STATUS_(?:INTERNAL_ERROR_DEVICE_ALLOCATION|ALLOC)_FAILED|\bmiopenStatusAllocFailed\b"
-    ),
-    MessageShape("flash-attn", "device", r"\bCUDA error \(\S*flash_\w+\.(?:h|cu|cuh):\d+\): out of memory"),
-    MessageShape(
-        "CUDA library", "device", r"\b(?:CUSOLVER_STATUS|CUSPARSE_STATUS|CUFFT|CURAND_STATUS)_ALLOC\w*_FAILED\b"
-    ),
-    MessageShape(
-        "XLA", "device", r"RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|Ran out of|Attempting to (?:reserve|allocate))"
-    ),
+    ("Triton", "device", r"Triton Error \[\w+\]: out of memory"),
+    ("NCCL", "device", r"(?:Cuda|HIP) failure (?:\d+ )?'(?:out of memory|hipErrorOutOfMemory)'"),
+    ("NCCL", "device", r"Failed to CUDA (?:calloc(?: async)?|malloc) \d+ bytes", False, "device"),
+    ("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_ALLOC_FAILED\b"),
+    ("cuDNN", "device", r"DNN_STATUS_(?:INTERNAL_ERROR_DEVICE_ALLOCATION|ALLOC)_FAILED|\bmiopenStatusAllocFailed\b"),
+    ("flash-attn", "device", r"\bCUDA error \(\S*flash_\w+\.(?:h|cu|cuh):\d+\): out of memory"),
+    ("CUDA library", "device", r"\b(?:CUSOLVER_STATUS|CUSPARSE_STATUS|CUFFT|CURAND_STATUS)_ALLOC\w*_FAILED\b"),
+    ("XLA", "device", r"RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|Ran out of|Attempting to (?:reserve|allocate))"),
     # ---- drivers ----
-    MessageShape("driver", "device", r"\b(?:CUDA|HIP)(?: runtime| driver)? error(?: \([^ )]+\))?\s?: out of memory"),
-    MessageShape("driver", "device", r"\bcuda (?:runtime error \(2\) :|failed with error 2) out of memory"),
-    MessageShape(
-        "driver", "device", r"\b(?:CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation: out|hipErrorOutOfMemory)\b"
-    ),
-    MessageShape("driver", "device", r"\b(?:UR|PI)_(?:RESULT_)?ERROR_OUT_OF_(?:DEVICE_MEMORY|HOST_MEMORY|RESOURCES)\b"),
+    ("driver", "device", r"\b(?:CUDA|HIP)(?: runtime| driver)? error(?: \([^ )]+\))?\s?: out of memory"),
+    ("driver", "device", r"\bcuda (?:runtime error \(2\) :|failed with error 2) out of memory"),
+    ("driver", "device", r"\b(?:CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation: out|hipErrorOutOfMemory)\b"),
+    ("driver", "device", r"\b(?:UR|PI)_(?:RESULT_)?ERROR_OUT_OF_(?:DEVICE_MEMORY|HOST_MEMORY|RESOURCES)\b"),
     # ---- the host ----
-    MessageShape("bad_alloc", "host", _START + r"(?:std::bad_alloc|bad allocation)\s*$"),
-    MessageShape("shared memory", "host", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Bus error"),
-    MessageShape(
-        "shared memory", "host", r"unable to (?:write|resize|allocate shared).* file </torch_\w+>.*\((?:12|28)\)"
-    ),
-    MessageShape("killed worker", "host", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed"),
-    MessageShape("killed worker", "host", r"exit codes of the workers are \{.*SIGKILL\(-9\)"),
-    MessageShape("killed worker", "host", r"^process \d+ terminated with signal SIGKILL$"),
-    MessageShape("ENOMEM", "host", r"unable to mmap \d+ bytes from file .*Cannot allocate memory"),
-    MessageShape(
-        "ENOMEM", "host", r"\[Errno 12\] Cannot allocate memory|\(os error 12\)|\bcode: 12, kind: OutOfMemory\b"
-    ),
-    MessageShape("MemoryError", "host", r"^(?:[\w.]*\.)?_?(?:Array)?MemoryError(?:: |\s*$)"),
+    ("bad_alloc", "host", _START + r"(?:std::bad_alloc|bad allocation)\s*$"),
+    ("shared memory", "host", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Bus error"),
+    ("shared memory", "host", r"unable to (?:write|resize|allocate shared).* file </torch_\w+>.*\((?:12|28)\)"),
+    ("killed worker", "host", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed"),
+    ("killed worker", "host", r"exit codes of the workers are \{.*SIGKILL\(-9\)"),
+    ("killed worker", "host", r"^process \d+ terminated with signal SIGKILL$"),
+    ("ENOMEM", "host", r"unable to mmap \d+ bytes from file .*Cannot allocate memory"),
+    ("ENOMEM", "host", r"\[Errno 12\] Cannot allocate memory|\(os error 12\)|\bcode: 12, kind: OutOfMemory\b"),
+    ("MemoryError", "host", r"^(?:[\w.]*\.)?_?(?:Array)?MemoryError(?:: |\s*$)"),
     # ---- also caused by a full device ----
-    MessageShape("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_NOT_INITIALIZED\b", only_when_full=True),
-    MessageShape("cuDNN", "device", r"\bCUDNN_STATUS_(?:NOT_\w+ED|INTERNAL_ERROR)\b", only_when_full=True),
-    MessageShape("cuDNN", "device", r"unable to find an engine to execute this computation", only_when_full=True),
-    MessageShape("NCCL", "device", r"NCCL error .*unhandled cuda error", only_when_full=True),
+    ("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_NOT_INITIALIZED\b", True),
+    ("cuDNN", "device", r"\bCUDNN_STATUS_(?:NOT_\w+ED|INTERNAL_ERROR)\b", True),
+    ("cuDNN", "device", r"unable to find an engine to execute this computation", True),
+    ("NCCL", "device", r"NCCL error .*unhandled cuda error", True),
 )
+SHAPES = tuple(starmap(MessageShape, _ROWS))
 
 # By type, where there is one: the name of a class among the error's bases.
 TYPES: dict[str, tuple[str, Where]] = {
@@ -148,11 +133,7 @@ NUMBERS = {
         rf"Failed to CUDA (?:calloc(?: async)?|malloc|host alloc) {_SIZE}",
         rf"failed to alloc {_SIZE} on host",
     ),
-    "free_bytes": (
-        rf"of which {_SIZE} is free",
-        rf"{_SIZE} free;",
-        rf"Free \(according to CUDA\): {_SIZE}",
-    ),
+    "free_bytes": (rf"of which {_SIZE} is free", rf"{_SIZE} free;", rf"Free \(according to CUDA\): {_SIZE}"),
     "total_bytes": (
         rf"total capaci?ty of {_SIZE}",
         rf"{_SIZE} total capacity",
@@ -171,10 +152,7 @@ NUMBERS = {
     "other_bytes": (rf"other allocations: {_SIZE}",),
     "reserved_bytes": (rf"{_SIZE} reserved in total by PyTorch",),
     # Until torch 1.3 "cached" was without what is allocated
-    "reserved_unused_bytes": (
-        rf"{_SIZE} is reserved by PyTorch but unallocated",
-        rf"{_SIZE} cached\)",
-    ),
+    "reserved_unused_bytes": (rf"{_SIZE} is reserved by PyTorch but unallocated", rf"{_SIZE} cached\)"),
 }
 # A process by its number on the machine. In a container one's own has another one there, so it isn't "this process".
 PROCESSES = rf"Process \d+ has {_SIZE} memory in use"

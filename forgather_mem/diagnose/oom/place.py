@@ -13,19 +13,9 @@ from forgather_mem.diagnose.oom.batch_shapes import Batch, batch_of
 from forgather_mem.diagnose.oom.context import trained_parameters
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.heap import failed_call
 from forgather_mem.heap.census import model_parameters, take_census
-from forgather_mem.heap.failed_call import (
-    PASS_FUNCTIONS,
-    copied_state,
-    failed_callback,
-    file_of,
-    has_gone_back,
-    is_closure,
-    is_users,
-    loss_rows,
-    may_repeat,
-    modules_running,
-)
+from forgather_mem.heap.failed_call import PASS_FUNCTIONS, file_of, is_users
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.heap.object_size import is_torch
 from forgather_mem.source.frame_variables import frame_variables, is_function
@@ -44,11 +34,8 @@ _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
         ("transformers/trainer.py", "compute_loss", "forward"),
         ("transformers/trainer.py", "evaluation_loop prediction_loop prediction_step", "evaluate"),
         ("transformers/trainer.py", "_save_checkpoint save_model _save _save_optimizer_and_scheduler", "save"),
-        (
-            "transformers/trainer.py",
-            "_load_from_checkpoint _load_optimizer_and_scheduler _load_rng_state _load_best_model _load_scaler",
-            "resume",
-        ),
+        ("transformers/trainer.py", "_load_from_checkpoint _load_best_model", "resume"),
+        ("transformers/trainer.py", "_load_optimizer_and_scheduler _load_rng_state _load_scaler", "resume"),
         ("transformers/trainer_seq2seq.py", "prediction_step", "evaluate"),
         ("transformers/generation/utils.py", "generate", "generate"),
         ("transformers/modeling_utils.py", "from_pretrained _from_config", "startup"),
@@ -133,7 +120,7 @@ def failure_at(
     """
     failed = entries_of(error)
     frames = [entry.tb_frame for entry in failed]
-    callback, first = failed_callback(failed, model, optimizer) or (None, 0)
+    callback, first = failed_call.failed_callback(failed, model, optimizer) or (None, 0)
     if any(file_of(frame).endswith(_TRAINERS) for frame in frames[first:]) and callback is not None:
         callback, first = None, 0  # it has the trainer evaluate or train
     inside, layer = _phase(frames[first:]), _layer(frames, model)
@@ -145,9 +132,9 @@ def failure_at(
     batch = batch_on_the_way(frames)
     users = [entry for entry in failed if is_users(entry)]
     if not phase:
-        rows = loss_rows(users[-1]) if users else None
+        rows = failed_call.loss_rows(users[-1]) if users else None
         batch = batch or (Batch(rows, None) if rows else None)  # of a loss outside of modules
-        has_trained = getattr(optimizer, "state", None) or any(map(may_repeat, users))
+        has_trained = getattr(optimizer, "state", None) or any(map(failed_call.may_repeat, users))
         phase = "forward" if rows else "other" if has_trained else "startup"
     if phase == "generate" and batch is not None:
         batch = Batch(batch.rows, None)  # the tokens of the call say nothing of those that are cached
@@ -227,7 +214,7 @@ def _phase(frames: list[FrameType]) -> str | None:
             here = _phase_of(frame, table)
             if here is not None and (found is None or here in _INNER_COUNTS[found]):
                 found = here
-            in_closure |= found == "optimizer" and here is None and is_closure(frame)
+            in_closure |= found == "optimizer" and here is None and failed_call.is_closure(frame)
             if found is not None and found not in _INNER_COUNTS:
                 return found
         if found is not None:
@@ -260,16 +247,20 @@ def _phase_of_training(
         return told
     if inside == "forward" and _is_evaluating(failed, model):
         return "evaluate"
-    if inside is None and "optimizer" in copied_state(failed, model, optimizer)[1]:
+    if inside is None and "optimizer" in failed_call.copied_state(failed, model, optimizer)[1]:
         return "save"  # what a checkpoint is made of
-    if inside is None and told == "backward" and not any(has_gone_back(entry) for entry in failed if is_users(entry)):
+    if (
+        inside is None
+        and told == "backward"
+        and not any(failed_call.has_gone_back(entry) for entry in failed if is_users(entry))
+    ):
         return "forward"
     return inside or told
 
 
 def _is_evaluating(failed: Sequence[TracebackType], model: object) -> bool:
     """Whether the model that is trained runs in evaluation mode; another one may be a teacher."""
-    outermost = next(modules_running(failed), None)
+    outermost = next(failed_call.modules_running(failed), None)
     own = set(map(id, model_parameters(model)))
     is_trained = not own or any(id(one) in own for one in model_parameters(outermost))
     return getattr(outermost, "training", True) is False and is_trained

@@ -10,18 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.oom.messages import (
-    ARRAY,
-    DEVICE,
-    NEVER,
-    NUMBERS,
-    PINNED,
-    PROCESSES,
-    SHAPES,
-    TYPES,
-    MessageShape,
-    Where,
-)  # fmt: skip
+from forgather_mem.diagnose.oom import messages
 from forgather_mem.errors import ours
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.system.allocator import driver_memory, used_allocators
@@ -73,7 +62,7 @@ class OutOfMemory:
     """
 
     kind: str
-    where: Where
+    where: messages.Where
     error_type: str
     message: str
     device: int | None = None
@@ -86,9 +75,8 @@ class OutOfMemory:
     private_pools_bytes: int | None = None
 
     def __str__(self) -> str:
-        place = (
-            "the host" if self.where == "host" else f"GPU {self.device}" if self.device is not None else "the device"
-        )
+        device = "the device" if self.device is None else f"GPU {self.device}"
+        place = "the host" if self.where == "host" else device
         parts = [f"{place} is out of memory ({self.kind})"]
         if self.requested_bytes is not None:
             parts.append(f"wanted {format_bytes(self.requested_bytes)}")
@@ -127,28 +115,24 @@ def recognise(error: BaseException) -> OutOfMemory | None:
     >>> recognise(ValueError("batch size 0")) is None
     True
     """
-    for link in chain(error):
-        found = _recognise_one(link)
-        if found is not None:
-            return found
-    return None
+    return next(filter(None, map(_recognise_one, chain(error))), None)
 
 
 def _recognise_one(error: BaseException) -> OutOfMemory | None:
     if isinstance(error, BaseExceptionGroup) or not isinstance(error, Exception):
         return None  # a group's message may quote its members; Ctrl-C is not an error
     by_type = _by_type(error)
-    if by_type is None and isinstance(error, NEVER):
+    if by_type is None and isinstance(error, messages.NEVER):
         return None
     text = _text(error)
-    shape = next((shape for shape in SHAPES if re.search(shape.pattern, text, re.M)), None)
-    numbers = {name: _number(name, text) for name in NUMBERS}
+    shape = next((shape for shape in messages.SHAPES if re.search(shape.pattern, text, re.M)), None)
+    numbers = {name: _number(name, text) for name in messages.NUMBERS}
     if by_type is None and (shape is None or _has_another_cause(shape, numbers["requested_bytes"])):
         return None
     kind, where = _kind(by_type, shape)
     if kind == "driver" and _was_pinning(error):
-        kind, where = PINNED, "host"
-    device = re.search(DEVICE, text)
+        kind, where = messages.PINNED, "host"
+    device = re.search(messages.DEVICE, text)
     return OutOfMemory(
         kind=kind,
         where=where,
@@ -165,20 +149,21 @@ def _recognise_one(error: BaseException) -> OutOfMemory | None:
     )
 
 
-def _by_type(error: Exception) -> tuple[str, Where] | None:
+def _by_type(error: Exception) -> tuple[str, messages.Where] | None:
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return "ENOMEM", "host"
-    return next((TYPES[name] for name in map(_name, type(error).__mro__) if name in TYPES), None)
+    return next((messages.TYPES[name] for name in map(_name, type(error).__mro__) if name in messages.TYPES), None)
 
 
-def _kind(by_type: tuple[str, Where] | None, shape: MessageShape | None) -> tuple[str, Where]:
+def _kind(
+    by_type: tuple[str, messages.Where] | None, shape: messages.MessageShape | None
+) -> tuple[str, messages.Where]:
     """The kind of error: its type says which memory ran out, its wording says more about the source."""
-    if by_type is None:
-        assert shape is not None
-        return shape.kind, shape.where
     # Who translates exceptions of C++ raises a MemoryError for a device's, too
-    if shape is not None and shape.where == "device" and by_type[0] in ("device allocator", "MemoryError"):
+    is_device = shape is not None and shape.where == "device"
+    if shape is not None and (by_type is None or (is_device and by_type[0] in ("device allocator", "MemoryError"))):
         return shape.kind, shape.where
+    assert by_type is not None
     return by_type
 
 
@@ -194,11 +179,8 @@ def _text(error: Exception) -> str:
 
 
 def _number(name: str, text: str) -> int | None:
-    for pattern in NUMBERS[name]:
-        match = re.search(pattern, text)
-        if match:
-            return _bytes(*match.groups(""))
-    return None
+    found = next(filter(None, (re.search(pattern, text) for pattern in messages.NUMBERS[name])), None)
+    return _bytes(*found.groups("")) if found else None
 
 
 def _bytes(number: str, unit: str) -> int:
@@ -213,7 +195,7 @@ def _array_bytes(error: Exception, text: str) -> int | None:
     itemsize = getattr(dtype, "itemsize", None)
     if isinstance(shape, tuple) and isinstance(itemsize, int):
         return math.prod(shape) * itemsize
-    said = re.search(ARRAY, text)  # only the text of a data worker's error arrives
+    said = re.search(messages.ARRAY, text)  # only the text of a data worker's error arrives
     if said is None:
         return None
     bits = 8 if said[2] == "bool" else int(said[3] or 0)
@@ -243,7 +225,7 @@ def _process_bytes(numbers: dict[str, int | None], text: str) -> int | None:
     if numbers["process_bytes"] is not None or numbers["allocated_bytes"] is None:
         return numbers["process_bytes"]
     reserved = numbers["allocated_bytes"] + (_unused(numbers) or 0)
-    sizes = [_bytes(*found) for found in re.findall(PROCESSES, text)]
+    sizes = [_bytes(*found) for found in re.findall(messages.PROCESSES, text)]
     able = [size for size in sizes if size >= _SIZES.rounded_frac * reserved]
     return able[0] if len(able) == 1 else None
 
@@ -261,7 +243,7 @@ def _was_pinning(error: Exception) -> bool:
     return code.co_name == "pin_memory" or re.search(_PINS, statement) is not None
 
 
-def _has_another_cause(shape: MessageShape, wanted_bytes: int | None) -> bool:
+def _has_another_cause(shape: messages.MessageShape, wanted_bytes: int | None) -> bool:
     """Whether a message with several possible causes is, as far as is known, not about memory here."""
     if shape.unless_room_in == "/dev/shm":
         try:

@@ -173,13 +173,9 @@ def smaller_batches(case: Case) -> list[Change]:
     whole = rows * accumulation
     parts = (part for part in range(accumulation + 1, min(whole, _WHEN.most_parts) + 1) if whole % part == 0)
     sizes = [size for size in (whole // part for part in parts) if rows % size == 0 or rows & (rows - 1)]
+    note = "the same step in smaller parts"
     return [
-        _setting(
-            "the same step in smaller parts",
-            per_device_train_batch_size=size,
-            gradient_accumulation_steps=whole // size,
-        )
-        for size in sizes
+        _setting(note, per_device_train_batch_size=size, gradient_accumulation_steps=whole // size) for size in sizes
     ]
 
 

@@ -83,7 +83,9 @@ class OutOfMemoryWatch:
             self._predictions += moment.objects.keys().isdisjoint(("batches_begun", "num_batches"))
             return NOTHING
         if self._settings is None:
-            self._look_at(moment)
+            model, optimizer = moment.objects.get("model"), moment.objects.get("optimizer")
+            self._model, self._optimizer = _weakly(model), _weakly(optimizer)
+            self._settings = settings_of(moment.args, model, self._run.trainer())
         elif self._optimizer is _nothing and (optimizer := moment.objects.get("optimizer")) is not None:
             self._optimizer = _weakly(optimizer)  # of an observed loop it is known when it has stepped
         if moment.event == "step_end":
@@ -122,11 +124,6 @@ class OutOfMemoryWatch:
         self._reserve.release()
         if self._snapshot is not None:
             self._snapshot.stop()
-
-    def _look_at(self, moment: Moment) -> None:
-        model, optimizer = moment.objects.get("model"), moment.objects.get("optimizer")
-        self._model, self._optimizer = _weakly(model), _weakly(optimizer)
-        self._settings = settings_of(moment.args, model, self._run.trainer())
 
     def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
         self._passes.append(_operation_number())

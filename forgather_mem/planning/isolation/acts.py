@@ -93,10 +93,9 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
         try:
             return by_name(file, mode, *more, **keywords)
         except PermissionError:
-            there, how = (
-                (file, mode.replace("+", "")) if "r" in mode else (nowhere("+" in mode), mode.replace("x", "w"))
-            )
-            return by_name(there, how, *more, **keywords)
+            if "r" in mode:
+                return by_name(file, mode.replace("+", ""), *more, **keywords)
+            return by_name(nowhere("+" in mode), mode.replace("x", "w"), *more, **keywords)
 
     def opened_by_number(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         try:

@@ -38,11 +38,12 @@ from forgather_mem.telemetry.run_session import DOING, PLAN, SWITCH
 
 Result = TypeVar("Result")
 _resource = installed("resource")
+_TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 _ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
 _IDLE_S = 10.0  # without any processor time: longer than any read of data that was seen; a slower disk is refused
 _LINES = "lines"  # of the child, where it is asked
-GiveAnswer = Callable[[object, BaseException | None], NoReturn]
+GiveAnswer = Callable[..., NoReturn]  # given the result, or None and the error
 
 
 class WaitsError(PlanError):
@@ -137,12 +138,10 @@ class BegunChild(Generic[Result]):
 
     def _read_answer(self) -> bytes:
         """All that the child writes, until it closes its end."""
-        parts: list[bytes] = []
-        waits, until_s = select.poll(), time.monotonic() + _MOST_S
-        waits.register(self._reader, select.POLLIN)
+        parts, until_s = list[bytes](), time.monotonic() + _MOST_S
         used, since_s = list[bytes](), time.monotonic()
         while (now_s := time.monotonic()) < until_s:
-            if waits.poll(min(1000.0, 1000 * (until_s - now_s))):
+            if self.has_answered(min(1.0, until_s - now_s)):
                 part = os.read(self._reader, 2**20)
                 if not part:
                     return b"".join(parts)
@@ -200,9 +199,7 @@ def without_handlers(end: Callable[[int, object], object] | signal.Handlers = si
     Returns:
         What sets all of them again.
     """
-    timers = [
-        (one, signal.setitimer(one, 0)) for one in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-    ]
+    timers = [(one, signal.setitimer(one, 0)) for one in _TIMERS]
     handlers: dict[int, Any] = {}
     with suppress(ValueError):  # another thread
         for number in signal.valid_signals():
@@ -233,14 +230,12 @@ def _processor_time_of(pid: int) -> list[bytes]:
 
 
 def _answer(function: Callable[[], object], give_answer: GiveAnswer) -> None:
-    error: Exception | None = None
     try:
         _prepare()
         try:
-            result = function()
-        except Exception as raised:  # noqa: BLE001  # the training's own: the parent tells it
-            result, error = None, raised
-        give_answer(result, error)
+            give_answer(function())
+        except Exception as error:  # noqa: BLE001  # the training's own: the parent tells it
+            give_answer(None, error)
     except GoesOn as goes_on:
         goes_on.given(give_answer)
         raise

@@ -14,7 +14,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -132,7 +132,7 @@ class Ahead:
         given = tree_leaves((args, keywords))
         trained = sum(one.requires_grad for one in module.parameters())
         state = torch.is_grad_enabled(), module.training, torch.is_autocast_enabled("cpu"), trained
-        kind = state, *((one.dtype, one.requires_grad) if _is_tensor(one) else type(one) for one in given)
+        kind = state, *((one.dtype, one.requires_grad) if isinstance(one, torch.Tensor) else type(one) for one in given)
         # A thousandth more is new, not the few numbers that a script keeps of each step: a guess
         now = sum(one.nbytes for one in tensors_among(given)), self._log.alive_bytes
         most = self._most.setdefault(module, {}).setdefault(kind, (-1, 0))
@@ -141,7 +141,7 @@ class Ahead:
             self._news[id(module), kind] = self.steps
         if not all(isinstance(one, _PLAIN) for one in given):
             return call(module, *args, **keywords)
-        key = kind, *(one.shape if _is_tensor(one) else one for one in given)
+        key = kind, *(one.shape if isinstance(one, torch.Tensor) else one for one in given)
         known = self._known.setdefault(module, {})
         if self.skips and key in known:
             self._spend()
@@ -150,7 +150,7 @@ class Ahead:
         result = call(module, *args, **keywords)
         leaves, spec = tree_flatten(result)
         if all(isinstance(one, _PLAIN) for one in leaves):
-            known[key] = [_Made(one) if _is_tensor(one) else one for one in leaves], spec
+            known[key] = [_Made(one) if isinstance(one, torch.Tensor) else one for one in leaves], spec
         return result
 
     def _remade(self, module: nn.Module, given: Iterable[object], leaves: Sequence[object]) -> list[object]:
@@ -158,7 +158,7 @@ class Ahead:
         places = [place for place, one in enumerate(leaves) if isinstance(one, _Made) and one.has_gradient]
         if places and torch.is_grad_enabled():
             weights = [one for one in module.parameters() if one in self._graded]
-            passed = [one for one in given if _is_tensor(one) and one.requires_grad]
+            passed = [one for one in given if isinstance(one, torch.Tensor) and one.requires_grad]
             leaf = torch.empty(0, requires_grad=True)  # where there is nothing else the results are in no graph
             in_graph = _NotMade.apply(self._seen, weights, [made[place] for place in places], leaf, *passed)  # type: ignore[no-untyped-call]
             for place, one in zip(places, in_graph, strict=True):
@@ -279,7 +279,3 @@ class _Made:
             self.values = tensor.clone() if is_known else None
             self.blank = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
         self.has_gradient = tensor.requires_grad
-
-
-def _is_tensor(one: object) -> TypeGuard[torch.Tensor]:
-    return isinstance(one, torch.Tensor)

@@ -19,22 +19,12 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import _DatasetKind
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from forgather_mem.planning.batches import (
-    MEASURE_S,
-    Coming,
-    PlannedShape,
-    Sizes,
-    collating,
-    largest_of,
-    longest_of,
-    looked_at,
-    row_length,
-)
+from forgather_mem.planning import batches
 from forgather_mem.planning.loop.rounds import Rounds
 from forgather_mem.planning.private_state import surround
 
 Numbers: TypeAlias = Sequence[int]
-Largest: TypeAlias = Callable[..., Coming | None]  # of the batches with these numbers
+Largest: TypeAlias = Callable[..., batches.Coming | None]  # of the batches with these numbers
 
 
 class Loaders:
@@ -54,9 +44,9 @@ class Loaders:
         self._unordered = WeakSet[object]()  # iterators met where no work is done
         self._collate = WeakKeyDictionary[object, Callable[..., object]]()  # the training's, by what fetches
         self._waiting = WeakSet[object]()  # iterators whose largest batch is still to come
-        self._sizes = defaultdict[int, dict[int, Sizes]](dict)  # of rows, by data set
+        self._sizes = defaultdict[int, dict[int, batches.Sizes]](dict)  # of rows, by data set
         self._planned_bytes: dict[tuple[int, int], int] = {}  # of the largest batch, by data set and size
-        self._left_s = MEASURE_S  # to look at the rows of later epochs
+        self._left_s = batches.MEASURE_S  # to look at the rows of later epochs
         for one in iterators:
             one.__class__, one._pin_memory = _SingleProcessDataLoaderIter, False
             one._dataset_fetcher = _DatasetKind.create_fetcher(
@@ -109,7 +99,7 @@ class Loaders:
             fetcher, wanted = iterator._dataset_fetcher, self._wanted()
             told = loop.shapes.append if loop.trains else lambda _: None
             self._collate[fetcher] = fetcher.collate_fn
-            fetcher.collate_fn = collating(fetcher.collate_fn, wanted, told)
+            fetcher.collate_fn = batches.collating(fetcher.collate_fn, wanted, told)
             self._unordered.add(iterator)
             if loop.trains and isinstance(iterator._dataset, Sized):
                 loop.all_rows = max(loop.all_rows, len(iterator._dataset))
@@ -123,8 +113,8 @@ class Loaders:
                 loop.again()
         self._planned_bytes.setdefault(key, 0)
 
-    def _wanted(self) -> PlannedShape:
-        wanted: PlannedShape = self._loop.wanted
+    def _wanted(self) -> batches.PlannedShape:
+        wanted: batches.PlannedShape = self._loop.wanted
         return wanted if self._loop.trains else wanted._replace(rows=None)
 
     def _order(self, iterator: Any) -> int:
@@ -142,19 +132,19 @@ class Loaders:
                 break
         iterator._sampler_iter = itertools.chain(of_epoch, iterator._sampler_iter)
         sizes, coming = self._sizes[id(dataset)], of_epoch[: loop.most_batches(len(of_epoch)) if trains else None]
-        known = list(looked_at(dataset, coming, sizes, until_s - time.monotonic()))
+        known = list(batches.looked_at(dataset, coming, sizes, until_s - time.monotonic()))
         is_of_any_size = not isinstance(getattr(sampler, "batch_size", None), int)
-        if not known or not (is_of_any_size or len(set(map(row_length, sizes.values()))) > 1):
+        if not known or not (is_of_any_size or len(set(map(batches.row_length, sizes.values()))) > 1):
             return 0
         self.differ = True
         if wanted.rows is not None:
-            longest = longest_of(sizes, wanted.rows)
-            which = largest_of(longest, sizes, collate, dataset)
+            longest = batches.longest_of(sizes, wanted.rows)
+            which = batches.largest_of(longest, sizes, collate, dataset)
             known = [longest[which.largest if which else 0]] * len(known)
 
         @functools.cache
-        def largest(*among: int) -> Coming | None:
-            return largest_of(known, sizes, collate, dataset, among)
+        def largest(*among: int) -> batches.Coming | None:
+            return batches.largest_of(known, sizes, collate, dataset, among)
 
         everything = range(len(known))
         order = self._of_training(ref(iterator), key, known, largest) if trains else _of_evaluation(known, largest)

@@ -29,12 +29,6 @@ from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings, Emptied, roots
-from forgather_mem.planning.private_state import (
-    let_no_queue_wait,
-    let_tensors_answer,
-    surround,
-    swap,
-)
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan
 from forgather_mem.planning.stand_ins import StandIns
@@ -49,10 +43,11 @@ class Script:
 
     Args:
         is_late: Whether a part of a step has been computed, which is not planned.
+        edits: What is called first in the child: each changes something about the training.
     """
 
-    def __init__(self, is_late: bool) -> None:
-        self.is_late = is_late
+    def __init__(self, is_late: bool, edits: Sequence[Callable[[], object]] = ()) -> None:
+        self.is_late, self._edits = is_late, edits
 
     def plan(self, wanted: Wanted, alive: AliveThings | None, answers: StandIns) -> NoReturn:
         """Let a child go on as the script, until it is planned.
@@ -63,6 +58,8 @@ class Script:
         """
         if wanted.ranks > 1:
             raise PlanError("--ranks is for a Trainer: of another loop plan the model of one rank, in Python")
+        for edit in self._edits:
+            edit()
         loop = Loop(Stage(wanted, answers))
         loop.find(alive or AliveThings(), self.is_late)
         loop.looks_ahead = True
@@ -158,11 +155,7 @@ class Loop:
         leaves = [one for one in alive.all_of(torch.Tensor) if one.is_leaf and one.requires_grad]
         self._trained = _of_optimizers(optimizers)
         trained = self._trained or set(map(id, leaves))
-        models = [
-            one
-            for one in roots(alive.all_of(nn.Module))
-            if any(id(parameter) in trained for parameter in one.parameters())
-        ]
+        models = [one for one in roots(alive.all_of(nn.Module)) if not trained.isdisjoint(map(id, one.parameters()))]
         gradients = [(one, one.grad) for one in leaves if is_late and one.grad is not None]
         if not is_traced():
             self._stage.empty(models, optimizers, alive, leaves=leaves)
@@ -173,7 +166,7 @@ class Loop:
             leaf.grad = self._stage.mode.unknown(gradient)
         self._models.update(models)
         self.rounds = Rounds(self.log, optimizers)
-        let_no_queue_wait(alive.all_of(Queue), self.notes)
+        private_state.let_no_queue_wait(alive.all_of(Queue), self.notes)
         self.is_certain, self.skipped = is_late, int(is_late or self.wanted != PlannedShape())
         self._loaders = Loaders(self, alive.all_of(_BaseDataLoaderIter))
 
@@ -181,13 +174,13 @@ class Loop:
         """Compute nothing from now on, until the script ends or it is enough: then answer the parent."""
         self._give_answer = give_answer
         self.ahead = Ahead(self._stage, self._models, self)
-        private_state.replace(
-            "torch.utils:swap_tensors", lambda _: swap, self.notes
-        )  # `Module.to`: it refuses weights in use
-        let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self.notes)  # what is saved is lost
-        surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
-        surround("torch.optim:Optimizer.__init__", self._made, self.notes)
-        surround("transformers.trainer:Trainer.train", lambda *_, **__: self.end("this loop"), self.notes)
+        # `Module.to`: it refuses weights in use
+        private_state.replace("torch.utils:swap_tensors", lambda _: private_state.swap, self.notes)
+        # What is saved is lost
+        private_state.let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self.notes)
+        private_state.surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
+        private_state.surround("torch.optim:Optimizer.__init__", self._made, self.notes)
+        private_state.surround("transformers.trainer:Trainer.train", lambda *_, **__: self.end("this loop"), self.notes)
         self.log.begin("data", self.step)
         self._stage.mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -257,7 +250,7 @@ class Loop:
             problem = str(refused)
         # Where this is no training other answers don't help
         answers = StandIns() if problem == NOT_HERE else self._answers
-        self._give_answer(Attempt(plan, problem, answers), None)
+        self._give_answer(Attempt(plan, problem, answers))
 
     def stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has."""
