@@ -68,7 +68,7 @@ class OwnLoop:
         place = f" (DataLoader at {next(iter(lines))})" if len(lines := lines - {None}) == 1 else ""
         return in_own_loop(change, place)
 
-    def edited(self, changed: dict[str, Any], collating: Callable[[Any], Any], edits: Sequence[Edit] = ()) -> Script:
+    def edited(self, changed: dict[str, Any], collating: Callable[..., object], edits: Sequence[Edit] = ()) -> Script:
         """The script with these values of `Change.set` and `in_script`, which are taken out as far as it can have them.
 
         Args:

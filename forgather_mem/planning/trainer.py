@@ -6,8 +6,9 @@ be. An evaluation follows where there will be one. Logs and checkpoints are left
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import suppress
 from fractions import Fraction
 from typing import Any
@@ -16,9 +17,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
-from forgather_mem.errors import PlanError
+from forgather_mem.errors import PlanError, did_you_mean
 from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted, largest
-from forgather_mem.planning.changes import apply_changes, train_on_the_host
 from forgather_mem.planning.generation import generate_first_and_last_tokens
 from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.phases import EnoughSteps, Steps
@@ -43,6 +43,10 @@ _ARGUMENTS = {
     "push_to_hub": False,
     "skip_memory_metrics": True,
 }
+
+ATTENTION = "attn_implementation"
+DTYPE = "dtype"
+CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # of transformers 5, and of 4
 
 
 def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None, answers: StandIns) -> Plan:
@@ -210,3 +214,51 @@ def _times(factor: Fraction, value: object) -> object:
         return tensor.new_empty((int(tensor.size(0) * factor), *tensor.shape[1:]) if tensor.dim() else ())
 
     return value if factor == 1 else tree_map_only(torch.Tensor, made, value)
+
+
+def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:
+    """Give a trainer that has not begun other arguments; also `attn_implementation` and `dtype`, which are the model's.
+
+    Raises:
+        PlanError: for an argument that its TrainingArguments don't have, or a value that they don't take.
+    """
+    known = [field.name for field in dataclasses.fields(trainer.args)]
+    for name, value in changes.items():
+        if name == ATTENTION:
+            if not hasattr(trainer.model, "set_attn_implementation"):
+                raise PlanError("this transformers can't change attn_implementation: a newer one can")
+            trainer.model.set_attn_implementation(value)
+        elif name == DTYPE:
+            trainer.model.to(getattr(torch, str(value)))
+        elif name not in known:
+            meant = did_you_mean(name, known)
+            raise PlanError(f"TrainingArguments have no {name!r}" + (f"; {meant}" if meant else ""))
+        elif name in CHECKPOINTING:
+            for alias in CHECKPOINTING:
+                object.__setattr__(trainer.args, alias, value)
+        else:
+            kind = type(getattr(trainer.args, name))
+            object.__setattr__(trainer.args, name, kind(value) if name == "optim" else value)
+    if "fsdp" in changes and hasattr(trainer.args, "_process_fsdp_args"):
+        trainer.args.fsdp_plugin_args = trainer.args._process_fsdp_args()
+    if changes.get("bf16"):
+        trainer.accelerator.native_amp = True
+        trainer.accelerator.state._mixed_precision = "bf16"
+
+
+def train_on_the_host(trainer: Trainer) -> None:
+    """Let a trainer go on without its device, which a forked child can't use; float16 needs one, and bfloat16 does not.
+
+    Raises:
+        PlanError: where several processes train together.
+    """
+    arguments, accelerator = trainer.args, trainer.accelerator
+    if getattr(trainer, "is_deepspeed_enabled", False):
+        raise PlanError("DeepSpeed is not planned in a Trainer: plan the training of one process without it")
+    if arguments.world_size > 1:
+        raise PlanError(f"{arguments.world_size} processes train together: plan the training of one")
+    arguments.__dict__["_setup_devices"] = accelerator.state.device = torch.device("cpu")
+    arguments._n_gpu = min(1, arguments.n_gpu)
+    accelerator.device_placement = False
+    if accelerator.state._mixed_precision == "fp16":
+        accelerator.state._mixed_precision, accelerator.scaler = "bf16", None
