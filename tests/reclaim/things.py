@@ -7,7 +7,13 @@ class Thing:
     """Something with a name, that can be watched."""
 
 
+class Cycle(Thing):
+    """Something that only a collection can free, once it is dropped."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
 def a_cycle() -> weakref.ref[Thing]:
-    thing = Thing()
-    thing.itself = thing  # type: ignore[attr-defined]
-    return weakref.ref(thing)
+    """One that was dropped."""
+    return weakref.ref(Cycle())

@@ -22,7 +22,7 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.engine.test_closing import open_files
 from tests.fresh import has_autograd_threads
-from tests.training import STAYS, make_trainer
+from tests.training import STAYS, AtStep, make_trainer
 from tests.ways_to_train import by_loop, by_trainer
 
 
@@ -248,16 +248,12 @@ def test_the_same_trainer_trains_again_in_a_child_that_was_forked_in_its_trainin
 
 
 def test_a_child_forked_after_a_training_ran_out_of_memory_does_not_tell_of_it(tmp_path: Path) -> None:
-    class RunsOut(TrainerCallback):
-        def on_step_end(self, *arguments: Any, **keywords: Any) -> None:
-            raise MemoryError
-
     def fails_of_memory() -> None:
         raise MemoryError
 
     def script() -> None:
         reporter = OOMReporter()
-        trainer = make_trainer(tmp_path, [reporter, RunsOut()])
+        trainer = make_trainer(tmp_path, [reporter, AtStep(1, MemoryError())])
         with contextlib.suppress(MemoryError):
             trainer.train()
         with (tmp_path / "said").open("w") as said:
