@@ -20,6 +20,7 @@ from forgather_mem.loops.state import default_arguments
 from forgather_mem.units import MIB
 from tests.diagnose.oom.test_allocator_snapshot import Recorder
 from tests.forked import Forked
+from tests.launch.commands import report_in
 from tests.reporting.report_fixtures import built, text_of
 from tests.simulated_device import TOTAL_MIB, simulated_device
 from tests.training import AtStep, make_trainer, tiny_model
@@ -251,8 +252,7 @@ def test_attached_the_next_training_begins_anew(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         trainer.train()
     assert handle.report()["oom"]["phase"] == "forward"
-    (written,) = (tmp_path / "forgather_mem").glob("*/report.json")
-    assert json.loads(written.read_text())["oom"]["phase"] == "forward"
+    assert report_in(tmp_path)["oom"]["phase"] == "forward"
     trainer.phase = ""
     trainer.train()
     assert handle.report()["oom"] is None
