@@ -67,7 +67,7 @@ class Reporter:
         page.unlink(missing_ok=True)
         options = {"text": [], "html": ["--html", str(page)]}.get(mode, [f"--{mode}"])
         outcome = self.answer(["report", str(folder), *options], folder.parent / "printed")
-        return outcome._replace(printed=outcome.printed + _text(page))
+        return outcome._replace(printed=outcome.printed + (page.read_bytes().decode() if page.exists() else ""))
 
     def answer(self, argv: list[str], printed: Path) -> Outcome:
         assert self._server.stdin is not None
@@ -114,25 +114,15 @@ def assert_nothing_but_text(markdown: str) -> None:
             assert not active, part.content
 
 
-def _text(path: Path) -> str:
-    return path.read_bytes().decode() if path.exists() else ""
-
-
 # ---- a file is something else ----
 
 FILES = ("report.json", "report.rank0.json", "memory.rank0.jsonl", "ring.rank0", "events.out.tfevents.1.a.1.0")
 
 
-def _pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
 def _socket(path: Path) -> None:
     server = socket.socket(socket.AF_UNIX)
-    here = os.getcwd()
-    os.chdir(path.parent)  # its name has to be short
-    server.bind(path.name)
-    os.chdir(here)
+    with contextlib.chdir(path.parent):  # its name has to be short
+        server.bind(path.name)
     server.close()
 
 
@@ -152,7 +142,7 @@ def _one_long_line(path: Path) -> None:
 
 
 THINGS: dict[str, Callable[[Path], None]] = {
-    "a pipe": _pipe,
+    "a pipe": os.mkfifo,
     "a folder": lambda path: path.mkdir(),
     "a socket": _socket,
     "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero"),
@@ -219,10 +209,8 @@ def with_texts(value: Any, keep: tuple[str, ...] = ()) -> Any:
     """The same JSON, in which each text is one to obey, but for those below these keys."""
     if isinstance(value, dict):
         return {key: part if key in keep else with_texts(part, keep) for key, part in value.items()}
-    return [with_texts(part, keep) for part in value] if isinstance(value, list) else _obeyed(value)
-
-
-def _obeyed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [with_texts(part, keep) for part in value]
     return OBEYED if isinstance(value, str) else value
 
 
@@ -264,7 +252,7 @@ def ring_with(at: int, word: int, stride: int = 0) -> Make:
         places = range(at, layout.NOTES_AT, stride) if stride else (at,)
         for place in places:
             data[place : place + 8] = _WORDS[word]
-        _only_the_ring(folder, bytes(data[: layout.FILE_BYTES]))
+        _only(folder, "ring.rank0", bytes(data[: layout.FILE_BYTES]))
 
     return make
 
@@ -281,15 +269,15 @@ def ring_header_with(path: tuple[str | int, ...], value: Any) -> Make:
         note = json.dumps({"kind": value, "step": value, "text": value}).encode()[: layout.NOTE_BYTES]
         entry = layout.NOTE.pack(1, len(note), zlib.crc32(note)) + note
         data[layout.NOTES_AT : layout.NOTES_AT + len(entry)] = entry
-        _only_the_ring(folder, bytes(data))
+        _only(folder, "ring.rank0", bytes(data))
 
     return make
 
 
-def _only_the_ring(folder: Path, data: bytes) -> None:
+def _only(folder: Path, name: str, data: bytes) -> None:
     for path in folder.iterdir():
         path.unlink()
-    (folder / "ring.rank0").write_bytes(data)
+    (folder / name).write_bytes(data)
 
 
 # ---- the folder ----
@@ -311,12 +299,10 @@ def _many_ranks(folder: Path) -> None:
 def _deep(folder: Path) -> None:
     shutil.rmtree(folder)
     folder.mkdir()
-    here = os.getcwd()
-    os.chdir(folder)
-    for _ in range(1100):
-        os.mkdir("d")
-        os.chdir("d")
-    os.chdir(here)
+    with contextlib.chdir(folder):
+        for _ in range(1100):
+            os.mkdir("d")
+            os.chdir("d")
 
 
 def _loops(folder: Path) -> None:
@@ -341,9 +327,7 @@ def mutated_events(seed: int) -> Make:
         data = bytearray((folder / FILES[4]).read_bytes())
         for _ in range(chance.randrange(1, 20)):
             data[chance.randrange(len(data))] = chance.randrange(256)
-        for path in folder.iterdir():
-            path.unlink()
-        (folder / FILES[4]).write_bytes(data)
+        _only(folder, FILES[4], bytes(data))
 
     return make
 

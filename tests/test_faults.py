@@ -23,7 +23,7 @@ from forgather_mem.telemetry.records import Moment, Sample
 from tests.faults import failing, functions
 from tests.faulty_trainings import all_callbacks, loop_training, of_the_process, trainer_training
 from tests.simulated_device import ALL, SimulatedDevice, simulated_device
-from tests.training import make_trainer
+from tests.training import AtStep, make_trainer
 
 FUNCTIONS = functions()
 MEMBERS = ("begin", "end", "__call__", "phase_begin", "phase_end", "write", "tell", "problems", "log_values", "say")
@@ -187,15 +187,12 @@ def test_a_failing_is_urgent_is_asked_three_times_and_the_reading_goes_on(tmp_pa
     part, capture = Fails("is_urgent"), Capture()
     part.step = 3
     slow = MemoryCallback([Rule(Every(steps=1), [part], name="slow", budget_frac=1e-9)], [capture])
-    state_steps: list[int] = []
 
     class Stretch(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            state_steps.append(state.global_step)
-            run = run_of(state)
-            for plans in run.members.values():
-                for plan in plans.values():
-                    if state.global_step == 1:
+            if state.global_step == 1:
+                for plans in run_of(state).members.values():
+                    for plan in plans.values():
                         plan.keep_to_budget(0.0, 1.0)
 
     assert str(loop_training([slow, Stretch()], tmp_path)) == expected
@@ -263,16 +260,12 @@ def test_a_device_that_fails_takes_no_reading_of_the_host_with_it(
 
 
 def test_the_scripts_own_error_in_empty_cache_is_the_scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Clears(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            torch.cuda.empty_cache()
-
     def fails(self: SimulatedDevice) -> None:
         raise RuntimeError("the script's own")
 
     monkeypatch.setattr(SimulatedDevice, "empty_cache", fails)
     with simulated_device(monkeypatch), pytest.raises(RuntimeError, match="the script's own"):
-        loop_training([MemoryCallback(), Clears()], tmp_path)
+        loop_training([MemoryCallback(), AtStep(1, lambda: torch.cuda.empty_cache())], tmp_path)
 
 
 def test_what_callbacks_ask_the_trainer_for_still_counts_when_something_of_ours_fails(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.commands import ROOT, RUN, python, run
+from tests.launch.commands import ROOT, RUN, python, report_in, run
 from tests.launch.forked_run import run_forked
 
 TOKEN = "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"
@@ -81,8 +81,7 @@ def test_what_the_waiting_parent_alone_has_seen_has_no_secret(tmp_path: Path) ->
     killed = "import os, sys; os.kill(os.getpid(), 9)  # " + TOKEN
     result = run([*RUN, "-c", killed, *WORDS], tmp_path)
     assert result.code == -9
-    (report,) = tmp_path.rglob("report.json")
-    assert json.loads(report.read_text())["run"]["argv"][:2] == ["--hub_token", "***"]
+    assert report_in(tmp_path)["run"]["argv"][:2] == ["--hub_token", "***"]
     run([*RUN, "sh", "-c", f"HF_TOKEN={WORD} exec {python()[0]} -c 'import sys; sys.exit(139)' x.py"], tmp_path)
     assert len(list(tmp_path.rglob("report.json"))) == 2
     assert leaks(tmp_path) == []

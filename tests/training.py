@@ -2,13 +2,14 @@
 
 import hashlib
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 VOCABULARY = 64
@@ -59,6 +60,19 @@ class Bigrams(torch.nn.Module):
         logits = self.table(input_ids)
         loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         return {"loss": loss, "logits": logits}
+
+
+class AtStep(TrainerCallback):
+    """Does something at an event of one step, or raises an error there."""
+
+    def __init__(self, step: int, does: Callable[[], object] | BaseException, event: str = "step_end") -> None:
+        def at_event(args: Any, state: Any, control: Any, **objects: Any) -> None:
+            if state.global_step == step:
+                if isinstance(does, BaseException):
+                    raise does
+                does()
+
+        setattr(self, f"on_{event}", at_event)
 
 
 def make_trainer(

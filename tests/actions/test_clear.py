@@ -1,5 +1,4 @@
 import gc
-import weakref
 from collections.abc import Callable
 
 import pytest
@@ -7,15 +6,11 @@ import torch
 
 from forgather_mem.actions import ClearCache
 from forgather_mem.units import MIB
+from tests.reclaim.things import a_cycle
 from tests.simulated_device import simulated_devices
 
 Act = Callable[..., dict[str, float]]
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has an accelerator")
-
-
-class Cycle:
-    def __init__(self) -> None:
-        self.me = self
 
 
 @no_gpu
@@ -30,12 +25,10 @@ def test_without_an_accelerator_nothing_is_done_and_nothing_given(act: Act) -> N
 @pytest.mark.parametrize("garbage_collection", [True, False])
 def test_garbage_is_collected_only_if_asked_for_also_without_an_accelerator(act: Act, garbage_collection: bool) -> None:
     gc.disable()
-    cycle = Cycle()
-    gone = weakref.ref(cycle)
-    del cycle
+    cycle = a_cycle()
     act(ClearCache(garbage_collection=garbage_collection))
     gc.enable()
-    assert (gone() is None) == garbage_collection
+    assert (cycle() is None) == garbage_collection
     gc.collect()
 
 

@@ -6,24 +6,17 @@ import pytest
 from forgather_mem.actions import Collect
 from forgather_mem.units import MIB
 from tests.memory import touched
+from tests.reclaim.things import Cycle
 
 pytestmark = pytest.mark.usefixtures("uncollected")
 
 Act = Callable[..., dict[str, float]]
 
 
-class Holder:
-    """Something that only the collector can free once it is dropped."""
-
-    def __init__(self, mib: float = 0) -> None:
-        self.me = self
-        self.block = touched(mib) if mib else None
-
-
 @pytest.mark.parametrize("mib", [1, 8, 64, 512])
 def test_what_a_dropped_cycle_held_is_reported_as_freed(act: Act, mib: int) -> None:
     gc.collect()
-    Holder(mib)
+    Cycle(mib)
     values = act(Collect())
     assert values["collect/freed_bytes"] == pytest.approx(mib * MIB, abs=MIB)
     assert values["collect/objects"] >= 1
@@ -41,7 +34,7 @@ def test_a_collection_of_nothing_frees_nothing(act: Act) -> None:
 
 def test_a_young_collection_leaves_aged_cycles_alone(act: Act) -> None:
     gc.collect()
-    old = Holder(8)
+    old = Cycle(8)
     gc.collect(0)
     gc.collect(1)
     del old

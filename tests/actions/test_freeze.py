@@ -6,15 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from forgather_mem.actions.freeze import HeapHold, frees_aged_cycles
+from tests.reclaim.things import Cycle
 
 pytestmark = pytest.mark.alone
-
-
-class Node:
-    """Something that only a collection can free, once it is dropped."""
-
-    def __init__(self) -> None:
-        self.self = self
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +33,7 @@ def is_seen(node: object) -> bool:
 
 def test_freezing_more_hides_what_came_since_and_is_still_known_as_ours(hold: HeapHold) -> None:
     hold.renew()
-    node = Node()
+    node = Cycle()
     hold.freeze_more()
     assert not is_seen(node)
     assert not hold.foreign
@@ -58,7 +52,7 @@ def test_what_somebody_else_has_frozen_stays_frozen(when: str) -> None:
     dying.clear()
     if when == "in the middle":
         dying += [[] for _ in range(2000)]
-    theirs = Node()
+    theirs = Cycle()
     gc.freeze()
     try:
         hold.renew()
@@ -97,7 +91,7 @@ def test_a_forked_worker_collects_automatically_again(hold: HeapHold) -> None:
 
 def test_a_full_collection_frees_aged_cycles_and_a_young_one_does_as_the_interpreter_does() -> None:
     assert frees_aged_cycles(2)
-    kept = [Node() for _ in range(3)]
+    kept = [Cycle() for _ in range(3)]
     references = [weakref.ref(node) for node in kept]
     gc.collect(1)
     kept.clear()

@@ -4,10 +4,8 @@ import gc
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from transformers import TrainerCallback
 
 from forgather_mem.callbacks import ClearCacheCallback, MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
 from forgather_mem.telemetry.rule import Rule
@@ -15,7 +13,7 @@ from forgather_mem.telemetry.triggers import AtEvent, Every
 from tests.callbacks.common import RunsOutOfMemoryOnce, Steps, all_callbacks, captured
 from tests.events import scalars
 from tests.launch.commands import environment
-from tests.training import make_trainer
+from tests.training import AtStep, make_trainer
 
 
 def test_callbacks_can_be_added_and_taken_out_by_class_and_by_instance(tmp_path: Path) -> None:
@@ -66,13 +64,7 @@ def test_a_restart_with_a_smaller_batch_begins_a_new_run(tmp_path: Path) -> None
 
 def test_a_callback_added_in_the_middle_of_a_training_joins_in(tmp_path: Path) -> None:
     callback, capture = captured([Rule(Every(steps=1), [lambda m, s: {"mine/count": 1.0}])])
-
-    class Adds(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 3:
-                trainer.add_callback(callback)
-
-    trainer = make_trainer(tmp_path, [Adds()])
+    trainer = make_trainer(tmp_path, [AtStep(3, lambda: trainer.add_callback(callback))])
     trainer.train()
     assert [s.step for s in capture.samples] in ([3, 4, 5, 6], [4, 5, 6])
     assert callback.summary.facts.end == "finished"
@@ -81,13 +73,8 @@ def test_a_callback_added_in_the_middle_of_a_training_joins_in(tmp_path: Path) -
 def test_a_callback_taken_out_in_the_middle_leaves_the_others_working(tmp_path: Path) -> None:
     first, capture = captured([Rule(Every(steps=1), [lambda m, s: {"mine/first": 1.0}])])
     last = MemoryCallback([Rule(Every(steps=1), [lambda m, s: {"mine/last": 1.0}])])
-
-    class Removes(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 3:
-                trainer.callback_handler.callbacks.remove(last)
-
-    trainer = make_trainer(tmp_path, [Removes(), first, last])
+    removes = AtStep(3, lambda: trainer.callback_handler.callbacks.remove(last), "step_begin")
+    trainer = make_trainer(tmp_path, [removes, first, last])
     trainer.train()
     assert [s.step for s in capture.samples if "mine/first" in s.values] == [1, 2, 3, 4, 5, 6]
     assert [s.step for s in capture.samples if "mine/last" in s.values] == [1, 2, 3]

@@ -9,6 +9,7 @@ import torch
 from forgather_mem.callbacks import CudaGarbageCollector, SimpleGarbageCollector
 from tests.callbacks.common import captured
 from tests.programs import no_collections
+from tests.reclaim.things import a_cycle
 from tests.training import make_trainer
 
 
@@ -37,16 +38,8 @@ def test_a_resumed_training_keeps_the_rhythm_of_epochs(tmp_path: Path, monkeypat
 
 
 def test_garbage_in_a_cycle_is_gone_after_a_collection(tmp_path: Path) -> None:
-    import weakref
-
-    class Node:
-        pass
-
-    node = Node()
-    node.self = node  # type: ignore[attr-defined]
-    alive = weakref.ref(node)
     with no_collections():
-        del node
+        alive = a_cycle()
         assert alive() is not None
         make_trainer(tmp_path, [SimpleGarbageCollector(collect_freq_step=1)], max_steps=1).train()
         assert alive() is None

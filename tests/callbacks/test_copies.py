@@ -33,7 +33,7 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.engine.test_closing import open_files
 from tests.programs import no_collections
-from tests.training import STAYS, fingerprint, make_trainer
+from tests.training import STAYS, AtStep, fingerprint, make_trainer
 
 Copy = Callable[[Any], Any]
 WAYS: dict[str, Copy] = {
@@ -242,14 +242,9 @@ def test_a_pickled_state_needs_nothing_of_us(tmp_path: Path) -> None:
 def test_a_state_that_takes_the_place_of_the_trainings_leaves_it_watched(tmp_path: Path, make: Copy) -> None:
     """As where somebody goes back to the state of the best step."""
     capture = Capture()
-
-    class GoesBack(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 2:
-                trainer.state = make(trainer.state)
-
+    goes_back = AtStep(2, lambda: setattr(trainer, "state", make(trainer.state)), "step_begin")
     callback = MemoryCallback([Rule(Every(steps=1), [lambda moment, sample: {"mine/count": 1.0}])], [capture])
-    trainer = make_trainer(tmp_path, [callback, GoesBack()], max_steps=4)
+    trainer = make_trainer(tmp_path, [callback, goes_back], max_steps=4)
     trainer.train()
     assert [sample.step for sample in capture.samples] == [1, 2, 3, 4]
     assert callback.summary is not None

@@ -18,18 +18,12 @@ from forgather_mem.callbacks.gc_governor import LIMITS, Budget, Schedule
 from forgather_mem.engine.run import Run
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment
-from tests.training import STAYS, make_trainer
+from tests.reclaim.things import Cycle
+from tests.training import STAYS, AtStep, make_trainer
 
 pytestmark = pytest.mark.alone(forked=True)
 
 TEMPLATE = "callbacks/gc_governor.yaml"
-
-
-class Node:
-    """Something that only a collection can free, once it is dropped."""
-
-    def __init__(self) -> None:
-        self.self = self
 
 
 def gc_state() -> tuple[Any, ...]:
@@ -60,14 +54,14 @@ class MakesCycles(TrainerCallback):
     """Drops one cycle a step, one step after making it, so that a collection may have aged it."""
 
     def __init__(self, *count_at: int) -> None:
-        self.made: list[weakref.ref[Node]] = []
+        self.made: list[weakref.ref[Cycle]] = []
         self.enabled: set[bool] = set()
         self.frozen: list[int] = []
-        self.kept: Node | None = None
+        self.kept: Cycle | None = None
         self._count_at = count_at  # counting walks all frozen objects
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.kept = Node()
+        self.kept = Cycle()
         self.made.append(weakref.ref(self.kept))
         self.enabled.add(gc.isenabled())
         if state.global_step in self._count_at:
@@ -107,7 +101,7 @@ class Drops(TrainerCallback):
 
     def __init__(self, at_step: int) -> None:
         self.at_step = at_step
-        self.node: Node | None = Node()
+        self.node: Cycle | None = Cycle()
         self.reference = weakref.ref(self.node)
         self.alive: dict[int, bool] = {}
 
@@ -181,16 +175,16 @@ def test_a_freeze_in_the_middle_leaves_frozen_what_was_alive_then_and_nothing_of
         """Drops garbage that the governor has frozen, freezes, and makes something new."""
 
         def __init__(self) -> None:
-            self.old: Node | None = Node()
+            self.old: Cycle | None = Cycle()
             self.garbage = weakref.ref(self.old)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == 3:
                 self.old = None
-                self.mine = Node()
+                self.mine = Cycle()
                 gc.freeze()
                 self.frozen = gc.get_freeze_count()
-                self.new = Node()
+                self.new = Cycle()
 
     freezes, original = Freezes(), gc.freeze
     try:
@@ -220,13 +214,12 @@ def test_thresholds_and_a_switched_off_collector_stay_as_the_user_left_them(tmp_
 
 @pytest.mark.usefixtures("nothing_frozen")
 def test_two_trainings_that_overlap_restore_together(tmp_path: Path) -> None:
-    class TrainsInside(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 3:
-                make_trainer(tmp_path / "inner", [ScheduledGarbageCollector(every_steps=1)], max_steps=2).train()
-                assert not gc.isenabled()
+    def train_inside() -> None:
+        make_trainer(tmp_path / "inner", [ScheduledGarbageCollector(every_steps=1)], max_steps=2).train()
+        assert not gc.isenabled()
 
-    make_trainer(tmp_path / "outer", [ScheduledGarbageCollector(every_steps=2), TrainsInside()], max_steps=4).train()
+    outer = [ScheduledGarbageCollector(every_steps=2), AtStep(3, train_inside)]
+    make_trainer(tmp_path / "outer", outer, max_steps=4).train()
 
 
 @pytest.mark.usefixtures("nothing_frozen")

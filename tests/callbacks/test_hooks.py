@@ -17,17 +17,8 @@ from forgather_mem.callbacks.hooks import (
     PipelineHooksConfig,
     RemovableHandle,
 )
+from tests.reclaim.things import Thing, a_cycle
 from tests.simulated_device import SimulatedDevice, simulated_device
-
-
-class Node:
-    pass
-
-
-def a_dropped_cycle() -> weakref.ref[Node]:
-    node = Node()
-    node.itself = node  # type: ignore[attr-defined]
-    return weakref.ref(node)
 
 
 @pytest.fixture
@@ -78,7 +69,7 @@ def test_epochs_are_counted_by_their_own_id_and_steps_do_not_matter_then(device:
 @pytest.mark.parametrize("collects", [True, False])
 def test_garbage_is_collected_only_when_asked_for_also_without_a_device(collects: bool) -> None:
     hooks = ClearCacheHookConfig(empty_cache_at="step", empty_cache_freq=2, garbage_collection=collects)()
-    cycle = a_dropped_cycle()
+    cycle = a_cycle()
     with hooks.begin("on_step", PipelineHookArgs(global_step_id=0)):
         pass
     assert cycle() is not None  # not due
@@ -216,10 +207,10 @@ def test_our_hook_works_in_a_real_robo_orchard_pipeline() -> None:
 
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    cycles: list[weakref.ref[Node]] = []
+    cycles: list[weakref.ref[Thing]] = []
 
     def forward(model: Callable[..., torch.Tensor], batch: torch.Tensor) -> tuple[dict[str, object], torch.Tensor]:
-        cycles.append(a_dropped_cycle())
+        cycles.append(a_cycle())
         alive.append(sum(cycle() is not None for cycle in cycles))
         loss = model(batch).mean()
         return {"loss": loss}, loss
@@ -261,13 +252,13 @@ def test_before_and_after_run_in_the_order_of_registration() -> None:
     assert log == ["first before 3", "second before 3", "body", "first after 3", "second after 3"]
 
 
+def fail(arg: PipelineHookArgs) -> None:
+    raise ZeroDivisionError
+
+
 def test_every_after_runs_although_another_one_fails() -> None:
     log: list[str] = []
     hooks = PipelineHooks()
-
-    def fail(arg: PipelineHookArgs) -> None:
-        raise ZeroDivisionError
-
     hooks.register_hook("on_step", HookContext(after=fail))
     hooks.register_hook("on_step", recorder(log, "last"))
     with pytest.raises(ZeroDivisionError), hooks.begin("on_step", PipelineHookArgs()):
@@ -278,10 +269,6 @@ def test_every_after_runs_although_another_one_fails() -> None:
 def test_an_after_whose_before_never_ran_does_not_run() -> None:
     log: list[str] = []
     hooks = PipelineHooks()
-
-    def fail(arg: PipelineHookArgs) -> None:
-        raise ZeroDivisionError
-
     hooks.register_hook("on_step", recorder(log, "first"))
     hooks.register_hook("on_step", HookContext(before=fail))
     hooks.register_hook("on_step", recorder(log, "never"))

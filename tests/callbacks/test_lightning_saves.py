@@ -10,9 +10,9 @@ import torch
 
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.sinks import Capture
-from forgather_mem.telemetry.records import Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
+from tests.phase_notes import PhaseNotes
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -20,27 +20,20 @@ with warnings.catch_warnings():
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     from forgather_mem.callbacks.lightning import LightningCallbacks
-    from tests.callbacks.test_lightning import AS_LIGHTNING_WARNS
+    from tests.callbacks.test_lightning import AS_LIGHTNING_WARNS, Line
 
 pytestmark = AS_LIGHTNING_WARNS
 
 
-class Layer(lightning.LightningModule):
-    """One linear layer; a validation takes as many bytes at once as it is told."""
+class Layer(Line):
+    """A validation takes as many bytes at once as it is told."""
 
     def __init__(self, validation_bytes: int = 0) -> None:
         super().__init__()
-        self.layer = torch.nn.Linear(4, 1)
         self.validation_bytes = validation_bytes
 
-    def training_step(self, batch: Any, index: int) -> Any:
-        return self.layer(batch).square().mean()
-
-    def validation_step(self, batch: Any, index: int) -> None:
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
         torch.ones(self.validation_bytes, dtype=torch.uint8)
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.AdamW(self.parameters())
 
 
 def fit(folder: Path, callbacks: list[Any], module: Layer | None = None, **options: Any) -> None:
@@ -67,23 +60,11 @@ def test_the_sanity_check_is_an_evaluation(tmp_path: Path) -> None:
     assert {"phase/host/evaluate_peak_bytes", "phase/host/startup_peak_bytes"} <= named
 
 
-class Phases:
-    """A work that notes when phases begin and end."""
-
-    def __init__(self) -> None:
-        self.noted: list[str] = []
-
-    def begin(self, run: RunInfo) -> None:
-        run.watch_phases(self)
-
-    def phase_begin(self, phase: str) -> None:
-        self.noted.append(phase)
+class Phases(PhaseNotes):
+    """Notes their ends, too."""
 
     def phase_end(self, phase: str) -> None:
-        self.noted.append(f"/{phase}")
-
-    def __call__(self, moment: Moment, sample: Sample) -> dict[str, float]:
-        return {}
+        self.seen.append(f"/{phase}")
 
 
 def test_a_checkpoint_is_in_no_other_phase(tmp_path: Path) -> None:
@@ -91,5 +72,5 @@ def test_a_checkpoint_is_in_no_other_phase(tmp_path: Path) -> None:
 
     watching = LightningCallbacks([MemoryCallback([Rule(when=Every(steps=1), do=[phases])], [])])
     fit(tmp_path, [ModelCheckpoint(tmp_path, every_n_train_steps=5), watching])
-    at = phases.noted.index("save")
-    assert phases.noted[at - 2 : at + 3] == ["data", "/data", "save", "/save", "data"]
+    at = phases.seen.index("save")
+    assert phases.seen[at - 2 : at + 3] == ["data", "/data", "save", "/save", "data"]

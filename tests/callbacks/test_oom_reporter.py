@@ -20,9 +20,10 @@ from forgather_mem.loops.state import default_arguments
 from forgather_mem.units import MIB
 from tests.diagnose.oom.test_allocator_snapshot import Recorder
 from tests.forked import Forked
+from tests.launch.commands import report_in
 from tests.reporting.report_fixtures import built, text_of
 from tests.simulated_device import TOTAL_MIB, simulated_device
-from tests.training import make_trainer, tiny_model
+from tests.training import AtStep, make_trainer, tiny_model
 
 pytestmark = pytest.mark.alone(forked=True)  # each failure looks through the heap, of which all tests have more
 TOO_MANY = 2**50  # numbers, of four bytes each
@@ -132,17 +133,6 @@ class Elsewhere(Trainer):
         return scheduler
 
 
-class AtEvent(TrainerCallback):
-    """Asks for too much at one event."""
-
-    def __init__(self, event: str, step: int) -> None:
-        def fail(args: Any, state: Any, control: Any, **objects: Any) -> None:
-            if state.global_step == step:
-                too_much()
-
-        setattr(self, f"on_{event.replace(' ', '_')}", fail)
-
-
 INSIDE = (
     "training_step", "after training_step", "scheduler", "step_begin", "substep_end", "pre_optimizer_step",
     "optimizer_step",
@@ -155,7 +145,7 @@ AFTER = ("step_end", "evaluate", "epoch_end", "epoch_begin")
 )
 def test_what_fails_outside_all_phases_fails_in_its_own_step(tmp_path: Path, place: str, first: bool) -> None:
     reporter = OOMReporter(strict=True)
-    fails = AtEvent(place, 5 if place in INSIDE else 6)
+    fails = AtStep(5 if place in INSIDE else 6, too_much, place)
     callbacks = [fails, reporter] if first else [reporter, fails]
     trainer = make_trainer(
         tmp_path, callbacks, trainer_class=Elsewhere, rows=48, max_steps=12,
@@ -262,8 +252,7 @@ def test_attached_the_next_training_begins_anew(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         trainer.train()
     assert handle.report()["oom"]["phase"] == "forward"
-    (written,) = (tmp_path / "forgather_mem").glob("*/report.json")
-    assert json.loads(written.read_text())["oom"]["phase"] == "forward"
+    assert report_in(tmp_path)["oom"]["phase"] == "forward"
     trainer.phase = ""
     trainer.train()
     assert handle.report()["oom"] is None
@@ -359,15 +348,6 @@ trainer.train()
 # ---- a device ----
 
 
-def cuda_error(device: Any) -> torch.OutOfMemoryError:
-    return torch.OutOfMemoryError(
-        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.00 GiB is "
-        "free. Process 77 has 1.50 GiB memory in use. Including non-PyTorch memory, this process has 5.50 GiB memory "
-        "in use. Of the allocated memory 4.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but "
-        "unallocated."
-    )
-
-
 def on_device(
     folder: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[pytest.MonkeyPatch], None], **arguments: Any
 ) -> dict[str, Any]:
@@ -380,7 +360,12 @@ def on_device(
         def fails(*_: Any, **__: Any) -> None:
             device.hold(4096)
             device.reserved = 5120
-            raise cuda_error(device)
+            raise torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which "
+                "1.00 GiB is free. Process 77 has 1.50 GiB memory in use. Including non-PyTorch memory, this process "
+                "has 5.50 GiB memory in use. Of the allocated memory 4.00 GiB is allocated by PyTorch, and 1.00 GiB "
+                "is reserved by PyTorch but unallocated."
+            )
 
         trainer.compute_loss = fails
         with pytest.raises(torch.OutOfMemoryError):

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import TrainerCallback
 
 from forgather_mem.callbacks import ProfileMemory
-from tests.training import fingerprint, make_trainer
+from tests.training import AtStep, fingerprint, make_trainer
 
 
 def events_of(folder: Path) -> list[dict[str, Any]]:
@@ -60,15 +59,10 @@ def test_another_profiler_is_left_alone(tmp_path: Path, capfd: pytest.CaptureFix
     assert "nothing is profiled: another profiler is active" in capfd.readouterr().err
 
 
-class FailsAtStep3(TrainerCallback):
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if state.global_step == 2:
-            raise ValueError("in a recorded step")
-
-
 def test_an_error_in_a_recorded_step_stops_the_profiler(tmp_path: Path) -> None:
+    fails = AtStep(2, ValueError("in a recorded step"), "pre_optimizer_step")
     with pytest.raises(ValueError, match="in a recorded step"):
-        make_trainer(tmp_path, [ProfileMemory(2, strict=True), FailsAtStep3()]).train()
+        make_trainer(tmp_path, [ProfileMemory(2, strict=True), fails]).train()
     assert not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
     assert not list(tmp_path.rglob("trace*"))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 
 from forgather_mem.callbacks import MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
 from forgather_mem.engine.run_of import run_of
@@ -15,7 +15,7 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.callbacks.common import all_callbacks
 from tests.memory import open_descriptors
-from tests.training import make_trainer
+from tests.training import AtStep, make_trainer
 
 
 def left_behind(trainer: Trainer) -> dict[str, Any]:
@@ -31,15 +31,6 @@ def left_behind(trainer: Trainer) -> dict[str, Any]:
         ),
         "gc": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), list(gc.callbacks)),
     }
-
-
-class Fails(TrainerCallback):
-    def __init__(self, event: str, error: BaseException) -> None:
-        self.event, self.error = event, error
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.event == "step_end" and state.global_step == 3:
-            raise self.error
 
 
 class FailsInForward(Trainer):
@@ -62,9 +53,9 @@ def test_nothing_is_left_behind_however_a_training_ends(tmp_path: Path, way: str
         for callback in ours:
             trainer.add_callback(callback)
     if ending == "exception in a callback":
-        trainer.add_callback(Fails("step_end", ValueError("stop")))
+        trainer.add_callback(AtStep(3, ValueError("stop")))
     elif ending == "interrupt":
-        trainer.add_callback(Fails("step_end", KeyboardInterrupt()))
+        trainer.add_callback(AtStep(3, KeyboardInterrupt()))
     expected = {
         "normal": (),
         "exception in a callback": ValueError,

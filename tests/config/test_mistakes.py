@@ -20,47 +20,44 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def checked(capsys, template, code=0):
+    """What `check` says to it."""
+    Path("t.yaml").write_text(template)
+    assert dispatch(["check", "t.yaml"]) == code
+    return capsys.readouterr().out
+
+
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake["name"])
 def test_a_mistake_is_answered_with_what_where_and_what_to_do(capsys, mistake):
-    Path("t.yaml").write_text(mistake["template"])
-    code = dispatch(["check", "t.yaml"])
+    out = checked(capsys, mistake["template"], code=0 if mistake["name"] in NOTES else 1)
     with pytest.raises(TemplateError) as refused:
         load_callbacks("t.yaml")
-    assert code == (0 if mistake["name"] in NOTES else 1)
-    for said in (capsys.readouterr().out, str(refused.value)):
+    for said in (out, str(refused.value)):
         assert said.startswith(f"t.yaml:{mistake['line'] or ''}")
         for part in (mistake["wrong"], mistake["cure"]):
             assert part in re.sub(r"\s+", " ", said)
 
 
 def test_a_null_for_nothing_is_a_note_and_one_for_what_a_merge_brings_is_none(capsys):
-    Path("t.yaml").write_text(f"{CHILD}    == super()\n    my_own: null\n    gc: null\n")
-    assert dispatch(["check", "t.yaml"]) == 0
-    out = capsys.readouterr().out
+    out = checked(capsys, f"{CHILD}    == super()\n    my_own: null\n    gc: null\n")
     assert out.startswith("t.yaml:5:5: there is no 'my_own' to remove\n")
     assert out.endswith("t.yaml: 1 note: trainer_callbacks = ClearCacheCallback, TBMemoryLogger\n")
-    Path("t.yaml").write_text(f"{CHILD}    == super()\ngc: null\n")
-    assert dispatch(["check", "t.yaml"]) == 1
-    assert "t.yaml:5:1: 'gc' is a target of its own here, which changes nothing" in capsys.readouterr().out
-    Path("t.yaml").write_text(f"{CHILD}    == super()\n    gc: null\n    == super()\n")
-    assert dispatch(["check", "t.yaml"]) == 0
-    assert "is printed twice: is there a second == super()?" in capsys.readouterr().out
+    out = checked(capsys, f"{CHILD}    == super()\ngc: null\n", code=1)
+    assert "t.yaml:5:1: 'gc' is a target of its own here, which changes nothing" in out
+    out = checked(capsys, f"{CHILD}    == super()\n    gc: null\n    == super()\n")
+    assert "is printed twice: is there a second == super()?" in out
     merged = ".all: &all {gc: !call:random:Random [], other: !call:random:Random []}\n"
-    Path("t.yaml").write_text(f"{merged}trainer_callbacks: !dlist\n    <<: *all\n    gc: null\n")
-    assert dispatch(["check", "t.yaml"]) == 0
-    assert capsys.readouterr().out == "t.yaml: no problems found: trainer_callbacks = Random\n"
+    out = checked(capsys, f"{merged}trainer_callbacks: !dlist\n    <<: *all\n    gc: null\n")
+    assert out == "t.yaml: no problems found: trainer_callbacks = Random\n"
 
 
 def test_an_empty_list_with_a_key_for_nothing_is_no_mistake(capsys):
-    Path("t.yaml").write_text("trainer_callbacks: !dlist\n    null: ~\n")
-    assert dispatch(["check", "t.yaml"]) == 0
-    assert capsys.readouterr().out == "t.yaml: no problems found: trainer_callbacks = nothing\n"
+    out = checked(capsys, "trainer_callbacks: !dlist\n    null: ~\n")
+    assert out == "t.yaml: no problems found: trainer_callbacks = nothing\n"
 
 
 def test_what_has_no_effect_is_told(capsys):
-    Path("t.yaml").write_text('-- extends "callbacks/memory.yaml"\n-- set every_step = 5\n')
-    assert dispatch(["check", "t.yaml"]) == 1
-    assert capsys.readouterr().out.startswith("t.yaml:2:1: no template uses the variable 'every_step'\n")
-    Path("t.yaml").write_text(f"{CHILD}    == super()\n    gc: null\ntrainer_callbacks: !list []\n")
-    assert dispatch(["check", "t.yaml"]) == 0
-    assert capsys.readouterr().out.startswith("t.yaml:6:1: 'trainer_callbacks' is given anew; what stands in it above")
+    out = checked(capsys, '-- extends "callbacks/memory.yaml"\n-- set every_step = 5\n', code=1)
+    assert out.startswith("t.yaml:2:1: no template uses the variable 'every_step'\n")
+    out = checked(capsys, f"{CHILD}    == super()\n    gc: null\ntrainer_callbacks: !list []\n")
+    assert out.startswith("t.yaml:6:1: 'trainer_callbacks' is given anew; what stands in it above")

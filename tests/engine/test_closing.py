@@ -22,6 +22,7 @@ from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry.records import Finding, Moment, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
+from tests.launch.commands import report_in
 from tests.memory import open_descriptors
 from tests.programs import no_collections
 from tests.training import STAYS, make_trainer
@@ -94,8 +95,7 @@ def close_with(folder: Path, way: Any, work: Presses, sink: Presses, *, watched:
     assert open_files(folder) == set()
     methods = [name for name, value in vars(owner).items() if type(value).__name__ == "MethodPatch"]
     assert set(methods) <= set(STAYS)
-    (report,) = folder.rglob("report.json")
-    return run, json.loads(report.read_bytes())
+    return run, report_in(folder)
 
 
 def assert_ended(folder: Path, run: Any, report: Mapping[str, Any], end: str) -> None:

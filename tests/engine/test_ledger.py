@@ -21,17 +21,10 @@ from forgather_mem.units import GIB, MIB
 from tests.events import texts
 from tests.fragments import Fragments, needs_glibc
 from tests.memory import touched
+from tests.reclaim.things import Cycle
 from tests.reporting.report_fixtures import built, text_of
 from tests.simulated_device import simulated_device
 from tests.training import make_trainer
-
-
-class Holder:
-    """Something that only the collector can free once it is dropped."""
-
-    def __init__(self, mib: float) -> None:
-        self.me = self
-        self.block = touched(mib)
 
 
 def only_row(ledger: Ledger) -> LedgerRow:
@@ -47,7 +40,7 @@ def only_row(ledger: Ledger) -> LedgerRow:
 @pytest.mark.parametrize(("again_mib", "retaken_mib"), [(0, 0), (40, 40), (64, 64), (200, 64)])
 def test_what_a_collection_freed_and_what_was_taken_again_of_it(again_mib: float, retaken_mib: float) -> None:
     ledger = Ledger()
-    Holder(64)
+    Cycle(64)
     ledger.book("collect", collect(), step=1)
     block = touched(again_mib) if again_mib else None
     ledger.follow("step_end", 2, 0.0)
@@ -62,7 +55,7 @@ def test_what_a_collection_freed_and_what_was_taken_again_of_it(again_mib: float
 @pytest.mark.usefixtures("uncollected")
 def test_a_peak_between_steps_counts_as_taken_again_but_not_what_comes_after_three_steps() -> None:
     ledger = Ledger()
-    Holder(64)
+    Cycle(64)
     ledger.book("collect", collect(), step=10)
     for step, mib in ((11, 0), (12, 30), (13, 10), (14, 60), (15, 60)):
         block = touched(mib) if mib else None

@@ -53,6 +53,10 @@ class Loop:
         for _ in range(num):
             self.step()
 
+    def to_the_end(self, steps: int = 1) -> None:
+        self.steps(steps)
+        self.run.close()
+
 
 def new_loop(step: int = 0, epoch: float = 0.0, *, strict: bool = True) -> Loop:
     state = SimpleNamespace(global_step=step, epoch=epoch)
@@ -89,8 +93,7 @@ class Counter:
 def test_every_fires_once_per_period_and_at_multiples_of_it(period: int, first: int, steps: int) -> None:
     loop, counter = new_loop(step=first), Counter()
     loop.add([Rule(Every(steps=period), [counter])])
-    loop.steps(steps)
-    loop.run.close()
+    loop.to_the_end(steps)
     assert counter.calls == [step for step in range(first + 1, first + steps + 1) if step % period == 0]
 
 
@@ -131,9 +134,7 @@ def test_readings_of_one_step_stand_in_one_record_whoever_asked_for_them() -> No
     loop.add([Rule(AtEvent("pre_optimizer_step"), [reading("early", 1.0)])], [capture])
     loop.add([Rule(Every(steps=1), [reading("first", 2.0)])])
     loop.add([Rule(Every(steps=2), [reading("second", 3.0)])])
-    loop.step()
-    loop.step()
-    loop.run.close()
+    loop.to_the_end(2)
     ours = [{name: v for name, v in s.values.items() if not name.startswith("step/")} for s in capture.samples]
     assert ours == [{"early": 1.0, "first": 2.0}, {"early": 1.0, "first": 2.0, "second": 3.0}]
     assert [(s.event, s.step) for s in capture.samples] == [("step_end", 1), ("step_end", 2)]
@@ -152,8 +153,7 @@ def test_events_after_a_step_have_records_of_their_own() -> None:
 def test_a_limit_reads_its_value_itself_when_no_rule_does() -> None:
     loop, counter, capture = new_loop(), Counter(), Capture()
     loop.add([Rule(Above("host/rss_bytes", 1), [counter])], [capture])
-    loop.step()
-    loop.run.close()
+    loop.to_the_end()
     assert counter.calls == [1]
     assert capture.samples[0].values["host/rss_bytes"] > 2**20
 
@@ -162,9 +162,7 @@ def test_a_limit_sees_what_another_reads_more_rarely_and_after_it() -> None:
     loop, counter = new_loop(), Counter()
     loop.add([Rule(Above("mine/queue_len", 1), [counter])])
     loop.add([Rule(Every(steps=2), [reading("mine/queue_len", 5.0)])])
-    for _ in range(4):
-        loop.step()
-    loop.run.close()
+    loop.to_the_end(4)
     assert counter.calls == [3]
 
 
@@ -172,8 +170,7 @@ def test_a_limit_on_a_size_of_the_workers_is_read_by_their_probe() -> None:
     loop, counter = new_loop(), Counter()
     loop.add([Rule(Above("host/children_pss_bytes", 1), [counter])])
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    loop.step()
-    loop.run.close()
+    loop.to_the_end()
     child.communicate()
     assert counter.calls == [1]
 
@@ -210,8 +207,7 @@ def test_a_failure_between_successes_does_not_switch_off() -> None:
         return {}
 
     loop.add([Rule(Every(steps=1), [sometimes])])
-    loop.steps(9)
-    loop.run.close()
+    loop.to_the_end(9)
     assert len(calls) == 9
     assert loop.run.summary.switched_off == []
 
@@ -231,8 +227,7 @@ def test_a_keyboard_interrupt_passes_the_fence() -> None:
 def test_a_sample_can_be_kept_and_pickled_after_the_run() -> None:
     loop, capture = new_loop(), Capture()
     loop.add([Rule(Every(steps=1), [reading("host/rss_bytes", 3.0)])], [capture])
-    loop.step()
-    loop.run.close()
+    loop.to_the_end()
     assert pickle.loads(pickle.dumps(capture.samples[0])).values["host/rss_bytes"] == 3.0
 
 
@@ -242,8 +237,7 @@ def test_a_console_that_a_user_brings_takes_the_place_of_ours() -> None:
         loop.run.print_line("before")
         loop.add([Rule(Every(steps=1), [reading("mine/queue_len", 3.0)])], [ConsoleSink(every_steps=1, stream=theirs)])
         loop.run.print_line("after")
-        loop.step()
-        loop.run.close()
+        loop.to_the_end()
     assert ours.getvalue() == "before\n"
     assert theirs.getvalue().startswith("after\nforgather-mem: step 1: mine/queue_len 3 count")
 

@@ -19,14 +19,6 @@ from forgather_mem.engine.settings import (
 from forgather_mem.reporting.run_dir import run_report
 
 
-class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"input_ids": torch.arange(16), "labels": torch.arange(16)}
-
-
 def trained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
@@ -38,7 +30,8 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         save_strategy="no", hub_token="hf_secret", use_cpu=True,
     )  # fmt: skip
     model = LlamaForCausalLM(config).bfloat16()
-    Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=[MemoryCallback()]).train()
+    rows = [{"input_ids": torch.arange(16), "labels": torch.arange(16)}] * 40
+    Trainer(model=model, args=arguments, train_dataset=rows, callbacks=[MemoryCallback()]).train()
     return dict(run_report(folder).run.settings)
 
 
@@ -115,7 +108,8 @@ def test_other_models_are_told_with_the_bytes_of_their_parameters() -> None:
 
 def test_of_what_a_trainer_was_given_only_names_are_told() -> None:
     trainer = SimpleNamespace(compute_metrics=len, preprocess_logits_for_metrics=None)
-    told = settings_of_trainer(trainer, [Rows()])
+    told = settings_of_trainer(trainer, [SimpleNamespace()])
     assert {name: value for name, value in told.items() if name.startswith(("trainer.", "callback."))} == {
-        "trainer.compute_metrics": "True", "trainer.preprocess_logits_for_metrics": "False", "callback.Rows": "True",
+        "trainer.compute_metrics": "True", "trainer.preprocess_logits_for_metrics": "False",
+        "callback.SimpleNamespace": "True",
     }  # fmt: skip

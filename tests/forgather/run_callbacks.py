@@ -220,17 +220,20 @@ class Checks:
         self.hold("nothing of us stays on the trainer", wrapped(watched), [])
 
     def instead_of_theirs(self) -> None:
+        from forgather_mem import Every, Rule
+        from forgather_mem.callbacks import MemoryCallback
         from tests.events import event_folders, scalars, texts
+        from tests.phase_notes import PhaseNotes
 
-        trainer, order = self.trainer("ours"), PhaseOrder()
-        trainer.add_callback(order.callback())
+        trainer, order = self.trainer("ours"), PhaseNotes()
+        trainer.add_callback(MemoryCallback([Rule(Every(steps=1), [order])]))
         packages = {type(callback).__module__.partition(".")[0] for callback in trainer.callbacks}
         self.hold("by its key each of Forgather's callbacks is replaced by ours", packages, {"forgather_mem"})
         trainer.train()
         folder = self.folder / "ours"
         step = [*["data", "forward", "backward"] * 2, "optimizer"]
-        self.hold("a step has its phases", order.phases[: 1 + len(step)], ["startup", *step])
-        self.hold("so have evaluations and checkpoints", {"evaluate", "save"} <= set(order.phases))
+        self.hold("a step has its phases", order.seen[: 1 + len(step)], ["startup", *step])
+        self.hold("so have evaluations and checkpoints", {"evaluate", "save"} <= set(order.seen))
         self.hold("a training with all of ours reaches its end", trainer.state.global_step, STEPS[-1])
         self.hold("it is bit-identical, too", weights(trainer), weights(self.trained("theirs", "again")))
         self.hold("all curves are one run", len(event_folders(folder)), 1)
@@ -266,9 +269,11 @@ class Checks:
     def exceptions(self) -> None:
         import gc
 
+        from forgather_mem.callbacks import ScheduledGarbageCollector
+
         before = gc.isenabled(), gc.get_freeze_count(), len(gc.callbacks)
         trainer = self.trainer("ours", "fails")
-        trainer.add_callback(governor())
+        trainer.add_callback(ScheduledGarbageCollector(every_steps=2))
         step = trainer._forward_backward_step
 
         def failing(*arguments: Any) -> Any:
@@ -285,36 +290,6 @@ class Checks:
         self.hold("an exception of the training passes", left, "in the step")
         self.hold("the collector is as before", (gc.isenabled(), gc.get_freeze_count(), len(gc.callbacks)), before)
         self.hold("nothing of us stays on the trainer", wrapped(trainer), [])
-
-
-class PhaseOrder:
-    """The work of a rule that notes the phases as they begin."""
-
-    def __init__(self) -> None:
-        self.phases: list[str] = []
-
-    def callback(self) -> Any:
-        from forgather_mem import Every, Rule
-        from forgather_mem.callbacks import MemoryCallback
-
-        return MemoryCallback([Rule(Every(steps=1), [self])])
-
-    def begin(self, run: Any) -> None:
-        run.watch_phases(self)
-
-    def phase_begin(self, phase: str) -> None:
-        self.phases.append(phase)
-
-    def phase_end(self, phase: str) -> None: ...
-
-    def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
-        return {}
-
-
-def governor() -> Any:
-    from forgather_mem.callbacks import ScheduledGarbageCollector
-
-    return ScheduledGarbageCollector(every_steps=2)
 
 
 def weights(trainer: Any) -> str:

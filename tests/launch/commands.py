@@ -1,5 +1,7 @@
 """A command run plainly and watched, side by side."""
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -7,9 +9,11 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
 RUN = [sys.executable, "-m", "forgather_mem", "run"]
+PLAN = [*RUN[:-1], "plan"]
 # Who asks for a file has a report of the shortest script, too; also a user without rights can write it
 _FOLDER = Path(tempfile.mkdtemp())
 _FOLDER.chmod(0o777)
@@ -64,6 +68,28 @@ def taken_apart(result: Result) -> Watched:
     assert found, result.err
     head = head.partition("forgather-mem: out of memory in ")[0]  # which is planned then
     return Watched(Result(result.code, result.out, head), begin, found + tail)
+
+
+def report_in(folder: Path) -> Any:
+    """Of the one training in this folder."""
+    (path,) = folder.glob("forgather_mem/*/report.json")
+    return json.loads(path.read_text())
+
+
+def the_plan(result: Result) -> Any:
+    """The only one that `plan --json` has told."""
+    assert result.code == 0, result.err
+    (plan,) = json.loads(result.out)["plans"]
+    return plan
+
+
+def working_folders() -> set[str]:
+    """Of all processes that can be asked."""
+    found = set()
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/{name}/cwd"))
+    return found
 
 
 def files(folder: Path) -> set[str]:

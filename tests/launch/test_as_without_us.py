@@ -1,6 +1,5 @@
 """A watched command is, to everybody outside, the command alone: scripts that need no torch."""
 
-import json
 import os
 import signal
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.commands import BEGIN, JUDGED, RUN, Result, python, run, taken_apart, watched
+from tests.launch.commands import BEGIN, JUDGED, RUN, Result, python, report_in, run, taken_apart, watched
 from tests.launch.processes import Waiting
 from tests.launch.scripts import TEXTS, script
 
@@ -26,8 +25,7 @@ def test_exit_code_output_and_traceback_are_the_scripts_own(folder: Path, name: 
     assert len(with_us.report.splitlines()) <= 25
     assert max(map(len, with_us.report.splitlines())) <= 80
     assert with_us.report.isascii()
-    (report,) = folder.glob("forgather_mem/*/report.json")
-    assert json.loads(report.read_text())["run"]["exit_code"] == (plain.code if plain.code >= 0 else 128 - plain.code)
+    assert report_in(folder)["run"]["exit_code"] == (plain.code if plain.code >= 0 else 128 - plain.code)
 
 
 def test_a_module_and_the_options_of_python_are_passed_on(folder: Path) -> None:
@@ -88,8 +86,7 @@ def test_a_signal_to_the_parent_is_one_to_the_script(folder: Path, number: signa
     assert with_us.err.splitlines()[:1] == plain.err.splitlines()[:1]
     assert with_us.err.splitlines()[-1:] == plain.err.splitlines()[-1:]
     assert plain.code == -number
-    (report,) = folder.glob("forgather_mem/*/report.json")
-    assert json.loads(report.read_text())["run"]["end"] == ("killed" if number == signal.SIGQUIT else "interrupted")
+    assert report_in(folder)["run"]["end"] == ("killed" if number == signal.SIGQUIT else "interrupted")
 
 
 def test_who_is_stopped_and_continued_goes_on(folder: Path) -> None:

@@ -1,6 +1,5 @@
 """A container's limit is reached, and the kernel kills: on machines where a test may make a control group."""
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,7 +9,7 @@ import pytest
 
 from forgather_mem.system.cgroups import memory_groups
 from forgather_mem.units import MIB
-from tests.launch.commands import RUN, run, taken_apart
+from tests.launch.commands import RUN, report_in, run, taken_apart
 
 LIMIT_BYTES = 80 * MIB
 NAMES = {1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), 2: ("memory.max", "memory.swap.max")}
@@ -58,8 +57,7 @@ def test_the_report_names_the_limit_and_the_kernels_counter(tmp_path: Path, grou
     assert result.plain.code == -9
     assert "KILLED BY THE KERNEL: the container's memory limit, 0.1 GiB, was reached" in result.report
     assert "(oom_kill 0 -> 1)" in " ".join(result.report.split())
-    (path,) = tmp_path.glob("forgather_mem/*/report.json")
-    report = json.loads(path.read_text())
+    report = report_in(tmp_path)
     assert (report["host"]["limit_bytes"], report["host"]["limit_kind"]) == (LIMIT_BYTES, "cgroup")
     assert 0.4 * LIMIT_BYTES < report["host"]["rss_peak_bytes"] <= 1.1 * LIMIT_BYTES
 

@@ -1,12 +1,11 @@
 """A script without a Trainer runs out of memory: what the process tells at its end, and the parent prints."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.launch.commands import Watched, python, run, watched
+from tests.launch.commands import Watched, python, report_in, run, watched
 from tests.launch.forked_run import watched_forked
 
 LIMIT = """
@@ -23,8 +22,7 @@ def outcome(folder: Path, text: str, *, exact: bool = True) -> tuple[Watched, di
     with_us = watched(["script.py"], folder)
     assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out)
     assert not exact or with_us.plain.err == plain.err
-    (report,) = folder.glob("forgather_mem/*/report.json")
-    return with_us, json.loads(report.read_text())
+    return with_us, report_in(folder)
 
 
 def test_memory_that_runs_out_before_anything_is_trained(tmp_path: Path) -> None:
@@ -90,6 +88,5 @@ with loop.train(), loop.epoch():
     result = watched_forked(["script.py"], tmp_path)
     assert "OUT OF MEMORY   host, step 2, evaluate" in result.report
     assert result.plain.err.count("OUT OF MEMORY") == 0
-    (report,) = tmp_path.glob("forgather_mem/*/report.json")
-    oom = json.loads(report.read_text())["oom"]
+    oom = report_in(tmp_path)["oom"]
     assert (oom["step"], oom["phase"], oom["requested_bytes"]) == (2, "evaluate", 2**45)

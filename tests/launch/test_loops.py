@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.forked import Forked
-from tests.launch.commands import REPORT, RUN, Watched, environment, taken_apart, watched
+from tests.launch.commands import REPORT, RUN, Watched, environment, report_in, taken_apart, watched
 from tests.launch.forked_run import run_forked, watched_forked
 
 PLAIN = """
@@ -66,11 +66,6 @@ line = Line()
 trainer.fit(line, rows, rows)
 print(sum(parameter.sum().item() for parameter in line.parameters()))
 """
-
-
-def report_in(folder: Path) -> dict[str, Any]:
-    (path,) = folder.glob("forgather_mem/*/report.json")
-    return read(path)
 
 
 def read(path: Path) -> dict[str, Any]:

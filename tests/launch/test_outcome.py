@@ -16,7 +16,7 @@ from forgather_mem.launch.outcome import print_reports, report_outcome
 from forgather_mem.launch.sampler import Sampler
 from forgather_mem.reporting.run_dir import run_report
 from tests.faults import failing
-from tests.launch.commands import RUN, run, taken_apart, watched
+from tests.launch.commands import RUN, report_in, run, taken_apart, watched
 from tests.launch.forked_run import run_forked, watched_forked
 from tests.launch.processes import Waiting
 
@@ -30,8 +30,7 @@ def test_killed_is_explained_at_once_and_the_parent_ends_the_same_way(folder: Pa
     assert "killed (SIGKILL)" in report
     assert "\nforgather-mem report forgather_mem/" in report
     assert len(report.splitlines()) <= 25
-    (path,) = folder.glob("forgather_mem/*/report.json")
-    written = json.loads(path.read_text())
+    written = report_in(folder)
     assert (written["run"]["end"], written["run"]["exit_code"], written["killed"]["signal"]) == ("killed", 137, 9)
 
 

@@ -1,8 +1,6 @@
 """Scripts under `forgather-mem plan`: unchanged, ended where they would train."""
 
-import contextlib
 import json
-import os
 import socket
 import sys
 import time
@@ -12,12 +10,11 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from tests.launch.commands import ROOT, Result, run
+from tests.launch.commands import PLAN, ROOT, Result, report_in, run, the_plan, working_folders
 from tests.launch.forked_run import run_forked, watched_forked
 from tests.training import needs_fully_shard
 from tests.trees import tree
 
-PLAN = [sys.executable, "-m", "forgather_mem", "plan"]
 SCRIPT = """\
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
@@ -173,12 +170,6 @@ def is_as_before(folder: Path) -> bool:
     return {*tree(folder)} - {"log"} == names and (folder / "final.pt").read_text() == "trained" and not any(logs)
 
 
-def working_folder(process: str) -> str:
-    with contextlib.suppress(OSError):
-        return os.readlink(f"/proc/{process}/cwd")
-    return ""
-
-
 @pytest.mark.fresh
 def test_it_is_planned_where_it_would_train_and_ends(tmp_path: Path) -> None:
     result = planned(tmp_path, "--json", "--set", "batch=4,8")
@@ -215,7 +206,7 @@ def test_once_it_is_planned_nothing_of_the_script_runs(tmp_path: Path) -> None:
         "Before it was planned the script acted as in a run: write 'log', subprocess.Popen 'sleep'."
     )
     time.sleep(1.5)  # longer than what was begun waits
-    assert str(tmp_path) not in map(working_folder, os.listdir("/proc")), "a process without our variables is left"
+    assert str(tmp_path) not in working_folders(), "a process without our variables is left"
     after = tree(tmp_path)
     assert {name: state for name, state in after.items() if name not in (".", "train.py", "log")} == {
         name: state for name, state in before.items() if name not in (".", "train.py", "log")
@@ -299,9 +290,7 @@ write("joined")
 
 @pytest.mark.fresh
 def test_the_first_of_several_ranks_is_planned(tmp_path: Path) -> None:
-    result = planned(tmp_path, "--json", "--ranks", "4", half="ddp_backend='gloo', bf16")
-    assert result.code == 0, result.err
-    (plan,) = json.loads(result.out)["plans"]
+    plan = the_plan(planned(tmp_path, "--json", "--ranks", "4", half="ddp_backend='gloo', bf16"))
     parts = next(row["parts"] for row in plan["phases"] if (row["step"], row["phase"]) == (2, "optimizer"))
     assert parts["gradients"] == pytest.approx(2 * parts["parameters"], rel=0.01)
 
@@ -311,7 +300,7 @@ def test_the_first_of_several_ranks_is_planned(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(TrainingArguments, "_process_fsdp_args"), reason="transformers 4 has FSDP elsewhere")
 def test_a_script_whose_trainer_refuses_fsdp_in_one_process_is_planned_with_its_shards(tmp_path: Path) -> None:
     def parameters(*options: str, half: str = "bf16") -> int:
-        (plan,) = json.loads(planned(tmp_path, "--json", *options, half=half).out)["plans"]
+        plan = the_plan(planned(tmp_path, "--json", *options, half=half))
         return int(next(row["parts"]["parameters"] for row in plan["phases"] if row["phase"] == "optimizer"))
 
     assert parameters("--ranks", "4", half="fsdp") == pytest.approx(parameters() / 4, rel=0.05)
@@ -349,8 +338,7 @@ def test_a_script_that_trains_nothing_gets_a_hint_unless_it_failed(tmp_path: Pat
 def test_a_loop_without_a_trainer_is_planned_where_it_begins_and_ends(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOP)
     result = run_forked([*PLAN, "--json", "train.py"], tmp_path)
-    assert result.code == 0, result.err
-    (plan,) = json.loads(result.out)["plans"]
+    plan = the_plan(result)
     assert plan["rows"] == 2
     # Weights, gradients and both averages are 20 numbers each; each of two tensors has its count of steps
     at_the_end = next(row for row in plan["phases"] if (row["step"], row["phase"]) == (2, "optimizer"))
@@ -404,8 +392,7 @@ def test_a_loop_that_changes_its_parameters_by_hand_is_planned(tmp_path: Path, b
     (tmp_path / "train.py").write_text(f"{loop}      {BY_HAND}\nfinally:\n  torch.save({{}}, 'final.pt')\n")
     before = tree(tmp_path)
     result = run_forked([*PLAN, "--json", "train.py"], tmp_path)
-    assert result.code == 0, result.err
-    (plan,) = json.loads(result.out)["plans"]
+    plan = the_plan(result)
     assert plan["phases"][-1]["parts"].get("parameters", 64) == 64  # inside of torch.func they are not told apart
     assert any("AdamW has not stepped" in note for note in plan["notes"]) == (optimizer.startswith("torch.optim"))
     assert "batch 0" in result.err
@@ -465,8 +452,7 @@ def test_a_run_may_be_planned_first_and_its_report_compares(tmp_path: Path) -> N
     assert (tmp_path / "steps").read_text() == "x" * 24, "those of the plan are not there"
     assert "never" in result.plain.out
     assert "Peak " in result.plain.err
-    (path,) = tmp_path.glob("out/forgather_mem/*/report.json")  # one training: the planned steps are none
-    report = json.loads(path.read_text())
+    report = report_in(tmp_path / "out")  # one training: the planned steps are none
     assert report["steps"] == 24
     planned_parts = {part["name"]: part for part in report["planned"]["parts"]}
     assert set(planned_parts) == {"parameters", "gradients", "optimizer"}

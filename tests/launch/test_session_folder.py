@@ -1,6 +1,5 @@
 """Which files `run` makes, and that it touches nobody else's."""
 
-import json
 import os
 import shutil
 import stat
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forgather_mem.launch.session_folder import SessionFolder
-from tests.launch.commands import JUDGED, ROOT, RUN, files, run, taken_apart
+from tests.launch.commands import JUDGED, ROOT, RUN, files, report_in, run, taken_apart
 from tests.launch.forked_run import run_forked
 
 TRAIN = str(ROOT / "tests/launch/train.py")
@@ -62,8 +61,7 @@ def test_without_a_place_a_training_is_watched_all_the_same(tmp_path: Path) -> N
     watching, _ = result.plain.out.splitlines()
     assert (result.plain.code, watching) == (0, "['MemoryCallback', 'LeakDetector', 'OOMReporter']")
     assert contents(tmp_path) == before
-    (report,) = tmp_path.glob("out/forgather_mem/*/report.json")
-    assert json.loads(report.read_text())["steps"] == 6
+    assert report_in(tmp_path / "out")["steps"] == 6
 
 
 @pytest.mark.fresh

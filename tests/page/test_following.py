@@ -30,6 +30,13 @@ def shown(run: FollowedRun) -> Any:
     return json.loads(run.latest()[1])
 
 
+def followed(folder: Path) -> tuple[Path, FollowedRun]:
+    """The log of a run with five steps, which have been shown."""
+    path, run = log_of(folder, steps=5), FollowedRun(folder, "run")
+    shown(run)
+    return path, run
+
+
 def read_anew(place: Path, name: str = "run") -> Any:
     return json.loads(json.dumps(run_data(run_report(place), place, name)))
 
@@ -68,9 +75,7 @@ def test_a_line_is_taken_when_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_log_that_goes_on_in_a_new_file_is_followed_there(tmp_path: Path) -> None:
-    path = log_of(tmp_path, steps=5)
-    run = FollowedRun(tmp_path, "run")
-    shown(run)
+    path, run = followed(tmp_path)
     header = path.read_bytes().splitlines(keepends=True)[0]
     rotate(path, 2)
     path.write_bytes(header)
@@ -80,9 +85,7 @@ def test_a_log_that_goes_on_in_a_new_file_is_followed_there(tmp_path: Path) -> N
 
 
 def test_another_process_in_the_same_file_begins_anew(tmp_path: Path) -> None:
-    path = log_of(tmp_path, steps=5)
-    run = FollowedRun(tmp_path, "run")
-    shown(run)
+    path, run = followed(tmp_path)
     with path.open("ab") as file:
         file.write(header_line(0, {"pid": 2**22 + 9, "started_s": 1000.0, "script": "b.py"}))
     more(path, 1, 3)
@@ -101,9 +104,7 @@ def test_all_ranks_are_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("report", [leaking, out_of_memory])
 def test_at_its_end_the_report_is_shown(tmp_path: Path, report: Any) -> None:
-    path = log_of(tmp_path, steps=5)
-    run = FollowedRun(tmp_path, "run")
-    shown(run)
+    path, run = followed(tmp_path)
     written(report(), tmp_path)
     assert shown(run) == read_anew(tmp_path)
     more(path, 6, 1)
@@ -111,9 +112,7 @@ def test_at_its_end_the_report_is_shown(tmp_path: Path, report: Any) -> None:
 
 
 def test_a_log_that_is_no_log_is_given_up(tmp_path: Path) -> None:
-    path = log_of(tmp_path, steps=5)
-    run = FollowedRun(tmp_path, "run")
-    shown(run)
+    path, run = followed(tmp_path)
     with path.open("ab") as file:
         file.write(b"x" * 30_000 + b"\n" + b"no record\n" * 20_000)
     more(path, 6, 5)
@@ -121,9 +120,7 @@ def test_a_log_that_is_no_log_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_log_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None:
-    path = log_of(tmp_path / "run", steps=5)
-    run = FollowedRun(tmp_path / "run", "run")
-    shown(run)
+    path, run = followed(tmp_path / "run")
     more(log_of(tmp_path / "other", steps=9), 10, 1)
     path.unlink()
     path.symlink_to(tmp_path / "other" / path.name)
@@ -131,13 +128,11 @@ def test_a_log_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_gone_is_told_and_what_comes_back_is_shown(tmp_path: Path) -> None:
-    log_of(tmp_path / "run", steps=5)
-    run = FollowedRun(tmp_path / "run", "run")
-    shown(run)
+    path, run = followed(tmp_path / "run")
     shutil.move(tmp_path / "run", tmp_path / "away")
     assert "run" in shown(run)["error"]
     shutil.move(tmp_path / "away", tmp_path / "run")
-    more(tmp_path / "run" / "memory.rank0.jsonl", 6, 1)
+    more(path, 6, 1)
     assert len(shown(run)["steps"]) == 6
 
 

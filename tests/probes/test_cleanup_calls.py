@@ -21,8 +21,8 @@ from forgather_mem.actions.clear import clear_cache
 from forgather_mem.probes.cleanup_calls import CleanupProbe
 from forgather_mem.telemetry.records import Finding
 from forgather_mem.units import MIB
-from tests.memory import touched
 from tests.programs import printed_by
+from tests.reclaim.things import Cycle
 from tests.reporting.report_fixtures import built, text_of
 from tests.simulated_device import simulated_device
 
@@ -60,14 +60,6 @@ def counting() -> Iterator[Told]:
 
 def line_of(function: Any, offset: int) -> int:
     return int(function.__code__.co_firstlineno) + offset
-
-
-class Cycle:
-    """Garbage that only the collector frees, with memory of the system behind it."""
-
-    def __init__(self, mib: float) -> None:
-        self.block = touched(mib)
-        self.itself = self
 
 
 def collect_with_garbage() -> None:

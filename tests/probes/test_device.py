@@ -33,6 +33,12 @@ def with_less(monkeypatch: pytest.MonkeyPatch, **less: Any) -> None:
         monkeypatch.setattr(module, "current_allocator", lambda: lacking)
 
 
+def peak_at(used: SimulatedDevice, gib: int) -> None:
+    """One GiB is left of so many."""
+    used.hold(gib * GIB_IN_MIB)
+    used.hold(GIB_IN_MIB)
+
+
 @pytest.fixture
 def begin(run: Run) -> Callable[..., Work]:
     return lambda **parameters: DeviceProbe(**parameters).begin(run)
@@ -112,13 +118,11 @@ def test_a_device_that_is_used_later_is_found_within_a_second(
 def test_with_resets_each_call_gives_the_peak_since_the_last_one(
     used: SimulatedDevice, begin: Callable[..., Work], read: Read
 ) -> None:
-    used.hold(7 * GIB_IN_MIB)
-    used.hold(GIB_IN_MIB)
+    peak_at(used, 7)
     probe = begin(reset_peaks=True)
     peaks = []
     for highest in (3, 6, 2):
-        used.hold(highest * GIB_IN_MIB)
-        used.hold(GIB_IN_MIB)
+        peak_at(used, highest)
         peaks.append(read(probe)["device/step_peak_bytes"])
     assert peaks == [3 * GIB, 6 * GIB, 2 * GIB]
 
@@ -126,13 +130,11 @@ def test_with_resets_each_call_gives_the_peak_since_the_last_one(
 def test_without_resets_the_peak_is_the_allocator_s_own_once_it_is_of_this_run(
     used: SimulatedDevice, begin: Callable[..., Work], read: Read
 ) -> None:
-    used.hold(6 * GIB_IN_MIB)
-    used.hold(GIB_IN_MIB)
+    peak_at(used, 6)
     probe = begin()
     seen = []
     for highest in (3, 7, 2):
-        used.hold(highest * GIB_IN_MIB)
-        used.hold(GIB_IN_MIB)
+        peak_at(used, highest)
         seen.append(read(probe).get("device/step_peak_bytes"))
     assert seen == [None, 7 * GIB, 7 * GIB]
     assert used.peak == 7 * GIB_IN_MIB
@@ -141,8 +143,7 @@ def test_without_resets_the_peak_is_the_allocator_s_own_once_it_is_of_this_run(
 def test_without_resets_a_reset_by_the_user_makes_the_peak_known(
     used: SimulatedDevice, begin: Callable[..., Work], read: Read
 ) -> None:
-    used.hold(6 * GIB_IN_MIB)
-    used.hold(GIB_IN_MIB)
+    peak_at(used, 6)
     probe = begin()
     assert "device/step_peak_bytes" not in read(probe)
     used.reset_peaks(0)
@@ -156,8 +157,7 @@ def test_phases_inside_a_step_do_not_cost_the_step_its_peak(
     step, phases = begin(reset_peaks=True), PhaseProbe().begin(run)
     for phase, highest in (("forward", 8), ("backward", 5), ("optimizer", 2)):
         run.phases.enter(phase)
-        used.hold(highest * GIB_IN_MIB)
-        used.hold(GIB_IN_MIB)
+        peak_at(used, highest)
         run.phases.leave(phase)
     values = read(phases)
     of_device = {name: size for name, size in values.items() if name.startswith("phase/device/")}

@@ -17,7 +17,7 @@ from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.run_session import FOLDER, make_notes, registered
 from tests.sinks.plain_run import PlainRun
-from tests.training import make_trainer
+from tests.training import AtStep, make_trainer
 
 
 def ring_below(folder: Path) -> Ring:
@@ -62,13 +62,6 @@ def test_a_training_tells_step_and_phase_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_how_a_training_ended_stands_there(tmp_path: Path) -> None:
-    class Raises(TrainerCallback):
-        def __init__(self, error: BaseException) -> None:
-            self.error = error
-
-        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            raise self.error
-
     for error, end in (
         (ValueError("bad"), "exception"),
         (KeyboardInterrupt(), "interrupted"),
@@ -76,16 +69,12 @@ def test_how_a_training_ended_stands_there(tmp_path: Path) -> None:
     ):
         folder = tmp_path / end
         with pytest.raises(type(error)):
-            make_trainer(folder, [MemoryCallback(strict=True), Raises(error)]).train()
+            make_trainer(folder, [MemoryCallback(strict=True), AtStep(1, error)]).train()
         ring = ring_below(folder)
         assert (ring.state.end, ring.state.step) == (end, 1)
 
 
 def test_an_error_stands_there_before_the_run_is_closed(tmp_path: Path) -> None:
-    class Fails(TrainerCallback):
-        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            raise RuntimeError("Connection closed by peer")
-
     rings: list[Ring] = []
     reports: list[RunReport] = []
 
@@ -98,8 +87,9 @@ def test_an_error_stands_there_before_the_run_is_closed(tmp_path: Path) -> None:
             reports.append(run_report(tmp_path))
 
     closes = MemoryCallback([Rule(when=Every(steps=1), do=[Closes()])])
+    fails = AtStep(1, RuntimeError("Connection closed by peer"))
     with pytest.raises(RuntimeError, match="by peer"):
-        make_trainer(tmp_path, [closes, MemoryCallback(strict=True), Fails()]).train()
+        make_trainer(tmp_path, [closes, MemoryCallback(strict=True), fails]).train()
     assert [(ring.state.end, ring.state.step) for ring in rings] == [("exception", 1)]
     assert [report.run.error for report in reports] == ["RuntimeError: Connection closed by peer"]
 

@@ -1,7 +1,6 @@
 """A child that a script forks in a watched training: nothing of ours runs in it, and it may train on its own."""
 
 import contextlib
-import json
 import multiprocessing
 import os
 import sys
@@ -22,7 +21,8 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.engine.test_closing import open_files
 from tests.fresh import has_autograd_threads
-from tests.training import STAYS, make_trainer
+from tests.launch.commands import report_in
+from tests.training import STAYS, AtStep, make_trainer
 from tests.ways_to_train import by_loop, by_trainer
 
 
@@ -169,8 +169,7 @@ def test_a_forked_child_of_a_training_writes_nothing_of_the_parents(
     assert (status, end) == (str(code), "finished")
     assert {line.split()[0] for line in calls.read_text().splitlines()} == {parent}
     assert (tmp_path / "changed").read_text() == ""
-    (report,) = (tmp_path / "out").rglob("report.json")
-    assert json.loads(report.read_bytes())["steps"] == 3
+    assert report_in(tmp_path / "out")["steps"] == 3
     said = capfd.readouterr().err
     assert [said.count(f"forgather-mem: step {step}: host") for step in (1, 2, 3)] == [1, 1, 1]
 
@@ -248,16 +247,12 @@ def test_the_same_trainer_trains_again_in_a_child_that_was_forked_in_its_trainin
 
 
 def test_a_child_forked_after_a_training_ran_out_of_memory_does_not_tell_of_it(tmp_path: Path) -> None:
-    class RunsOut(TrainerCallback):
-        def on_step_end(self, *arguments: Any, **keywords: Any) -> None:
-            raise MemoryError
-
     def fails_of_memory() -> None:
         raise MemoryError
 
     def script() -> None:
         reporter = OOMReporter()
-        trainer = make_trainer(tmp_path, [reporter, RunsOut()])
+        trainer = make_trainer(tmp_path, [reporter, AtStep(1, MemoryError())])
         with contextlib.suppress(MemoryError):
             trainer.train()
         with (tmp_path / "said").open("w") as said:

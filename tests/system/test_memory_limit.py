@@ -48,9 +48,7 @@ class Machine:
         return MemoryLimit(self.proc, self.cgroup)
 
     def tightest(self) -> Bound:
-        limit = self.limit()
-        bound = limit.bounds()[0]
-        return bound
+        return self.limit().bounds()[0]
 
 
 @pytest.fixture
@@ -204,11 +202,10 @@ def test_before_the_kernel_kills_it_drops_page_cache_and_slabs(machine: Machine)
     (folder / "memory.stat").write_text(f"anon 1\ninactive_file {GIB}\nactive_file {GIB}\nslab_reclaimable {GIB}\n")
     machine.v2("", str(9 * GIB), usage=9 * GIB - 1)
     (folder / "memory.high").write_text(f"{4 * GIB}\n")  # there nobody is killed
-    limit = machine.limit()
-    assert limit.deadliest() == Bound("container (memory.max of )", 9 * GIB, 9 * GIB - 6), "5 bytes are active cache"
+    deadliest = machine.limit().deadliest()
+    assert deadliest == Bound("container (memory.max of )", 9 * GIB, 9 * GIB - 6), "5 bytes are active cache"
     machine.v2("", str(99 * GIB), usage=9 * GIB - 1)
-    limit = machine.limit()
-    assert limit.deadliest() == Bound("container", 8 * GIB, 5 * GIB)
+    assert machine.limit().deadliest() == Bound("container", 8 * GIB, 5 * GIB)
 
 
 def test_of_v1_the_cache_of_the_groups_below_is_dropped_too(machine: Machine) -> None:
@@ -216,11 +213,9 @@ def test_of_v1_the_cache_of_the_groups_below_is_dropped_too(machine: Machine) ->
     folder = machine.v1("job", 8 * GIB, usage=8 * GIB)
     stat = f"active_file 7\ntotal_inactive_file {GIB}\ntotal_active_file {GIB}\n"
     (folder / "memory.stat").write_text(stat)
-    limit = machine.limit()
-    assert limit.deadliest() == Bound("container", 8 * GIB, 6 * GIB)
+    assert machine.limit().deadliest() == Bound("container", 8 * GIB, 6 * GIB)
 
 
 def test_a_machine_without_groups_has_no_limit_at_which_a_process_is_killed_for_its_group(machine: Machine) -> None:
     machine.process_in("0::/\n")
-    limit = machine.limit()
-    assert limit.deadliest() is None
+    assert machine.limit().deadliest() is None

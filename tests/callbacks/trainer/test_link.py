@@ -11,7 +11,7 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.phase_notes import PhaseNotes
 from tests.programs import no_collections
-from tests.training import make_trainer
+from tests.training import AtStep, make_trainer
 
 
 def test_the_training_loop_is_unwrapped_when_ours_are_gone(tmp_path: Path) -> None:
@@ -72,13 +72,8 @@ def test_the_phases_of_a_step_come_in_their_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_step_after_which_another_callback_fails_is_done(tmp_path: Path, error: type[BaseException]) -> None:
-    class Fails(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-            if state.global_step == 2:
-                raise error
-
     ours = MemoryCallback()
     with pytest.raises(error):
-        make_trainer(tmp_path, [Fails(), ours]).train()
+        make_trainer(tmp_path, [AtStep(2, error()), ours]).train()
     assert ours.summary is not None
     assert ours.summary.steps == 2

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import TrainerCallback
 
 from forgather_mem.callbacks import JsonLogger, TBLogger
 from tests.events import event_folders
 from tests.forked import Forked
 from tests.sinks.faults import small_disk
-from tests.training import fingerprint, make_trainer
+from tests.training import AtStep, fingerprint, make_trainer
 
 ROOT = Path(__file__).parents[3]
 SAVES = {"save_strategy": "steps", "save_steps": 3}
@@ -73,17 +72,11 @@ def test_it_stands_beside_the_curves_and_goes_on_with_an_evaluation_after_the_tr
     assert [record["event"] for record in records_in(tmp_path)][-3:] == ["on_train_end", "on_log", "on_evaluate"]
 
 
-class Stops(TrainerCallback):
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 5:
-            raise RuntimeError("stop")
-
-
 @pytest.mark.filterwarnings("ignore:Environment variable TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD:UserWarning")
 def test_a_training_that_resumes_goes_on_in_the_file_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # transformers 4.46 reads its checkpoints no other way
     with pytest.raises(RuntimeError, match="stop"):
-        make_trainer(tmp_path, [JsonLogger(name="x"), Stops()], **SAVES).train()
+        make_trainer(tmp_path, [JsonLogger(name="x"), AtStep(5, RuntimeError("stop"))], **SAVES).train()
     (path,) = logs_in(tmp_path)
     path.parent.rename(path.parent.with_name("an-earlier-time"))  # as the first run's folder is called by its time
     trainer = make_trainer(tmp_path, [JsonLogger(name="x")], **SAVES)

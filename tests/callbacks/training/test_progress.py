@@ -11,7 +11,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_callback import ProgressCallback as TransformersBar
 
 from forgather_mem.callbacks import ProgressCallback
-from tests.training import make_trainer
+from tests.training import AtStep, make_trainer
 
 EVALUATES = {"eval_strategy": "steps", "eval_steps": 3}
 STAMP = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d  "
@@ -73,12 +73,6 @@ def with_own_display(folder: Path, own: TrainerCallback, callbacks: Any = (), **
     return trainer
 
 
-class Stops(TrainerCallback):
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 4:
-            raise RuntimeError("stop")
-
-
 @pytest.mark.parametrize("order", ["before the Trainer's own", "behind the Trainer's own"])
 @pytest.mark.parametrize("ending", ["normal", "exception"])
 def test_it_takes_the_place_of_the_trainers_own_bar_for_a_training(
@@ -90,7 +84,7 @@ def test_it_takes_the_place_of_the_trainers_own_bar_for_a_training(
     if order.startswith("behind"):
         trainer.add_callback(ours)
     if ending == "exception":
-        trainer.add_callback(Stops())
+        trainer.add_callback(AtStep(4, RuntimeError("stop")))
         with pytest.raises(RuntimeError, match="stop"):
             trainer.train()
     else:
@@ -102,7 +96,7 @@ def test_it_takes_the_place_of_the_trainers_own_bar_for_a_training(
     assert not [name for name in vars(own) if name.startswith("on_")]
 
     trainer.remove_callback(ProgressCallback)
-    trainer.remove_callback(Stops)
+    trainer.remove_callback(AtStep)
     trainer.train()
     said = capsys.readouterr()
     assert "'loss'" in said.out + said.err

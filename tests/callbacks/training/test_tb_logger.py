@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerCallback
 
 from forgather_mem.callbacks import TBLogger, TBMemoryLogger
 from tests.events import event_folders, scalars, texts
-from tests.training import make_trainer
+from tests.training import AtStep, make_trainer
 
 EVALUATES = {"eval_strategy": "steps", "eval_steps": 3}
 
@@ -134,15 +134,9 @@ def test_runs_are_compared_by_hyperparameters_and_metrics_of_the_same_run(tmp_pa
         assert found["session_end_info"].session_end_info.end_time_secs > 0
 
 
-class Fails(TrainerCallback):
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 5:
-            raise RuntimeError("stop")
-
-
 def test_a_run_that_broke_keeps_its_points_and_is_not_shown_as_ended(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="stop"):
-        make_trainer(tmp_path, [TBLogger(), Fails()]).train()
+        make_trainer(tmp_path, [TBLogger(), AtStep(5, RuntimeError("stop"))]).train()
     assert [step for step, _ in scalars(tmp_path)["train-loss"]] == [2, 4]
     assert "session_end_info" not in hparams_of(tmp_path)
 

@@ -20,14 +20,7 @@ from tests.diagnose.oom.failures import failure_of
 
 NUMBERS = 16 * MIB
 FLOAT = 4
-
-
-class Rows(torch.utils.data.Dataset):
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"x": torch.tensor([index])}
+ROWS = [{"x": torch.tensor([index])} for index in range(64)]
 
 
 class Model(torch.nn.Module):
@@ -80,7 +73,7 @@ def failed(folder: Path, callback: TrainerCallback) -> dict[str, Any]:
         str(folder), max_steps=4, save_steps=2, save_strategy="steps", save_only_model=True, report_to=[], use_cpu=True,
         disable_tqdm=True, eval_strategy="steps", eval_steps=3,
     )  # fmt: skip
-    trainer = Trainer(Model(), arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[reporter, callback])
+    trainer = Trainer(Model(), arguments, train_dataset=ROWS, eval_dataset=ROWS, callbacks=[reporter, callback])
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         trainer.train()
     assert reporter.summary is not None

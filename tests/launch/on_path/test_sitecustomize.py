@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.commands import RUN, environment, python, run, watched
+from tests.launch.commands import PLAN, RUN, environment, python, run, watched
 
 SHOW = """
 import sys
@@ -18,7 +18,6 @@ with open("found.json", "w") as file:
 """
 # What a process of a command has that says how much it may take is read without a module, too
 LIMITED = ["sh", "-c", 'ulimit -v 8000000; exec "$@"', "sh"]
-PLAN = [*RUN[:-1], "plan"]
 
 
 def test_a_sitecustomize_of_the_user_still_runs(folder: Path) -> None:

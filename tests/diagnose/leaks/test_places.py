@@ -1,0 +1,33 @@
+"""Where a suspect's items are counted again."""
+
+from typing import Any
+
+import torch
+
+from forgather_mem.diagnose.leaks.suspects import count_again
+from tests.heap.test_reachable import Holder, suspects_after
+
+
+def test_at_the_end_what_still_has_its_name_is_counted_and_not_what_took_its_place() -> None:
+    holder, other = Holder(), Holder()
+    (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(5000)))
+    then = top.count or 0
+    holder.kept.append(torch.zeros(5000))
+    count_again([top], 100, 0, over=True)
+    assert (top.count, top.bounded) == (then + 1, None)
+    other.by_name["rows"], holder.kept = holder.kept, []  # as where a list was made at the address of a freed one
+    del other.by_name["rows"][2:]
+    count_again([top], 101, 0, over=True)
+    assert (top.count, top.bytes, top.bounded) == (None, None, None)
+
+
+def test_lists_that_grow_one_after_another_are_told_together_with_code_that_can_be_typed() -> None:
+    holder: Any = Holder()  # its class is in another module
+    holder.told = {"rows": []}
+    (top, *_) = suspects_after(lambda step: holder.told["rows"].append(torch.zeros(5000)))
+    cure = str(top.reported().cure)
+    assert cure == 'keep only the last ones, del holder.told["rows"][:-1], or a running mean of it'
+    then, holder.told["more"] = top.count or 0, [torch.zeros(5000)] * 20
+    count_again([top], 100, 0)
+    assert (top.held_by, top.count) == ("Holder.told[...]", then + 20)
+    assert (top.reported().cure or "").startswith("remove old entries of Holder.told,")
