@@ -4,9 +4,13 @@ import queue
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from forgather_mem.source.container_code import adding_lines
 from tests.heap.test_reachable import Holder
 from tests.heap.users_modules import make_module, named
+
+pytestmark = pytest.mark.alone(forked=True)  # each looks through the heap, of which all tests have more
 
 
 def test_variables_of_modules_and_functions_are_told_from_others_of_that_name(tmp_path: Path) -> None:

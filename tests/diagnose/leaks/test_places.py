@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import pytest
 import torch
 
 from forgather_mem.diagnose.leaks.suspects import count_again
 from tests.heap.test_reachable import Holder, suspects_after
+
+pytestmark = pytest.mark.alone(forked=True)  # each looks through the heap, of which all tests have more
 
 
 def test_at_the_end_what_still_has_its_name_is_counted_and_not_what_took_its_place() -> None:

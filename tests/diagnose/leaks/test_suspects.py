@@ -1,9 +1,12 @@
 """A suspect as the report has it."""
 
+import pytest
 import torch
 
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from tests.heap.test_reachable import Holder, suspects_after
+
+pytestmark = pytest.mark.alone(forked=True)  # each looks through the heap, of which all tests have more
 
 
 def test_a_signature_tells_nothing_of_sizes_keys_or_places_in_a_run() -> None:
