@@ -71,5 +71,6 @@ def lead_to(thing: object, walk: ReachableGraph, passed_over: set[int], most_lev
 
 
 def _there(walk: ReachableGraph, least: float) -> list[Collection[object]]:
-    objects = gc.get_objects()
-    return [one for one in objects if type(one) in _KINDS and len(one) >= least and walk.position(id(one)) is None]
+    own = set(map(id, vars(walk).values()))  # of a later walk they may stand where those of the first one stood
+    found = [one for one in gc.get_objects() if type(one) in _KINDS and id(one) not in own]
+    return [one for one in found if len(one) >= least and walk.position(id(one)) is None]

@@ -179,9 +179,7 @@ def _no_help(failure: Failure, settings: RunSettings) -> Iterator[str]:
     """What people often try, and why it would not have helped."""
     if failure.callback is not None:
         yield "a smaller batch (no pass is running)"
-    elif failure.phase == "optimizer" and any(held.collects and _is_much(held, failure) for held in failure.census):
-        pass  # what is kept of batches is not free by then
-    elif failure.phase in _NO_BATCH:
+    elif failure.phase in _NO_BATCH and not (failure.phase == "optimizer" and _keeps_much(failure)):
         batch = "per_device_train_batch_size" if settings.is_trainers else "a smaller training batch"
         yield f"{batch} ({_NO_BATCH[failure.phase]})"
     elif settings.arguments.get(checkpointing_name(settings)):
@@ -289,6 +287,11 @@ def _of_watching(failure: Failure) -> str | None:
 
 def _is_much(held: Holding, failure: Failure) -> bool:
     return held.num_bytes >= max(failure.requested_bytes or 0, _WORTH.held_frac * (failure.used_bytes or 0), 1)
+
+
+def _keeps_much(failure: Failure) -> bool:
+    """What is kept of batches is not free in a step of the optimizer."""
+    return any(held.collects and _is_much(held, failure) for held in failure.census)
 
 
 def _of_census(failure: Failure) -> str | None:

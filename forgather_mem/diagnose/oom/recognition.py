@@ -160,8 +160,7 @@ def _kind(
 ) -> tuple[str, messages.Where]:
     """The kind of error: its type says which memory ran out, its wording says more about the source."""
     # Who translates exceptions of C++ raises a MemoryError for a device's, too
-    is_device = shape is not None and shape.where == "device"
-    if shape is not None and (by_type is None or (is_device and by_type[0] in ("device allocator", "MemoryError"))):
+    if shape and (by_type is None or (shape.where == "device" and by_type[0] in ("device allocator", "MemoryError"))):
         return shape.kind, shape.where
     assert by_type is not None
     return by_type
