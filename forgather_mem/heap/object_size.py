@@ -142,9 +142,8 @@ class _Accounts(dict[type, _Account | None]):
 
 def _entries(mapping: dict[object, object]) -> list[object]:
     """What a dictionary leads to; Python does not tell of keys that are texts, and names in code are shared."""
-    keys = [
-        key for key in dict.keys(mapping) if type(key) is str and sys.getrefcount(key) <= 3
-    ]  # the dictionary's, and two of ours
+    # Three references: the dictionary's, and two of ours
+    keys = [key for key in dict.keys(mapping) if type(key) is str and sys.getrefcount(key) <= 3]
     return gc.get_referents(mapping) + keys
 
 

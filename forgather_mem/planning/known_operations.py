@@ -87,7 +87,7 @@ class KnownOperations:
             return NotImplemented
         kind, rows = self._known[key]
         made = [tensors[row] if isinstance(row, int) else row and self._made(row, tensors) for row in rows]
-        return made[0] if kind is torch.Tensor else kind(made) if made else None
+        return made[0] if kind is torch.Tensor else None if kind is type(None) else kind(made)
 
     def learn(self, key: Key, tensors: Sequence[torch.Tensor], result: object) -> None:
         """From now on they become this, if it can be known."""

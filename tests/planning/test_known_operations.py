@@ -20,5 +20,6 @@ def test_each_result_is_logged_with_its_storage() -> None:
             assert half.untyped_storage()._cdata == double.untyped_storage()._cdata
             assert log.alive_bytes == 1024
             del double, half
+        assert [weight[:0].unbind() for _ in range(2)] == [(), ()]
         with torch.inference_mode():
             assert [weight.expand(2, -1).is_inference() for _ in range(2)] == [False, False]

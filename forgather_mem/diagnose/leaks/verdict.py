@@ -53,11 +53,10 @@ def verdict_of(
     if bounded is not None and not _is_full_before(bounded, "device" in growing):
         return _bounded(growing, trend, bounded, suspects)
     explained = sum(one.bytes_per_step for one in suspects if one.held_by or one.allocated_at)
-    if {"mapped", "objects"} & growing.keys() and abs(explained - trend.per_step) <= trend.per_step / (
-        3 if "native" in growing else 2
-    ):
-        # Items are counted, Python's small objects estimated: by arenas of a MiB, or as of a usual size. A third: two
-        # leaks of floats and small objects were told as +18 to +50 %; half where all is estimated: small tuples, +55 %
+    # Items are counted, Python's small objects estimated: by arenas of a MiB, or as of a usual size. A third: two
+    # leaks of floats and small objects were told as +18 to +50 %; half where all is estimated: small tuples, +55 %
+    most_off = trend.per_step / (3 if "native" in growing else 2)
+    if {"mapped", "objects"} & growing.keys() and abs(explained - trend.per_step) <= most_off:
         low, high = min(trend.low, explained), max(trend.high, explained)
         trend = replace(trend, per_step=explained, low=low, high=high)
     sure: Sure = "not yet"

@@ -163,7 +163,7 @@ class BegunChild(Generic[Result]):
             with open(os.path.join(self._scratch, _LINES), encoding="utf-8") as file:  # where it can be asked
                 file.seek(0, os.SEEK_END)
                 os.kill(self.pid, signal.SIGUSR2)
-                time.sleep(0.02)
+                time.sleep(0.02)  # a guess, on a busy core too: who answers later is asked again in a second
                 frames = re.findall(r'File "(.+)", line (\d+)', file.read())
             at = next((f", at {line_name(name, int(line))}" for name, line in frames if is_user_file(name)), "")
             with open(os.path.join(os.environ.get(PLAN, self._scratch), DOING), "w", encoding="utf-8") as file:
