@@ -40,12 +40,15 @@ def test_known_amounts_are_found_and_found_gone_within_one_mib(probe: Work, read
 def test_it_agrees_with_psutil_and_the_kernel(run: Run, read: Read) -> None:
     probe = HostProbe(slow_every_s=0.001).begin(run)
     time.sleep(0.01)
-    values = read(probe)
     process = psutil.Process()
+    before = process.memory_full_info().pss
+    values = read(probe)
     assert values["host/rss_bytes"] == pytest.approx(process.memory_info().rss, abs=MIB)
     assert values["host/anon_bytes"] == pytest.approx(status_bytes("RssAnon"), abs=MIB)
     assert values["host/vms_bytes"] == pytest.approx(process.memory_info().vms, abs=MIB)
-    assert values["host/pss_bytes"] == pytest.approx(process.memory_full_info().pss, abs=MIB)
+    # Who shares pages with this process may come and go between two readings
+    low, high = sorted((before, process.memory_full_info().pss))
+    assert low - MIB <= values["host/pss_bytes"] <= high + MIB
     assert values["host/shmem_bytes"] == pytest.approx(status_bytes("RssShmem"), abs=MIB)
     assert values["host/swap_bytes"] == status_bytes("VmSwap")
     assert values["host/shm_bytes"] == pytest.approx(shutil.disk_usage("/dev/shm").used, abs=64 * MIB)

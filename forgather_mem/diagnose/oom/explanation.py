@@ -110,10 +110,8 @@ def explained(
         on_device=failure.where == "device",
         failure=failure,
     )
-    if is_leak:  # no batch is small enough
-        changes = [Change(text=_cure(leak), note="memory that grows at each step fills any device")]
-    else:
-        changes = may_help(case)
+    cure = Change(text=_cure(leak), note="memory that grows at each step fills any device")
+    changes = [cure] if is_leak else may_help(case)  # no batch is small enough for a leak
     if not settings.is_trainers:
         changes = [in_own_loop(change) for change in changes if change.set.keys() <= _IN_WORDS.keys()]
     no_help = ", ".join(_no_help(failure, settings))

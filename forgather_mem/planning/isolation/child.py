@@ -6,14 +6,12 @@ gone for the parent. So the child has files of its own, and neither pipes nor so
 
 from __future__ import annotations
 
-import faulthandler
 import fcntl
 import gc
 import logging
 import os
 import pickle
 import random
-import re
 import select
 import shutil
 import signal
@@ -26,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from types import FrameType
 from typing import Any, Generic, NoReturn, TypeVar
 
 from forgather_mem.errors import PlanError
@@ -42,7 +41,7 @@ _TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 _ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
 _IDLE_S = 10.0  # without any processor time: longer than any read of data that was seen; a slower disk is refused
-_LINES = "lines"  # of the child, where it is asked
+_LINE = "line"  # of the script that the child is at, where it was asked
 GiveAnswer = Callable[..., NoReturn]  # given the result, or None and the error
 
 
@@ -142,13 +141,12 @@ class BegunChild(Generic[Result]):
         used, since_s = list[bytes](), time.monotonic()
         while (now_s := time.monotonic()) < until_s:
             if self.has_answered(min(1.0, until_s - now_s)):
-                part = os.read(self._reader, 2**20)
-                if not part:
+                if not (part := os.read(self._reader, 2**20)):
                     return b"".join(parts)
                 parts.append(part)
-                continue
-            if used != (used := _processor_time_of(self.pid)):
-                since_s, _ = now_s, self._tell_line()
+            elif used != (used := _processor_time_of(self.pid)):
+                self._tell_line()
+                since_s = now_s
             elif now_s - since_s > _IDLE_S:
                 what = "a thread, another process or input, which a plan does not have"
                 raise WaitsError(f"it waits for {what}{self._tell_line()}")
@@ -156,16 +154,12 @@ class BegunChild(Generic[Result]):
 
     def _tell_line(self) -> str:
         """Ask the child for the script's line that it is at, and tell whoever waits for the plan."""
-        from forgather_mem.source.source_lines import is_user_file, line_name
-
         at = ""
         with suppress(OSError):
-            with open(os.path.join(self._scratch, _LINES), encoding="utf-8") as file:  # where it can be asked
-                file.seek(0, os.SEEK_END)
+            with open(os.path.join(self._scratch, _LINE), encoding="utf-8") as file:  # where it can be asked
                 os.kill(self.pid, signal.SIGUSR2)
-                time.sleep(0.02)  # a guess, on a busy core too: who answers later is asked again in a second
-                frames = re.findall(r'File "(.+)", line (\d+)', file.read())
-            at = next((f", at {line_name(name, int(line))}" for name, line in frames if is_user_file(name)), "")
+                time.sleep(0.02)  # a guess: who answers later, on a busy core, has told an earlier line
+                at = file.readline().rstrip()
             with open(os.path.join(os.environ.get(PLAN, self._scratch), DOING), "w", encoding="utf-8") as file:
                 file.write(f"planning the training{at}")
         return at
@@ -272,11 +266,24 @@ def _take_away(thread: int, writer: int, scratch: str, not_done: Lines) -> None:
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
     os.dup2(sys.stderr.fileno(), 2)  # for what is not Python's
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
-    lines = open(os.path.join(scratch, _LINES + "-"), "w")  # noqa: SIM115  # the same
-    faulthandler.register(signal.SIGUSR2, lines, all_threads=False)
-    os.rename(lines.name, os.path.join(scratch, _LINES))
+    _tell_line_when_asked(os.path.join(scratch, _LINE))
     act_on_nothing(not_done, scratch)
     FIRST_IN_CHILD.clear()
+
+
+def _tell_line_when_asked(path: str) -> None:
+    """By a handler of Python's, between two instructions: `faulthandler` crashed in one of 1,400 looks at a plan."""
+    from forgather_mem.source.source_lines import is_user_file, line_name, with_callers
+
+    file = os.open(f"{path}-", os.O_CREAT | os.O_WRONLY, 0o600)
+
+    def tell(_: int, frame: FrameType | None) -> None:
+        at = next((one for one in with_callers(frame) if is_user_file(one.f_code.co_filename)), None)
+        if at is not None:
+            os.pwrite(file, f", at {line_name(at.f_code.co_filename, at.f_lineno)}\n".encode(), 0)
+
+    signal.signal(signal.SIGUSR2, tell)
+    os.rename(f"{path}-", path)
 
 
 def _prepare() -> None:
