@@ -150,7 +150,7 @@ class EventPage:
         self._out = None
         if self._summary_writer is not None and os.getpid() == self._pid:  # in a forked child it would wait forever
             with missing(OSError):
-                getattr(self._summary_writer, "flush", bool)()
+                getattr(self._summary_writer, "flush", lambda: None)()
 
     def problem(self) -> str | None:
         """What could not be written, for the report; None if everything was."""
@@ -158,7 +158,7 @@ class EventPage:
 
     def _ready(self) -> EventFile | StockWriter | None:
         if self._out is None:
-            self._out = open_events(self._summary_writer, lambda: self._folder, bool)
+            self._out = open_events(self._summary_writer, lambda: self._folder, lambda: None)
         return self._out if self._out.ready() else None
 
 
