@@ -176,7 +176,7 @@ class Pretending(TorchDispatchMode):
 
     def _by_meta_kernel(self, func: Operation, args: Sequence[Any], keywords: Keywords) -> Any:
         """Its result, or where the meta kernel differs from the host's, what that makes."""
-        if func is torch.ops.aten._grouped_mm.default:  # which takes other numbers as well
+        if func._schema.name == "aten::_grouped_mm":  # takes other numbers as well; torch 2.6 has none
             halves = tree_map_only(torch.Tensor, lambda one: one.bfloat16() if one.is_floating_point() else one, args)
             return func(*halves, **keywords).to(args[0].dtype)
         if func is torch.ops.aten._embedding_bag_backward.default and args[9]:  # sparse: a row for each index
