@@ -115,7 +115,7 @@ def _gradients_take_threads() -> bool:
     pid = os.fork()
     if not pid:
         sys.modules["torch"].ones(1, requires_grad=True).backward()
-        os._exit(has_autograd_threads())
+        os._exit(len(os.listdir("/proc/self/task")) > 1)  # they give themselves their names: perhaps later
     return os.waitpid(pid, 0)[1] != 0
 
 
