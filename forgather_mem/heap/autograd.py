@@ -76,6 +76,10 @@ def saved_by(node: Node) -> Iterator[tuple[StorageKey, int]]:
         try:
             saved = getattr(node, name)
             several = saved if isinstance(saved, list | tuple) else (saved,)
+            if not hasattr(several[0], "data"):  # before torch 2.8, which tells of no hooks: they are run
+                read = getattr(node, name.removeprefix("_raw"))
+                yield from storages_in(read if isinstance(read, list | tuple) else [read]).items()
+                continue
             hooks = [getattr(one, "unpack_hook", None) for one in several]
             # Of activation checkpointing: the input of what will run again
             inputs = inside(

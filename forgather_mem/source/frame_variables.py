@@ -83,5 +83,11 @@ def is_our_frame(frame: FrameType) -> bool:
 
 def all_frames() -> Iterator[FrameType]:
     """The frames of all threads, modules' and ours, too."""
-    for innermost in reversed(list(sys._current_frames().values())):
-        yield from with_callers(innermost)
+    innermost = None
+    try:
+        for innermost in reversed(list(sys._current_frames().values())):
+            yield from with_callers(innermost)
+    finally:
+        del (
+            innermost
+        )  # which is this frame in its own thread: a ring that kept all callers' variables until a collection
