@@ -226,7 +226,7 @@ def watch(folder: Path) -> list[str]:
     seen: list[str] = []
 
     def hook(event: str, args: tuple[object, ...]) -> None:
-        if "end" in seen or (event == "subprocess.Popen" and _START in args[1]):
+        if "end" in seen or (event in ("subprocess.Popen", "os.posix_spawn") and _START in args[1]):
             return
         if event in FORBIDDEN or event.startswith(("os.exec", "socket.sendto", "ftplib", "smtplib")):
             seen.append(f"{event} {args!r:.200}")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 import yaml
 
 from forgather_mem.config.environment import ConfigEnvironment
@@ -13,6 +14,7 @@ from forgather_mem.errors import TemplateError
 HERE = Path(__file__).parent
 FILES = (HERE / "benign.yaml", HERE / "frozen_set" / "benign.yaml")  # nobody looked at the second while it was made
 TEMPLATES = [template for file in FILES for template in yaml.load(file.read_text(), yaml.CSafeLoader)]
+OF_TRANSFORMERS_5 = {"a project's name with two colons", "training arguments of a real run", "a folder with a drive"}
 MISTAKEN = {
     "training arguments of a real run": "transformers 5.23 has no argument logging_dir",
     "a folder with a drive": "transformers 5.23 has no argument logging_dir",
@@ -43,6 +45,8 @@ def test_there_are_enough_templates():
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template["name"])
 def test_it_loads(template, tmp_path, monkeypatch, request):
+    if template["name"] in OF_TRANSFORMERS_5 and transformers.__version__.startswith("4."):
+        pytest.skip("arguments that transformers 4 takes or does not have")
     if template["name"] in MISTAKEN:
         request.applymarker(pytest.mark.xfail(reason=MISTAKEN[template["name"]], strict=True))
     monkeypatch.chdir(tmp_path)

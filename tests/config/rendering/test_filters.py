@@ -1,5 +1,7 @@
 """The filters of templates."""
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,4 +87,4 @@ def test_fields_reach_no_further_than_templates_do():
 
 def test_keyword_arguments_of_methods_are_those_of_python():
     assert text("{{ 'a,b,c'.split(sep=',', maxsplit=1)|join(';') }}") == "a;b,c"
-    assert "'by' is an invalid keyword argument" in error("{{ 'a'.split(by=',') }}").message
+    assert re.search("keyword argument .*'by'|'by' is an invalid keyword", error("{{ 'a'.split(by=',') }}").message)
