@@ -9,7 +9,7 @@ import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -136,19 +136,18 @@ Buffers = broken("Buffers", write=lambda self, sample: vars(self).setdefault("ro
 Twice = broken("Twice", write=lambda self, sample: [WRITE(self, sample) for _ in range(2)])
 Forgets = broken("Forgets", write=lambda self, sample: sample.step % 10 and WRITE(self, sample))
 StepBehind = broken("StepBehind", write=lambda self, sample: WRITE(self, sample._replace(step=sample.step + 1)))
+Unflushed = broken("Unflushed", write=lambda self, it: self._file and csv.writer(self._file).writerow([it.step]))
+Delays = broken(
+    "Delays", last=[], write=lambda self, it: [self.last and WRITE(self, self.last.pop()), self.last.append(it)]
+)
+LeftOpen = broken(
+    "LeftOpen", left=[], end=lambda self, run: [self.left.append(self._file), setattr(self, "_file", None)]
+)
+Greedy = broken("Greedy", write=lambda self, sample: sample.values.update({"mine/queue_len": 0}))
 Talks = broken("Talks", problems=lambda self: 0)
 Infinite = broken("Infinite", log_values=lambda self, step: {"mem_x": float("inf")})
 NoMethod = broken("NoMethod", tell="tell")
 Hangs = broken("Hangs", key=["a list"])
-
-
-class Unflushed(TextSink):
-    def write(self, sample: Sample) -> None:
-        if self._file is not None:
-            csv.writer(self._file).writerow([sample.step])
-
-    def problems(self) -> str | None:
-        return None
 
 
 class Shifts(TextSink):
@@ -169,23 +168,6 @@ class Raises(TextSink):
         raise OSError(28, "No space left on device")
 
 
-class Delays(TextSink):
-    _last: Any = None
-
-    def write(self, sample: Sample) -> None:
-        if self._last is not None:
-            super().write(self._last)
-        self._last = sample
-
-
-class LeftOpen(TextSink):
-    left: ClassVar[list[Any]] = []
-
-    def end(self, run: RunInfo) -> None:
-        self.left.append(self._file)
-        self._file = None
-
-
 class EachRank(TextSink):
     def begin(self, run: RunInfo) -> None:
         self.end(run)
@@ -197,11 +179,6 @@ class NoPlace(TextSink):
     def begin(self, run: RunInfo) -> None:
         with contextlib.suppress(OSError):
             super().begin(run)
-
-
-class Greedy(TextSink):
-    def write(self, sample: Sample) -> None:
-        sample.values["mine/queue_len"] = 0  # type: ignore[index]
 
 
 class OneTraining(TextSink):
