@@ -13,11 +13,8 @@ from forgather_mem.trackers import EpochMemoryMonitor
 from tests.events import event_folders, scalars
 from tests.training import make_trainer
 
-MONITORED, DEBUG, PRODUCTION = (
-    "trainers/with_memory.yaml",
-    "callbacks/memory_debug.yaml",
-    "callbacks/memory_production.yaml",
-)
+MONITORED = "trainers/with_memory.yaml"
+DEBUG, PRODUCTION = "callbacks/memory_debug.yaml", "callbacks/memory_production.yaml"
 
 
 def monitor_of(template: str, **variables: Any) -> EpochMemoryMonitor:

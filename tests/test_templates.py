@@ -1,5 +1,6 @@
 """The shipped templates: each loads under the default policy, and a child changes one callback by its key."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,23 @@ def told(rules: tuple[Rule, ...]) -> list[Any]:
     ]
 
 
-def test_the_first_line_of_a_template_says_what_it_is() -> None:
-    assert len(SHIPPED) >= 4
+def head_of(name: str) -> str:
+    text = (LIBRARY / name).read_text()
+    found = re.match(r"(?:##.*\n)+", text)
+    assert found, f"the first lines of {name} say what it is, and its variables"
+    theirs = re.findall(r"those of (\S+\.yaml) and of (\S+\.yaml)", found[0])
+    return found[0] + "".join(head_of(other) for pair in theirs for other in pair)
+
+
+def test_the_first_lines_of_a_template_say_what_it_is_and_a_page_what_it_is_for() -> None:
+    pages = "".join(page.read_text() for page in (LIBRARY.parent / "docs").rglob("*.md"))
     for name in SHIPPED:
-        first = (LIBRARY / name).read_text().splitlines()[0]
-        assert first.startswith("## "), name
-        assert len(first) > 20, name
+        text, head = (LIBRARY / name).read_text(), head_of(name)
+        assert len(head.splitlines()[0]) > 20, name
+        assert f"{name}" in pages, f"a page of docs says what {name} is for"
+        read = {*re.findall(r"{{-? *([a-z_]\w*)(?![\w(])", text), *re.findall(r"-- if (?:not )?(\w+)", text)}
+        unknown = [one for one in read - {*re.findall(r"-- set (\w+)", text)} if not re.search(rf"\b{one}\b", head)]
+        assert not unknown, f"'## Variables:' of {name} names {unknown}"
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name.startswith("callbacks/")])

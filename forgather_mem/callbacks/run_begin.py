@@ -23,7 +23,7 @@ def begin_run(args: object, state: object, *, strict: bool) -> Run:
 def _close_report(summary: RunSummary) -> tuple[str, dict[str, object]]:
     """The finding that closes a run; its report is also written if there is a folder with our files."""
     # Loaded when there is something to report: it takes most of a MiB beside the training
-    from forgather_mem.reporting.build import build_report, copy_report, verdict, write_report
+    from forgather_mem.reporting.build import build_report, verdict, write_report
 
     report, folder = build_report(summary), summary.facts.header.folder
     if folder is not None and Path(folder).is_dir():
@@ -32,5 +32,5 @@ def _close_report(summary: RunSummary) -> tuple[str, dict[str, object]]:
         session = run_session.folder()
         if session is not None:
             with missing(OSError):
-                copy_report(report, session, folder)
+                write_report(report, run_session.kept_of(session, folder))
     return verdict(report)

@@ -54,7 +54,8 @@ class JsonArrayFile:
             return False
         try:
             if not os.path.exists(self._real_path):
-                _create(self._real_path)
+                make_real_folder(os.path.dirname(self._real_path))
+                replace_file(self._real_path, b"[" + _TAIL, through_links=False)
             file = open_real(self._real_path, os.O_RDWR | os.O_NONBLOCK)
             try:
                 self._put(file, element(record))
@@ -113,12 +114,6 @@ def element(record: Mapping[str, object]) -> bytes:
 
 class _NoArrayError(ValueError):
     """The file holds something else."""
-
-
-def _create(path: str) -> None:
-    """An empty array, created atomically."""
-    make_real_folder(os.path.dirname(path))
-    replace_file(path, b"[" + _TAIL, through_links=False)
 
 
 def _end_of_array(data: bytes) -> tuple[int, bool]:

@@ -173,16 +173,8 @@ class RingWriter:
         self._samples = number = self._samples + 1
         self._values = known = tuple(map(values.get, NAMES, self._values))
         time_s = _time() if time_s is None else time_s
-        record = _sample_bytes(
-            number,
-            time_s,
-            step,
-            _NAN if epoch is None else epoch,
-            _EVENT.get(event, 0),
-            -1 if device is None else device,
-            *known,
-            number,
-        )
+        epoch, device = _NAN if epoch is None else epoch, -1 if device is None else device
+        record = _sample_bytes(number, time_s, step, epoch, _EVENT.get(event, 0), device, *known, number)
         self._put(SAMPLES_AT + number % NUM_SAMPLES * SAMPLE.size, record, time_s)
 
     def note(self, kind: str, step: int, text: str) -> None:

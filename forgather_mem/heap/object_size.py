@@ -246,10 +246,10 @@ def _bytes_of(thing: Any, sort: int) -> int:
 def _sort_of(kind: type) -> int:
     if is_tensor_class(kind):
         return TENSOR
-    if kind in (bytes, str, bytearray):
-        return TEXT
     if container_kind(kind) is not None:
         return CONTAINER
+    if kind in (bytes, str, bytearray):
+        return TEXT
     if kind in (FrameType, TracebackType, MethodType):
         return NOT_ASKED
     return ARRAY if _is_array_class(kind) else TUPLE if kind is tuple else OTHER

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from forgather_mem.cli.command import BROKEN, UNDECIDED, Arguments, Command
-from forgather_mem.engine.summary import RunSummary
+from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.errors import ForgatherMemError, say
 from forgather_mem.files import is_real_folder, write_chosen_file
 from forgather_mem.formats.ring import Ring
@@ -24,13 +24,13 @@ from forgather_mem.launch.short_runs import OF_A_SIGNAL, USAGE_S, is_asked_for
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.build import build_report, write_report
 from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord, first_failure
-from forgather_mem.reporting.merge_ranks import merge_ranks
 from forgather_mem.reporting.run_dir import killed_report, lasted_until, report_of_rank, run_report
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import path_from_here, report_command, report_text
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.report import RunReport
-from forgather_mem.telemetry.report_schema import read_report, to_dict
+from forgather_mem.telemetry.report_part import RunHeader
+from forgather_mem.telemetry.report_schema import from_dict, to_dict
 from forgather_mem.units import format_bytes, parse_bytes
 
 _OTHERS = 4  # trainings of one command that are told beside the worst: a guess at what a screen can take
@@ -50,11 +50,11 @@ def report_outcome(
     is_gone = folder.path is not None and not os.path.isfile(os.path.join(folder.path, run_session.NOTES))
     trainings = run_session.registered(folder.path) if folder.path else []
     word, session = word_of(folder.path), folder.path
-    reports = [_finished(Path(place), command, ended, session=session) for place in trainings[:-1]]
-    last = trainings[-1] if trainings else session
-    reports.append(
-        _finished(Path(last) if last else None, command, ended, word, session=session if trainings else None)
-    )
+    start = build_report(RunSummary(RunFacts(from_dict(RunHeader, sampler.header))))
+    places = [(Path(place), Path(run_session.kept_of(str(session), place))) for place in trainings]
+    reports = [_finished(both, command, ended, start) for both in places[:-1]]
+    last = places[-1] if places else (Path(session),) if session else ()
+    reports.append(_finished(last, command, ended, start, word))
     if not trainings:
         reports = [_seen_from_outside(reports[0], sampler, ended)]
     unknown = ["the command has removed what its trainings noted"] * is_gone
@@ -161,24 +161,24 @@ def _write_where_wanted(report: RunReport, path: str) -> bool:
 
 
 def _finished(
-    folder: Path | None, command: Command, ended: Ended, word: LauncherWord | None = None, *, session: str | None = None
+    places: Sequence[Path], command: Command, ended: Ended, start: RunReport, word: LauncherWord | None = None
 ) -> RunReport:
-    """The report of the run in this folder, with what only the parent knows: how the command ended.
+    """The report of the run in the first of these folders that has one, with how the command ended.
 
-    The last one gets the `word` of a launcher, too.
+    The last one gets the `word` of a launcher, too. `start` is what the parent has known of the process from its start.
     """
-    report = build_report(RunSummary())
-    there = folder is not None and is_real_folder(folder)  # else the command has put something in its place
-    # Nothing could be written to the disk, or the command has cleared it away
-    with contextlib.suppress(ForgatherMemError):
-        told = word or NO_WORD
-        of_rank = partial(_of_rank, ended) if word is not None and command.is_python else None
-        known = run_report(folder, told, of_rank) if there and folder is not None else _copied(session, folder, told)
-        report = known or report
+    report = start
+    there = [place for place in places if is_real_folder(place)]  # else the command has put something in its place
+    of_rank = partial(_of_rank, ended) if word is not None and command.is_python else None
+    for place in there:
+        # Nothing could be written to the disk, or the command has cleared it away
+        with contextlib.suppress(ForgatherMemError):
+            report = run_report(place, word or NO_WORD, of_rank)
+            break
     # The command's own name for it counts from a folder that it may have left
-    run = replace(report.run, folder=str(folder) if there else None)
+    run = replace(report.run, folder=next((str(place) for place in places[:1] if place in there), None))
     if not run.script:
-        run = replace(run, script=command.script, argv=tuple(command.arguments))
+        run = replace(run, script=start.run.script, argv=start.run.argv)
     report = replace(report, run=run)
     if word is not None and report.first_failure is None:  # of ranks that left nothing
         report = replace(report, first_failure=first_failure((), word))
@@ -203,16 +203,6 @@ def _of_rank(ended: Ended, files: list[Path], ring: Ring | None, wrong: list[str
     """The report of the process that we waited for, up to its end."""
     report = report_of_rank(files, ring, wrong)
     return report if report is None or ring is None else lasted_until(report, ring, ended.time_s, ended.wall_s)
-
-
-def _copied(session: str | None, training: Path | None, word: LauncherWord) -> RunReport | None:
-    """What the ranks of a training have put into the run's folder, whose own folder is gone."""
-    if session is None or training is None:
-        return None
-    last = os.path.basename(run_session.copy_of_report(session, str(training), 0)).rpartition(".")[2]
-    reports = [read_report(path)[0] for path in sorted(Path(session).glob(f"report.rank*.json.{last}"))]
-    found = [report for report in reports if report is not None]
-    return merge_ranks(found, word) if found else None
 
 
 def _ended_as(report: RunReport, end: str) -> RunReport:

@@ -74,7 +74,9 @@ def _judged(
     try:
         sampler.end(ended)
         if folder.path is not None:
-            states.settle(run_session.registered(folder.path))
+            trainings = run_session.registered(folder.path)
+            kept = [run_session.kept_of(folder.path, training) for training in trainings]
+            states.settle([*kept, *trainings])
         if is_worth_a_report(folder.path, arguments, command, ended):
             from forgather_mem.launch.outcome import report_outcome
 

@@ -24,6 +24,7 @@ class Sampler:
         command: What it runs.
 
     Attributes:
+        header: What is known of the process, for the report where nothing else of it is left.
         first_bytes: How large it was at the first look, 0 before that.
         last_bytes: How large it was at the last look.
     """
@@ -34,11 +35,11 @@ class Sampler:
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._peak_bytes = 0
         self._ring: RingWriter | None = None
+        self.header = {**process_header(pid, command.script, command.arguments), "kills": kill_counter()}
         if folder is None:
             return
-        header = {**process_header(pid, command.script, command.arguments), "kills": kill_counter()}
         try:
-            self._ring = RingWriter(os.path.join(folder, run_session.WAITING_RING), header)
+            self._ring = RingWriter(os.path.join(folder, run_session.WAITING_RING), self.header)
         except OSError:
             return  # no space: then the report has the kernel's numbers
 

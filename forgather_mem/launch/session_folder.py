@@ -9,6 +9,7 @@ import os
 import re  # json has imported it anyway
 import time
 
+from forgather_mem.errors import missing
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 PLACE = "FORGATHER_MEM_DIR"
 _DEFAULT = "forgather_mem"
 _LONGEST_NAME = 100
-_WRITTEN = r"\.?(report|oom)(\.rank\d+)?\.json(\.\d+)?"
+_WRITTEN = r"\.?(report|oom)(\.rank\d+)?\.json(\.\d+)?|ring\.rank\d+"
+_KEPT = r"\.\d+"  # see `run_session.kept_of`
 
 
 class SessionFolder:
@@ -63,8 +65,8 @@ class SessionFolder:
     def remove(self) -> None:
         """Take away what the run wrote, then the folders that it made, as far as nothing else lies in them."""
         self._unlink(_is_ours)
-        if self._is_the_same():
-            _remove_empty([*self._parents, str(self.path)])
+        if self.path is not None and self._is_the_same():
+            _remove_empty([*self._parents, self.path, *_kept(self.path)])
 
     def _make_below(self, parent: str, name: str) -> None:
         try:
@@ -115,12 +117,17 @@ class SessionFolder:
     def _unlink(self, wanted: Callable[[str], bool]) -> None:
         if self.path is None or not self._is_the_same():
             return
-        try:
-            for name in os.listdir(self.path):
-                if wanted(name):
-                    os.unlink(os.path.join(self.path, name))
-        except OSError:
-            return  # it stays as it is
+        with missing(OSError):  # what can't be removed stays as it is
+            for folder in (self.path, *_kept(self.path)):
+                for name in filter(wanted, os.listdir(folder)):
+                    os.unlink(os.path.join(folder, name))
+
+
+def _kept(path: str) -> list[str]:
+    """The folders of what is kept of trainings."""
+    with missing(OSError):
+        return [os.path.join(path, name) for name in os.listdir(path) if re.fullmatch(_KEPT, name)]
+    return []
 
 
 def _is_ours(name: str) -> bool:
@@ -128,15 +135,13 @@ def _is_ours(name: str) -> bool:
 
     >>> [_is_ours(name) for name in ("report.json", ".report.rank0.json.17", "oom.rank0.json.17", "ring.rank0")]
     [True, True, True, True]
-    >>> [_is_ours(name) for name in ("report.txt", "my.report.json", "ring.rank1", "trainings.csv", "")]
+    >>> [_is_ours(name) for name in ("report.txt", "my.report.json", "ring.rank", "trainings.csv", "")]
     [False, False, False, False, False]
     """
-    return name in (run_session.NOTES, run_session.WAITING_RING) or bool(re.fullmatch(_WRITTEN, name))
+    return name == run_session.NOTES or bool(re.fullmatch(_WRITTEN, name))
 
 
 def _remove_empty(folders: list[str]) -> None:
-    try:
+    with missing(OSError):  # something else lies there
         for folder in reversed(folders):
             os.rmdir(folder)
-    except OSError:
-        return  # something else lies there

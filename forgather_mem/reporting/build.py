@@ -18,7 +18,6 @@ from forgather_mem.reporting.peaks import device_families, highest_of, report_pe
 from forgather_mem.reporting.planned import planned_of
 from forgather_mem.reporting.table import WHOSE, ledger_table, parts_table
 from forgather_mem.reporting.text import report_text
-from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.records import FORETOLD
 from forgather_mem.telemetry.report import (
     BackedOff,
@@ -107,16 +106,6 @@ def write_report(report: RunReport, folder: str | Path) -> Path:
     make_real_folder(path.parent)
     replace_file(path, text.encode(), through_links=False)
     return path
-
-
-def copy_report(report: RunReport, session: str, folder: str | Path) -> None:
-    """Put a copy into the folder of `forgather-mem run`: the training's own may be cleared away before the run ends.
-
-    Raises:
-        OSError: if it can't be written.
-    """
-    copy = run_session.copy_of_report(session, str(folder), report.run.rank)
-    replace_file(copy, json.dumps(to_dict(report)).encode(), through_links=False)
 
 
 def rank_reports(folder: str | Path) -> dict[int, Path]:

@@ -56,7 +56,7 @@ class BlackBoxSink:
             return
         self._run, self.beside = run, self._ring.beside
         self.wants_begin = self.beside is None
-        register(folder)
+        register(folder, path.name)
         run.watch_phases(self)
 
     def phase_begin(self, phase: str) -> None:

@@ -25,36 +25,25 @@ from forgather_mem.sinks.tags import Columns, tag_of
 from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, metric_of
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 
-_IN_STEPS, _BETWEEN_STEPS = "(data|forward|backward|optimizer)_gib", "(startup|evaluate|save|generate)_gib"
-_HOST, _GPU, _PHASES, _CLEAN_UP = "Host memory", "GPU {i}", "Phases", "Collector and clean-up"
-# A {i} stands for a device index; lines are regular expressions. The tags of a margin must have points at the same
-# steps, otherwise TensorBoard shows an error: those here come from one reading.
-_CHARTS = (
-    Chart(
-        _HOST,
-        "resident, GiB (band: anonymous to highest so far)",
-        margin=("mem_host/rss_gib", "mem_host/anon_gib", "mem_host/rss_peak_gib"),
-    ),
-    Chart(_HOST, "free below the limit, GiB", lines=("mem_host/available_gib",)),
-    Chart(
-        _HOST, "children, shared memory, swap, GiB", lines=("mem_host/(children|shm|swap)_gib", "mem_workers/.*_gib")
-    ),
-    Chart(
-        _GPU,
-        "allocated, GiB (band: up to reserved)",
-        margin=("mem_gpu{i}/allocated_gib", "mem_gpu{i}/allocated_gib", "mem_gpu{i}/reserved_gib"),
-    ),
-    Chart(_GPU, "peak of each step and of the run, GiB", lines=("mem_gpu{i}/(step_peak|peak)_gib",)),
-    Chart(_GPU, "headroom, GiB", lines=("mem_gpu{i}/(headroom|others)_gib",)),
-    Chart(_PHASES, "host peak in the phases of a step, GiB", lines=(f"mem_phase_host/{_IN_STEPS}",)),
-    Chart(_PHASES, "host peak between steps, GiB", lines=(f"mem_phase_host/{_BETWEEN_STEPS}",)),
-    Chart(_PHASES, "GPU {i} peak in the phases of a step, GiB", lines=(f"mem_phase_gpu{{i}}/{_IN_STEPS}",)),
-    Chart(_PHASES, "GPU {i} peak between steps, GiB", lines=(f"mem_phase_gpu{{i}}/{_BETWEEN_STEPS}",)),
-    Chart("Breakdown", "what the tensors hold, GiB", lines=("mem_tensors/.*",)),
-    Chart(_CLEAN_UP, "pauses and clears in each step, ms", lines=("mem_(gc/pause|cache/time|trim/time)_ms",)),
-    Chart(_CLEAN_UP, "freed by our actions, GiB", lines=("mem_(cache|trim)/freed_gib",)),
-    Chart("Ranks", "lowest and highest, GiB", lines=("mem_ranks/.*_(min|max)_gib",)),
-)
+# One a line: section, title, tags drawn as lines, or a value with the tags of its band; all tags without their "mem_".
+# A {i} stands for a device index; lines are regular expressions. The tags of a band must have points at the same steps,
+# otherwise TensorBoard shows an error: those here come from one reading.
+_CHARTS = """
+Host memory | resident, GiB (band: anonymous to highest so far) | host/rss_gib host/anon_gib host/rss_peak_gib
+Host memory | free below the limit, GiB | host/available_gib
+Host memory | children, shared memory, swap, GiB | host/(children|shm|swap)_gib workers/.*_gib
+GPU {i} | allocated, GiB (band: up to reserved) | gpu{i}/allocated_gib gpu{i}/allocated_gib gpu{i}/reserved_gib
+GPU {i} | peak of each step and of the run, GiB | gpu{i}/(step_peak|peak)_gib
+GPU {i} | headroom, GiB | gpu{i}/(headroom|others)_gib
+Phases | host peak in the phases of a step, GiB | phase_host/(data|forward|backward|optimizer)_gib
+Phases | host peak between steps, GiB | phase_host/(startup|evaluate|save|generate)_gib
+Phases | GPU {i} peak in the phases of a step, GiB | phase_gpu{i}/(data|forward|backward|optimizer)_gib
+Phases | GPU {i} peak between steps, GiB | phase_gpu{i}/(startup|evaluate|save|generate)_gib
+Breakdown | what the tensors hold, GiB | tensors/.*
+Collector and clean-up | pauses and clears in each step, ms | (gc/pause|cache/time|trim/time)_ms
+Collector and clean-up | freed by our actions, GiB | (cache|trim)/freed_gib
+Ranks | lowest and highest, GiB | ranks/.*_(min|max)_gib
+"""
 
 
 def charts_for(tags: Collection[str]) -> list[Chart]:
@@ -65,27 +54,21 @@ def charts_for(tags: Collection[str]) -> list[Chart]:
     """
     devices = sorted({int(match[1]) for tag in tags if (match := re.match(r"mem_(?:phase_)?gpu(\d+)/", tag))})
     charts = []
-    for chart in _CHARTS:
-        per_device = "{i}" in chart.category + chart.title + "".join(chart.lines)
-        for i in devices if per_device else [0]:
-            shown = _shown(chart, i, tags)
-            if shown is not None:
-                charts.append(shown)
+    for row in _CHARTS.strip().split("\n"):
+        for i in devices if "{i}" in row else [0]:
+            category, title, wanted = row.replace("{i}", str(i)).split(" | ")
+            charts += _shown(category, title, [f"mem_{one}" for one in wanted.split()], tags)
     return charts
 
 
-def _shown(chart: Chart, i: int, tags: Collection[str]) -> Chart | None:
-    category, title = chart.category.replace("{i}", str(i)), chart.title.replace("{i}", str(i))
-    if chart.margin is not None:
-        value, lower, upper = (tag.replace("{i}", str(i)) for tag in chart.margin)
+def _shown(category: str, title: str, wanted: Sequence[str], tags: Collection[str]) -> list[Chart]:
+    if "(band" in title:
+        value, lower, upper = wanted
         if {value, lower, upper} <= set(tags):
-            return Chart(category, title, margin=(value, lower, upper))
-        lines = [f"{re.escape(tag)}$" for tag in (value, lower, upper) if tag in tags]
-        title = f"{title.split(' (')[0]}"
-    else:
-        wanted = [line.replace("{i}", str(i)) + "$" for line in chart.lines]
-        lines = [line for line in wanted if any(re.match(line, tag) for tag in tags)]
-    return Chart(category, title, tuple(lines)) if lines else None
+            return [Chart(category, title, margin=(value, lower, upper))]
+        title, wanted = title.split(" (")[0], [*map(re.escape, wanted)]
+    lines = tuple(f"{line}$" for line in wanted if any(re.match(f"{line}$", tag) for tag in tags))
+    return [Chart(category, title, lines)] if lines else []
 
 
 # Findings shown in the Text tab; the others are lines for a console.

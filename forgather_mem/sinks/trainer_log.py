@@ -17,14 +17,8 @@ _TENSORS: _Keys = {
 # By group, keys on the host and those that replace them when there is a device. The second host name of the peak counts
 # if it rises.
 _GROUPS: Mapping[str, tuple[_Keys, _Keys]] = {
-    "peak": (
-        {"peak_gib": ("host/rss_bytes", "host/rss_peak_bytes")},
-        {"peak_gib": ("device/step_peak_bytes",)},
-    ),
-    "headroom": (
-        {"headroom_gib": ("host/available_bytes",)},
-        {"headroom_gib": ("device/headroom_bytes",)},
-    ),
+    "peak": ({"peak_gib": ("host/rss_bytes", "host/rss_peak_bytes")}, {"peak_gib": ("device/step_peak_bytes",)}),
+    "headroom": ({"headroom_gib": ("host/available_bytes",)}, {"headroom_gib": ("device/headroom_bytes",)}),
     "phases": (
         {f"phase_{phase}_gib": (f"phase/host/{phase}_peak_bytes",) for phase in PHASES},
         {f"phase_{phase}_gib": (f"phase/device/{phase}_peak_bytes",) for phase in PHASES},
@@ -62,10 +56,7 @@ class TrainerLogSink:
     """
 
     def __init__(
-        self,
-        prefix: str = "mem_",
-        keys: Mapping[str, str | Sequence[str]] | None = None,
-        also: Sequence[str] = (),
+        self, prefix: str = "mem_", keys: Mapping[str, str | Sequence[str]] | None = None, also: Sequence[str] = ()
     ) -> None:
         if not prefix or not isinstance(prefix, str):
             raise ValueError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Protocol
 
 from forgather_mem.system.allocator import Allocator, gauge
 from forgather_mem.system.installed import installed
@@ -13,20 +12,6 @@ from forgather_mem.units import MIB
 
 resource = installed("resource")
 Reading = tuple[int, int]  # bytes now, highest since the mark was reset
-
-
-class HighWaterMark(Protocol):
-    """A high-water mark of this process: the kernel's, or an allocator's."""
-
-    slack_bytes: int
-    resettable: bool
-
-    def read(self) -> Reading: ...
-
-    def reset(self, current_bytes: int) -> None: ...
-
-    def rest(self) -> None:
-        """No window is open any more: close what is kept open."""
 
 
 class HostMark:
@@ -67,6 +52,7 @@ class HostMark:
             self._find_floor()  # or another thread has just allocated
 
     def rest(self) -> None:
+        """No window is open any more: close what is kept open."""
         for file in (self._statm, self._status, self._clear_refs):
             file.close()
 

@@ -24,10 +24,10 @@ from typing import Generic, TypeVar
 from forgather_mem.errors import missing
 from forgather_mem.system.allocator import Allocator, current_allocator
 from forgather_mem.system.forks import FORKS
-from forgather_mem.system.high_water import DeviceMark, HighWaterMark, HostMark, Reading
+from forgather_mem.system.high_water import DeviceMark, HostMark, Reading
 from forgather_mem.telemetry.beside import marked
 
-M = TypeVar("M", bound=HighWaterMark, covariant=True)
+M = TypeVar("M", bound=HostMark | DeviceMark, covariant=True)
 
 
 class PeakWindows(Generic[M]):
@@ -123,8 +123,8 @@ class PeakWindow:
         closed: Whether it has ended, by `close()` or because this is a forked child.
     """
 
-    def __init__(self, owner: PeakWindows[HighWaterMark], resets: bool) -> None:
-        self._owner: PeakWindows[HighWaterMark] | None = owner
+    def __init__(self, owner: PeakWindows[HostMark | DeviceMark], resets: bool) -> None:
+        self._owner: PeakWindows[HostMark | DeviceMark] | None = owner
         self._resets = resets
         self.start_bytes = self.seen_bytes = 0
         self.closed = False

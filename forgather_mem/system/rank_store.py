@@ -195,16 +195,10 @@ def count(key: str) -> int | None:
 
 def get(key: str) -> bytes | None:
     """What somebody has put there; None when nobody has, or the store does not answer in time."""
-    found = get_all([key])
-    return found[0] if found is not None else None
+    full = _PREFIX + key
 
-
-def get_all(keys: Sequence[str]) -> list[bytes] | None:
-    """The same for several keys; None when one of them is missing."""
-    full = [_PREFIX + key for key in keys]
-
-    def read(store: Store) -> list[bytes] | None:
-        return [bytes(store.get(key)) for key in full] if store.check(full) else None
+    def read(store: Store) -> bytes | None:
+        return bytes(store.get(full)) if store.check([full]) else None
 
     question = _ASKER.ask(f"get {full}", read, anew=False)
     return question.answer if question is not None else None

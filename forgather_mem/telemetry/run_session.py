@@ -103,27 +103,33 @@ def noted(path: str, kind: str) -> list[str]:
     return []
 
 
-def copy_of_report(path: str, training: str, rank: int) -> str:
-    """In the run's folder `path`, the copy of a training's report: its own folder may be cleared away before the end.
+def kept_of(path: str, training: str) -> str:
+    """Below the run's folder `path`, where black boxes and reports of a training are, too: its own may be cleared away.
 
-    >>> copy_of_report("session", "/tmp/out/forgather_mem/20261122-101500", 0)
-    'session/report.rank0.json.3290652036'
+    >>> kept_of("session", "/tmp/out/forgather_mem/20261122-101500")
+    'session/.3290652036'
     """
     import zlib
 
-    return os.path.join(path, f"report.rank{rank}.json.{zlib.crc32(os.fsencode(os.path.abspath(training)))}")
+    return os.path.join(path, f".{zlib.crc32(os.fsencode(os.path.abspath(training)))}")
 
 
-def register(training: os.PathLike[str] | str) -> None:
+def register(training: os.PathLike[str] | str, ring: str) -> None:
     """Register a training and its folder with the waiting parent, if there is one.
 
-    From now on the training has its own black box; the parent's, which knows less, is removed.
+    From now on the training has its own black box, the file `ring` in its folder; the parent's, which knows less, is
+    removed.
     """
     if note(TRAINING, os.path.abspath(training)):
-        from forgather_mem.files import remove_real
+        from forgather_mem.files import make_real_folder, remove_real
 
+        session = os.environ[FOLDER]
         with missing(OSError):  # another rank was first
-            remove_real(os.path.join(os.environ[FOLDER], WAITING_RING))
+            remove_real(os.path.join(session, WAITING_RING))
+        with missing(OSError):  # on another disk there is no second name for a file
+            kept = kept_of(session, os.fspath(training))
+            make_real_folder(kept)
+            os.link(os.path.join(training, ring), os.path.join(kept, ring))
 
 
 def registered(path: str) -> list[str]:

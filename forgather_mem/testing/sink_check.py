@@ -11,7 +11,7 @@ import signal
 import struct
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from forgather_mem.telemetry.plain_numbers import plain_numbers
@@ -24,6 +24,9 @@ _ADVICE = (
 )
 # After those of a run that was resumed, so that no other number in a file is one; more than a usual buffer holds
 _STEPS = range(7_001, 7_151)
+_LATE = _STEPS[100:]  # a name comes with the first of these
+_COLUMN = re.compile(rb"[,;|\t]")
+_FORMS = ("", "<d", ">d", "<f", ">f")  # of a number: text, or a float of 8 or 4 bytes
 _METHODS = ("begin", "tell", "say", "log_values", "evaluation_values", "problems", "end")
 
 
@@ -141,6 +144,7 @@ def _look_at_files(sink: Sink, folder: Path) -> None:
         small.state.global_step = _STEPS[0] - 1
         small.train(len(_STEPS))
         small.close()
+        problem = getattr(sink, "problems", bool)()
     left = _open_below(folder) - held
     require(not left, f"{name}.end has left {left} open: close what is open, also if flushing it fails")
     after = files_below(folder)
@@ -148,30 +152,61 @@ def _look_at_files(sink: Sink, folder: Path) -> None:
     require(not empty, f"{name} has left {empty[:1]} empty: write in end() what waits in a buffer")
     for path, content in after.items():
         old = before.get(path, b"")
-        _check_records(f"{name}, in {path}:", content[len(old) :] if content.startswith(old) else content)
+        new = content[len(old) :] if content.startswith(old) else content
+        _check_records(f"{name}, in {path}:", new, is_told=problem is not None)
+        _check_lines(f"{name}, in {path}:", new.splitlines())
 
 
 def _mark(moment: Moment, sample: Sample) -> dict[str, float]:
-    return {"mine/mark": float(f"100{moment.step}")}
+    """A number known by its step, before it one that is missing now and then, and behind it one that comes late."""
+    first = {} if moment.step % 3 else {"mine/at_times": 0.25}
+    last = {"mine/late": float(f"200{moment.step}")} if moment.step in _LATE else {}
+    return {**first, "mine/mark": float(f"100{moment.step}"), **last}
 
 
-def _check_records(where: str, content: bytes) -> None:
-    """Look for the marks, which are texts, or floats of 8 or 4 bytes where none is text."""
-    words = Counter(re.findall(rb"(?<![\d.])\d+", content))
-    counts = [words[b"100%d" % step] for step in _STEPS]
-    for form in ("<d", ">d", "<f", ">f"):
-        counts = counts if any(counts) else [content.count(struct.pack(form, float(f"100{step}"))) for step in _STEPS]
+def _check_records(where: str, content: bytes, *, is_told: bool) -> None:
+    """Whether each mark is there once; of a late one, unless the sink says that something is missing."""
+    form = next((form for form in _FORMS if any(_counts(content, form, 100, _STEPS))), "")
+    counts = _counts(content, form, 100, _STEPS)
     found = [step for step, count in zip(_STEPS, counts, strict=True) if count]
     require(max(counts) < 2, f"{where} a record was written twice")
     # One of every few, or the last ones, may be all that it keeps; who has the first two, or nearly all, keeps each
     keeps_each = found[:2] == [*_STEPS[:2]] or len(found) > 0.9 * len(_STEPS)
     lost = len(_STEPS) - len(found) if keeps_each else 0
     require(not lost, f"{where} {lost} of {len(_STEPS)} records were lost: write in end() what waits in a buffer")
-    for line in content.splitlines():
+    late = _counts(content, form, 200, _LATE).count(0) if keeps_each and not is_told else 0
+    require(
+        not late,
+        f"{where} {late} of {len(_LATE)} values were lost whose name came after the first record: write each with its "
+        "name, begin a new file when there is a new one, or say in problems() what is left out",
+    )
+
+
+def _counts(content: bytes, form: str, first: int, steps: Sequence[int]) -> list[int]:
+    """How often the mark of each step is there, as a text or as a float of this form."""
+    if form:
+        return [content.count(struct.pack(form, float(f"{first}{step}"))) for step in steps]
+    words = Counter(re.findall(rb"(?<![\d.])\d+", content))
+    return [words[b"%d%d" % (first, step)] for step in steps]
+
+
+def _check_lines(where: str, lines: Sequence[bytes]) -> None:
+    """Whether a value stands with its own step, and, in a row without names, always in the same column."""
+    column = None
+    for line in lines:
         numbers = {int(word) for word in re.findall(rb"(?<![\d.])\d{4}(?:\d{3})?(?!\d)", line)}
         for step in _STEPS:
             others = numbers.intersection(_STEPS) if int(f"100{step}") in numbers else ()
             require(not others or step in others, f"{where} step {step} stands with step {others}: write sample.step")
+        mark = re.search(rb"(?<![\d.])100\d{4}(?!\d)", line)
+        if b"mark" in line or mark is None:  # its name; from a row of names on there may be other columns
+            column = column if b"mark" not in line else None
+            continue
+        before, column = column, len(_COLUMN.findall(line, 0, mark.start()))
+        require(
+            before in (None, column),
+            f"{where} a value stands in another column where a name before it is missing: keep an empty place for it",
+        )
 
 
 def _open_below(folder: Path) -> set[str]:

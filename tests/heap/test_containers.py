@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from forgather_mem.heap.containers import CONTAINERS, LRU_CACHE, container_kind, length_of, newest
+from forgather_mem.heap.object_size import CONTAINER, Sorts
 
 
 def bounded_cache() -> Any:
@@ -52,6 +53,7 @@ def test_its_length_its_bound_and_its_newest_items(make: Any, add: Any, found: A
 def test_each_kind_is_tried() -> None:
     assert {type(make()) for make, *_ in CASES} == set(CONTAINERS)
     assert type(bounded_cache()) is LRU_CACHE
+    assert all(Sorts()[kind] == CONTAINER for kind in CONTAINERS), "its growth is of another sort: heap/object_size.py"
 
 
 def test_others_have_no_length() -> None:

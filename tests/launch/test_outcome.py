@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import Any
 
 import pytest
+import torch
 
 from forgather_mem.formats.ring_memory import StateMemory
 from forgather_mem.launch.outcome import print_reports, report_outcome
@@ -60,9 +61,10 @@ def test_where_the_wanted_file_cannot_be_written_the_report_comes_all_the_same(t
 
 
 @pytest.mark.fresh
-def test_a_training_whose_folder_is_cleared_away_has_its_report(folder: Path) -> None:
+@pytest.mark.parametrize("last", ["", "tempfile._shutil.rmtree(out), os.kill(os.getpid(), 9)"], ids=["end", "killed"])
+def test_a_training_whose_folder_is_cleared_away_has_its_report(folder: Path, last: str) -> None:
     (folder / "train.py").write_text(
-        "import tempfile, forgather_mem, torch\n"
+        "import os, tempfile, forgather_mem, torch\n"
         "from types import SimpleNamespace\n"
         "with tempfile.TemporaryDirectory() as out:\n"
         "    model = torch.nn.Linear(8, 1)\n"
@@ -75,10 +77,12 @@ def test_a_training_whose_folder_is_cleared_away_has_its_report(folder: Path) ->
         "            with loop.step():\n"
         "                model(torch.ones(2, 8)).sum().backward()\n"
         "                optimizer.step()\n"
+        f"        {last}\n"
     )
     result = watched_forked(["--report", "r.json", "train.py"], folder)
-    assert "train.py == 5 steps" in result.report
-    assert json.loads((folder / "r.json").read_text())["run"]["folder"] is None
+    assert f"train.py == {'killed (SIGKILL) after ' * bool(last)}5 steps" in result.report
+    run = json.loads((folder / "r.json").read_text())["run"]
+    assert (run["folder"], run["script"], run["versions"]["torch"]) == (None, "train.py", torch.__version__)
     assert not list(folder.glob("forgather_mem*"))
 
 

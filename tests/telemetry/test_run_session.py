@@ -89,7 +89,7 @@ def test_a_training_that_has_a_folder_of_its_own_takes_the_parents_black_box_awa
     (session / WAITING_RING).touch()
     monkeypatch.chdir(session)
     for name in ("a", "b", "a"):
-        register(name)
+        register(name, "ring.rank0")
     assert registered(str(session)) == [str(session / "a"), str(session / "b")]
     assert not (session / WAITING_RING).exists()
 

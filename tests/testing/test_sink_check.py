@@ -9,7 +9,7 @@ import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -28,6 +28,7 @@ from forgather_mem.sinks import (
 )  # fmt: skip
 from forgather_mem.telemetry.records import RunInfo, Sample
 from forgather_mem.testing import check_sink
+from forgather_mem.testing.small_run import SmallRun, readings
 
 
 def open_telemetry() -> OpenTelemetrySink:
@@ -67,16 +68,18 @@ def test_each_sink_is_tried_and_takes_no_file_of_another_kind(tmp_path: Path) ->
     page = (Path(__file__).parents[2] / "docs" / "security_details.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("|")]
     for name, kind in kinds.items():
-        places = [
-            argument for argument in inspect.signature(kind).parameters if re.search("path|file|dir|folder", argument)
-        ]
-        for argument in places:
-            explained = [row for row in rows if f"`{argument}`" in row and f"`{name}`" in row]
-            assert explained, f"a row in 'Addresses and paths' of security_details.md: `{argument}` of `{name}`"
-            if not argument.endswith(("dir", "folder")):  # in a folder its files have names of ours
-                for path in (tmp_path / "train.py", str(tmp_path / ".bashrc")):
-                    with pytest.raises(ValueError, match=name):  # a template of somebody else may name any file
-                        kind(**{argument: path})
+        for argument, declared in inspect.signature(kind).parameters.items():
+            if re.search("path|file|dir|folder", argument) or "Path" in str(declared.annotation):
+                explained = [row for row in rows if f"`{argument}`" in row and f"`{name}`" in row]
+                assert explained, f"a row in 'Addresses and paths' of security_details.md: `{argument}` of `{name}`"
+            for path in (tmp_path / "train.py", str(tmp_path / ".bashrc")):
+                with contextlib.suppress(ValueError, TypeError, AttributeError):
+                    small = SmallRun(tmp_path, [readings], [kind(**{argument: path})])
+                    small.train()
+                    small.close()
+                assert not Path(path).is_file(), (
+                    f"a template of somebody else may name any file: {name}({argument}=...)"
+                )
 
 
 class TextSink:
@@ -133,41 +136,36 @@ Buffers = broken("Buffers", write=lambda self, sample: vars(self).setdefault("ro
 Twice = broken("Twice", write=lambda self, sample: [WRITE(self, sample) for _ in range(2)])
 Forgets = broken("Forgets", write=lambda self, sample: sample.step % 10 and WRITE(self, sample))
 StepBehind = broken("StepBehind", write=lambda self, sample: WRITE(self, sample._replace(step=sample.step + 1)))
+Unflushed = broken("Unflushed", write=lambda self, it: self._file and csv.writer(self._file).writerow([it.step]))
+Delays = broken(
+    "Delays", last=[], write=lambda self, it: [self.last and WRITE(self, self.last.pop()), self.last.append(it)]
+)
+LeftOpen = broken(
+    "LeftOpen", left=[], end=lambda self, run: [self.left.append(self._file), setattr(self, "_file", None)]
+)
+Greedy = broken("Greedy", write=lambda self, sample: sample.values.update({"mine/queue_len": 0}))
 Talks = broken("Talks", problems=lambda self: 0)
 Infinite = broken("Infinite", log_values=lambda self, step: {"mem_x": float("inf")})
 NoMethod = broken("NoMethod", tell="tell")
 Hangs = broken("Hangs", key=["a list"])
 
 
-class Unflushed(TextSink):
+class Shifts(TextSink):
+    def values(self, sample: Sample) -> Any:
+        return sample.values.values()
+
     def write(self, sample: Sample) -> None:
         if self._file is not None:
-            csv.writer(self._file).writerow([sample.step])
+            csv.writer(self._file).writerow([sample.step, *self.values(sample)])
+            self._file.flush()
 
-    def problems(self) -> str | None:
-        return None
+
+Fixed = type("Fixed", (Shifts,), {"values": lambda self, sample: [sample.values.get("mine/mark")]})
 
 
 class Raises(TextSink):
     def write(self, sample: Sample) -> None:
         raise OSError(28, "No space left on device")
-
-
-class Delays(TextSink):
-    _last: Any = None
-
-    def write(self, sample: Sample) -> None:
-        if self._last is not None:
-            super().write(self._last)
-        self._last = sample
-
-
-class LeftOpen(TextSink):
-    left: ClassVar[list[Any]] = []
-
-    def end(self, run: RunInfo) -> None:
-        self.left.append(self._file)
-        self._file = None
 
 
 class EachRank(TextSink):
@@ -181,11 +179,6 @@ class NoPlace(TextSink):
     def begin(self, run: RunInfo) -> None:
         with contextlib.suppress(OSError):
             super().begin(run)
-
-
-class Greedy(TextSink):
-    def write(self, sample: Sample) -> None:
-        sample.values["mine/queue_len"] = 0  # type: ignore[index]
 
 
 class OneTraining(TextSink):
@@ -211,6 +204,8 @@ class OneTraining(TextSink):
         (StepBehind, r"StepBehind, in .*records.csv: step 7001 stands with step \{7002\}"),
         (EachRank, r"EachRank has changed .*all.csv'] of rank 0 on rank 1"),
         (NoPlace, r"NoPlace wrote nothing where its folder can't be made, and problems\(\) says nothing"),
+        (Shifts, r"Shifts, in .*records.csv: a value stands in another column where a name before it is missing"),
+        (Fixed, r"Fixed, in .*records.csv: 50 of 50 values were lost whose name came after the first record"),
         (Greedy, r"Greedy.write has changed what it was given"),
         (OneTraining, r"OneTraining raised RuntimeError.*in a second training of the same object, at begin"),
         (Talks, r"Talks.problems gave 0: give one sentence"),

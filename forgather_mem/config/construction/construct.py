@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
 
 from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.construction.resolve import Callee, Resolver, in_words, is_file
@@ -22,8 +21,9 @@ from forgather_mem.config.graph.nodes import CallNode, DictNode, ListNode, Node,
 from forgather_mem.config.policy.remote_code import ArgumentCheck
 from forgather_mem.errors import TemplateError, ours
 
-MISSING: Final = object()
-"""It is not built yet."""
+
+class MISSING:
+    """It is not built yet; a class, which is itself in a copy, too."""
 
 
 class Cell:
@@ -35,7 +35,7 @@ class Cell:
         self.value = value
 
 
-Cells = dict[int, Cell]  # by id of the node; whoever has them keeps the nodes alive
+Cells = dict[Node, Cell]
 
 
 class Unfit(Exception):
@@ -83,14 +83,14 @@ class Partial:
 
     def __init__(self, resolver: Resolver, node: CallNode, singletons: Cells) -> None:
         def parts(part: Node) -> Sequence[Node]:
-            cell = singletons.get(id(part))
+            cell = singletons.get(part)
             return resolver.parts(part) if cell is None or cell.value is MISSING else ()
 
         needed = list(walk_nodes([node], parts))
         names = [part.variable for part in needed if isinstance(part, VarNode)]
         self._resolver = resolver.narrowed(names)
         self._node = node
-        self._cells = {id(part): singletons.setdefault(id(part), Cell()) for part in needed if part.is_singleton}
+        self._cells = {part: singletons.setdefault(part, Cell()) for part in needed if part.is_singleton}
 
     def __call__(self, /, *args: object, **kwargs: object) -> object:
         run = Builder(self._resolver, self._cells, {})
@@ -106,16 +106,6 @@ class Partial:
         function = Builder(self._resolver, {}, {}).callee(self._node).function
         return inspect.signature(functools.partial(function, *self._node.args, **self._node.kwargs))
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickles the partial with the singletons that its arguments refer to."""
-        known = [(part, self._cells[id(part)].value) for part in walk_nodes([self._node]) if id(part) in self._cells]
-        built = [(part, value) for part, value in known if value is not MISSING]
-        return _restored, (self._resolver, self._node, built)
-
-
-def _restored(resolver: Resolver, node: CallNode, built: Sequence[tuple[Node, object]]) -> Partial:
-    return Partial(resolver, node, {id(part): Cell(value) for part, value in built})
-
 
 class Builder:
     """One construction of some targets, or one call of a partial.
@@ -127,32 +117,19 @@ class Builder:
     """
 
     def __init__(
-        self,
-        resolver: Resolver,
-        singletons: Cells,
-        memo: dict[int, object],
-        items: dict[int, int] | None = None,
+        self, resolver: Resolver, singletons: Cells, memo: dict[int, object], items: dict[int, int] | None = None
     ) -> None:
         self._singletons = singletons
         self._resolver = resolver
         self._memo = memo
         self.clock = resolver.clock()
         self._values = Values(clock=self.clock)
-        self._callees: dict[str, Callee] = {}
         self._arguments_check = ArgumentCheck(resolver.allows_address)
         self._ahead = Sizes(resolver.budgets, self.clock, {})
         self._sizes = Sizes(resolver.budgets, self.clock, {} if items is None else items)
 
     def callee(self, node: CallNode) -> Callee:
         """The callee of a call, imported if necessary."""
-        found = self._callees.get(node.constructor)
-        if found is None:
-            found = self._callee(node)
-            if not is_file(node):  # files depend on the template's location
-                self._callees[node.constructor] = found
-        return found
-
-    def _callee(self, node: CallNode) -> Callee:
         if function := self._values.function(node.constructor):
             return Callee(function, is_value=node.constructor != "call")
         try:
@@ -227,7 +204,7 @@ class Builder:
     def _known(self, node: Node) -> object:
         if not node.is_singleton:
             return self._memo.get(id(node), MISSING)
-        cell = self._singletons.get(id(node))
+        cell = self._singletons.get(node)
         return MISSING if cell is None else cell.value
 
     def _make(self, node: Node, values: Sequence[object]) -> object:
@@ -244,7 +221,7 @@ class Builder:
         except (TooLarge, OutOfTime, Unfit) as error:
             raise self._resolver.error(node, str(error)) from error
         if node.is_singleton:
-            self._singletons.setdefault(id(node), Cell()).value = made
+            self._singletons.setdefault(node, Cell()).value = made
         elif not node.per_use:
             self._memo[id(node)] = made
         return made

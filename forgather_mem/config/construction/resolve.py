@@ -165,12 +165,7 @@ class Resolver:
             raise self.misfit_error(node, callee, found)
 
     def guard(
-        self,
-        node: CallNode,
-        callee: Callee,
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-        check: ArgumentCheck,
+        self, node: CallNode, callee: Callee, args: Sequence[object], kwargs: Mapping[str, object], check: ArgumentCheck
     ) -> None:
         """Refuse arguments that the policy forbids, before the call; parts may still be nodes.
 

@@ -13,7 +13,7 @@ import pickle
 import resource
 import signal
 import sys
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from types import FrameType
 
 from forgather_mem.config.clock import OutOfTime
@@ -21,6 +21,7 @@ from forgather_mem.config.rendering.render import Renderer
 from forgather_mem.config.rendering.source_map import SourceMap, Tracer
 from forgather_mem.config.rendering.stranger import Request
 from forgather_mem.config.rendering.taint import TaintTokens
+from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.config.source.search import Searcher
 from forgather_mem.errors import TemplateError
 from forgather_mem.units import MIB
@@ -74,15 +75,10 @@ def answer(request: Request, cpu: _ProcessClock) -> dict[str, object]:
     if request.what == "trace":
         return {"text": rendered.text, "map": rendered.locate.map and _plain(rendered.locate.map)}
     return {
-        "name": rendered.name,
-        "text": rendered.text,
-        "values": rendered.values,
+        **{one.name: getattr(rendered, one.name) for one in fields(Rendered)},
         "unknown_blocks": [error.__dict__ for error in rendered.unknown_blocks],
-        "start": astuple(rendered.locate.start),
-        "parent": rendered.parent,
+        "locate": astuple(rendered.locate.start),
         "mentioned": list(rendered.mentioned),
-        "num_chars": rendered.num_chars,
-        "references": rendered.references,
     }
 
 

@@ -69,17 +69,12 @@ def render(request: Request) -> Rendered:
         TemplateError: if anything is wrong with it, or a limit stopped it.
     """
     said = _answer(request)
-    return Rendered(
-        name=said["name"],
-        text=said["text"],
-        values=said["values"],
-        locate=Tracer(lambda: _trace(request, said["text"]), SourceLocation(*said["start"])),
-        unknown_blocks=tuple(map(rebuilt, said["unknown_blocks"])),
-        parent=said["parent"],
-        mentioned=frozenset(said["mentioned"]),
-        num_chars=said["num_chars"],
-        references=[(level, name, file) for level, name, file in said["references"]],
-    )
+    return Rendered(**said | {
+        "locate": Tracer(lambda: _trace(request, said["text"]), SourceLocation(*said["locate"])),
+        "unknown_blocks": tuple(map(rebuilt, said["unknown_blocks"])),
+        "mentioned": frozenset(said["mentioned"]),
+        "references": [tuple(reference) for reference in said["references"]],
+    })  # fmt: skip
 
 
 def _trace(request: Request, text: str) -> SourceMap | None:

@@ -12,6 +12,7 @@ piece names its template and line.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -278,7 +279,7 @@ def _escaped(text: str, outside: bool) -> str:
     return text if outside else "".join("\\'" if c == "'" else repr(c)[1:-1] for c in text)
 
 
-_SHORT = 100  # characters; longer keys are written with "? "
+_SHORT = 100  # characters of what is kept
 
 
 def write(value: object) -> str:
@@ -292,32 +293,9 @@ def write(value: object) -> str:
     """
     if isinstance(value, int):
         return str(value)
-    return _scalar(value, nested=False) if type(value) in (str, float) else _flow(value)
-
-
-def _flow(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return {True: "true", False: "false", None: "null"}[value]
-    if type(value) is int:
-        return str(value)
-    if isinstance(value, TaintedStr) and all(piece[1] for piece in value.pieces):
-        return str(value)
-    if isinstance(value, str) or type(value) is float:
-        return _scalar(str(value) if isinstance(value, str) else value, nested=True)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_flow, value))}]"
-    if isinstance(value, dict) and all(isinstance(key, str) and len(key) < _SHORT for key in value):
-        return f"{{{', '.join(f'{_flow(key)}: {_flow(value[key])}' for key in sorted(value))}}}"
-    return _dumped(value)
-
-
-def _scalar(value: object, *, nested: bool) -> str:
-    return (_short if len(str(value)) < _SHORT else _short.__wrapped__)(value, nested)
-
-
-@functools.lru_cache(maxsize=1_000, typed=True)  # PyYAML's dumper takes a quarter of a ms even for a short string
-def _short(value: object, nested: bool) -> str:
-    return _dumped([value])[1:-1] if nested else _dumped(value)
+    if isinstance(value, TaintedStr):  # it may stand in a list
+        return _dumped([value])[1:-1]
+    return (_short if type(value) in (str, float) and len(str(value)) < _SHORT else _dumped)(value)
 
 
 def _dumped(value: object) -> str:
@@ -331,17 +309,22 @@ def _dumped(value: object) -> str:
 
     try:
         text: str = yaml.dump(
-            _plain(value), Dumper=Flow, default_flow_style=True, allow_unicode=True, width=float("inf")
+            _plain(value), Dumper=Flow, sort_keys=False, default_flow_style=True, allow_unicode=True, width=float("inf")
         )
     except yaml.YAMLError as error:
         raise TemplateRuntimeError(f"toyaml can't write this value: {str(error).splitlines()[0]}") from error
     return text.strip().removesuffix("...").removesuffix("\n")
 
 
+_short = functools.lru_cache(maxsize=1_000, typed=True)(_dumped)  # it takes a quarter of a ms even for a short string
+
+
 def _plain(value: object) -> object:
     if isinstance(value, TaintedStr):
         return str(value)
     if isinstance(value, dict):
+        with contextlib.suppress(TypeError):  # keys of several types keep their order
+            value = dict(sorted(value.items(), key=lambda pair: text_of(pair[0])))
         return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]

@@ -120,13 +120,5 @@ class Sources:
 
 
 def _source(part: Part, file_name: str, file: Path | None, parts: dict[str, Source]) -> Source:
-    return Source(
-        key=file_name if part.name is None else f"{file_name}#{part.name}",
-        name=part.name or file_name,
-        file_name=file_name,
-        file=file,
-        first_line=part.first_line,
-        lines=part.text.split("\n"),
-        parts=parts,
-        num_chars=len(part.text),
-    )
+    key, lines = file_name if part.name is None else f"{file_name}#{part.name}", part.text.split("\n")
+    return Source(key, part.name or file_name, file_name, file, part.first_line, lines, parts, len(part.text))

@@ -95,9 +95,7 @@ class Searcher:
     """
 
     def __init__(
-        self,
-        searchpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ".",
-        budgets: Limits | None = None,
+        self, searchpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ".", budgets: Limits | None = None
     ) -> None:
         given = [searchpath] if isinstance(searchpath, str | os.PathLike) else searchpath
         self.folders = tuple(Path(os.fspath(folder)).expanduser() for folder in (*given, library()))

@@ -27,6 +27,7 @@ PIECES = (
 
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join) | st.text(max_size=30))
 @example("[abc]")
+@example("x: 1\n-- if a")
 @example("a\n  [abc!]  \nb")
 @example("x: |\n  -- text")
 @example("a\n\n\n")
@@ -39,27 +40,6 @@ def test_what_the_short_cut_takes_the_renderer_leaves_as_it_is(text):
     assert to_jinja(text) == text
     for line, written in enumerate(plain.text.split("\n"), 1):
         assert not written.strip() or plain.place(line, 1) == rendered.place(line, 1)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{{ a }}",
-        "{% if a %}",
-        "{# a #}",
-        "a ## b",
-        "-- if a",
-        "  << else",
-        "== a",
-        "=> a",
-        "[block]",
-        "  [block!]\n",
-        "#--- a ---\n",
-        "--",
-    ],
-)
-def test_what_is_template_language_is_rendered(text):
-    assert not is_plain(f"x: 1\n{text}")
 
 
 @pytest.mark.parametrize(
