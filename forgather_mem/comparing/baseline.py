@@ -152,8 +152,9 @@ class Baseline:
 
 
 def _over(before: Mapping[str, int], after: Mapping[str, int], frac: float) -> Iterator[str]:
+    in_held = ("parameters" in before) != ("parameters" in after)  # one of them does not know its model
     for name, size in after.items():
-        old = before.get(name)
+        old = None if in_held and name == HELD else before.get(name)
         if old is not None and size > old + max(frac * old, _LEAST.get(name, _LEAST_RESIDENT)):
             by = f", {format_share((size - old) / old)} more" if old else ""
             yield f"{name}: {format_bytes(old)} in the baseline, {format_bytes(size)} now{by}"

@@ -123,9 +123,10 @@ def differences(before: Side, after: Side, place: str) -> list[Difference]:
     if before.is_plan or after.is_plan:
         return []
     counted = place == "host" and before.is_counted and after.is_counted
-    counted &= before.knows_model == after.knows_model  # else what is held has it on one side
     olds, news = before.sizes(place, counted), after.sizes(place, counted)
-    found = [_difference(name, olds[name], news[name], place) for name in olds if name in news]
+    # Of a side that does not know its model it is in what is held, and in the rest
+    without = () if before.knows_model == after.knows_model else (*_EXACT_PARTS, HELD, "other")
+    found = [_difference(name, olds[name], news[name], place) for name in olds if name in news and name not in without]
     gradients = next((abs(one.bytes) for one in found if one.name == "gradients"), 0.0)
     for number, one in enumerate(found):
         if one.name == "other":  # what is left of the peak is no surer than the peak

@@ -90,9 +90,9 @@ def report_outcome(
     codes = [code for code, _ in found]
     # Only as many passes as there are limits are a pass
     code = BROKEN if BROKEN in codes else 0 if codes == [0] * len(arguments.limits) else UNDECIDED
-    for which, sentence in dict.fromkeys(found):
-        if which == code and sentence:
-            say(f"forgather-mem: {sentence}")
+    found.sort(key=lambda judged: judged[0])  # what is exceeded first
+    for sentence in dict.fromkeys(sentence for _, sentence in found if sentence):
+        say(f"forgather-mem: {sentence}")
     return code
 
 

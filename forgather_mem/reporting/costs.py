@@ -44,13 +44,8 @@ class CostThresholds:
 _COSTS = CostThresholds()
 
 
-def cleanup_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str]:
-    """Expensive calls of the script and its libraries, Python's collector, and our own actions.
-
-    Args:
-        report: The report.
-        brief: Only what is expensive.
-    """
+def cleanup_sentences(report: RunReport) -> Iterator[str]:
+    """Expensive calls of the script and its libraries, Python's collector, and our own actions."""
     wall_s = report.run.wall_s
     # Lines that exceeded their budget, most expensive first; our own calls are in the ledger
     least_s = _COSTS.dear_frac * wall_s
@@ -60,8 +55,6 @@ def cleanup_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str
         yield _call(row, wall_s)
     if len(dear) > _COSTS.most_calls:
         yield f"also: {len(dear) - _COSTS.most_calls} more calls, see the report"
-    if brief:
-        return
     pause_s = report.gc.pause_total_s
     told_s = sum(row.seconds for row in dear if row.what == "gc.collect")
     told_s += sum(row.time_s for row in report.ledger if row.what == "collect")

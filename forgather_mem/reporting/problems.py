@@ -104,7 +104,7 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     if report.run.world_size > 1:
         place += f", rank {oom.rank}"
     cause = ": a leak" if (oom.why_now or "").startswith("a leak") else ""
-    lines = [f"OUT OF MEMORY   {place}, {at}{in_layer}{cause}"[:width]]
+    lines = textwrap.wrap(f"OUT OF MEMORY   {place}, {at}{in_layer}{cause}", width, subsequent_indent=" " * 16)
     limit_bytes = _limit_bytes(report, oom)
     of = f" of {format_bytes(limit_bytes)}{_whose(oom)}" if limit_bytes else ""
     wanted = [f"wanted {_exactly(oom.requested_bytes)}"] if oom.requested_bytes is not None else []
@@ -138,6 +138,8 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
         at = format_time(killed.step, killed.phase)
         text = f"{text} Last sign of life: {at}{_silence(killed)}."
     lines = textwrap.wrap(text, width, subsequent_indent="  ")
+    if killed.signal not in (None, signals.SIGKILL):  # it crashed, or somebody asked it to end
+        return lines
     process, workers = killed.process_bytes, killed.workers_bytes
     if process is not None:
         ours = process + (workers or 0) + (killed.others_bytes or 0)
@@ -155,9 +157,10 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     lines += _in_use_lines(killed.in_use, width)
     lines += _indented(_growth(killed), width)
     leak = report.leak
+    if not was_killed_for_memory(killed, report.host):  # then a leak is no cause, and stands by itself
+        return lines
     if leak.verdict == "leak" and leak.suspects:
-        is_cause = was_out_of_memory(killed) or killed.signal in (None, signals.SIGKILL)  # another signal was sent
-        lines += _cause_lines(leak, width, "Cause" if is_cause else "Leak")
+        lines += _cause_lines(leak, width)
     tries = [suspect.cure for suspect in leak.suspects[:1] if suspect.cure]
     if not tries and (killed.workers_bytes_per_step or 0) > max(0, killed.process_bytes_per_step or 0):
         cause = "Cause: the workers keep what they load, or touch Python objects and so copy the pages they are on."
@@ -260,7 +263,7 @@ def _growth(killed: KilledReport) -> str:
     return f"No growth from step to step ({' and '.join(flat)} flat)." if flat else ""
 
 
-def _cause_lines(leak: LeakReport, width: int, label: str) -> Iterator[str]:
+def _cause_lines(leak: LeakReport, width: int) -> Iterator[str]:
     suspect = leak.suspects[0]
     sure = "" if leak.sure == "yes" else f" ({leak.sure})"
     if suspect.kind == "workers":
@@ -271,7 +274,7 @@ def _cause_lines(leak: LeakReport, width: int, label: str) -> Iterator[str]:
         cause = f"this grows by {format_bytes(suspect.bytes_per_step)} a step:"
     count = f"{suspect.count:,} objects" if suspect.count else ""
     details = [detail for detail in (suspect.held_by, count, suspect.allocated_at) if detail]
-    yield from _indented(f"{label}{sure}: {cause}", width, hanging=2)
+    yield from _indented(f"Cause{sure}: {cause}", width, hanging=2)
     yield from textwrap.wrap(", ".join(details) + ".", width, initial_indent="    ", subsequent_indent="    ")
 
 

@@ -24,7 +24,7 @@ from forgather_mem.reporting.problems import (
     oom_lines,
     signal_name,
     was_interrupted,
-    was_out_of_memory,
+    was_killed_for_memory,
 )  # fmt: skip
 from forgather_mem.reporting.table import peaks_sentence, places, startup_sentences, table_lines
 from forgather_mem.telemetry.report import Extremes, RunReport
@@ -43,8 +43,7 @@ T = TypeVar("T")
 def report_text(report: RunReport, width: int = 80, color: bool = False, *, every_suspect: bool = False) -> str:
     """The report for a terminal: at most 25 lines of `width` columns; only a long path makes a line longer.
 
-    Problems come first. All but a finished run without leaks get a table of the memory at the start, at the end, and
-    the peak.
+    Problems come first. What follows is the same however the run ended, but for one that ran out of memory.
 
     Args:
         report: The report.
@@ -109,15 +108,12 @@ def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list
     if report.oom is not None:
         foretold = _each("Foretold at ", report.foretold, width)
         return _with_end(report, [*oom_lines(report, report.oom, width), *foretold], most)
-    first = report.first_failure
+    first, killed = report.first_failure, report.killed
     before = first_failure_lines(report, first, width) if first is not None else []
-    if report.killed is not None and was_interrupted(report.killed):
-        return _whole(report, width, most, every_suspect, before or killed_lines(report, report.killed, width))
-    if report.killed is not None:
-        lines = [*before, *killed_lines(report, report.killed, width), *_section("RANKS", _ranks(report), width)]
-        if was_out_of_memory(report.killed):
-            return _with_end(report, lines, most)
-        return _with_end(report, [*lines, *table_lines(report)], most)
+    if killed is not None and not (before and was_interrupted(killed)):
+        before += killed_lines(report, killed, width)
+    if killed is not None and was_killed_for_memory(killed, report.host):
+        return _with_end(report, [*before, *_section("RANKS", _ranks(report), width)], most)
     return _whole(report, width, most, every_suspect, before)
 
 
@@ -125,15 +121,6 @@ def _is_of_nothing(report: RunReport) -> bool:
     """Whether nobody has watched: see `Report.of_nothing`."""
     seen = report.run.end is not None or report.steps or any(True for _ in places(report))
     return not seen and bool(report.switched_off)
-
-
-def _all_well(report: RunReport) -> bool:
-    return (
-        report.run.end == "finished"
-        and report.run.exit_code in (None, 0)
-        and report.leak.verdict == "no leak"
-        and not report.switched_off
-    )
 
 
 def _error(report: RunReport, width: int) -> list[str]:
@@ -153,7 +140,7 @@ def _each(before: str, told: Iterable[str], width: int) -> list[str]:
 def _whole(report: RunReport, width: int, most: int, every_suspect: bool, before: Sequence[str]) -> list[str]:
     room = most - len(_end(report))
     off = report.switched_off
-    leaks, is_well, run = report.leak.verdict == "leak", _all_well(report), report.run
+    leaks, run = report.leak.verdict == "leak", report.run
     # A process that only told of itself when it ended has cost nothing
     trained = report.steps or run.end is None or (run.end != "finished" and report.overhead.seconds)
     for lines_a_text in (4, 2, 1):  # shorten if there is too much to report
@@ -165,13 +152,13 @@ def _whole(report: RunReport, width: int, most: int, every_suspect: bool, before
             lines += textwrap.wrap(f"{peaks_sentence(report)} {no_leak_sentence(report)}".strip(), width)
         lines += _each("Taken back: ", report.leak.taken_back, width)
         lines += [line for hint in report.hints for line in textwrap.wrap(hint, width)]
-        lines += table_lines(report) if not is_well else ()
+        lines += table_lines(report)
         lines += _section("STARTUP", startup_sentences(report), width)
         lines += _section("RANKS", _ranks(report), width)
-        if not leaks and not is_well:
+        if not leaks:
             lines += _section("PARTS", parts_sentences(report), width)
         lines += _section("PLAN", planned_sentences(report), width)
-        lines += _section("CLEAN-UP", cleanup_sentences(report, brief=leaks or is_well), width, lines_a_text)
+        lines += _section("CLEAN-UP", cleanup_sentences(report), width, lines_a_text)
         if trained:
             lines += _section("OWN COST", [own_sentence(report)], width)
         more = [f"also: {len(off) - _MAX_SWITCHED_OFF} more, see the JSON"] if len(off) > _MAX_SWITCHED_OFF else []

@@ -60,7 +60,8 @@ def test_what_another_signal_has_ended_has_a_leak_and_no_cause() -> None:
     assert "  Cause (likely): " in text_of(report)
     report["killed"].update(signal=15, oom_kill_after=report["killed"]["oom_kill_before"])
     text = text_of(report)
-    assert "  Leak (likely): " in text
+    assert "\nLEAK   the data workers grow " in text
+    assert "\nMEMORY, GiB" in text, "all tables, as of a run that has ended by itself"
     assert "Cause" not in text
 
 
