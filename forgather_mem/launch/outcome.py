@@ -8,14 +8,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from forgather_mem.cli.command import BROKEN, UNDECIDED, Arguments, Command
 from forgather_mem.engine.summary import RunSummary
-from forgather_mem.errors import ForgatherMemError, say
+from forgather_mem.errors import ForgatherMemError, missing, say
 from forgather_mem.files import is_real_folder, write_chosen_file
-from forgather_mem.formats.ring import Ring
+from forgather_mem.formats.ring import read_ring, ring_files
 from forgather_mem.launch.last_error import add_last_error
 from forgather_mem.launch.launcher_word import word_of
 from forgather_mem.launch.sampler import Sampler
@@ -25,7 +24,7 @@ from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.build import build_report, write_report
 from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord, first_failure
 from forgather_mem.reporting.merge_ranks import merge_ranks
-from forgather_mem.reporting.run_dir import killed_report, lasted_until, report_of_rank, run_report
+from forgather_mem.reporting.run_dir import killed_report, run_report
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import path_from_here, report_command, report_text
 from forgather_mem.telemetry import run_session
@@ -172,9 +171,10 @@ def _finished(
     # Nothing could be written to the disk, or the command has cleared it away
     with contextlib.suppress(ForgatherMemError):
         told = word or NO_WORD
-        of_rank = partial(_of_rank, ended) if word is not None and command.is_python else None
-        known = run_report(folder, told, of_rank) if there and folder is not None else _copied(session, folder, told)
+        known = run_report(folder, told) if there and folder is not None else _copied(session, folder, told)
         report = known or report
+    if there and folder is not None and word is not None and command.is_python and report.run.world_size == 1:
+        report = _until_its_end(report, folder, ended)
     # The command's own name for it counts from a folder that it may have left
     run = replace(report.run, folder=str(folder) if there else None)
     if not run.script:
@@ -199,10 +199,18 @@ def _not_killed(report: RunReport) -> RunReport:
     return replace(_ended_as(report, "interrupted"), killed=None)
 
 
-def _of_rank(ended: Ended, files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
-    """The report of the process that we waited for, up to its end."""
-    report = report_of_rank(files, ring, wrong)
-    return report if report is None or ring is None else lasted_until(report, ring, ended.time_s, ended.wall_s)
+def _until_its_end(report: RunReport, place: Path, ended: Ended) -> RunReport:
+    """With the time from the last sign of life of a process to its end, which only its parent knows.
+
+    More than it has run is of a clock that was set.
+    """
+    box = ring_files(place).get(0)
+    with missing(OSError, ValueError):
+        silent_s = ended.time_s - read_ring(box).state.time_s if box is not None else -1.0
+        if report.killed is not None and 0 <= silent_s <= ended.wall_s:
+            run = replace(report.run, wall_s=report.run.wall_s + silent_s)
+            return replace(report, run=run, killed=replace(report.killed, silent_s=silent_s))
+    return report
 
 
 def _copied(session: str | None, training: Path | None, word: LauncherWord) -> RunReport | None:
@@ -309,15 +317,15 @@ def against_baseline(
         now = Baseline.of(reports, before)
         if update:
             now.write(path)
-            say(f"forgather-mem: the baseline is in {path_from_here(path)}")
+            unread = any(not {"parameters", "planned peak"} & one.counted.keys() for one in now.trainings)
+            without = ", without the model's parts: they are read at step 10 and each tenth after it" * unread
+            say(f"forgather-mem: the baseline is in {path_from_here(path)}{without}")
             return [], []
     except NoBaseline as error:
         return [], [f"--baseline: {error}"]
     assert before is not None, "only an update needs none"
     grown = list(before.grown(now))
     missing = [f"--baseline: {sentence}" for sentence in before.missing(now)]
-    if not grown and before.has_shrunk(now):
-        say("forgather-mem: less memory than in the baseline; --update-baseline keeps it there")
-    elif not grown and not missing:
+    if not grown and not missing:
         say(f"forgather-mem: no more memory than in the baseline {path_from_here(path)}")
     return grown, missing

@@ -40,7 +40,7 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 T = TypeVar("T")
 
 
-def report_text(report: RunReport, width: int = 80, color: bool = False, *, every_suspect: bool = False) -> str:
+def report_text(report: RunReport, width: int = 80, color: bool = False) -> str:
     """The report for a terminal: at most 25 lines of `width` columns; only a long path makes a line longer.
 
     Problems come first. What follows is the same however the run ended, but for one that ran out of memory.
@@ -49,13 +49,10 @@ def report_text(report: RunReport, width: int = 80, color: bool = False, *, ever
         report: The report.
         width: Number of columns.
         color: Highlight the section names with terminal codes.
-        every_suspect: Show all suspects of a leak in full, however many lines that takes.
     """
     report = with_texts(report, escape_controls)  # so that no name begins a line of its own
     most = MAX_LINES - 2
-    if every_suspect and report.leak.verdict == "leak":
-        most += len(leak_lines(report, width, every_suspect=True)) - len(leak_lines(report, width))
-    body = _body(report, width, most, every_suspect)[:most]
+    body = _body(report, width, most)[:most]
     text = shown("\n".join([_head(report, width), *body, "=" * width]))
     return _LABEL.sub(rf"{_BOLD}\g<0>{_PLAIN}", text) if color else text
 
@@ -102,7 +99,7 @@ def path_from_here(path: str) -> str:
     return relative if is_there and not relative.startswith("..") else os.path.abspath(path)
 
 
-def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list[str]:
+def _body(report: RunReport, width: int, most: int) -> list[str]:
     if _is_of_nothing(report):
         return [line for why in report.switched_off for line in textwrap.wrap(f"{why}.", width)]
     if report.oom is not None:
@@ -114,7 +111,7 @@ def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list
         before += killed_lines(report, killed, width)
     if killed is not None and was_killed_for_memory(killed, report.host):
         return _with_end(report, [*before, *_section("RANKS", _ranks(report), width)], most)
-    return _whole(report, width, most, every_suspect, before)
+    return _whole(report, width, most, before)
 
 
 def _is_of_nothing(report: RunReport) -> bool:
@@ -137,14 +134,14 @@ def _each(before: str, told: Iterable[str], width: int) -> list[str]:
     return [line for said in told for line in textwrap.wrap(f"{before}{said}.", width)]
 
 
-def _whole(report: RunReport, width: int, most: int, every_suspect: bool, before: Sequence[str]) -> list[str]:
+def _whole(report: RunReport, width: int, most: int, before: Sequence[str]) -> list[str]:
     room = most - len(_end(report))
     off = report.switched_off
     leaks, run = report.leak.verdict == "leak", report.run
     # A process that only told of itself when it ended has cost nothing
     trained = report.steps or run.end is None or (run.end != "finished" and report.overhead.seconds)
     for lines_a_text in (4, 2, 1):  # shorten if there is too much to report
-        lines = [*before, *(leak_lines(report, width, every_suspect=every_suspect) if leaks else ())]
+        lines = [*before, *(leak_lines(report, width) if leaks else ())]
         lines += [*(_error(report, width) if not before else ()), *_each("Foretold at ", report.foretold, width)]
         if not trained:
             lines.append("No training step was seen; these numbers are for the whole process.")
