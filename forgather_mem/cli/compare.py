@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from forgather_mem.comparing.side import Side
     from forgather_mem.telemetry.report import RunReport
 
-_GROWTH = "growth:"
-
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
@@ -128,8 +126,8 @@ def _most_growth(fail_on: str | None) -> float | None:
         return None
     share = math.nan
     with contextlib.suppress(ValueError):
-        share = parse_share(fail_on.removeprefix(_GROWTH))
+        share = parse_share(fail_on.removeprefix("growth:"))
     # Who writes growth:2 means 2 %, and a limit of 200 % would never be noticed
-    if not (fail_on.startswith(_GROWTH) and 0 <= share < (math.inf if fail_on.endswith("%") else 1)):
+    if not (fail_on.startswith("growth:") and 0 <= share < (math.inf if fail_on.endswith("%") else 1)):
         raise UsageError(f"--fail-on {fail_on!r} is no limit", "give one like growth:2%")
     return share

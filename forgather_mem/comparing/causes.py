@@ -42,12 +42,11 @@ _OFF = (None, "False", "no", "0", "0.0")
 _KINDS = (
     "arguments", "model", "optimizer", "forward", "loader", "trainer", "callback", "collector", "other_models",
 )  # fmt: skip
-_SWITCH = "gradient_checkpointing"
 _LOADER = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 # What comes of others, or is another name of the same: no cause beside them
 _FOLLOWS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "arguments.activation_checkpointing": (f"arguments.{_SWITCH}",),
-    f"model.{_SWITCH}": (f"arguments.{_SWITCH}", "arguments.activation_checkpointing"),
+    "arguments.activation_checkpointing": ("arguments.gradient_checkpointing",),
+    "model.gradient_checkpointing": ("arguments.gradient_checkpointing", "arguments.activation_checkpointing"),
     "forward.attention": ("model.attn_implementation",),
     "forward.dtypes": ("model.dtype", "arguments.bf16", "arguments.fp16"),
     "other_models.bytes": ("other_models",),
@@ -111,7 +110,7 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Changed
 def _could_have(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
     """Whether a setting that one side does not have could stand on both."""
     kind = name.partition(".")[0]
-    if name == f"model.{_SWITCH}":  # it is told where it is on
+    if name == "model.gradient_checkpointing":  # it is told where it is on
         return True
     if kind == "model" and before.get("model.class") != after.get("model.class"):
         return False

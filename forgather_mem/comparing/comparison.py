@@ -85,10 +85,9 @@ class Comparison:
         held, are libraries, so it can't be the measure of the parts.
         """
         parts = [one for one in self.differences if one.name in MODEL_PARTS]
-        held = [one for one in self.differences if one.name in (HELD, OTHERS)]
-        groups = {"planned peak": self.planned[:1], "peak": self.differences[:1], "parts": parts}
-        if held:
-            groups["parts and held"] = [*parts, *held]
+        held = [*parts, *(one for one in self.differences if one.name in (HELD, OTHERS))]
+        peaks = {"planned peak": self.planned[:1], "peak": self.differences[:1]}
+        groups = {**peaks, "parts": parts, "parts and held": held}
         return {name: _grown_frac(rows) for name, rows in groups.items() if any(one.is_sure for one in rows)}
 
     @property

@@ -39,10 +39,9 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         return "oom", f"{where[:1].upper()}{where[1:]}.", " ".join(line.strip() for line in rest[:2])
     if report.killed is not None:
         first, *rest = killed_lines(report, report.killed, _WIDE)
-        held = f" {leak.suspects[0].held_by} keeps the most." if leak.suspects and leak.suspects[0].held_by else ""
         first = first.removeprefix("ENDED ")  # the badge says so
         said = f"{first[:1].upper()}{first[1:].removesuffix('.')}."
-        return "killed", said, " ".join(line.strip() for line in rest[:2]) + held
+        return "killed", said, " ".join(line.strip() for line in rest[:2])
     if leak.verdict == "leak":
         said = _after_label(leak_lines(report, _WIDE)[0])
         if leak.suspects and leak.suspects[0].held_by:

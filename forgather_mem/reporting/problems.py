@@ -138,23 +138,13 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     text = _killer(killed, report.host)
     if report.first_failure is None and (killed.step or killed.phase != "other"):
         at = format_time(killed.step, killed.phase)
-        text = f"{text} Last sign of life: {at}{_silence(killed)}."
+        silent_s = killed.silent_s or 0.0
+        before = f", {format_duration(silent_s)} before the end" if silent_s >= _LIMITS.silence_s else ""
+        text = f"{text} Last sign of life: {at}{before}."
     lines = textwrap.wrap(text, width, subsequent_indent="  ")
     if killed.signal not in (None, signals.SIGKILL):  # it crashed, or somebody asked it to end
         return lines
-    process, workers = killed.process_bytes, killed.workers_bytes
-    if process is not None:
-        ours = process + (workers or 0) + (killed.others_bytes or 0)
-        total = max(killed.used_bytes or 0, ours)
-        where = "in the whole container" if report.host.limit_kind == "cgroup" else "on the whole machine"
-        of_others = f" {where}" if total - ours >= _LIMITS.others_bytes else ""
-        sizes = f"At the end {format_bytes(total)}{of_others}: this process {process / GIB:,.1f}"
-        if workers is not None:
-            count = killed.num_workers
-            sizes += f", {f'{count} ' if count else ''}data workers {workers / GIB:,.1f} (counted once)"
-        if (killed.others_bytes or 0) >= _LIMITS.others_bytes:
-            sizes += f", other children {(killed.others_bytes or 0) / GIB:,.1f}"
-        lines += _indented(sizes + ".", width)
+    lines += _indented(_at_the_end(report, killed), width)
     lines += _indented(f"Why now: {killed.why_now}", width, hanging=9) if killed.why_now else []
     lines += _in_use_lines(killed.in_use, width)
     lines += _indented(_growth(killed), width)
@@ -182,13 +172,27 @@ def _in_use_lines(in_use: Mapping[str, int], width: int) -> Sequence[str]:
     parts = ", ".join(
         f"{part} {size / unit:,.{decimals}f}" for part, size in sizes if size >= unit * 0.5 / 10**decimals
     )
-    told, further = f"  In use {format_bytes(total)}: {parts}", " " * 19
+    whole = f"{total / unit:,.{decimals}f} {'GiB' if unit == GIB else 'MiB'}"
+    told, further = f"  In use {whole}: {parts}", " " * 19
     return textwrap.wrap(told, width, subsequent_indent=further, break_on_hyphens=False) if in_use else []
 
 
-def _silence(killed: KilledReport) -> str:
-    silent_s = killed.silent_s or 0.0
-    return f", {format_duration(silent_s)} before the end" if silent_s >= _LIMITS.silence_s else ""
+def _at_the_end(report: RunReport, killed: KilledReport) -> str:
+    """What the process, its workers and others held; "" where that is not known."""
+    process, workers = killed.process_bytes, killed.workers_bytes
+    if process is None:
+        return ""
+    ours = process + (workers or 0) + (killed.others_bytes or 0)
+    total = max(killed.used_bytes or 0, ours)
+    where = "in the whole container" if report.host.limit_kind == "cgroup" else "on the whole machine"
+    of_others = f" {where}" if total - ours >= _LIMITS.others_bytes else ""
+    sizes = f"At the end {total / GIB:,.1f} GiB{of_others}: this process {process / GIB:,.1f}"
+    if workers is not None:
+        count = killed.num_workers
+        sizes += f", {f'{count} ' if count else ''}data workers {workers / GIB:,.1f} (counted once)"
+    if (killed.others_bytes or 0) >= _LIMITS.others_bytes:
+        sizes += f", other children {(killed.others_bytes or 0) / GIB:,.1f}"
+    return sizes + "."
 
 
 def was_out_of_memory(killed: KilledReport) -> bool:
