@@ -28,7 +28,7 @@ from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.usage import UsageWindow
-from forgather_mem.units import KIB, MIB, format_bytes
+from forgather_mem.units import KIB, format_bytes
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -155,13 +155,8 @@ def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     gone.clear()
     given = give_back()
     with_sizes = (f"{name} {format_bytes(sizes[name])}" if sizes.get(name) else name for name in names)
-    told = [
-        f"{write_steps(before, given.after)}, {given.num_objects:,} objects collected",
-        f"let go of {', '.join(with_sizes)}",
-    ]
-    if before.host_bytes - given.after.host_bytes > sum(sizes.get(name, 0) for name in names) + MIB:
-        told.append("the rest was garbage, a graph for a backward pass, or free in the C library's heap")
-    yield f"forgather_mem: {'; '.join(told)}"
+    freed = f"{write_steps(before, given.after)}, {given.num_objects:,} objects collected"
+    yield f"forgather_mem: {freed}; let go of {', '.join(with_sizes)}"
     for held in watched.held():
         yield str(held)
 

@@ -112,8 +112,7 @@ def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
     if unknown:
         which = "the last" if worst is reports[-1] else "the worst"
         which += ", which the script has printed," if shown else ""
-        more = f"; {_OTHERS} of the others" if len(unknown) > _OTHERS else "; the other" + "s" * (len(unknown) > 1)
-        say(f"forgather-mem: this was {which} of {len(reports)} trainings{more}:")
+        say(f"forgather-mem: this was {which} of {len(reports)} trainings; of the others:")
     for report in unknown[:_OTHERS]:
         end = "" if report.run.end == "finished" else f"{report.run.end}, "
         peak = format_bytes(report.host.rss_peak_bytes)
