@@ -28,7 +28,7 @@ from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.usage import UsageWindow
-from forgather_mem.units import KIB, MIB, format_bytes
+from forgather_mem.units import KIB, format_bytes
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -143,21 +143,20 @@ def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
         if name not in known:
             hint = did_you_mean(name, known)
             yield f"forgather_mem: there is no {name!r}" + (f"; {hint}" if hint else "")
-    sizes = {row.name: row.num_bytes for row in what_is_alive(shell)}
     names = [name for name in names if name in known]
+    if not names:
+        return
+    alive = what_is_alive(shell)
+    sizes = {row.name: row.num_bytes for row in alive}
+    sizes[_OUT] = sum(row.num_bytes for row in alive if row.name.startswith(f"{_OUT}["))
     gone = [(f"{name} ({describe(thing)})", thing) for name in names for thing in _let_go(shell, name)]
     gone = [(label, thing) for label, thing in gone if not is_our_class(type(thing))]
     watched = WeakWatch([thing for _, thing in gone], [label for label, _ in gone])
     gone.clear()
     given = give_back()
-    told = [f"{write_steps(before, given.after)}, {given.num_objects:,} objects collected"]
-    if names:
-        with_sizes = (f"{name} {format_bytes(sizes[name])}" if name in sizes else name for name in names)
-        told.append(f"let go of {', '.join(with_sizes)}")
-    if before.host_bytes - given.after.host_bytes > sum(sizes.get(name, 0) for name in names) + MIB:
-        rest = "garbage, a graph for a backward pass, or free in the C library's heap"
-        told.append(f"{'the rest' if names else 'what is freed'} was {rest}")
-    yield f"forgather_mem: {'; '.join(told)}"
+    with_sizes = (f"{name} {format_bytes(sizes[name])}" if sizes.get(name) else name for name in names)
+    freed = f"{write_steps(before, given.after)}, {given.num_objects:,} objects collected"
+    yield f"forgather_mem: {freed}; let go of {', '.join(with_sizes)}"
     for held in watched.held():
         yield str(held)
 

@@ -29,11 +29,6 @@ class ClearCache:
     books: ClassVar = "clear"
     garbage_collection: bool = False
 
-    @property
-    def available(self) -> bool:
-        """Whether an accelerator is in use whose cache can be cleared."""
-        return current_allocator() is not None
-
     def unused_bytes(self) -> float | None:
         """Memory held by the allocator beyond live tensors, clearable or not; None without a device."""
         allocator = current_allocator()

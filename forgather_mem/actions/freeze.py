@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import weakref
-from collections.abc import Callable
 
 from forgather_mem.actions.collect import collect
 from forgather_mem.telemetry.beside import marked
@@ -21,9 +19,8 @@ class HeapHold:
     The price: a frozen object dropped in a cycle stays until `renew` or `give_back`.
 
     Objects frozen by other code are respected: `gc.unfreeze()` is all or nothing, so then nothing is frozen or unfrozen
-    here. When other code calls `gc.freeze()` meanwhile, what we froze is given back and collected first, so that what
-    is frozen afterwards was alive at their call. A `freeze` that they imported by name is noticed only later: from
-    then on ours and theirs can't be told apart, and both stay frozen.
+    here. When other code calls `gc.freeze()` meanwhile, ours and theirs can't be told apart from then on, and both stay
+    frozen.
 
     Forked children get automatic collection back. Of several overlapping holds, the last one restores it.
 
@@ -52,7 +49,6 @@ class HeapHold:
         self._was_enabled = gc.isenabled()
         _holding[self] = True
         _restore_in_children()
-        _FREEZES.watch()
         gc.disable()
 
     def renew(self, *, freeze_again: bool = True) -> dict[str, float]:
@@ -81,21 +77,12 @@ class HeapHold:
         if self._frozen and self._is_ours():
             self._unfreeze()
         _holding.discard(self)
-        if not _holding:
-            _FREEZES.rest()
         heir = next(iter(_holding), None)
         if heir is not None:
             heir._was_enabled |= self._was_enabled
         elif self._was_enabled:
             gc.enable()
         self.held = False  # last: after a Ctrl-C before this, the next call does the rest
-
-    def make_way(self) -> None:
-        """Other code is about to freeze: give back what we froze, and free what has died in it."""
-        if self._frozen and self._is_ours():
-            self._unfreeze()
-            gc.collect()
-        self.foreign = True
 
     def _is_ours(self) -> bool:
         """Whether we may freeze: it is requested, and no other code has frozen anything."""
@@ -109,42 +96,12 @@ class HeapHold:
 
     def _freeze_all(self) -> None:
         self._frozen, self._marker = True, None  # first: after a Ctrl-C in between, there is a record to undo
-        _FREEZES.original()
+        gc.freeze()
         self._marker = [object()]
 
     def _unfreeze(self) -> None:
         gc.unfreeze()
         self._frozen, self._marker = False, None
-
-
-class _Freezes:
-    """Stands in the place of `gc.freeze` while a hold is taken, so that a call of it is known to be others'.
-
-    Attributes:
-        original: Python's own.
-    """
-
-    def __init__(self) -> None:
-        self.original: Callable[[], None] = gc.freeze
-
-    def watch(self) -> None:
-        if gc.freeze != self.theirs:
-            self.original = gc.freeze
-            gc.freeze = self.theirs
-
-    def rest(self) -> None:
-        if gc.freeze == self.theirs:  # what others have replaced since is theirs
-            gc.freeze = self.original
-
-    def theirs(self) -> None:
-        """Freeze all live objects (`gc.freeze`)."""
-        for hold in tuple(_holding):
-            hold.make_way()
-        self.original()
-
-
-# A single instance, because there is one `gc.freeze`
-_FREEZES = _Freezes()
 
 
 @functools.cache
@@ -157,24 +114,3 @@ def _child_begins() -> None:
     if any(hold._was_enabled for hold in _holding):
         gc.enable()
     _holding.clear()
-    _FREEZES.rest()
-
-
-def frees_aged_cycles(generation: int) -> bool:
-    """Whether `gc.collect(generation)` in this interpreter frees a cycle that has survived such a collection.
-
-    Up to Python 3.13 only generation 2 does: below it, old cycles accumulate forever. In some versions of 3.14
-    `collect(1)` has another meaning, so this tests it.
-    """
-
-    class Node:
-        pass
-
-    node = Node()
-    node.self = node  # type: ignore[attr-defined]
-    alive = weakref.ref(node)
-    for _ in range(2):
-        gc.collect(generation)
-    del node
-    gc.collect(generation)
-    return alive() is None

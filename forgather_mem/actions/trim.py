@@ -38,11 +38,6 @@ class TrimHost:
     def __post_init__(self) -> None:
         check_share("TrimHost", budget_frac=self.budget_frac)
 
-    @property
-    def available(self) -> bool:
-        """Whether the C library has `malloc_trim`."""
-        return _malloc_trim() is not None
-
     def begin(self, run: RunInfo) -> Work:
         pace = TimeBudget(0.0, budget_frac=self.budget_frac)
         return lambda moment, sample: pace.take(trim_host)

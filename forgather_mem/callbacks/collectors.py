@@ -145,7 +145,7 @@ class _SayWithoutDevice:
         self._said = False
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if not self._said and not ClearCache().available:
+        if not self._said and current_allocator() is None:
             self._said = True
             moment.run.print_line(
                 "CudaGarbageCollector: there is no accelerator and so no device cache; it only collects."

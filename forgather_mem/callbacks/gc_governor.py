@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from forgather_mem.actions.collect import check_generation, collect
-from forgather_mem.actions.freeze import HeapHold, frees_aged_cycles
+from forgather_mem.actions.freeze import HeapHold
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.errors import check_flags
 from forgather_mem.system.rank_store import RankAgreement
@@ -111,9 +111,9 @@ class _Governor:
         self._budget = Budget(self.every_steps, self.boundary_steps, self.boundary_s)
         first = Schedule(stretch=1, gap_steps=0, own_boundary_steps=self.boundary_steps)
         self._agreement = RankAgreement(run.store_key("gc"), first.write(), rank=run.rank, world_size=run.world_size)
-        if self.generation < 2 and not frees_aged_cycles(self.generation):
+        if self.generation < 2:
             logger.warning(
-                "gc.collect(%d) does not free cycles that have survived a collection on this interpreter; "
+                "gc.collect(%d) need not free cycles that have survived a collection; "
                 "they stay until the next evaluation, checkpoint or epoch end",
                 self.generation,
             )

@@ -20,13 +20,12 @@ def add_arguments(parser: CommandParser) -> None:
 
 def live(folder: Path, once: bool) -> None:
     """Follow a running training: step, phase, memory and warnings; its report when it is over."""
-    from forgather_mem.reporting.live import running
     from forgather_mem.reporting.run_dir import find_run, run_report
 
     place = find_run(folder)
-    if running(place):
+    if now := _now(place):
         if once or not sys.stdout.isatty():
-            print_text(_now(place))
+            print_text(now)
             return
         _follow(place)
     print_report(run_report(place), terminal_width())

@@ -68,7 +68,7 @@ class _Tools:
 
         with _tool_errors():
             found = self._read(run)
-            return json_text(to_dict(found)) if as_json else report_text(found, 80, every_suspect=True)
+            return json_text(to_dict(found)) if as_json else report_text(found)
 
     def compare(self, before: str, after: str) -> str:
         """Which part of memory differs between two runs, in which phase, and which setting explains it."""
@@ -77,7 +77,7 @@ class _Tools:
         from forgather_mem.comparing.text import comparison_text
 
         with _tool_errors():
-            sides = [Side(name=name, reports=[self._read(name)]) for name in (before, after)]
+            sides = [Side(name=name, report=self._read(name)) for name in (before, after)]
             return comparison_text(comparison_of(*sides))
 
     def _runs(self) -> dict[str, Path]:
@@ -92,8 +92,7 @@ class _Tools:
 
         found = self._runs()
         if name and name not in found:
-            known = ", ".join(one[:_MOST_NAME] for one in list(found)[:5])
-            raise NoRun(f"there is no run {name[:_MOST_NAME]!r}; there are {known}")
+            raise NoRun(f"there is no run {name[:_MOST_NAME]!r}; `runs` names them")
         return run_report(found[name] if name else next(iter(found.values())))
 
 

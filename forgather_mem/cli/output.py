@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,20 +51,16 @@ def print_report(report: RunReport, width: int) -> None:
     """Print a report, on a terminal with its sections highlighted."""
     from forgather_mem.reporting.text import report_text
 
-    print(report_text(report, width, sys.stdout.isatty() and not os.environ.get("NO_COLOR"), every_suspect=True))
+    print(report_text(report, width, sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
 
 
 def print_rows(rows: Sequence[tuple[str, ...]]) -> None:
-    """Print rows in columns; on a terminal with room for it, the last one stays within its width."""
+    """Print rows in columns."""
     rows = [tuple(map(escape_controls, row)) for row in rows]
     # One long cell would make every line as long
     widths = [min(max(map(len, column)), 120) for column in zip(*rows, strict=True)][:-1]
-    indent = sum(widths) + 2 * len(widths)
-    room = terminal_width() - indent if sys.stdout.isatty() else 0
     for *first, last in rows:
-        lines = textwrap.wrap(last, room) if room >= 24 else [last]
-        text = ("\n" + " " * indent).join(lines)
-        print_text("  ".join([*map(str.ljust, first, widths), text]).rstrip())
+        print_text("  ".join([*map(str.ljust, first, widths), last]).rstrip())
 
 
 def first_names(names: Sequence[str], limit: int = 8) -> str:

@@ -7,9 +7,6 @@ from pathlib import Path
 from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows, print_text
 from forgather_mem.cli.parser import CommandParser
-from forgather_mem.errors import TemplateError
-
-_MAX_TRACED_LINES = 50_000
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -24,10 +21,6 @@ def pp(template: str, settings: list[str], searchpath: list[Path], debug: bool) 
     if not debug:
         print_text(rendered.shown.removesuffix("\n"))
         return
-    num_lines = rendered.text.count("\n")
-    if num_lines > _MAX_TRACED_LINES:
-        message = f"of {num_lines:,} lines --debug can't show where each comes from; the limit is {_MAX_TRACED_LINES:,}"
-        raise TemplateError(message, template=name, line=1)
     rows = []
     for number, line in enumerate(rendered.text.removesuffix("\n").split("\n"), 1):
         place = rendered.place(number)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from forgather_mem.comparing.side import HELD, LEAK, OTHERS, WORKERS, Side
+from forgather_mem.comparing.side import HELD, LEAK, OTHERS, WORKERS
 from forgather_mem.telemetry.report import RunReport
 
 _ABOUT_BATCHES = ("arguments.per_device_train_batch_size", "batch.", "arguments.max_length", "arguments.max_seq_length")
@@ -42,12 +42,11 @@ _OFF = (None, "False", "no", "0", "0.0")
 _KINDS = (
     "arguments", "model", "optimizer", "forward", "loader", "trainer", "callback", "collector", "other_models",
 )  # fmt: skip
-_SWITCH = "gradient_checkpointing"
 _LOADER = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 # What comes of others, or is another name of the same: no cause beside them
 _FOLLOWS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "arguments.activation_checkpointing": (f"arguments.{_SWITCH}",),
-    f"model.{_SWITCH}": (f"arguments.{_SWITCH}", "arguments.activation_checkpointing"),
+    "arguments.activation_checkpointing": ("arguments.gradient_checkpointing",),
+    "model.gradient_checkpointing": ("arguments.gradient_checkpointing", "arguments.activation_checkpointing"),
     "forward.attention": ("model.attn_implementation",),
     "forward.dtypes": ("model.dtype", "arguments.bf16", "arguments.fp16"),
     "other_models.bytes": ("other_models",),
@@ -72,16 +71,7 @@ class Changed:
     comparable: bool = True
 
 
-def settings_of_sides(*sides: Side) -> Iterator[dict[str, str]]:
-    """Those of each side's runs; what differs between runs of one side is no cause, so it is left out."""
-    told = [[_settings_of(report) for report in side.reports if report.run.settings] for side in sides]
-    names = {name for runs in told for one in runs for name in one}
-    varied = {name for name in names if any(len({one.get(name) for one in runs}) > 1 for runs in told)}
-    for runs in told:
-        yield {name: value for name, value in next(iter(runs), {}).items() if name not in varied}
-
-
-def _settings_of(report: RunReport) -> dict[str, str]:
+def settings_seen(report: RunReport) -> dict[str, str]:
     """Those of a run, which of our own actions ran in it, and how often others cleaned up."""
     calls = Counter({row.what: row.calls for row in report.cleanup_calls if row.whose != "us"})
     return {
@@ -120,7 +110,7 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Changed
 def _could_have(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
     """Whether a setting that one side does not have could stand on both."""
     kind = name.partition(".")[0]
-    if name == f"model.{_SWITCH}":  # it is told where it is on
+    if name == "model.gradient_checkpointing":  # it is told where it is on
         return True
     if kind == "model" and before.get("model.class") != after.get("model.class"):
         return False

@@ -57,7 +57,9 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     too_large = checked(tuple[str, ...], answer["too_large"]) or ()
     kinds = checked(tuple[tuple[str, ...], ...], answer["kinds"]) or ()
     if not kinds:
-        return _not_planned(report, "it is as it failed, but nothing that may help can be planned there")
+        limit = next(iter(own_limits()), None)
+        why = "" if limit is None else f" below the hard limit of {limit.name}; one set by `ulimit -S` is raised for it"
+        return _not_planned(report, f"none of what may help could be planned{why}")
     others = [one for one in report.advice if tuple(sorted({**one.set, **one.in_script})) not in kinds]
     advice = (*planned, *others)
     report = replace(report, advice=advice)
@@ -90,7 +92,7 @@ def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str
     code, answer = answer_of_script(command.argv, request, most_s, start_new_session=True, **nowhere)
     is_late, problem = time.monotonic() - began_s >= most_s, str((answer or {}).get("problem", ""))
     if limit is not None and (answer is None or "MemoryError" in problem or recognise(RuntimeError(problem))):
-        problem = f"planning it takes more memory than {limit.name} leaves, which can't be raised here"
+        problem = f"planning it takes more memory than {limit.name} leaves; one set by `ulimit -S` is raised for it"
     elif answer is not None and (answer.get("kinds") or not is_late):
         return answer
     else:

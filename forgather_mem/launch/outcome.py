@@ -8,14 +8,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from forgather_mem.cli.command import BROKEN, UNDECIDED, Arguments, Command
 from forgather_mem.engine.summary import RunFacts, RunSummary
-from forgather_mem.errors import ForgatherMemError, say
+from forgather_mem.errors import ForgatherMemError, missing, say
 from forgather_mem.files import is_real_folder, write_chosen_file
-from forgather_mem.formats.ring import Ring
+from forgather_mem.formats.ring import read_ring, ring_files
 from forgather_mem.launch.last_error import add_last_error
 from forgather_mem.launch.launcher_word import word_of
 from forgather_mem.launch.sampler import Sampler
@@ -24,7 +23,7 @@ from forgather_mem.launch.short_runs import OF_A_SIGNAL, USAGE_S, is_asked_for
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.build import build_report, write_report
 from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord, first_failure
-from forgather_mem.reporting.run_dir import killed_report, lasted_until, report_of_rank, run_report
+from forgather_mem.reporting.run_dir import killed_report, run_report
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import path_from_here, report_command, report_text
 from forgather_mem.telemetry import run_session
@@ -90,9 +89,9 @@ def report_outcome(
     codes = [code for code, _ in found]
     # Only as many passes as there are limits are a pass
     code = BROKEN if BROKEN in codes else 0 if codes == [0] * len(arguments.limits) else UNDECIDED
-    for which, sentence in dict.fromkeys(found):
-        if which == code and sentence:
-            say(f"forgather-mem: {sentence}")
+    found.sort(key=lambda judged: judged[0])  # what is exceeded first
+    for sentence in dict.fromkeys(sentence for _, sentence in found if sentence):
+        say(f"forgather-mem: {sentence}")
     return code
 
 
@@ -113,8 +112,7 @@ def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
     if unknown:
         which = "the last" if worst is reports[-1] else "the worst"
         which += ", which the script has printed," if shown else ""
-        more = f"; {_OTHERS} of the others" if len(unknown) > _OTHERS else "; the other" + "s" * (len(unknown) > 1)
-        say(f"forgather-mem: this was {which} of {len(reports)} trainings{more}:")
+        say(f"forgather-mem: this was {which} of {len(reports)} trainings; of the others:")
     for report in unknown[:_OTHERS]:
         end = "" if report.run.end == "finished" else f"{report.run.end}, "
         peak = format_bytes(report.host.rss_peak_bytes)
@@ -169,11 +167,12 @@ def _finished(
     """
     report = start
     there = [place for place in places if is_real_folder(place)]  # else the command has put something in its place
-    of_rank = partial(_of_rank, ended) if word is not None and command.is_python else None
     for place in there:
         # Nothing could be written to the disk, or the command has cleared it away
         with contextlib.suppress(ForgatherMemError):
-            report = run_report(place, word or NO_WORD, of_rank)
+            report = run_report(place, word or NO_WORD)
+            if word is not None and command.is_python and report.run.world_size == 1:
+                report = _until_its_end(report, place, ended)
             break
     # The command's own name for it counts from a folder that it may have left
     run = replace(report.run, folder=next((str(place) for place in places[:1] if place in there), None))
@@ -199,10 +198,18 @@ def _not_killed(report: RunReport) -> RunReport:
     return replace(_ended_as(report, "interrupted"), killed=None)
 
 
-def _of_rank(ended: Ended, files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
-    """The report of the process that we waited for, up to its end."""
-    report = report_of_rank(files, ring, wrong)
-    return report if report is None or ring is None else lasted_until(report, ring, ended.time_s, ended.wall_s)
+def _until_its_end(report: RunReport, place: Path, ended: Ended) -> RunReport:
+    """With the time from the last sign of life of a process to its end, which only its parent knows.
+
+    More than it has run is of a clock that was set.
+    """
+    box = ring_files(place).get(0)
+    with missing(OSError, ValueError):
+        silent_s = ended.time_s - read_ring(box).state.time_s if box is not None else -1.0
+        if report.killed is not None and 0 <= silent_s <= ended.wall_s:
+            run = replace(report.run, wall_s=report.run.wall_s + silent_s)
+            return replace(report, run=run, killed=replace(report.killed, silent_s=silent_s))
+    return report
 
 
 def _ended_as(report: RunReport, end: str) -> RunReport:
@@ -299,15 +306,15 @@ def against_baseline(
         now = Baseline.of(reports, before)
         if update:
             now.write(path)
-            say(f"forgather-mem: the baseline is in {path_from_here(path)}")
+            unread = any(not {"parameters", "planned peak"} & one.counted.keys() for one in now.trainings)
+            without = ", without the model's parts: they are read at step 10 and each tenth after it" * unread
+            say(f"forgather-mem: the baseline is in {path_from_here(path)}{without}")
             return [], []
     except NoBaseline as error:
         return [], [f"--baseline: {error}"]
     assert before is not None, "only an update needs none"
     grown = list(before.grown(now))
     missing = [f"--baseline: {sentence}" for sentence in before.missing(now)]
-    if not grown and before.has_shrunk(now):
-        say("forgather-mem: less memory than in the baseline; --update-baseline keeps it there")
-    elif not grown and not missing:
+    if not grown and not missing:
         say(f"forgather-mem: no more memory than in the baseline {path_from_here(path)}")
     return grown, missing

@@ -88,7 +88,7 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
         "badge": BADGES[kind],
         "verdict": verdict,
         "more": more,
-        "text": report_text(report, every_suspect=True),
+        "text": report_text(report),
         "rank": rank if report.run.world_size > 1 else None,
         "steps": packed(np.maximum.accumulate(np.array(readings.steps, dtype=np.float64))[rows], 1.0),
         "times_ms": packed(_ages_s(readings)[rows], 1e-3),
@@ -141,7 +141,9 @@ def _stack(made: Stack, rows: Rows) -> Json:
             "reason": made.reason,
             "startup": peak.phase == "startup" and not peak.step,
         },
-        "phases": [_series(phase, phase, size, rows, KIB) for phase, size in made.phases.items()],
+        "phases": [
+            _series(phase, made.labels.get(phase, phase), size, rows, KIB) for phase, size in made.phases.items()
+        ],
     }
 
 

@@ -134,13 +134,10 @@ class _Request(BaseHTTPRequestHandler):
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
 
-    do_HEAD = do_GET
-
     def _send(self, text: str, kind: str, code: int = HTTPStatus.OK) -> None:
         body = text.encode()
         self._begin(code, f"{kind}; charset=utf-8", len(body))
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self.wfile.write(body)
 
     def _begin(self, code: int, kind: str, num_bytes: int | None = None) -> None:
         self.send_response(code)
@@ -159,7 +156,7 @@ class _Request(BaseHTTPRequestHandler):
         try:
             self._begin(HTTPStatus.OK, "text/event-stream")
             sent, beat_s = 0, 0.0
-            while self.command != "HEAD":
+            while True:
                 version, data = run.latest()
                 if version != sent:
                     self.wfile.write(b"data: " + data + b"\n\n")

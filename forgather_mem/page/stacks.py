@@ -10,7 +10,7 @@ import numpy as np
 
 from forgather_mem.page.readings import BETWEEN, Column, Flags, Readings, filled
 from forgather_mem.reporting.problems import what_grows
-from forgather_mem.reporting.table import MAX_DEVICES, RISE, format_place
+from forgather_mem.reporting.table import MAX_DEVICES, RISE, format_phase, format_place
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.report import DeviceMemory, LeakReport, Peak, RunReport
 from forgather_mem.units import format_bytes
@@ -63,6 +63,7 @@ class Stack:
         limit, planned: A size and what it is.
         peak: The highest of the run.
         reason: What the peak was made of, compared with the first row.
+        phases, labels: The peaks of each phase, and what it is called where that is not its name.
     """
 
     place: str
@@ -72,6 +73,7 @@ class Stack:
     peak: Peak | None = None
     reason: str = ""
     phases: dict[str, Column] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> Column:
@@ -276,6 +278,7 @@ def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> 
     if made.peak is not None:  # it ran out here
         return made
     ours = [peak for peak in report.peaks if peak.where == made.place and peak.rank in (None, rank)]
+    made.labels = {peak.phase: format_phase(peak) for peak in ours}
     if not ours:
         return made
     made.peak, total = ours[0], made.total

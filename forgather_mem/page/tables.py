@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from forgather_mem.reporting.problems import killed_lines, leak_lines, no_leak_sentence, oom_lines
-from forgather_mem.reporting.table import Table, format_place, ledger_table, parts_table, peaks_sentence, places
+from forgather_mem.reporting.table import (
+    Table,
+    format_phase,
+    format_place,
+    ledger_table,
+    parts_table,
+    peaks_sentence,
+    places,
+)
 from forgather_mem.reporting.text import script_name
-from forgather_mem.telemetry.report import LeakReport, LeakSuspect, Planned, RunReport
+from forgather_mem.telemetry.report import LeakSuspect, Planned, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
 _MAX_ROWS = 40
@@ -31,16 +39,16 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         return "oom", f"{where[:1].upper()}{where[1:]}.", " ".join(line.strip() for line in rest[:2])
     if report.killed is not None:
         first, *rest = killed_lines(report, report.killed, _WIDE)
-        held = f" {leak.suspects[0].held_by} keeps the most." if leak.suspects and leak.suspects[0].held_by else ""
         first = first.removeprefix("ENDED ")  # the badge says so
         said = f"{first[:1].upper()}{first[1:].removesuffix('.')}."
-        return "killed", said, " ".join(line.strip() for line in rest[:2]) + held
+        return "killed", said, " ".join(line.strip() for line in rest[:2])
     if leak.verdict == "leak":
         said = _after_label(leak_lines(report, _WIDE)[0])
         if leak.suspects and leak.suspects[0].held_by:
             holder = leak.suspects[0]
             each = f"{format_bytes(holder.bytes_per_step)} a step"
-            return "leak", f"{holder.held_by} keeps {each}, {_since(leak)}.", f"{said} {peaks}"
+            made = f", made at {holder.allocated_at}" if holder.allocated_at else ""
+            return "leak", f"{holder.held_by} keeps {each}, since step {leak.since_step:,}{made}.", f"{said} {peaks}"
         return "leak", said, peaks
     told = no_leak_sentence(report)
     if report.run.end not in ("finished", None):
@@ -49,11 +57,6 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         return "killed", f"{ended}{at}{': ' + report.run.error if report.run.error else ''}.", f"{peaks} {told}".strip()
     if leak.undecided:
         why, _, more = told.partition(". ")  # the first sentence is the headline
-        if leak.suspects and leak.suspects[0].held_by:
-            holder = leak.suspects[0]
-            named = "" if str(holder.held_by) in why else f", held by {holder.held_by}"
-            since = _since(leak)
-            why = f"{why.rstrip('.')}{named}. {since[0].upper()}{since[1:]}"
         return "grows", f"{why.rstrip('.')}.", f"{more} {peaks}".strip()
     if not report.steps and report.host.rss_peak_bytes:
         return "unknown", f"No training step was seen; peak host {format_bytes(report.host.rss_peak_bytes)}.", told
@@ -64,13 +67,6 @@ def in_short(report: RunReport) -> str:
     """Script, verdict and peak, for a list of runs."""
     peaks = (f"{row.label.removesuffix(' used')} {format_bytes(row.peak_bytes)}" for row in places(report) if row.at)
     return ", ".join([script_name(report), BADGES[headline(report)[0]].lower(), *peaks])
-
-
-def _since(leak: LeakReport) -> str:
-    """Since which step, and where the first holder's pieces are made, as far as that is known."""
-    made = leak.suspects[0].allocated_at if leak.suspects else ""
-    known = f"since step {leak.since_step:,}" if leak.since_step else "", f"made at {made}" if made else ""
-    return ", ".join(filter(None, known)) or "since when is not known"
 
 
 def tables(report: RunReport) -> Iterator[Table]:
@@ -90,7 +86,7 @@ def _tables(report: RunReport) -> Iterator[Table]:
             format_place(peak.where) + ("" if peak.rank is None else f", rank {peak.rank}"),
             format_bytes(peak.bytes),
             f"{peak.step:,}",
-            peak.phase + ("" if peak.not_read_since is None else f" (not read since step {peak.not_read_since:,})"),
+            format_phase(peak),
         )
         for peak in report.peaks
     ]

@@ -1,16 +1,14 @@
 """TensorBoard's tab "Memory": the page of each run with `mem_*` tags, from what TensorBoard has read.
 
-TensorBoard knows rank 0 alone. What all ranks have left in the run's folder is shown instead where that folder is here.
+TensorBoard knows rank 0 alone. Nothing else is read: an event file may be anybody's, and so may the folder it names.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
@@ -21,23 +19,19 @@ from tensorboard.data.provider import RunTagFilter
 from tensorboard.plugins import base_plugin
 
 from forgather_mem.errors import escape_controls
-from forgather_mem.formats.jsonl import log_files
 from forgather_mem.formats.scalars import ScalarSeries
 from forgather_mem.formats.summaries import PLUGIN_NAME, REPORT_TAG
 from forgather_mem.page.data import Json, page_data
-from forgather_mem.page.following import FollowedRun
 from forgather_mem.page.html import ASSETS, asset
 from forgather_mem.page.readings import readings_of_series
 from forgather_mem.page.tables import BADGES, headline
-from forgather_mem.reporting.build import FILE_NAME, rank_reports
 from forgather_mem.reporting.from_events import report_of_tags, series_of_tags
 from forgather_mem.telemetry.report import RunReport
-from forgather_mem.telemetry.report_schema import checked_report, read_report
+from forgather_mem.telemetry.report_schema import checked_report
 
 _SCALARS = "scalars"
 _MOST = 1_000_000  # points of a tag; TensorBoard itself has kept 1000 of them unless told otherwise
-_MAX_FOLLOWED = 100  # runs
-_ALONE = "Rank 0 alone, nothing is here of the others: "
+_ALONE = "Rank 0 alone (of all: forgather-mem report): "
 _NO_REPORT = "TensorBoard has curves of this run, but no report: it is running, or was ended without one."
 
 Untyped: TypeAlias = Any  # TensorBoard has no types
@@ -57,8 +51,6 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
     def __init__(self, context: Untyped) -> None:
         self._provider = context.data_provider
         assert self._provider is not None, "no data provider"
-        self._logdir = str(getattr(context, "logdir", None) or "")
-        self._followed: dict[tuple[Path, str], FollowedRun] = {}
         self._metadata = base_plugin.FrontendMetadata(es_module_path="/follow.js", tab_name="Memory")
 
     def get_plugin_apps(self) -> dict[str, Answer]:
@@ -101,33 +93,11 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
         scalars = {tag: _series(points) for tag, points in read(self._provider.read_scalars, _SCALARS, tags).items()}
         told = read(self._provider.read_tensors, PLUGIN_NAME, [REPORT_TAG]).get(REPORT_TAG, ())
         report = _report(told[-1].numpy.item()) if told else None
-        place = None if report is None else self._folder(report, run)
-        if place is not None and (data := self._whole(place, run)) is not None:
-            return data
         readings = readings_of_series(series_of_tags(scalars))
         if report is not None:
             return page_data(report, readings, name=run) | _one_of_several_ranks(report)
         data = page_data(report_of_tags(scalars), readings, name=run)
         return data | {"script": run, "verdict": _NO_REPORT, "text": _NO_REPORT}
-
-    def _folder(self, report: RunReport, run: str) -> Path | None:
-        """The run's folder, if it is here and says itself that these are its event files: theirs may be anybody's."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            place, files = Path(report.run.folder or ""), os.path.join(self._logdir, run)
-            if report.run.folder and self._logdir and log_files(place):
-                path = place / FILE_NAME
-                its, _ = read_report(path if os.path.lexists(path) else rank_reports(place)[0])
-                if its is not None and os.path.samefile(its.run.event_folder or "", files):
-                    return place
-        return None
-
-    def _whole(self, place: Path, run: str) -> Json | None:
-        """What all ranks have left in the run's folder, as `report --html` shows it."""
-        if len(self._followed) > _MAX_FOLLOWED:
-            self._followed.clear()
-        _, data = self._followed.setdefault((place, run), FollowedRun(place, run)).latest()
-        found: Json = json.loads(data or b"{}")
-        return found if "stacks" in found else None
 
 
 def _one_of_several_ranks(report: RunReport) -> Json:

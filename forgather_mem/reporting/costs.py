@@ -24,9 +24,7 @@ class CostThresholds:
         enough_calls: Of our own collections, clears and trims: from so many on they are judged.
         kept_frac: Of what they freed: so much must stay free.
         least_objects, least_bytes: A call that gives less of both is not worth its time.
-        told_frac: Of the run's time: from so much on they are mentioned.
-        dear_frac: The same for calls by other code, and for the other pauses of Python's collector.
-        most_calls: So many of those are told.
+        dear_frac: Of the run's time: from so much on calls by other code are told, and pauses of Python's collector.
         as_planned_frac: Of the planned peak: a part that differs by less is as predicted.
     """
 
@@ -35,39 +33,27 @@ class CostThresholds:
     kept_frac: float = 0.2
     least_objects: int = 1000
     least_bytes: int = MIB
-    told_frac: float = 0.002
     dear_frac: float = 0.01
-    most_calls: int = 2
     as_planned_frac: float = 0.01
 
 
 _COSTS = CostThresholds()
 
 
-def cleanup_sentences(report: RunReport, *, brief: bool = False) -> Iterator[str]:
-    """Expensive calls of the script and its libraries, Python's collector, and our own actions.
-
-    Args:
-        report: The report.
-        brief: Only what is expensive.
-    """
+def cleanup_sentences(report: RunReport) -> Iterator[str]:
+    """Expensive calls of the script and its libraries, Python's collector, and our own actions."""
     wall_s = report.run.wall_s
     # Lines that exceeded their budget, most expensive first; our own calls are in the ledger
     least_s = _COSTS.dear_frac * wall_s
     rows = [row for row in report.cleanup_calls if row.whose != "us" and row.seconds > least_s > 0]
     dear = sorted(rows, key=lambda row: -row.seconds)
-    for row in dear[: _COSTS.most_calls]:
-        yield _call(row, wall_s)
-    if len(dear) > _COSTS.most_calls:
-        yield f"also: {len(dear) - _COSTS.most_calls} more calls, see the report"
-    if brief:
-        return
+    yield from (_call(row, wall_s) for row in dear)
     pause_s = report.gc.pause_total_s
     told_s = sum(row.seconds for row in dear if row.what == "gc.collect")
     told_s += sum(row.time_s for row in report.ledger if row.what == "collect")
-    if pause_s - told_s > least_s:
+    if report.gc.collections and pause_s - told_s > least_s:
         yield _collector(report.gc, wall_s)
-    yield from (_given_back(row, wall_s) for row in report.ledger)
+    yield from map(_given_back, report.ledger)
 
 
 def parts_sentences(report: RunReport) -> Iterator[str]:
@@ -142,7 +128,7 @@ def _collector(collector: Collector, wall_s: float) -> str:
     )
 
 
-def _given_back(row: LedgerRow, wall_s: float) -> str:
+def _given_back(row: LedgerRow) -> str:
     """The cost and yield of our own calls of one kind, and whether they are worthwhile."""
 
     freed_bytes, retaken_bytes, objects = row.freed_bytes, row.retaken_bytes, row.objects
@@ -150,8 +136,6 @@ def _given_back(row: LedgerRow, wall_s: float) -> str:
     least_bytes = max(_COSTS.kept_frac * freed_bytes, _COSTS.least_bytes * row.calls)
     useless = objects < _COSTS.least_objects * row.calls and freed_bytes - retaken_bytes <= least_bytes
     told = [f"took {format_duration(row.time_s)}"]
-    if row.next_step_excess_s > _COSTS.told_frac * wall_s > 0:
-        told.append(f"slowed the steps after them by {format_duration(row.next_step_excess_s)}")
     if objects:
         told.append(f"found {objects:,} unreachable objects")
     if freed_bytes > 0 or not objects:

@@ -33,7 +33,7 @@ def event_series(folder: str | Path) -> dict[str, ScalarSeries]:
 
 def series_of_tags(scalars: Mapping[str, ScalarSeries]) -> dict[str, ScalarSeries]:
     """Our curves among scalars by tag, under sample names and in their units."""
-    return _Page(scalars).series
+    return _curves(scalars)[0]
 
 
 def report_of_events(folder: str | Path) -> RunReport:
@@ -44,51 +44,46 @@ def report_of_events(folder: str | Path) -> RunReport:
 
 def report_of_tags(scalars: Mapping[str, ScalarSeries], folder: str | None = None) -> RunReport:
     """The same of scalars by tag, from wherever they were read."""
-    page = _Page(scalars)
+    curves, device = _curves(scalars)
     summary = RunSummary(RunFacts(RunHeader(event_folder=folder)))
-    summary.device = page.device
-    everything = page.series.values()
+    summary.device = device
+    everything = curves.values()
     summary.begin(min((_first_step(series) for series in everything), default=0))
     summary.last_step = max((int(series.steps.max()) for series in everything), default=0)
-    if page.series:
+    if curves:
         began_s = min(float(series.wall_times_s.min()) for series in everything)
         summary.facts.header = replace(summary.facts.header, started_s=began_s)
         summary.facts.wall_s = max(float(series.wall_times_s.max()) for series in everything) - began_s
-    for name, series in page.series.items():
+    for name, series in curves.items():
         at, values = int(series.values.argmax()), series.values
         summary.spans[name] = GaugeRange(float(values[0]), float(values[-1]), float(values[at]), int(series.steps[at]))
         summary.latest[name] = float(values[-1])
-    if "step/self_s" in page.series:
-        summary.self_s = float(page.series["step/self_s"].values.sum())
+    if "step/self_s" in curves:
+        summary.self_s = float(curves["step/self_s"].values.sum())
     summary.facts.devices = dict(devices_by_shares(summary))
     checked = checked_report(to_dict(build_report(summary)))
     assert checked is not None, "it is of this version"
     return checked[0]
 
 
-class _Page:
-    """Our curves on a TensorBoard page, under sample names and in their units.
+def _curves(scalars: Mapping[str, ScalarSeries]) -> tuple[dict[str, ScalarSeries], int | None]:
+    """Our curves on a TensorBoard page, under sample names and in their units, and the index of the current device.
 
-    Attributes:
-        series: The curves, by name.
-        device: The index of the process's current device: of several, the one with phases, else the first. None without
-            device curves.
+    Of several devices it is the one with phases, else the first; None without curves of any.
     """
-
-    def __init__(self, scalars: Mapping[str, ScalarSeries]) -> None:
-        self.series: dict[str, ScalarSeries] = {}
-        found = [
-            (*place, whole)
-            for tag, series in scalars.items()
-            if (place := _row_of(tag)) is not None and len((whole := _sound(series)).steps)
-        ]
-        indices = sorted((not row.name.startswith("phase/"), index) for row, index, _ in found if index is not None)
-        self.device = indices[0][1] if indices else None
-        for row, index, whole in found:
-            name = row.name
-            if index is not None and index != self.device:
-                name = f"device{index}{name.removeprefix('device')}"
-            self.series[name] = replace(whole, values=whole.values / row.factor)
+    found = [
+        (*place, whole)
+        for tag, series in scalars.items()
+        if (place := _row_of(tag)) is not None and len((whole := _sound(series)).steps)
+    ]
+    indices = sorted((not row.name.startswith("phase/"), index) for row, index, _ in found if index is not None)
+    device = indices[0][1] if indices else None
+    curves = {}
+    for row, index, whole in found:
+        is_other = index is not None and index != device
+        name = f"device{index}{row.name.removeprefix('device')}" if is_other else row.name
+        curves[name] = replace(whole, values=whole.values / row.factor)
+    return curves, device
 
 
 def _scalars(folder: str | Path) -> Mapping[str, ScalarSeries]:

@@ -6,6 +6,7 @@ Nothing here imports torch.
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from forgather_mem.units import GIB, format_bytes, format_duration
 BLOCKS = "_.-=+*%#"
 """From the lowest to the highest, for a curve on any terminal."""
 _MAX_RANKS, _MAX_FINDINGS, _LABEL = 8, 3, 10
-_HELD_BY = "held by "
 # Of each place: label, what it has now, its peak, what is left
 _PLACES = (
     ("host", "host/rss_bytes", "host/rss_peak_bytes", "host/available_bytes"),
@@ -59,7 +59,8 @@ def live_text(rings: Mapping[int, Ring], now_s: float, width: int = 80) -> str:
     if len(rings) > 1:
         lines += [_rank_line(number, one) for number, one in sorted(rings.items())[:_MAX_RANKS]]
     for finding in [finding for finding in ring.findings if finding.kind != "settings"][-_MAX_FINDINGS:]:
-        lines.append(f"{f'step {finding.step:,}':<{_LABEL}} {_in_one_line(finding.text)}")
+        told = f"{f'step {finding.step:,}':<{_LABEL}} {'; '.join(finding.text.splitlines())}"
+        lines += textwrap.wrap(told, width, subsequent_indent=" " * (_LABEL + 1), max_lines=2, placeholder=" ...")
     return shown("\n".join(escape_controls(line)[:width] for line in lines))
 
 
@@ -77,19 +78,6 @@ def _memory(ring: Ring, width: int) -> Iterator[str]:
         if rooms:
             text += f", {format_bytes(rooms[-1])} left"
         yield f"{text:<50}  {_curve(sizes, max(10, width - 52))}".rstrip()
-
-
-def _in_one_line(text: str) -> str:
-    """The first line, with the first holder of a leak and where what it keeps is made.
-
-    >>> _in_one_line("leak: 3.1 MiB a step\\nheld by Trainer.kept, made at train.py:41\\nheld by a list, made at None")
-    'leak: 3.1 MiB a step in Trainer.kept, train.py:41'
-    """
-    first, _, rest = text.partition("\n")
-    holder, _, made = rest.partition("\n")[0].partition(", made at ")
-    if not holder.startswith(_HELD_BY):
-        return first
-    return f"{first} in {holder.removeprefix(_HELD_BY)}{f', {made}' if made and made != 'None' else ''}"
 
 
 def _rank_line(rank: int, ring: Ring) -> str:

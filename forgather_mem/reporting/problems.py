@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from forgather_mem.reporting.table import WHOSE, format_gib, format_place, format_time
+from forgather_mem.reporting.table import WHOSE, format_place, format_time
 from forgather_mem.telemetry.report import HostMemory, KilledReport, LeakReport, LeakSuspect, OomReport, RunReport
 from forgather_mem.units import GIB, KIB, MIB, format_bytes, format_duration, format_pace
 
@@ -46,8 +46,8 @@ class ProblemLimits:
 _LIMITS = ProblemLimits()
 
 
-def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) -> list[str]:
-    """What grows, how fast, who holds it, and what to do; the first suspect in full, the others on request."""
+def leak_lines(report: RunReport, width: int) -> list[str]:
+    """What grows, how fast, who holds it, and what to do: of the first suspect in full, of the others in a line."""
     leak = report.leak
     where = what_grows(report)
     grow = "grows" if leak.where in ("native", "host", "shared", "device", None) else "grow"
@@ -63,13 +63,15 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
     lines = textwrap.wrap(f"{first}. Confidence: {sure}.{beside}", width, subsequent_indent=" " * 7)
     suspects = leak.suspects
     if not suspects:
-        return [*lines, "  held by   not looked for: the run ended first"] if leak.where == "host" else lines
+        return (
+            [*lines, "  held by   not looked for: the run ended first; a longer run names it"]
+            if leak.where == "host"
+            else lines
+        )
     lines += ["", *_suspect_lines(suspects[0], width)]
-    if every_suspect:
-        for suspect in suspects[1:]:
-            lines += ["", *_suspect_lines(suspect, width)]
-    elif len(suspects) > 1:
-        others = [f"{one.holder}, {format_bytes(one.bytes_per_step)} a step" for one in suspects[1:]]
+    if len(suspects) > 1:
+        told = [(one.holder, f"{format_bytes(one.bytes_per_step)} a step", one.allocated_at) for one in suspects[1:]]
+        others = [", ".join(filter(None, one)) for one in told]
         lines += textwrap.wrap(f"  also      {'; '.join(others)}", width, subsequent_indent=" " * 12)
     return [*lines, ""]
 
@@ -104,10 +106,10 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     if report.run.world_size > 1:
         place += f", rank {oom.rank}"
     cause = ": a leak" if (oom.why_now or "").startswith("a leak") else ""
-    lines = [f"OUT OF MEMORY   {place}, {at}{in_layer}{cause}"[:width]]
+    lines = textwrap.wrap(f"OUT OF MEMORY   {place}, {at}{in_layer}{cause}", width, subsequent_indent=" " * 16)
     limit_bytes = _limit_bytes(report, oom)
     of = f" of {format_bytes(limit_bytes)}{_whose(oom)}" if limit_bytes else ""
-    wanted = [f"wanted {_exactly(oom.requested_bytes)}"] if oom.requested_bytes is not None else []
+    wanted = [f"wanted {format_bytes(oom.requested_bytes)}"] if oom.requested_bytes is not None else []
     if oom.free_bytes is not None:
         wanted.append(f"free {format_bytes(oom.free_bytes)}{of}")
     elif wanted and of:
@@ -124,7 +126,7 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     if oom.no_help:
         lines += _indented(f"No help here: {oom.no_help}", width, hanging=2)
     if oom.fit is None and oom.phase in PLANNED_PHASES and limit_bytes and report.run.script:  # nobody has planned it
-        words = ["--card", _roughly(limit_bytes).replace(" ", ""), report.run.script, *report.run.argv]
+        words = ["--card", format_bytes(limit_bytes).replace(" ", ""), report.run.script, *report.run.argv]
         lines += _indented(f"What would fit: forgather-mem plan {shlex.join(words)}", width, hanging=2)
     return lines
 
@@ -136,28 +138,21 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     text = _killer(killed, report.host)
     if report.first_failure is None and (killed.step or killed.phase != "other"):
         at = format_time(killed.step, killed.phase)
-        text = f"{text} Last sign of life: {at}{_silence(killed)}."
+        silent_s = killed.silent_s or 0.0
+        before = f", {format_duration(silent_s)} before the end" if silent_s >= _LIMITS.silence_s else ""
+        text = f"{text} Last sign of life: {at}{before}."
     lines = textwrap.wrap(text, width, subsequent_indent="  ")
-    process, workers = killed.process_bytes, killed.workers_bytes
-    if process is not None:
-        ours = process + (workers or 0) + (killed.others_bytes or 0)
-        total = max(killed.used_bytes or 0, ours)
-        where = "in the whole container" if report.host.limit_kind == "cgroup" else "on the whole machine"
-        of_others = f" {where}" if total - ours >= _LIMITS.others_bytes else ""
-        sizes = f"At the end {format_gib(total)}{of_others}: this process {process / GIB:,.1f}"
-        if workers is not None:
-            count = killed.num_workers
-            sizes += f", {f'{count} ' if count else ''}data workers {workers / GIB:,.1f} (counted once)"
-        if (killed.others_bytes or 0) >= _LIMITS.others_bytes:
-            sizes += f", other children {(killed.others_bytes or 0) / GIB:,.1f}"
-        lines += _indented(sizes + ".", width)
+    if killed.signal not in (None, signals.SIGKILL):  # it crashed, or somebody asked it to end
+        return lines
+    lines += _indented(_at_the_end(report, killed), width)
     lines += _indented(f"Why now: {killed.why_now}", width, hanging=9) if killed.why_now else []
     lines += _in_use_lines(killed.in_use, width)
     lines += _indented(_growth(killed), width)
     leak = report.leak
+    if not was_killed_for_memory(killed, report.host):  # then a leak is no cause, and stands by itself
+        return lines
     if leak.verdict == "leak" and leak.suspects:
-        is_cause = was_out_of_memory(killed) or killed.signal in (None, signals.SIGKILL)  # another signal was sent
-        lines += _cause_lines(leak, width, "Cause" if is_cause else "Leak")
+        lines += _cause_lines(leak, width)
     tries = [suspect.cure for suspect in leak.suspects[:1] if suspect.cure]
     if not tries and (killed.workers_bytes_per_step or 0) > max(0, killed.process_bytes_per_step or 0):
         cause = "Cause: the workers keep what they load, or touch Python objects and so copy the pages they are on."
@@ -177,13 +172,27 @@ def _in_use_lines(in_use: Mapping[str, int], width: int) -> Sequence[str]:
     parts = ", ".join(
         f"{part} {size / unit:,.{decimals}f}" for part, size in sizes if size >= unit * 0.5 / 10**decimals
     )
-    whole = format_gib(total) if unit == GIB else f"{total / MIB:,.0f} MiB"
-    return _indented(f"In use {whole}: {parts}", width, hanging=17) if in_use else []
+    whole = f"{total / unit:,.{decimals}f} {'GiB' if unit == GIB else 'MiB'}"
+    told, further = f"  In use {whole}: {parts}", " " * 19
+    return textwrap.wrap(told, width, subsequent_indent=further, break_on_hyphens=False) if in_use else []
 
 
-def _silence(killed: KilledReport) -> str:
-    silent_s = killed.silent_s or 0.0
-    return f", {format_duration(silent_s)} before the end" if silent_s >= _LIMITS.silence_s else ""
+def _at_the_end(report: RunReport, killed: KilledReport) -> str:
+    """What the process, its workers and others held; "" where that is not known."""
+    process, workers = killed.process_bytes, killed.workers_bytes
+    if process is None:
+        return ""
+    ours = process + (workers or 0) + (killed.others_bytes or 0)
+    total = max(killed.used_bytes or 0, ours)
+    where = "in the whole container" if report.host.limit_kind == "cgroup" else "on the whole machine"
+    of_others = f" {where}" if total - ours >= _LIMITS.others_bytes else ""
+    sizes = f"At the end {total / GIB:,.1f} GiB{of_others}: this process {process / GIB:,.1f}"
+    if workers is not None:
+        count = killed.num_workers
+        sizes += f", {f'{count} ' if count else ''}data workers {workers / GIB:,.1f} (counted once)"
+    if (killed.others_bytes or 0) >= _LIMITS.others_bytes:
+        sizes += f", other children {(killed.others_bytes or 0) / GIB:,.1f}"
+    return sizes + "."
 
 
 def was_out_of_memory(killed: KilledReport) -> bool:
@@ -224,15 +233,12 @@ def signal_name(number: int) -> str:
     >>> signal_name(9), signal_name(99)
     ('SIGKILL', 'signal 99')
     """
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return signals.Signals(number).name if number in set(signals.Signals) else f"signal {number}"
 
 
 def _killer(killed: KilledReport, host: HostMemory) -> str:
     before, after, number = killed.oom_kill_before, killed.oom_kill_after, killed.signal
-    limit = f", {format_gib(host.limit_bytes)}," if host.limit_kind in WHOSE else ""  # no other one kills
+    limit = f", {format_bytes(host.limit_bytes)}," if host.limit_kind in WHOSE else ""  # no other one kills
     whose = ("the container's memory limit" if host.limit_kind == "cgroup" else "the machine's memory") + limit
     if was_out_of_memory(killed):
         if number is None:  # its end was not observed
@@ -260,7 +266,7 @@ def _growth(killed: KilledReport) -> str:
     return f"No growth from step to step ({' and '.join(flat)} flat)." if flat else ""
 
 
-def _cause_lines(leak: LeakReport, width: int, label: str) -> Iterator[str]:
+def _cause_lines(leak: LeakReport, width: int) -> Iterator[str]:
     suspect = leak.suspects[0]
     sure = "" if leak.sure == "yes" else f" ({leak.sure})"
     if suspect.kind == "workers":
@@ -271,7 +277,7 @@ def _cause_lines(leak: LeakReport, width: int, label: str) -> Iterator[str]:
         cause = f"this grows by {format_bytes(suspect.bytes_per_step)} a step:"
     count = f"{suspect.count:,} objects" if suspect.count else ""
     details = [detail for detail in (suspect.held_by, count, suspect.allocated_at) if detail]
-    yield from _indented(f"{label}{sure}: {cause}", width, hanging=2)
+    yield from _indented(f"Cause{sure}: {cause}", width, hanging=2)
     yield from textwrap.wrap(", ".join(details) + ".", width, initial_indent="    ", subsequent_indent="    ")
 
 
@@ -314,7 +320,7 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
     for number, advice in enumerate(in_order, 1):
         predicted, notes = advice.predicted_bytes, [advice.note or ""]
         if predicted is not None:
-            notes.insert(0, f"peak {_roughly(predicted)}, leaves {_roughly(max(0, limit_bytes - predicted))}")
+            notes.insert(0, f"peak {format_bytes(predicted)}, leaves {format_bytes(max(0, limit_bytes - predicted))}")
         title = "WOULD HAVE FIT" if predicted is not None else "MAY HELP"
         if title != heading:
             heading = title
@@ -365,11 +371,3 @@ def _bounds(leak: LeakReport) -> str:
     """In the unit of the size, if they are known."""
     unit, low, high = format_bytes(leak.bytes_per_step).split()[1], leak.bytes_per_step_low, leak.bytes_per_step_high
     return f" ({low / _UNITS[unit]:,.1f} to {high / _UNITS[unit]:,.1f})" if low or high else ""
-
-
-def _roughly(size: int) -> str:
-    return f"{size / GIB:,.0f} GiB" if size >= 4 * GIB else f"{size / MIB:,.0f} MiB"
-
-
-def _exactly(size: int) -> str:
-    return f"{size / GIB:,.2f} GiB" if size >= GIB else format_bytes(size)

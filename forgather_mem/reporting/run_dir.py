@@ -5,10 +5,9 @@ Nothing here imports torch: a waiting parent may read a killed run while at the 
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from forgather_mem.telemetry.report import KilledReport, RunReport
 from forgather_mem.telemetry.report_schema import read_report, to_dict
 
 _OURS = re.compile(r"report\..*\.?json|(memory|ring)\.rank.*", re.DOTALL)
-OfLog = Callable[[list[Path], Ring | None, list[str]], RunReport | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +29,14 @@ class SearchLimits:
     """How far a run is searched for; whoever gives the folder may have chosen what is in it.
 
     Attributes:
-        folders: Below the given one, which are looked through,
-        names: and names in all of them.
+        folders: Below the given one, which are looked through.
         looked_at: Files whose dates are asked, or runs that are opened.
         ranks: Of one run.
-        left_out: Sentences about what can not be read.
     """
 
     folders: int = 20_000
-    names: int = 500_000
     looked_at: int = 1000
     ranks: int = 4096
-    left_out: int = 100
 
 
 _SEARCH = SearchLimits()
@@ -57,7 +51,7 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     return to_dict(run_report(folder))
 
 
-def run_report(folder: str | Path, word: LauncherWord = NO_WORD, of_log: OfLog | None = None) -> RunReport:
+def run_report(folder: str | Path, word: LauncherWord = NO_WORD) -> RunReport:
     """The report of the run in a folder, over all ranks that have left files.
 
     For each rank the best source is used: its report, or else its log with its black box. `run.end` is None until the
@@ -67,8 +61,6 @@ def run_report(folder: str | Path, word: LauncherWord = NO_WORD, of_log: OfLog |
     Args:
         folder: The run's folder; or one above it, whose newest run is used; or a TensorBoard folder with `mem_*` tags.
         word: What the launcher of several ranks has told of their ends.
-        of_log: Gives the report of one process from its log and its black box, and adds to the list what it left out.
-            Default: `report_of_rank`.
 
     Raises:
         NoRun: if there is none.
@@ -76,12 +68,12 @@ def run_report(folder: str | Path, word: LauncherWord = NO_WORD, of_log: OfLog |
     place = find_run(folder)
     whole, left_out = read_report(place / FILE_NAME)
     if whole is None:
-        whole, wrong = _from_ranks(place, word, of_log or report_of_rank)
+        whole, wrong = _from_ranks(place, word)
         left_out += wrong
     return replace(whole, left_out=(*left_out, *whole.left_out))
 
 
-def _from_ranks(place: Path, word: LauncherWord, of_log: OfLog) -> tuple[RunReport, list[str]]:
+def _from_ranks(place: Path, word: LauncherWord) -> tuple[RunReport, list[str]]:
     """The report of all that single ranks have left, and a sentence for what can't be used."""
     written, logs, rings = rank_reports(place), log_files(place), ring_files(place)
     reports: list[RunReport] = []
@@ -90,15 +82,12 @@ def _from_ranks(place: Path, word: LauncherWord, of_log: OfLog) -> tuple[RunRepo
         report, wrong = read_report(written[rank]) if rank in written else (None, [])
         if report is None:
             ring = _ring(rings[rank], wrong) if rank in rings else None
-            report = of_log(logs.get(rank, []), ring, wrong)
+            report = _of_rank(logs.get(rank, []), ring, wrong)
         left_out += wrong
         if report is not None:
             left_out += report.left_out
             run = replace(report.run, folder=report.run.folder or str(place))
             reports.append(replace(report, run=run, left_out=()))
-        if len(left_out) > _SEARCH.left_out:  # none of ours
-            left_out.append("further files were not looked at")
-            break
     if reports:
         return merge_ranks(reports, word), left_out
     if left_out:
@@ -108,7 +97,7 @@ def _from_ranks(place: Path, word: LauncherWord, of_log: OfLog) -> tuple[RunRepo
     return report_of_events(place), left_out
 
 
-def report_of_rank(files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
+def _of_rank(files: list[Path], ring: Ring | None, wrong: list[str]) -> RunReport | None:
     """The report of one process, see `report_of_log`; what can't be read is added to `wrong`."""
     from forgather_mem.reporting.from_log import report_of_log  # not where the training has written its report
 
@@ -139,29 +128,6 @@ def killed_report(report: RunReport, signal: int) -> RunReport:
     killed = report.killed or KilledReport(step=report.steps, phase="other")
     run = replace(report.run, end="killed", exit_code=128 + signal)
     return replace(report, run=run, killed=replace(killed, signal=signal))
-
-
-def lasted_until(report: RunReport, ring: Ring, time_s: float, most_s: float) -> RunReport:
-    """The report of a process that ended without saying so, with its duration up to its end, not its last record.
-
-    Args:
-        report: What its log and its black box tell.
-        ring: That black box.
-        time_s: When it ended, which only its parent knows.
-        most_s: How long it ran at most: more since its last record is of a clock that was set.
-    """
-    run, killed = report.run, report.killed
-    silent_s = time_s - ring.state.time_s
-    if killed is None or run.world_size > 1 or not 0 <= silent_s <= most_s:
-        return report
-    wall_s = run.wall_s + silent_s
-    share = report.overhead.seconds / wall_s if wall_s else 0.0
-    return replace(
-        report,
-        run=replace(run, wall_s=wall_s),
-        killed=replace(killed, silent_s=silent_s),
-        overhead=replace(report.overhead, share_of_run=share),
-    )
 
 
 def find_run(folder: str | Path) -> Path:
@@ -211,17 +177,8 @@ def find_runs(folder: str | Path) -> list[Path]:
 
 def _folders(top: str) -> Iterator[tuple[str, list[str]]]:
     """A folder and those below it, each with the names of its files; no link is followed, nor are hidden ones."""
-    waiting, left = [top], _SEARCH.names
-    while waiting and left > 0:
-        place = waiting.pop()
-        names = []
-        with missing(OSError), os.scandir(place) as entries:
-            for entry in itertools.islice(entries, left):
-                left -= 1
-                if not entry.is_dir(follow_symlinks=False):
-                    names.append(entry.name)
-                elif not entry.name.startswith("."):
-                    waiting.append(entry.path)
+    for place, below, names in os.walk(top):
+        below[:] = [name for name in below if not name.startswith(".")]
         yield place, names
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from forgather_mem.telemetry.report import RunReport
+from forgather_mem.telemetry.report import Peak, RunReport
 from forgather_mem.units import GIB, format_bytes, format_duration, format_share
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header, rows
@@ -66,13 +66,9 @@ def format_time(step: int, phase: str) -> str:
     return f"step {step:,}" + (f", {phase}" if phase and phase != "other" else "")
 
 
-def format_gib(size: int) -> str:
-    """GiB with one decimal.
-
-    >>> format_gib(3 << 30)
-    '3.0 GiB'
-    """
-    return f"{size / GIB:,.1f} GiB"
+def format_phase(peak: Peak) -> str:
+    """A phase, and since when its peak is not known."""
+    return peak.phase + ("" if peak.not_read_since is None else f" (not read since step {peak.not_read_since:,})")
 
 
 def times_of_peaks(report: RunReport) -> dict[str, str]:
@@ -133,8 +129,6 @@ def startup_sentences(report: RunReport) -> Iterator[str]:
     sizes = "".join(f", {format_place(where)} {format_bytes(peak.bytes)}" for where, peak in sorted(found.items()))
     heard_at = max((peak.step or 0 for peak in found.values()), default=0)  # in a loop that is only observed
     until = "before the first step" if not heard_at else "up to the first optimizer step"
-    if heard_at > 1:
-        until = f"up to step {heard_at:,}"
     yield f"{format_duration(report.run.startup_s)} {until}{', peak' if sizes else ''}{sizes.lstrip(',')}"
 
 

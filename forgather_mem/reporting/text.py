@@ -24,7 +24,7 @@ from forgather_mem.reporting.problems import (
     oom_lines,
     signal_name,
     was_interrupted,
-    was_out_of_memory,
+    was_killed_for_memory,
 )  # fmt: skip
 from forgather_mem.reporting.table import peaks_sentence, places, startup_sentences, table_lines
 from forgather_mem.telemetry.report import Extremes, RunReport
@@ -40,23 +40,19 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 T = TypeVar("T")
 
 
-def report_text(report: RunReport, width: int = 80, color: bool = False, *, every_suspect: bool = False) -> str:
+def report_text(report: RunReport, width: int = 80, color: bool = False) -> str:
     """The report for a terminal: at most 25 lines of `width` columns; only a long path makes a line longer.
 
-    Problems come first. All but a finished run without leaks get a table of the memory at the start, at the end, and
-    the peak.
+    Problems come first. What follows is the same however the run ended, but for one that ran out of memory.
 
     Args:
         report: The report.
         width: Number of columns.
         color: Highlight the section names with terminal codes.
-        every_suspect: Show all suspects of a leak in full, however many lines that takes.
     """
     report = with_texts(report, escape_controls)  # so that no name begins a line of its own
     most = MAX_LINES - 2
-    if every_suspect and report.leak.verdict == "leak":
-        most += len(leak_lines(report, width, every_suspect=True)) - len(leak_lines(report, width))
-    body = _body(report, width, most, every_suspect)[:most]
+    body = _body(report, width, most)[:most]
     text = shown("\n".join([_head(report, width), *body, "=" * width]))
     return _LABEL.sub(rf"{_BOLD}\g<0>{_PLAIN}", text) if color else text
 
@@ -103,37 +99,25 @@ def path_from_here(path: str) -> str:
     return relative if is_there and not relative.startswith("..") else os.path.abspath(path)
 
 
-def _body(report: RunReport, width: int, most: int, every_suspect: bool) -> list[str]:
+def _body(report: RunReport, width: int, most: int) -> list[str]:
     if _is_of_nothing(report):
         return [line for why in report.switched_off for line in textwrap.wrap(f"{why}.", width)]
     if report.oom is not None:
         foretold = _each("Foretold at ", report.foretold, width)
         return _with_end(report, [*oom_lines(report, report.oom, width), *foretold], most)
-    first = report.first_failure
+    first, killed = report.first_failure, report.killed
     before = first_failure_lines(report, first, width) if first is not None else []
-    if report.killed is not None and was_interrupted(report.killed):
-        return _whole(report, width, most, every_suspect, before or killed_lines(report, report.killed, width))
-    if report.killed is not None:
-        lines = [*before, *killed_lines(report, report.killed, width), *_section("RANKS", _ranks(report), width)]
-        if was_out_of_memory(report.killed):
-            return _with_end(report, lines, most)
-        return _with_end(report, [*lines, *table_lines(report)], most)
-    return _whole(report, width, most, every_suspect, before)
+    if killed is not None and not (before and was_interrupted(killed)):
+        before += killed_lines(report, killed, width)
+    if killed is not None and was_killed_for_memory(killed, report.host):
+        return _with_end(report, [*before, *_section("RANKS", _ranks(report), width)], most)
+    return _whole(report, width, most, before)
 
 
 def _is_of_nothing(report: RunReport) -> bool:
     """Whether nobody has watched: see `Report.of_nothing`."""
     seen = report.run.end is not None or report.steps or any(True for _ in places(report))
     return not seen and bool(report.switched_off)
-
-
-def _all_well(report: RunReport) -> bool:
-    return (
-        report.run.end == "finished"
-        and report.run.exit_code in (None, 0)
-        and report.leak.verdict == "no leak"
-        and not report.switched_off
-    )
 
 
 def _error(report: RunReport, width: int) -> list[str]:
@@ -150,14 +134,14 @@ def _each(before: str, told: Iterable[str], width: int) -> list[str]:
     return [line for said in told for line in textwrap.wrap(f"{before}{said}.", width)]
 
 
-def _whole(report: RunReport, width: int, most: int, every_suspect: bool, before: Sequence[str]) -> list[str]:
+def _whole(report: RunReport, width: int, most: int, before: Sequence[str]) -> list[str]:
     room = most - len(_end(report))
     off = report.switched_off
-    leaks, is_well, run = report.leak.verdict == "leak", _all_well(report), report.run
+    leaks, run = report.leak.verdict == "leak", report.run
     # A process that only told of itself when it ended has cost nothing
     trained = report.steps or run.end is None or (run.end != "finished" and report.overhead.seconds)
     for lines_a_text in (4, 2, 1):  # shorten if there is too much to report
-        lines = [*before, *(leak_lines(report, width, every_suspect=every_suspect) if leaks else ())]
+        lines = [*before, *(leak_lines(report, width) if leaks else ())]
         lines += [*(_error(report, width) if not before else ()), *_each("Foretold at ", report.foretold, width)]
         if not trained:
             lines.append("No training step was seen; these numbers are for the whole process.")
@@ -165,13 +149,13 @@ def _whole(report: RunReport, width: int, most: int, every_suspect: bool, before
             lines += textwrap.wrap(f"{peaks_sentence(report)} {no_leak_sentence(report)}".strip(), width)
         lines += _each("Taken back: ", report.leak.taken_back, width)
         lines += [line for hint in report.hints for line in textwrap.wrap(hint, width)]
-        lines += table_lines(report) if not is_well else ()
+        lines += table_lines(report)
         lines += _section("STARTUP", startup_sentences(report), width)
         lines += _section("RANKS", _ranks(report), width)
-        if not leaks and not is_well:
+        if not leaks:
             lines += _section("PARTS", parts_sentences(report), width)
         lines += _section("PLAN", planned_sentences(report), width)
-        lines += _section("CLEAN-UP", cleanup_sentences(report, brief=leaks or is_well), width, lines_a_text)
+        lines += _section("CLEAN-UP", cleanup_sentences(report), width, lines_a_text)
         if trained:
             lines += _section("OWN COST", [own_sentence(report)], width)
         more = [f"also: {len(off) - _MAX_SWITCHED_OFF} more, see the JSON"] if len(off) > _MAX_SWITCHED_OFF else []

@@ -1,11 +1,10 @@
 import gc
 import os
-import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from forgather_mem.actions.freeze import HeapHold, frees_aged_cycles
+from forgather_mem.actions.freeze import HeapHold
 from tests.reclaim.things import Cycle
 
 pytestmark = pytest.mark.alone
@@ -87,14 +86,3 @@ def test_a_forked_worker_collects_automatically_again(hold: HeapHold) -> None:
         os._exit(0 if gc.isenabled() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert not gc.isenabled()
-
-
-def test_a_full_collection_frees_aged_cycles_and_a_young_one_does_as_the_interpreter_does() -> None:
-    assert frees_aged_cycles(2)
-    kept = [Cycle() for _ in range(3)]
-    references = [weakref.ref(node) for node in kept]
-    gc.collect(1)
-    kept.clear()
-    gc.collect(1)
-    assert frees_aged_cycles(1) == all(reference() is None for reference in references)
-    gc.collect()

@@ -54,7 +54,7 @@ def test_a_client_lists_reads_and_compares_runs_and_nothing_else(tmp_path: Path)
     assert outside[0]
     assert "there is no run '../secret'" in outside[1]
     assert unknown[0]
-    assert "there is no run 'third'; there are " in unknown[1]
+    assert "there is no run 'third'; `runs` names them" in unknown[1]
 
 
 def test_no_text_of_a_stranger_is_obeyed_and_a_long_name_is_not_given_back(tmp_path: Path) -> None:

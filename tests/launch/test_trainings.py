@@ -144,7 +144,7 @@ def test_the_worst_of_several_trainings_is_shown_and_the_others_in_a_line(capsys
     said = capsys.readouterr().err
     assert said.count(REPORT) == 1
     assert "OUT OF MEMORY" in said
-    assert "this was the worst of 4 trainings; the others:" in said
+    assert "this was the worst of 4 trainings; of the others:" in said
     assert re.findall(r"/runs/(\d)\n +(.*?), host peak", said) == [("3", "no leak"), ("2", "leak"), ("0", "no leak")]
 
 

@@ -17,13 +17,13 @@ from forgather_mem.sinks import TensorBoardSink
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.units import GIB
 from tests.browser import Browser, why_no_browser
-from tests.page.runs import HOSTILE, written_log
-from tests.reporting.report_fixtures import all_well, leaking, parsed, written
+from tests.page.runs import HOSTILE
+from tests.reporting.report_fixtures import all_well, leaking, parsed
 from tests.sinks.page import Page
 from tests.sinks.plain_run import PlainRun
 
 PLUGIN = "forgather_mem"
-RUNS = ["another", "ended", "ranks", "running"]
+RUNS = ["ended", "ranks", "running"]
 FOUND = "forgather_mem.page.tensorboard_entry:MemoryTabLoader"
 
 
@@ -40,28 +40,6 @@ def with_entry(folder: Path, entry: str) -> Path:
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: memory_tab\nVersion: 0\n")
     (about / "entry_points.txt").write_text(f"[tensorboard_plugins]\n{PLUGIN} = {entry}\n")
     return folder
-
-
-def rank_report(rank: int, place: Path, events: Path) -> dict[str, Any]:
-    """Of one of two ranks, the second of which leaks."""
-    report = leaking() if rank else all_well()
-    report["run"] |= {
-        "rank": rank,
-        "world_size": 2,
-        "folder": str(place),
-        "event_folder": None if rank else str(events),
-    }
-    report["leak"]["rank"] = rank
-    return report
-
-
-def written_ranks(place: Path, events: Path) -> None:
-    """What both ranks leave in the run's folder, and rank 0 for TensorBoard."""
-    for rank in (0, 1):
-        rows = [("step_end", step, {"device/allocated_bytes": (rank + 1) * GIB}) for step in range(1, 6)]
-        written_log(place, rank, [*rows, ("save", 5, {"device/allocated_bytes": GIB})])
-        written(rank_report(rank, place, events), place)
-    written_run(events, report=rank_report(0, place, events))
 
 
 def written_run(folder: Path, *, report: bool | dict[str, Any]) -> None:
@@ -86,12 +64,12 @@ def tensorboard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     foreign.begin(PlainRun())
     foreign.tell(Finding(kind="verdict", step=20, text="a report without curves", data={"report": leaking()}))
     foreign.end(PlainRun())
-    out = tmp_path_factory.mktemp("out")
-    written_ranks(out / "ranks", logdir / "ranks")
-    written_run(logdir / "another", report=rank_report(0, out / "ranks", logdir / "another"))
+    report = all_well()
+    report["run"] |= {"rank": 0, "world_size": 2}
+    written_run(logdir / "ranks", report=report)
     page = Page(logdir, fast=request.param, packages=packages(tmp_path_factory.mktemp("packages")))
     page.tags("ended", "mem_host/rss_gib")
-    for run in ("another", "ranks", "running"):
+    for run in ("ranks", "running"):
         page.tags(run, "mem_host/rss_gib")
     yield page
     page.close()
@@ -119,18 +97,10 @@ def test_an_ended_run_is_the_page_with_its_report(tensorboard: Page, tmp_path: P
     assert data["stacks"]
 
 
-def test_of_several_ranks_the_whole_report_is_shown_with_what_all_of_them_have_read(tensorboard: Page) -> None:
+def test_of_several_ranks_the_first_alone_is_shown_and_that_is_said(tensorboard: Page) -> None:
     data = tensorboard.get(f"{PLUGIN}/data", run="ranks")
-    assert (data["kind"], data["rank"], data["name"]) == ("leak", 1, "ranks")
-    assert data["verdict"].startswith("Trainer.kept_logits keeps")
-    assert data["band"] is not None
-    assert "checkpoint" in [mark["kind"] for mark in data["marks"]]
-
-
-def test_an_event_file_that_names_the_folder_of_another_run_shows_nothing_of_it(tensorboard: Page) -> None:
-    data = tensorboard.get(f"{PLUGIN}/data", run="another")
     assert (data["kind"], data["rank"], data["band"]) == ("unknown", 0, None)
-    assert data["verdict"].startswith("Rank 0 alone, nothing is here of the others: Peak GPU 0 41.3 of")
+    assert data["verdict"].startswith("Rank 0 alone (of all: forgather-mem report): Peak GPU 0 41.3 of")
 
 
 def test_a_running_run_has_the_curves_of_the_event_file(tensorboard: Page, tmp_path: Path) -> None:
@@ -164,7 +134,7 @@ def test_the_tab_shows_the_page_under_tensorboards_policy(tensorboard: Page) -> 
             "return [document.querySelector('h1')?.textContent, [...document.querySelector('select').options]"
             ".map(one => one.text), document.querySelectorAll('canvas').length]"
         )
-        assert title.startswith("NOT JUDGED")
+        assert title.startswith("LEAK")
         assert choices == RUNS
         assert canvases > 0
         assert [entry["message"] for entry in browser.log() if "Content Security" in entry["message"]] == []

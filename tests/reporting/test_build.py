@@ -4,7 +4,6 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,7 @@ def test_an_interrupted_run_says_so_and_how_far_it_came() -> None:
     compare("text_interrupted_on_a_cpu.txt", text_of(built(cpu_run("interrupted"))) + "\n")
 
 
-def test_a_run_found_free_of_leaks_gets_the_short_text() -> None:
+def test_a_run_found_free_of_leaks_has_the_tables_of_any_other() -> None:
     report = built(gpu_run())
     report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
     report["run"]["exit_code"] = 0
@@ -52,14 +51,6 @@ def test_a_report_of_a_run_that_goes_on_does_not_say_how_it_ended() -> None:
     text = text_of(report)
     assert text.startswith("== forgather-mem == train.py == 60 steps, 21.0 s so far ===")
     assert "finish" not in text
-
-
-@pytest.mark.parametrize("change", [{"exit_code": 1}, {"end": "exception"}, {"end": "oom"}])
-def test_a_run_that_failed_never_gets_the_short_text(change: dict[str, Any]) -> None:
-    report = built(gpu_run())
-    report["leak"].update(verdict="no leak", bytes_per_step_high=4096.0)
-    report["run"].update(change)
-    assert "MEMORY" in text_of(report)
 
 
 def test_peaks_come_with_step_and_phase_and_the_highest_of_each_place_first() -> None:

@@ -11,7 +11,7 @@ from tests.reporting.report_fixtures import all_well, built, text_of
 from tests.reporting.summaries import cpu_run, gpu_run
 
 
-def test_dear_clean_up_calls_stand_in_the_short_text_too() -> None:
+def test_dear_clean_up_calls_are_told_without_a_leak_too() -> None:
     report = all_well()
     report["cleanup_calls"] = [call("transformers/trainer.py", 30.0, whose="library", freed_bytes=MIB)]
     assert (

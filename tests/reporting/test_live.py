@@ -41,7 +41,7 @@ def test_step_phase_memory_with_its_curve_and_what_was_found(tmp_path: Path) -> 
         "== forgather-mem live == train.py == step 20, backward, 2.0 s ago ==============",
         "host      3.0 GiB, peak 3.0 GiB, 9.0 GiB left       ___..---==++***%%###",
         "speed     500.0 ms a step",
-        "step 12    host memory grows",
+        "step 12    host memory grows; second line",
         r"step 14    a title \x1b[2J",
     ]
     ring.close()
@@ -53,8 +53,9 @@ def test_a_leak_is_told_with_its_holder_and_the_line(tmp_path: Path) -> None:
     ring.note("leak", 12, watch._sentence(leak))
     ring.note("leak", 15, watch._sentence(replace(leak, suspects=())))
     lines = live_text(running(tmp_path), 0.0, 80).splitlines()
-    assert lines[-2:] == [
-        "step 12    leak: 495.7 KiB a step in Trainer.kept_logits, train.py:41",
+    assert lines[-3:] == [
+        "step 12    leak: 495.7 KiB a step; held by Trainer.kept_logits, made at",
+        "           train.py:41; held by another, made at train.py:41",
         "step 15    leak: 495.7 KiB a step",
     ]
     ring.close()

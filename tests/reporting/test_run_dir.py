@@ -12,8 +12,7 @@ import pytest
 
 from forgather_mem.engine.schedule import PACE
 from forgather_mem.formats.jsonl import log_files
-from forgather_mem.formats.ring import Ring, RingState
-from forgather_mem.reporting.run_dir import NoRun, find_run, lasted_until, read_run
+from forgather_mem.reporting.run_dir import NoRun, find_run, read_run
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.units import MIB
@@ -21,7 +20,7 @@ from tests.forked import Forked
 from tests.json_schema import assert_fits
 from tests.programs import printed_by
 from tests.reporting.logs import log_of
-from tests.reporting.report_fixtures import all_well, killed_by, parsed, report_of, text_of, written
+from tests.reporting.report_fixtures import all_well, killed_by, text_of, written
 from tests.sinks.plain_run import PlainRun
 
 pytestmark = pytest.mark.alone(forked=True)
@@ -199,10 +198,3 @@ def test_a_misspelt_folder_is_answered_with_its_neighbour(tmp_path: Path) -> Non
     log_of(tmp_path / "training")
     with pytest.raises(NoRun, match="did you mean 'training'"):
         read_run(tmp_path / "trainig")
-
-
-@pytest.mark.parametrize(("last_s", "wall_s"), [(980.0, 30.0), (1001.0, 10.0), (0.0, 10.0)])
-def test_a_killed_run_lasted_until_its_end_unless_the_clock_was_set(last_s: float, wall_s: float) -> None:
-    report = parsed(killed_by(report_of("train.py", 15, 10.0, "killed"), signal=15))
-    ring = Ring({}, RingState(last_s, 15, "data", "running"), [], [])
-    assert lasted_until(report, ring, time_s=1000.0, most_s=40.0).run.wall_s == wall_s

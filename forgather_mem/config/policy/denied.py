@@ -17,7 +17,7 @@ from forgather_mem.errors import TemplateError, nearest, ours
 
 MAX_CHARS = 650  # of the message and of the hint, each
 NOT_LISTED = "is not on the allow list"
-_PACKAGES = ("forgather_mem", "forgather_mem.callbacks", "forgather_mem.sinks")
+_PACKAGES = tuple(f"forgather_mem{part}" for part in ("", ".callbacks", ".sinks", ".probes", ".actions"))
 """Packages of ours that list their names without loading what they name."""
 
 _NEAR = 0.85

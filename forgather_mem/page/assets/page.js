@@ -610,7 +610,7 @@ class PhasePlot extends Plot {  // a strip for each phase: the stronger, the hig
     this.start([this.x(), this.aligned(run.steps.map(() => 0))], [{scale: 'y', paths: () => null, points: {show: false}}],
       {y: {range: () => [0, stack.phases.length]}},
       {yAxis: {grid: {show: false}, splits: () => this.phases.map((_, row) => row + 0.5),
-        values: () => this.phases.map(phase => phase.label)}});
+        values: () => this.phases.map(phase => phase.key)}});
   }
 
   again() { return new PhasePlot(this.page, this.run, this.stack); }
