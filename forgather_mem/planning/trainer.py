@@ -17,6 +17,7 @@ from forgather_mem.errors import PlanError, did_you_mean
 from forgather_mem.planning.batches import Trainer, Wanted
 from forgather_mem.planning.generation import generate_first_and_last_tokens
 from forgather_mem.planning.known_operations import tensors_among
+from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.phases import TrainerLoop
 from forgather_mem.planning.loop.script import go_on
 from forgather_mem.planning.loop.stage import Stage
@@ -33,7 +34,6 @@ _ARGUMENTS = {
     "include_num_input_tokens_seen": False,
     "eval_on_start": False,
     "auto_find_batch_size": False,
-    "torch_compile": False,
     "torch_empty_cache_steps": None,
     "push_to_hub": False,
     "skip_memory_metrics": True,
@@ -59,7 +59,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
     """
     train_on_the_host(trainer)
     apply_changes(trainer, wanted.changes)
-    stage = Stage(wanted, answers, bool(getattr(trainer.args, "torch_compile", False)))
+    stage = Stage(wanted, answers)
     log, notes = stage.log, stage.notes
     if wanted.ranks > 1:
         train_with_ranks(trainer, wanted.ranks, stage.mode, wanted.on_device, notes)
@@ -84,8 +84,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
             try:
                 trainer.evaluate()
             except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same
-                log.forget()
-                notes.append(f"The evaluation is not planned: {problem_of(error)}")
+                notes.append(Note(f"The evaluation is not planned: {problem_of(error)}", "at least"))
         if trainer.args.save_strategy != "no":
             loop.on_save(*given, **keywords)
 
@@ -124,8 +123,9 @@ def gather_without_values(trainer: Trainer, stage: Stage) -> None:
         gathered.append(container.arrays)
 
     def evaluation(evaluate: Callable[..., object], *args: object, **keywords: object) -> object:
+        result = evaluate(*args, **keywords)
         gathered.clear()
-        return evaluate(*args, **keywords)
+        return result
 
     if trainer.compute_metrics is not None:
         trainer.compute_metrics = lambda *_, **__: {}  # it asks for values, and is given none

@@ -115,7 +115,7 @@ def test_an_evaluation_that_needs_values_is_named_and_the_training_planned(tmp_p
     trainer = evaluating(tmp_path)
     trainer.preprocess_logits_for_metrics = chosen
     plan = forgather_mem.plan(trainer)
-    assert plan.phase in ("backward", "forward")  # the latter in old transformers
+    assert plan.bound == "at least"
     (note,) = plan.notes
     assert note.startswith("The evaluation is not planned: ")
     assert "return logits.long().flatten().bincount()" in note

@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sized
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from forgather_mem.diagnose.alerts.alert import Alert, emit_alert, left_in, left_text
 from forgather_mem.errors import PlanError, missing, ours
@@ -25,7 +26,8 @@ from forgather_mem.units import GIB, MIB, format_bytes
 if TYPE_CHECKING:
     import torch
 
-    from forgather_mem.planning.isolation.child import BegunChild
+    from forgather_mem.planning.highest import Attempt
+    from forgather_mem.planning.isolation.child import BegunChild, GiveAnswer
     from forgather_mem.planning.result import Plan
 
 logger = logging.getLogger(__name__)
@@ -201,11 +203,12 @@ def _of_unread_values(trainer: _Trainer) -> Iterator[torch.Tensor]:
 # ---- in the child ----
 
 
-def _outlook(trainer: _Trainer) -> Outlook:
-    """Plan it. The trainer can't be used afterwards.
+def _outlook(trainer: _Trainer) -> NoReturn:
+    """Plan it, and give the outlook; an error where it can't be planned, or where the plan may be too high.
 
     Raises:
-        PlanError: if it can't be planned, or if the plan may be too high.
+        PlanError: if it is of a kind that can't be planned.
+        GoesOn: else.
     """
     library = ctypes.CDLL(None)
     library.prctl(_DIES_WITH_PARENT, signal.SIGKILL)
@@ -215,14 +218,24 @@ def _outlook(trainer: _Trainer) -> Outlook:
     os.nice(19)  # from now on: until then the training copies what it writes
     raise_own_limits()  # the training's
     from forgather_mem.planning.batches import Wanted
+    from forgather_mem.planning.isolation.child import GoesOn
     from forgather_mem.planning.stand_ins import StandIns
     from forgather_mem.planning.trainer import plan_of_trainer
 
-    loader, answers = trainer.callback_handler.train_dataloader, StandIns()
-    plan = plan_of_trainer(trainer, Wanted(), None, answers)
-    if answers.conditions or plan.bound == "at most":
-        raise PlanError("less may be enough")
-    return _of_plan(plan, trainer, loader)
+    loader = trainer.callback_handler.train_dataloader
+
+    def going_on(given: Callable[[GiveAnswer], None], give_answer: GiveAnswer) -> None:
+        def tell(made: Attempt) -> NoReturn:
+            if made.plan is None or made.answers.conditions or made.plan.bound == "at most":
+                give_answer(None, PlanError(made.problem or "less may be enough"))
+            give_answer(_of_plan(made.plan, trainer, loader))
+
+        given(tell)
+
+    try:
+        plan_of_trainer(trainer, Wanted(), None, StandIns())
+    except GoesOn as goes_on:
+        raise GoesOn(partial(going_on, goes_on.given)) from None
 
 
 def _of_plan(plan: Plan, trainer: _Trainer, loader: object) -> Outlook:

@@ -157,7 +157,7 @@ class Ahead:
         return result
 
     def _remade(self, module: nn.Module, given: Iterable[object], kept: Sequence[_Made | nn.Module]) -> list[object]:
-        made = [self._made(one) if isinstance(one, _Made) else one for one in kept]
+        made: list[object] = [self._made(one) if isinstance(one, _Made) else one for one in kept]
         places = [place for place, one in enumerate(kept) if isinstance(one, _Made) and one.has_gradient]
         if places and torch.is_grad_enabled():
             weights = [one for one in module.parameters() if one in self._graded]
@@ -299,7 +299,7 @@ class _Result:
     def again(self, tensors: Sequence[object]) -> object:
         """The same with these in place of its tensors."""
         unpickler = pickle.Unpickler(io.BytesIO(self._rest))
-        unpickler.persistent_load = tensors.__getitem__  # type: ignore[assignment, method-assign]
+        unpickler.persistent_load = tensors.__getitem__  # type: ignore[method-assign]
         return unpickler.load()
 
 

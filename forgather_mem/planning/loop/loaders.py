@@ -95,10 +95,10 @@ class Loaders:
             self._again.pop(fetcher, None)
             self._first.setdefault(fetcher, numbers)
             return fetch(fetcher, numbers)
-        if fetcher not in self._again:
-            with _disable_current_modes():  # this one is none of the training's
+        with _disable_current_modes():  # the one that is kept is none of the training's
+            if fetcher not in self._again:
                 self._again[fetcher] = fetch(fetcher, self._first[fetcher] if ahead.repeats else numbers)
-        return tree_map_only(torch.Tensor, torch.clone, self._again[fetcher])
+            return tree_map_only(torch.Tensor, torch.clone, self._again[fetcher])
 
     def _meet(self, iterator: Any) -> None:
         """Let it make the batches of a plan; another round is planned where it brings what was not there before."""

@@ -44,7 +44,7 @@ class TrainerLoop(Loop):
         of_loop = trainer, trainer.data_collator, getattr(trainer, "compute_loss_func", None), *self._callbacks
         self.looks_ahead = any(is_user_module(sys.modules.get(getattr(one, "__module__", ""))) for one in of_loop)
         self._is_between = self._had_last_of_epoch = False
-        self._epoch = self._began = self._kept_bytes = 0
+        self._epoch = self._began = self._steps = self._kept_bytes = 0
         trainer.callback_handler.callbacks = [self]
 
     @property
@@ -83,7 +83,9 @@ class TrainerLoop(Loop):
     def on_step_end(self, *given: object, **keywords: object) -> None:
         self._fire("on_step_end", *given, **keywords)
         control, is_over = self._trainer.control, self._is_over()
-        self._come_between(*given, **keywords)
+        self._steps += 1
+        if is_over or self._steps > 1:
+            self._come_between(*given, **keywords)
         is_last = not self._trainer.state.epoch % 1
         if not is_over and self.is_through() and is_last and not self._had_last_of_epoch:
             self._had_last_of_epoch = True  # which had no batch loaded ahead

@@ -290,7 +290,8 @@ class Loop:
     def called(self, module: nn.Module, args: Sequence[object], keywords: Mapping[str, object]) -> None:
         """A module that no other has called."""
         parameters = list(module.parameters())
-        if any(type(one) is nn.Parameter for one in parameters):  # made since
+        # Made since, not gathered by `fully_shard`
+        if any(type(one) is nn.Parameter for one in parameters) and not hasattr(module, "_get_fsdp_state"):
             Emptied(self._stage.mode, self.log).model(module)
             self._models.add(module)
         if parameters and self.log.phase != "backward":  # else it is called again by checkpointing
