@@ -147,7 +147,9 @@ class Ahead:
             return call(module, *args, **keywords)
         key = kind, *(one.shape if isinstance(one, torch.Tensor) else one for one in given)
         known = self._known.setdefault(module, {})
-        if key in known and (self.skips or (self.repeats and not torch.is_grad_enabled())):
+        # What `fully_shard` has gathered stays until the next call
+        repeats = self.repeats and not torch.is_grad_enabled() and not hasattr(module, "_get_fsdp_state")
+        if key in known and (self.skips or repeats):
             self._spend()
             return known[key].again(self._remade(module, given, known[key].tensors))
         result = call(module, *args, **keywords)
