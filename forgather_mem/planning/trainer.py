@@ -94,11 +94,8 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
 
 
 def gather_without_values(trainer: Trainer, stage: Stage) -> None:
-    """Let the trainer's evaluations gather tensors in place of numpy's arrays, and compute nothing of them in the end.
-
-    All of it is set for good.
-    """
-    mode, host, gathered = stage.mode, stage.mode.host, list[object]()
+    """Let the trainer's evaluations gather tensors, for good, where they would arrays; nothing is computed of them."""
+    mode, host = stage.mode, stage.mode.host
 
     def numpify(_: object, value: object) -> object:
         def on_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -118,14 +115,9 @@ def gather_without_values(trainer: Trainer, stage: Stage) -> None:
             for tensor in tensors_among(container.arrays):
                 mode.log.saw(tensor, "results")
 
-    def gather(_: object, container: Any) -> None:
-        container.to_cpu_and_numpy()
-        gathered.append(container.arrays)
-
-    def evaluation(evaluate: Callable[..., object], *args: object, **keywords: object) -> object:
-        result = evaluate(*args, **keywords)
-        gathered.clear()
-        return result
+    def gather(gathered: Callable[[Any], object], container: Any) -> object:
+        arrays = gathered(container)
+        return None if isinstance(arrays, list) else arrays  # the loop asks for the mean of a list
 
     if trainer.compute_metrics is not None:
         trainer.compute_metrics = lambda *_, **__: {}  # it asks for values, and is given none
@@ -134,7 +126,6 @@ def gather_without_values(trainer: Trainer, stage: Stage) -> None:
     surround(f"{container}.add", add, stage.notes)
     surround(f"{container}.to_cpu_and_numpy", move, stage.notes)
     surround(f"{container}.get_arrays", gather, stage.notes)
-    surround("transformers.trainer:Trainer.evaluation_loop", evaluation, stage.notes)
 
 
 def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:

@@ -7,6 +7,7 @@ from forgather_mem.planning.result import PhasePlan, Plan
 from forgather_mem.planning.text import CardPlan, Most, card_text
 
 GIB = 2**30
+DOES_NOT = "Does not fit: 17.0 GiB to 19.0 GiB of 16.0 GiB"
 
 
 def use(low: float, high: float) -> CardUse:
@@ -73,16 +74,13 @@ def test_what_does_not_fit_has_a_smaller_batch() -> None:
 def test_or_another_way() -> None:
     others = (("optim=adafactor", use(16, 17)), ("bf16=True", use(10, 11)))
     for more, best in (({"instead": others}, "bf16=True"), ({"most_rows": Most(6, use(14, 15))}, "batch 6")):
-        text = card_text(card_plan(16, use(17, 19), **more))
-        assert text.startswith(f"Does not fit: 17.0 GiB to 19.0 GiB of 16.0 GiB; {best} fits. ")
+        assert card_text(card_plan(16, use(17, 19), **more)).startswith(f"{DOES_NOT}; {best} fits. ")
 
 
 def test_where_nothing_fits_it_says_so_above_what_was_tried() -> None:
     card = card_plan(16, use(17, 19), instead=(("bf16=True", use(16, 17)),))
     said = card_text(card)
-    assert " ".join(said.split()).startswith(
-        "Does not fit: 17.0 GiB to 19.0 GiB of 16.0 GiB; nothing planned surely fits, not even a batch of 1. Computed"
-    )
+    assert " ".join(said.split()).startswith(f"{DOES_NOT}; nothing planned surely fits, not even a batch of 1. ")
     assert said.endswith("bf16=True  16.0 GiB to 17.0 GiB")
 
 

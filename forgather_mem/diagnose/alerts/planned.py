@@ -10,8 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sized
-from functools import partial
+from collections.abc import Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from forgather_mem.diagnose.alerts.alert import Alert, emit_alert, left_in, left_text
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from forgather_mem.planning.highest import Attempt
-    from forgather_mem.planning.isolation.child import BegunChild, GiveAnswer
+    from forgather_mem.planning.isolation.child import BegunChild
     from forgather_mem.planning.result import Plan
 
 logger = logging.getLogger(__name__)
@@ -204,7 +203,7 @@ def _of_unread_values(trainer: _Trainer) -> Iterator[torch.Tensor]:
 
 
 def _outlook(trainer: _Trainer) -> NoReturn:
-    """Plan it, and give the outlook; an error where it can't be planned, or where the plan may be too high.
+    """Plan it, and tell the outlook; nothing where it can't be planned, or where the plan may be too high.
 
     Raises:
         PlanError: if it is of a kind that can't be planned.
@@ -224,18 +223,15 @@ def _outlook(trainer: _Trainer) -> NoReturn:
 
     loader = trainer.callback_handler.train_dataloader
 
-    def going_on(given: Callable[[GiveAnswer], None], give_answer: GiveAnswer) -> None:
-        def tell(made: Attempt) -> NoReturn:
-            if made.plan is None or made.answers.conditions or made.plan.bound == "at most":
-                give_answer(None, PlanError(made.problem or "less may be enough"))
-            give_answer(_of_plan(made.plan, trainer, loader))
-
-        given(tell)
+    def outlook(made: Attempt) -> Outlook | None:
+        if made.plan is None or made.answers.conditions or made.plan.bound == "at most":
+            return None
+        return _of_plan(made.plan, trainer, loader)
 
     try:
         plan_of_trainer(trainer, Wanted(), None, StandIns())
     except GoesOn as goes_on:
-        raise GoesOn(partial(going_on, goes_on.given)) from None
+        raise goes_on.telling(outlook) from None
 
 
 def _of_plan(plan: Plan, trainer: _Trainer, loader: object) -> Outlook:

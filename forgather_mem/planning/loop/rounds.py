@@ -13,7 +13,6 @@ from forgather_mem.planning.storage_log import StorageLog
 
 STEPS = 2  # the first has no state of the optimizer yet
 MOST_BATCHES = 64
-_FIRST = 3  # batches, and last ones, of an evaluation of which all is planned
 
 
 def not_through(what: str) -> Note:
@@ -90,8 +89,8 @@ class Rounds:
 
     @property
     def repeats(self) -> bool:
-        """Whether this batch is as those before it, and as some that come."""
-        return _FIRST < self._batches < self._most - _FIRST
+        """Whether this batch is as those before it, and none of the last ones."""
+        return STEPS < self._batches < self._most - STEPS
 
     def notes(self) -> list[Note]:
         """What has not come to an end."""
