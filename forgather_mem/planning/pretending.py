@@ -39,6 +39,7 @@ _SUMMED_IN_PLACE = (
     *(torch.ops.aten.mse_loss.default, torch.ops.aten.smooth_l1_loss.default),
     *(torch.ops.aten.binary_cross_entropy.default, torch.ops.aten.soft_margin_loss.default),
 )
+_INFINITE = math.inf, -math.inf
 _WITH_NUMBER = torch.ops.aten.eq.Scalar, torch.ops.aten.ne.Scalar
 _OF_FINITE = torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Scalar  # of what holds for these numbers: all are finite
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
@@ -274,11 +275,11 @@ def _argument(func: Operation, args: Sequence[Any], keywords: Keywords, name: st
     return -1
 
 
-def _asks_for_finite(func: Operation, args: Sequence[Any]) -> bool:
+def _asks_for_finite(func: Operation, args: Arguments) -> bool:
     """Whether it finds out which numbers are finite; so `isfinite` and `isinf` come here."""
     if func in (torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor):
         return args[0] is args[1]
-    return func is torch.ops.aten.isnan.default or (func in _WITH_NUMBER and abs(args[1]) == math.inf)
+    return func is torch.ops.aten.isnan.default or (func in _WITH_NUMBER and args[1] in _INFINITE)
 
 
 def _numbers_of_all(count: Count, mask: torch.Tensor) -> torch.Tensor:
