@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 from forgather_mem.errors import PlanError, did_you_mean
 from forgather_mem.planning.batches import Trainer, Wanted
 from forgather_mem.planning.generation import generate_first_and_last_tokens
+from forgather_mem.planning.highest import Attempt
 from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.phases import TrainerLoop
@@ -44,7 +45,13 @@ DTYPE = "dtype"
 CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # of transformers 5, and of 4
 
 
-def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None, answers: StandIns) -> NoReturn:
+def plan_of_trainer(
+    trainer: Trainer,
+    wanted: Wanted,
+    alive: AliveThings | None,
+    answers: StandIns,
+    tell: Callable[[Attempt], object] = lambda made: made,
+) -> NoReturn:
     """What two steps of this trainer take. The trainer can't be used afterwards: call it in a child.
 
     Args:
@@ -52,6 +59,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
         wanted: What to plan in place of its own.
         alive: What there is in this process, if it is known.
         answers: Asked for values.
+        tell: Makes of the plan what the parent gets.
 
     Raises:
         PlanError: if it can't be planned.
@@ -90,7 +98,7 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
 
     generate_first_and_last_tokens(notes)
     loop = TrainerLoop(stage, trainer, between)
-    go_on(loop, trainer.train)
+    go_on(loop, trainer.train, tell)
 
 
 def gather_without_values(trainer: Trainer, stage: Stage) -> None:

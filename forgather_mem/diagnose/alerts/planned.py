@@ -217,7 +217,6 @@ def _outlook(trainer: _Trainer) -> NoReturn:
     os.nice(19)  # from now on: until then the training copies what it writes
     raise_own_limits()  # the training's
     from forgather_mem.planning.batches import Wanted
-    from forgather_mem.planning.isolation.child import GoesOn
     from forgather_mem.planning.stand_ins import StandIns
     from forgather_mem.planning.trainer import plan_of_trainer
 
@@ -228,10 +227,7 @@ def _outlook(trainer: _Trainer) -> NoReturn:
             return None
         return _of_plan(made.plan, trainer, loader)
 
-    try:
-        plan_of_trainer(trainer, Wanted(), None, StandIns())
-    except GoesOn as goes_on:
-        raise goes_on.telling(outlook) from None
+    plan_of_trainer(trainer, Wanted(), None, StandIns(), outlook)
 
 
 def _of_plan(plan: Plan, trainer: _Trainer, loader: object) -> Outlook:

@@ -60,10 +60,6 @@ class GoesOn(BaseException):
         super().__init__()
         self.given = given
 
-    def telling(self, what: Callable[[Any], object]) -> GoesOn:
-        """The same, but the parent is told what comes of the result."""
-        return GoesOn(lambda give_answer: self.given(lambda result: give_answer(what(result))))
-
 
 def in_a_child(function: Callable[[], Result], not_done: Lines | None = None) -> Result:
     """The result of the function, which must be picklable; this process stays as it was.

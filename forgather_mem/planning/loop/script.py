@@ -109,15 +109,15 @@ def plan_function(
     go_on(loop, run)
 
 
-def go_on(loop: Loop, run: Callable[[], object]) -> NoReturn:
-    """Let a child call this, which ends when the loop is through.
+def go_on(loop: Loop, run: Callable[[], object], tell: Callable[[Attempt], object] = lambda made: made) -> NoReturn:
+    """Let a child call this, which ends when the loop is through; its parent gets what this tells of what was made.
 
     Raises:
         GoesOn: always.
     """
 
     def begin(give_answer: GiveAnswer) -> None:
-        loop.begin(give_answer)
+        loop.begin(lambda made: give_answer(tell(made)))
         try:
             run()
         except Exception as error:  # noqa: BLE001  # the training's own: the parent tells it
