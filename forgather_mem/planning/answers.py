@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
@@ -70,7 +70,7 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
         settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer) if trainer else {}
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
-            all_rows = _rows(trainer, ranks) if trainer else plans[0].all_rows or _MOST_ROWS
+            all_rows = -(-plans[0].all_rows // ranks) or _MOST_ROWS
             card = Card(card_bytes, trainer is not None, _longest(trainer), all_rows)
             others = [made[at + 1 : at + 1 + len(ways)] for at in range(0, len(made), 1 + len(ways))]
             instead = [dict(zip(ways, others_of_one, strict=True)) for others_of_one in others]
@@ -132,6 +132,7 @@ def card_plan(
     return CardPlan(
         card_bytes=card.bytes,
         use=use_of(own),
+        context=context,
         most_rows=most_rows,
         most_length=most_length,
         smaller=smaller,
@@ -159,9 +160,3 @@ def _ways(trainer: Trainer) -> Iterator[tuple[str, object]]:
 def _longest(trainer: Trainer) -> int:
     config = getattr(getattr(trainer, "model", None), "config", None)
     return int(getattr(config, "max_position_embeddings", None) or _MOST_LENGTH)
-
-
-def _rows(trainer: Trainer, ranks: int) -> int:
-    """The most that one of the ranks can have in a batch."""
-    dataset = getattr(trainer, "train_dataset", None)
-    return min(-(-len(dataset) // ranks), _MOST_ROWS) if isinstance(dataset, Sized) else _MOST_ROWS

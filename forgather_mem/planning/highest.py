@@ -10,7 +10,6 @@ from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child, notes_of
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.pretending import warm_up
-from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import PhasePlan, Plan
 from forgather_mem.planning.stand_ins import MASKS, NUMBERS, StandIns, listed_lines
 from forgather_mem.units import format_bytes
@@ -27,14 +26,14 @@ class Attempt(NamedTuple):
         return (self.plan.peak_bytes if self.plan else -1, self.answers.operations)
 
 
-def begun_highest_plan(made: Callable[[StandIns], Plan]) -> Callable[[], Plan]:
+def begun_highest_plan(made: Callable[[StandIns], Attempt]) -> Callable[[], Plan]:
     """The plan, each in a child, whose answers make it the highest; the first is begun.
 
     What it returns waits for it, and must be called: it raises `PlanError` where no answers make a plan.
     """
     warm_up()
     not_done: dict[str, None] = {}
-    wait = begun_in_a_child(partial(_attempt, made, StandIns()), not_done=not_done)
+    wait = begun_in_a_child(partial(made, StandIns()), not_done=not_done)
 
     def found() -> Plan:
         plan = _highest(wait(), made, not_done)
@@ -43,7 +42,7 @@ def begun_highest_plan(made: Callable[[StandIns], Plan]) -> Callable[[], Plan]:
     return found
 
 
-def _highest(first: Attempt, made: Callable[[StandIns], Plan], not_done: dict[str, None]) -> Plan:
+def _highest(first: Attempt, made: Callable[[StandIns], Attempt], not_done: dict[str, None]) -> Plan:
     """Where other numbers and no condition leave all peaks as they are it is the first one; else each is tried."""
     best = first
     tried: set[str] = set()
@@ -54,7 +53,7 @@ def _highest(first: Attempt, made: Callable[[StandIns], Plan], not_done: dict[st
         if not todo:
             break
         other = {todo[-1]} if best.plan is None else set(todo) if number == 1 else {todo[0]}
-        told = in_a_child(partial(_attempt, made, StandIns(best.answers.otherwise ^ other)), not_done=not_done)
+        told = in_a_child(partial(made, StandIns(best.answers.otherwise ^ other)), not_done=not_done)
         if best.plan and told.plan:
             if number == 1 and _are_alike(told.plan.phases, best.plan.phases):
                 masks_matter = False
@@ -93,10 +92,3 @@ def _dependence(depends: dict[str, int], best: Attempt) -> list[Note]:
     low, high = format_bytes(min(depends.values())), format_bytes(peak)
     told = f"The peak depends on a value ({listed_lines(lines)}): {low} to {high}, of which the higher is told."
     return [Note(told, "at most")]
-
-
-def _attempt(made: Callable[[StandIns], Plan], answers: StandIns) -> Attempt:
-    try:
-        return Attempt(made(answers), "", answers)
-    except Exception as error:  # noqa: BLE001  # the training's own: the parent tells it
-        return Attempt(None, problem_of(error), answers)

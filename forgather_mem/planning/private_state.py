@@ -107,8 +107,8 @@ def step_as_on_a_device(notes: list[str]) -> None:
             replace(f"{module}:{name}", lambda _: choose, notes)
 
 
-def leave_uncompiled(notes: list[str], is_wanted: bool = False) -> None:
-    """Let all run as if `torch.compile` were off; a note says so where it is on, or is wanted."""
+def leave_uncompiled(notes: list[str]) -> None:
+    """Let all run as if `torch.compile` were off; a note says so where it is on."""
 
     def chosen(choose: Callable[[object], object], callback: object) -> object:
         if not callable(callback):
@@ -116,7 +116,6 @@ def leave_uncompiled(notes: list[str], is_wanted: bool = False) -> None:
         notes.extend([] if COMPILED in notes else [COMPILED])
         return None
 
-    notes += [COMPILED] if is_wanted else []
     surround("torch._dynamo.eval_frame:_callback_from_stance", chosen, notes)
 
 

@@ -175,14 +175,6 @@ class StorageLog:
         """Note nothing more."""
         self._alive.clear()
 
-    def forget(self) -> None:
-        """Forget what was made in the phase that it is, which ends."""
-        first = self.stretches.pop().first_event
-        made = {event for event in self.events[first:] if event >= 0}
-        self.events[first:] = array("q", (one for one in self.events[first:] if one < 0 and ~one not in made))
-        self._alive = {key: one for key, one in self._alive.items() if one[1] not in made}
-        self.alive_bytes = sum(self.sizes[number] for number in {number for _, number in self._alive.values()})
-
     def _gone(self, key: int, number: int, _: object = None) -> None:
         del self._alive[key]
         self.events.append(~number)

@@ -35,6 +35,7 @@ class CardPlan:
     Attributes:
         card_bytes: The card's memory.
         use: What the training takes.
+        context: What of it is an estimate: what a context and libraries take beside tensors.
         most_rows: The largest batch that fits; None if there is none.
         most_length: The greatest length that fits; the same.
         smaller: Where the training does not fit, the batches that do, with as many rows in a step.
@@ -43,6 +44,7 @@ class CardPlan:
 
     card_bytes: int
     use: CardUse
+    context: CardUse
     most_rows: Most | None
     most_length: Most | None
     smaller: Most | None
@@ -57,6 +59,7 @@ class CardPlan:
 def card_text(card: CardPlan) -> str:
     """Whether it fits and what would, then what is the most that does, and what else there is."""
     lines = textwrap.wrap(f"{_verdict(card)} Computed, not measured.", 80, subsequent_indent="  ")
+    lines.append(f"  of it estimated {_interval(card.context)}, the context and libraries' workspaces")
     for name, found, all_of in (
         ("largest batch", card.most_rows, "all rows of the data set"),
         ("largest length", card.most_length, "the most that the model takes"),
@@ -78,8 +81,10 @@ def _verdict(card: CardPlan) -> str:
     others = [name for name, use in card.instead if use.high_bytes <= card.card_bytes]
     if card.smaller is not None:
         others.insert(0, f"batch {card.smaller.size:,} with accumulation {card.smaller.accumulation}")
+    elif card.most_rows is not None:  # in a loop of the script's own
+        others.append(f"batch {card.most_rows.size:,}")
     word = "Does not" if card.use.low_bytes > card.card_bytes else "May or may not"
-    nothing = "nothing planned surely fits" if card.most_rows else "nothing planned surely fits, not even a batch of 1"
+    nothing = "nothing planned surely fits, not even a batch of 1"
     best = f"; {others[0]} fits" if others else f"; {nothing}" if card.instead else ""
     return f"{word} fit: {of_card}{best}."
 

@@ -7,38 +7,34 @@ be. An evaluation follows where there will be one. Logs and checkpoints are left
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sized
-from contextlib import suppress
-from fractions import Fraction
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 import torch
 from torch.utils._pytree import tree_map_only
-from torch.utils.data import DataLoader
 
 from forgather_mem.errors import PlanError, did_you_mean
-from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted, largest
+from forgather_mem.planning.batches import Trainer, Wanted
 from forgather_mem.planning.generation import generate_first_and_last_tokens
+from forgather_mem.planning.highest import Attempt
 from forgather_mem.planning.known_operations import tensors_among
-from forgather_mem.planning.loop.phases import EnoughSteps, Steps
+from forgather_mem.planning.loop.notes import Note
+from forgather_mem.planning.loop.phases import TrainerLoop
+from forgather_mem.planning.loop.script import go_on
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.private_state import surround
 from forgather_mem.planning.ranks import shards_model, train_with_ranks
 from forgather_mem.planning.refusal import problem_of
-from forgather_mem.planning.result import Plan
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
 
-_FEW = 2  # of an evaluation the last batch, and that before, whose results the loop still holds
 # What has no part in a step, or needs values
 _ARGUMENTS = {
     "logging_nan_inf_filter": False,
     "include_num_input_tokens_seen": False,
     "eval_on_start": False,
     "auto_find_batch_size": False,
-    "torch_compile": False,
     "torch_empty_cache_steps": None,
     "push_to_hub": False,
     "skip_memory_metrics": True,
@@ -49,7 +45,13 @@ DTYPE = "dtype"
 CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # of transformers 5, and of 4
 
 
-def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None, answers: StandIns) -> Plan:
+def plan_of_trainer(
+    trainer: Trainer,
+    wanted: Wanted,
+    alive: AliveThings | None,
+    answers: StandIns,
+    tell: Callable[[Attempt], object] = lambda made: made,
+) -> NoReturn:
     """What two steps of this trainer take. The trainer can't be used afterwards: call it in a child.
 
     Args:
@@ -57,13 +59,15 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
         wanted: What to plan in place of its own.
         alive: What there is in this process, if it is known.
         answers: Asked for values.
+        tell: Makes of the plan what the parent gets.
 
     Raises:
         PlanError: if it can't be planned.
+        GoesOn: else.
     """
     train_on_the_host(trainer)
     apply_changes(trainer, wanted.changes)
-    stage = Stage(wanted, answers, bool(getattr(trainer.args, "torch_compile", False)))
+    stage = Stage(wanted, answers)
     log, notes = stage.log, stage.notes
     if wanted.ranks > 1:
         train_with_ranks(trainer, wanted.ranks, stage.mode, wanted.on_device, notes)
@@ -78,142 +82,58 @@ def plan_of_trainer(trainer: Trainer, wanted: Wanted, alive: AliveThings | None,
     is_whole = not (wanted.on_device and shards_model(trainer))
     optimizers = [] if trainer.optimizer is None else [trainer.optimizer]
     stage.empty([trainer.model], optimizers, alive or AliveThings(), log if is_whole else StorageLog())
-    evaluation = Evaluation(trainer, stage)
+    gather_without_values(trainer, stage)
 
-    def at_end(*given: object, **keywords: object) -> None:
+    def between(*given: object, **keywords: object) -> None:
         if trainer.args.logging_strategy != "no":
-            steps.on_log(*given, **keywords)
+            loop.on_log(*given, **keywords)
         if trainer.eval_dataset is not None or trainer.args.eval_strategy != "no":
-            evaluation.run()
+            log.begin("evaluate")
+            try:
+                trainer.evaluate()
+            except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same
+                notes.append(Note(f"The evaluation is not planned: {problem_of(error)}", "at least"))
         if trainer.args.save_strategy != "no":
-            steps.on_save(*given, **keywords)
+            loop.on_save(*given, **keywords)
 
     generate_first_and_last_tokens(notes)
-    steps = Steps(stage, trainer, at_end)
-    trainer.callback_handler.callbacks = [steps]
-    try:
-        with suppress(EnoughSteps), stage.mode:
-            trainer.train()
-    finally:
-        steps.ahead.tell(has_all=False)
-    notes += steps.rounds.notes()
-    if not steps.shapes and wanted.shape != PlannedShape():
-        raise PlanError("batches of another size can't be planned: the data loader is not torch's")
-    return stage.plan([trainer.model], largest(steps.shapes), steps.each, steps.each)
+    loop = TrainerLoop(stage, trainer, between)
+    go_on(loop, trainer.train, tell)
 
 
-class Evaluation:
-    """Runs `trainer.evaluate()`; the trainer can't be used afterwards.
+def gather_without_values(trainer: Trainer, stage: Stage) -> None:
+    """Let the trainer's evaluations gather tensors, for good, where they would arrays; nothing is computed of them."""
+    mode, host = stage.mode, stage.mode.host
 
-    Args:
-        trainer: In its training.
-        stage: Where it runs.
-    """
-
-    def __init__(self, trainer: Trainer, stage: Stage) -> None:
-        self._trainer, self._mode, self._notes = trainer, stage.mode, stage.notes
-        self._host = stage.mode.host
-        self._load = trainer.get_eval_dataloader
-        self._every: int | None = trainer.args.eval_accumulation_steps
-        self._arrays: list[object] = []
-        # How many times as much as one batch leaves is there in place of the batches that are left out
-        self._on_device, self._moved_before = Fraction(1), Fraction(1)
-
-    def run(self) -> None:
-        """Evaluate, in the phase "evaluate"; where that fails it is noted, and not planned."""
-        trainer = self._trainer
-        self._mode.log.begin("evaluate")
-        trainer.get_eval_dataloader = self._few_batches
-        if trainer.compute_metrics is not None:
-            trainer.compute_metrics = lambda *_, **__: {}  # it asks for values, and is given arrays
-        tools = "transformers.trainer_pt_utils:"
-        surround(f"{tools}nested_numpify", self._without_values, self._notes)
-        surround(f"{tools}EvalLoopContainer.add", self._added, self._notes)
-        surround(f"{tools}EvalLoopContainer.to_cpu_and_numpy", self._moved, self._notes)
-        surround(f"{tools}EvalLoopContainer.get_arrays", self._gathered, self._notes)
-        try:
-            trainer.evaluate()
-            self._arrays.clear()
-        except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same
-            self._mode.log.forget()
-            self._notes.append(f"The evaluation is not planned: {problem_of(error)}")
-
-    def _few_batches(self, *of: object) -> _First:
-        """The trainer's loader, of the longest rows, which ends after a few batches."""
-        loader, arguments = self._load(*of), self._trainer.args
-        size = arguments.eval_batch_size
-        # A set that does not tell its length is taken for one of a few batches
-        batches = len(loader) if isinstance(loader.dataset, Sized) else _FEW
-        chunk = min(self._every or batches, batches)
-        few = min(chunk, _FEW)
-        count = few if chunk == batches else 2 * few
-        self._arrays.clear()
-        self._on_device = self._moved_before = Fraction(1)
-        if count < batches:
-            # Several ranks have full batches, to the last
-            rows = batches * size if arguments.world_size > 1 else len(loader.dataset)
-            held = Fraction(rows, size) if chunk == batches else Fraction(chunk)
-            self._on_device = held - (few - 1)
-            self._moved_before = Fraction(rows, size * chunk) - 1 if chunk < batches else Fraction(1)
-        object.__setattr__(arguments, "eval_accumulation_steps", few if self._every else None)
-        return _First(loader, min(count, batches))
-
-    def _added(self, add: Callable[[Any, object], None], container: Any, tensors: object) -> None:
-        is_first = container.tensors is None
-        if not is_first or container.do_nested_concat:
-            tensors = _times(self._on_device, tensors) if is_first else tensors
-        elif self._on_device > 1:  # a list has this one as well
-            add(container, _times(self._on_device - 1, tensors))
-        add(container, tensors)
-        self._name(container.tensors)
-
-    def _moved(self, move: Callable[[Any], None], container: Any) -> None:
-        is_first = container.arrays is None
-        with self._mode.logging_to(self._host):
-            move(container)
-            if is_first:
-                container.arrays = _times(self._moved_before, container.arrays)
-            self._name(container.arrays)
-
-    def _gathered(self, _: object, container: Any) -> None:
-        """Nothing to compute metrics of; what there is stays until the evaluation has ended."""
-        container.to_cpu_and_numpy()
-        self._arrays.append(container.arrays)
-
-    def _without_values(self, _: object, value: object) -> object:
-        """In place of numpy's arrays, which have values."""
-
+    def numpify(_: object, value: object) -> object:
         def on_host(tensor: torch.Tensor) -> torch.Tensor:
-            there = tensor if self._host is None else tensor.new_empty(tensor.shape)
+            there = tensor if host is None else tensor.new_empty(tensor.shape)
             return there.float() if tensor.dtype == torch.bfloat16 else there
 
         return tree_map_only(torch.Tensor, on_host, value)
 
-    def _name(self, value: object) -> None:
-        for tensor in tensors_among(value):
-            self._mode.log.saw(tensor, "results")
+    def add(added: Callable[..., None], container: Any, tensors: object) -> None:
+        added(container, tensors)
+        for tensor in tensors_among(container.tensors):
+            mode.log.saw(tensor, "results")
 
+    def move(moved: Callable[..., None], container: Any) -> None:
+        with mode.logging_to(host):
+            moved(container)
+            for tensor in tensors_among(container.arrays):
+                mode.log.saw(tensor, "results")
 
-class _First:
-    """The first batches of a loader."""
+    def gather(gathered: Callable[[Any], object], container: Any) -> object:
+        arrays = gathered(container)
+        return None if isinstance(arrays, list) else arrays  # the loop asks for the mean of a list
 
-    def __init__(self, loader: DataLoader[object], count: int) -> None:
-        self.dataset, self._loader, self._count = loader.dataset, loader, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[object]:
-        return itertools.islice(self._loader, self._count)
-
-
-def _times(factor: Fraction, value: object) -> object:
-    """The same with so many times the rows, unless that is once."""
-
-    def made(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.new_empty((int(tensor.size(0) * factor), *tensor.shape[1:]) if tensor.dim() else ())
-
-    return value if factor == 1 else tree_map_only(torch.Tensor, made, value)
+    if trainer.compute_metrics is not None:
+        trainer.compute_metrics = lambda *_, **__: {}  # it asks for values, and is given none
+    container = "transformers.trainer_pt_utils:EvalLoopContainer"
+    surround("transformers.trainer_pt_utils:nested_numpify", numpify, stage.notes)
+    surround(f"{container}.add", add, stage.notes)
+    surround(f"{container}.to_cpu_and_numpy", move, stage.notes)
+    surround(f"{container}.get_arrays", gather, stage.notes)
 
 
 def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:

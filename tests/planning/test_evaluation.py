@@ -99,7 +99,7 @@ def test_the_largest_of_several_sets_counts(tmp_path: Path) -> None:
 def test_the_text_says_what_is_gathered(tmp_path: Path) -> None:
     text = forgather_mem.plan(evaluating(tmp_path, rows=1_003)).text()
     assert "tensors, evaluate, step 2" in text
-    assert "31.7 MiB  ###" in text
+    assert "31.8 MiB  ###" in text
 
 
 def test_no_evaluation_is_planned_where_there_will_be_none(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_an_evaluation_that_needs_values_is_named_and_the_training_planned(tmp_p
     trainer = evaluating(tmp_path)
     trainer.preprocess_logits_for_metrics = chosen
     plan = forgather_mem.plan(trainer)
-    assert plan.phase in ("backward", "forward")  # the latter in old transformers
+    assert plan.bound == "at least"
     (note,) = plan.notes
     assert note.startswith("The evaluation is not planned: ")
     assert "return logits.long().flatten().bincount()" in note

@@ -7,6 +7,7 @@ from forgather_mem.planning.result import PhasePlan, Plan
 from forgather_mem.planning.text import CardPlan, Most, card_text
 
 GIB = 2**30
+DOES_NOT = "Does not fit: 17.0 GiB to 19.0 GiB of 16.0 GiB"
 
 
 def use(low: float, high: float) -> CardUse:
@@ -26,7 +27,13 @@ def test_the_peak_comes_first_then_a_bar_for_each_part() -> None:
 
 
 def card_plan(card_gib: float, needs: CardUse, **more: Any) -> CardPlan:
-    nothing: dict[str, Any] = {"most_rows": None, "most_length": None, "smaller": None, "instead": ()}
+    nothing: dict[str, Any] = {
+        "context": use(0.5, 1),
+        "most_rows": None,
+        "most_length": None,
+        "smaller": None,
+        "instead": (),
+    }
     return CardPlan(card_bytes=int(card_gib * GIB), use=needs, **{**nothing, **more})
 
 
@@ -40,6 +47,7 @@ def test_of_a_card_it_says_first_whether_it_fits_and_that_it_is_computed() -> No
     )
     assert card_text(card).splitlines() == [
         "Fits: 17.0 GiB to 19.0 GiB of 24.0 GiB. Computed, not measured.",
+        "  of it estimated 512.0 MiB to 1.0 GiB, the context and libraries' workspaces",
         "  largest batch   11: 22.0 GiB to 24.0 GiB",
         "  largest length  2,048: 20.0 GiB to 21.0 GiB, the most that the model takes",
         "  the same batch with",
@@ -65,17 +73,14 @@ def test_what_does_not_fit_has_a_smaller_batch() -> None:
 
 def test_or_another_way() -> None:
     others = (("optim=adafactor", use(16, 17)), ("bf16=True", use(10, 11)))
-    assert card_text(card_plan(16, use(17, 19), instead=others)).startswith(
-        "Does not fit: 17.0 GiB to 19.0 GiB of 16.0 GiB; bf16=True fits. "
-    )
+    for more, best in (({"instead": others}, "bf16=True"), ({"most_rows": Most(6, use(14, 15))}, "batch 6")):
+        assert card_text(card_plan(16, use(17, 19), **more)).startswith(f"{DOES_NOT}; {best} fits. ")
 
 
 def test_where_nothing_fits_it_says_so_above_what_was_tried() -> None:
     card = card_plan(16, use(17, 19), instead=(("bf16=True", use(16, 17)),))
     said = card_text(card)
-    assert " ".join(said.split()).startswith(
-        "Does not fit: 17.0 GiB to 19.0 GiB of 16.0 GiB; nothing planned surely fits, not even a batch of 1. Computed"
-    )
+    assert " ".join(said.split()).startswith(f"{DOES_NOT}; nothing planned surely fits, not even a batch of 1. ")
     assert said.endswith("bf16=True  16.0 GiB to 17.0 GiB")
 
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from forgather_mem.diagnose.alerts.alert import Alert, emit_alert, left_in, left_text
 from forgather_mem.errors import PlanError, missing, ours
@@ -25,6 +25,7 @@ from forgather_mem.units import GIB, MIB, format_bytes
 if TYPE_CHECKING:
     import torch
 
+    from forgather_mem.planning.highest import Attempt
     from forgather_mem.planning.isolation.child import BegunChild
     from forgather_mem.planning.result import Plan
 
@@ -201,11 +202,12 @@ def _of_unread_values(trainer: _Trainer) -> Iterator[torch.Tensor]:
 # ---- in the child ----
 
 
-def _outlook(trainer: _Trainer) -> Outlook:
-    """Plan it. The trainer can't be used afterwards.
+def _outlook(trainer: _Trainer) -> NoReturn:
+    """Plan it, and tell the outlook; nothing where it can't be planned, or where the plan may be too high.
 
     Raises:
-        PlanError: if it can't be planned, or if the plan may be too high.
+        PlanError: if it is of a kind that can't be planned.
+        GoesOn: else.
     """
     library = ctypes.CDLL(None)
     library.prctl(_DIES_WITH_PARENT, signal.SIGKILL)
@@ -218,11 +220,14 @@ def _outlook(trainer: _Trainer) -> Outlook:
     from forgather_mem.planning.stand_ins import StandIns
     from forgather_mem.planning.trainer import plan_of_trainer
 
-    loader, answers = trainer.callback_handler.train_dataloader, StandIns()
-    plan = plan_of_trainer(trainer, Wanted(), None, answers)
-    if answers.conditions or plan.bound == "at most":
-        raise PlanError("less may be enough")
-    return _of_plan(plan, trainer, loader)
+    loader = trainer.callback_handler.train_dataloader
+
+    def outlook(made: Attempt) -> Outlook | None:
+        if made.plan is None or made.answers.conditions or made.plan.bound == "at most":
+            return None
+        return _of_plan(made.plan, trainer, loader)
+
+    plan_of_trainer(trainer, Wanted(), None, StandIns(), outlook)
 
 
 def _of_plan(plan: Plan, trainer: _Trainer, loader: object) -> Outlook:

@@ -157,7 +157,8 @@ class BegunChild(Generic[Result]):
         at = ""
         with suppress(OSError):
             with open(os.path.join(self._scratch, _LINE), encoding="utf-8") as file:  # where it can be asked
-                os.kill(self.pid, signal.SIGUSR2)
+                if _handles(self.pid, signal.SIGUSR2):
+                    os.kill(self.pid, signal.SIGUSR2)
                 time.sleep(0.02)  # a guess: who answers later, on a busy core, has told an earlier line
                 at = file.readline().rstrip()
             with open(os.path.join(os.environ.get(PLAN, self._scratch), DOING), "w", encoding="utf-8") as file:
@@ -211,6 +212,13 @@ def without_handlers(end: Callable[[int, object], object] | signal.Handlers = si
             signal.setitimer(timer, *values)
 
     return again
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether it would not be killed by this signal: a library may have set its own handlers back."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        caught = file.read().partition("SigCgt:")[2].split()[0]
+    return bool(int(caught, 16) >> number - 1 & 1)
 
 
 def _processor_time_of(pid: int) -> list[bytes]:

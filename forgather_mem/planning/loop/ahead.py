@@ -10,10 +10,13 @@ same way, and plans it. All of it is set for good: it is called in a process tha
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
+import pickle
 import signal
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -22,7 +25,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from forgather_mem.planning.isolation.child import forked
@@ -54,6 +57,7 @@ class Ahead:
         is_stepping: Whether an optimizer is.
         has_looked: Whether enough was planned once.
         skips: Whether what is known does no work.
+        repeats: Whether a batch of an evaluation comes that is as those before it: then its calls do no work.
         has_all: Whether the fork has come to the end of the training.
         steps: Those of optimizers so far.
     """
@@ -61,7 +65,7 @@ class Ahead:
     def __init__(self, stage: Stage, models: Iterable[nn.Module], heard: Any) -> None:
         self._stage, self._log, self._models, self._heard = stage, stage.log, models, heard
         # What a call has made
-        self._known = WeakKeyDictionary[nn.Module, dict[Hashable, tuple[list[object], TreeSpec]]]()
+        self._known = WeakKeyDictionary[nn.Module, dict[Hashable, _Result]]()
         # Of each kind of call the largest input, and the most that was alive
         self._most = WeakKeyDictionary[nn.Module, dict[Hashable, tuple[int, int]]]()
         self._news: dict[Hashable, int] = {}  # of what is new, the step
@@ -69,7 +73,7 @@ class Ahead:
         self._optimizers = WeakSet[Optimizer]()
         self._taken: list[tuple[dict[str, object], object]] = []  # from an optimizer that does nothing
         self.is_stepping, self._is_called, self.has_looked = False, False, False
-        self.skips, self.has_all, self.steps = False, False, 0
+        self.skips, self.repeats, self.has_all, self.steps = False, False, False, 0
         self._todo, self._planned_to, self._teller = list[int](), -1, 0
         self._most_bytes = self._until = 0
         surround("torch.nn:Module.__call__", self._called, stage.notes)
@@ -143,19 +147,20 @@ class Ahead:
             return call(module, *args, **keywords)
         key = kind, *(one.shape if isinstance(one, torch.Tensor) else one for one in given)
         known = self._known.setdefault(module, {})
-        if self.skips and key in known:
+        # What `fully_shard` has gathered stays until the next call
+        repeats = self.repeats and not torch.is_grad_enabled() and not hasattr(module, "_get_fsdp_state")
+        if key in known and (self.skips or repeats):
             self._spend()
-            leaves, spec = known[key]
-            return tree_unflatten(self._remade(module, given, leaves), spec)
+            return known[key].again(self._remade(module, given, known[key].tensors))
         result = call(module, *args, **keywords)
-        leaves, spec = tree_flatten(result)
-        if all(isinstance(one, _PLAIN) for one in leaves):
-            known[key] = [_Made(one) if isinstance(one, torch.Tensor) else one for one in leaves], spec
+        if key not in known:
+            with suppress(Exception):  # it is of a kind that can't be made again
+                known[key] = _Result(result)
         return result
 
-    def _remade(self, module: nn.Module, given: Iterable[object], leaves: Sequence[object]) -> list[object]:
-        made = [self._made(one) if isinstance(one, _Made) else one for one in leaves]
-        places = [place for place, one in enumerate(leaves) if isinstance(one, _Made) and one.has_gradient]
+    def _remade(self, module: nn.Module, given: Iterable[object], kept: Sequence[_Made | nn.Module]) -> list[object]:
+        made: list[object] = [self._made(one) if isinstance(one, _Made) else one for one in kept]
+        places = [place for place, one in enumerate(kept) if isinstance(one, _Made) and one.has_gradient]
         if places and torch.is_grad_enabled():
             weights = [one for one in module.parameters() if one in self._graded]
             passed = [one for one in given if isinstance(one, torch.Tensor) and one.requires_grad]
@@ -279,3 +284,35 @@ class _Made:
             self.values = tensor.clone() if is_known else None
             self.blank = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
         self.has_gradient = tensor.requires_grad
+
+
+class _Result:
+    """What a call has returned, of any kind that can be pickled.
+
+    Attributes:
+        tensors: In it, and modules, which are the same again.
+    """
+
+    def __init__(self, result: object) -> None:
+        file, self.tensors = io.BytesIO(), list[_Made | nn.Module]()
+        _Pickler(file, self.tensors).dump(result)
+        self._rest = file.getvalue()
+
+    def again(self, tensors: Sequence[object]) -> object:
+        """The same with these in place of its tensors."""
+        unpickler = pickle.Unpickler(io.BytesIO(self._rest))
+        unpickler.persistent_load = tensors.__getitem__  # type: ignore[method-assign]
+        return unpickler.load()
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, tensors: list[_Made | nn.Module]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_id(self, one: object) -> int | None:
+        """The number of a tensor or module."""
+        if not isinstance(one, torch.Tensor | nn.Module):
+            return None
+        self._tensors.append(_Made(one) if isinstance(one, torch.Tensor) else one)
+        return len(self._tensors) - 1

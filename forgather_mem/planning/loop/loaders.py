@@ -15,14 +15,16 @@ from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import _DatasetKind
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from forgather_mem.planning import batches
-from forgather_mem.planning.loop.rounds import Rounds
+from forgather_mem.planning.loop.rounds import MOST_BATCHES, Rounds
 from forgather_mem.planning.private_state import surround
 
+_MOST_OF_EVALUATION = 4_000  # batches, in some 10 s: a guess
 Numbers: TypeAlias = Sequence[int]
 Largest: TypeAlias = Callable[..., batches.Coming | None]  # of the batches with these numbers
 
@@ -53,6 +55,7 @@ class Loaders:
                 one._dataset_kind, one._dataset, one._auto_collation, one._collate_fn, one._drop_last
             )
         self._again = WeakKeyDictionary[object, object]()  # the batch that comes again, by what fetches it
+        self._first = WeakKeyDictionary[object, Numbers]()  # the rows of the first one: in an evaluation the largest
         surround("torch.utils.data.dataloader:_BaseDataLoaderIter.__next__", self._followed, loop.notes)
         surround("torch.utils.data._utils.fetch:_MapDatasetFetcher.fetch", self._fetched, loop.notes)
 
@@ -63,7 +66,9 @@ class Loaders:
     def _followed(self, follow: Callable[[Any], object], iterator: Any) -> object:
         loop = self._loop
         if iterator not in self._met:
-            self._met[iterator] = loop.rounds_of_evaluation()
+            is_known = isinstance(iterator._dataset, Sized)
+            most = min(len(iterator) + 1, _MOST_OF_EVALUATION) if is_known else MOST_BATCHES
+            self._met[iterator] = None if loop.trains else Rounds(loop.log, most=most, host=loop.host)
             self._meet(iterator)
         elif iterator in self._unordered and not loop.ahead.skips:
             self._order(iterator)
@@ -71,6 +76,7 @@ class Loaders:
         if rounds is not None and not rounds.go_on():
             loop.notes += rounds.notes()
             raise StopIteration
+        loop.ahead.repeats = rounds is not None and rounds.repeats
         is_enough = loop.num_passes and iterator not in self._waiting and loop.is_through()
         if rounds is None and is_enough:  # what follows an epoch is planned, too
             raise StopIteration
@@ -84,12 +90,15 @@ class Loaders:
 
     def _fetched(self, fetch: Callable[..., object], fetcher: Any, numbers: Numbers) -> object:
         """One batch comes again and again where no work is done: rows may take long to read."""
-        if not self._loop.ahead.skips:
+        ahead = self._loop.ahead
+        if not (ahead.skips or ahead.repeats):
             self._again.pop(fetcher, None)
+            self._first.setdefault(fetcher, numbers)
             return fetch(fetcher, numbers)
-        if fetcher not in self._again:
-            self._again[fetcher] = fetch(fetcher, numbers)
-        return tree_map_only(torch.Tensor, torch.clone, self._again[fetcher])
+        with _disable_current_modes():  # the one that is kept is none of the training's
+            if fetcher not in self._again:
+                self._again[fetcher] = fetch(fetcher, self._first[fetcher] if ahead.repeats else numbers)
+            return tree_map_only(torch.Tensor, torch.clone, self._again[fetcher])
 
     def _meet(self, iterator: Any) -> None:
         """Let it make the batches of a plan; another round is planned where it brings what was not there before."""

@@ -29,13 +29,17 @@ class Rounds:
     Args:
         log: Knows what is kept.
         optimizers: Those that are to step, at least; others are added when they do.
+        most: Of an evaluation the number of its batches: what is kept of each counts so often.
+        host: Knows what is kept there.
     """
 
-    def __init__(self, log: StorageLog, optimizers: Iterable[Optimizer] = ()) -> None:
+    def __init__(
+        self, log: StorageLog, optimizers: Iterable[Optimizer] = (), most: int = 0, host: StorageLog | None = None
+    ) -> None:
         # Of each the bytes of its state, -1 until it has stepped; nothing is kept by it
         self._state_bytes, self._wait_for = WeakKeyDictionary[Optimizer, int](), WeakSet[Optimizer]()
-        self._log, self._kept_bytes = log, 0
-        self._batches = 0
+        self._logs, self._kept_bytes = [one for one in (log, host) if one is not None], 0
+        self._batches, self._most, self._is_evaluation = 0, most or MOST_BATCHES, most > 0
         for optimizer in optimizers:
             self.add(optimizer)
 
@@ -74,19 +78,27 @@ class Rounds:
     def go_on(self) -> bool:
         """Whether another batch is to be planned; asked before each, where the one before it is through."""
         self._batches += 1
-        kept_bytes = self._log.alive_bytes
-        is_little = 1000 * (kept_bytes - self._kept_bytes) <= kept_bytes  # losses in a list
-        self._kept_bytes = max(self._kept_bytes, kept_bytes)
+        kept_bytes = sum(log.alive_bytes for log in self._logs)
+        # Of an evaluation all that has been kept since the second batch, and what may come at that rate
+        often = self._most / self._batches if self._is_evaluation else 1
+        is_little = 1000 * often * (kept_bytes - self._kept_bytes) <= kept_bytes  # losses in a list
+        if not self._is_evaluation or self._batches <= STEPS:
+            self._kept_bytes = max(self._kept_bytes, kept_bytes)
         is_through = (self._state_bytes or self._batches > STEPS) and not self._wait_for and is_little
-        return not is_through and self._batches <= MOST_BATCHES
+        return not is_through and self._batches <= self._most
+
+    @property
+    def repeats(self) -> bool:
+        """Whether this batch is as those before it, and none of the last ones."""
+        return STEPS < self._batches < self._most - STEPS
 
     def notes(self) -> list[Note]:
         """What has not come to an end."""
-        if self._batches <= MOST_BATCHES:
+        if self._batches <= self._most:
             return []
         idle = dict.fromkeys(type(one).__name__ for one in self._wait_for if self._state_bytes[one] < 0)
         why = f": {', '.join(idle)} has not stepped" if idle else ", since each keeps more"
-        return [not_through(f"{MOST_BATCHES} batches{why}.")]
+        return [not_through(f"{self._most:,} batches{why}.")]
 
     def _known(self, optimizer: Optimizer) -> Optimizer | None:
         return next((one for one in self._state_bytes if one.param_groups is optimizer.param_groups), None)

@@ -68,6 +68,9 @@ class Script:
             atexit.register(loop.end)
             sys.excepthook = lambda _, error, __: loop.end(error=error)
             loop.begin(give_answer)
+            private_state.surround(
+                "transformers.trainer:Trainer.train", lambda *_, **__: loop.end("this loop"), loop.notes
+            )
 
         raise GoesOn(begin)
 
@@ -94,18 +97,30 @@ def plan_function(
     loop = Loop(stage, models, optimizers)
     loop.shapes.append(shape_of(batch))
 
+    def run() -> None:
+        while not loop.is_through():
+            stage.log.begin("forward", loop.step)
+            step(batch)
+            if not loop.has_stepped():
+                raise PlanError(
+                    "step(batch) called no backward(): give a function that also does backward() and optimizer.step()"
+                )
+
+    go_on(loop, run)
+
+
+def go_on(loop: Loop, run: Callable[[], object], tell: Callable[[Attempt], object] = lambda made: made) -> NoReturn:
+    """Let a child call this, which ends when the loop is through; its parent gets what this tells of what was made.
+
+    Raises:
+        GoesOn: always.
+    """
+
     def begin(give_answer: GiveAnswer) -> None:
-        loop.begin(give_answer)
+        loop.begin(lambda made: give_answer(tell(made)))
         try:
-            while not loop.is_through():
-                stage.log.begin("forward", loop.step)
-                step(batch)
-                if not loop.has_stepped():
-                    raise PlanError(
-                        "step(batch) called no backward(): give a function that also does backward() and "
-                        "optimizer.step()"
-                    )
-        except Exception as error:  # noqa: BLE001  # the function's own: the parent tells it
+            run()
+        except Exception as error:  # noqa: BLE001  # the training's own: the parent tells it
             loop.end(error=error)
         loop.end()
 
@@ -121,7 +136,7 @@ class Loop:
         optimizers: Of them.
 
     Attributes:
-        log, notes: The stage's.
+        log, host, notes: The stage's.
         wanted: The shape of batches.
         rounds: Of the training that is under way.
         shapes: Of the batches.
@@ -136,7 +151,7 @@ class Loop:
 
     def __init__(self, stage: Stage, models: Iterable[nn.Module] = (), optimizers: Iterable[Optimizer] = ()) -> None:
         self._stage, self.wanted, self._answers = stage, stage.wanted.shape, stage.answers
-        self.log, self.notes = stage.log, stage.notes
+        self.log, self.host, self.notes = stage.log, stage.mode.host, stage.notes
         self._models, self._stepping = WeakSet[nn.Module](models), WeakSet[nn.Module]()
         self._trained = _of_optimizers(optimizers)
         self.rounds = Rounds(self.log, optimizers)
@@ -180,7 +195,6 @@ class Loop:
         private_state.let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self.notes)
         private_state.surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
         private_state.surround("torch.optim:Optimizer.__init__", self._made, self.notes)
-        private_state.surround("transformers.trainer:Trainer.train", lambda *_, **__: self.end("this loop"), self.notes)
         self.log.begin("data", self.step)
         self._stage.mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -196,10 +210,6 @@ class Loop:
     def most_batches(self, of_epoch: int) -> int:
         """That come: nobody knows of another epoch."""
         return of_epoch
-
-    def rounds_of_evaluation(self) -> Rounds | None:
-        """Of a loader's batches that are met here, unless they are trained with."""
-        return None if self.trains else Rounds(self.log)
 
     def is_first(self, _: int) -> bool:
         """Whether a batch belongs to the first step."""
@@ -280,7 +290,8 @@ class Loop:
     def called(self, module: nn.Module, args: Sequence[object], keywords: Mapping[str, object]) -> None:
         """A module that no other has called."""
         parameters = list(module.parameters())
-        if any(type(one) is nn.Parameter for one in parameters):  # made since
+        # Made since, not gathered by `fully_shard`
+        if any(type(one) is nn.Parameter for one in parameters) and not hasattr(module, "_get_fsdp_state"):
             Emptied(self._stage.mode, self.log).model(module)
             self._models.add(module)
         if parameters and self.log.phase != "backward":  # else it is called again by checkpointing

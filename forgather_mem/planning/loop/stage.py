@@ -25,7 +25,6 @@ class Stage:
     Args:
         wanted: What is planned.
         answers: Asked for values.
-        is_compiled: Whether the training is, as far as it is known.
 
     Attributes:
         wanted, answers: The same.
@@ -34,12 +33,12 @@ class Stage:
         notes: Of the plan.
     """
 
-    def __init__(self, wanted: Wanted, answers: StandIns, is_compiled: bool = False) -> None:
+    def __init__(self, wanted: Wanted, answers: StandIns) -> None:
         self.wanted, self.answers, self.log, self.notes = wanted, answers, StorageLog(), list[str]()
         self.mode = Pretending(self.log, wanted.on_device, answers)
         need_no_values(self.notes)
         take_fewer_tokens(self.notes)
-        leave_uncompiled(self.notes, is_compiled)
+        leave_uncompiled(self.notes)
         follow_resizing(self.log, self.notes)
         if wanted.on_device:
             step_as_on_a_device(self.notes)
