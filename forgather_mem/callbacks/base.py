@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from forgather_mem.callbacks.trainer.link import Link
+from forgather_mem.callbacks.trainer.calling import calling_trainer
 from forgather_mem.engine.run_of import RUNS, run_of
 from forgather_mem.engine.schedule import EventSchedule, NextWanted, events_of
 from forgather_mem.errors import check_flags
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import TrainerState as State
     from transformers import TrainingArguments as Args
 
+    from forgather_mem.callbacks.trainer.link import Link
     from forgather_mem.engine.run import Run
     from forgather_mem.engine.summary import RunSummary
 else:
@@ -175,9 +176,17 @@ class RuleCallback(TrainerCallback):
                 run.put_back()
 
     def _stay_linked(self) -> None:
-        link = Link.find(self) if self._on() else None
+        link = self._link() if self._on() else None
         if link is not None:
             link.stay(FailureGuard(self.strict))
+
+    def _link(self) -> Link | None:
+        """The link of the trainer that is calling us, created if missing; None outside a trainer."""
+        if (trainer := calling_trainer()) is None:
+            return None
+        from forgather_mem.callbacks.trainer.link import Link
+
+        return Link.of(trainer, self)
 
     def _forget_run(self) -> None:
         self._run: Run | None = None
@@ -239,7 +248,7 @@ class RuleCallback(TrainerCallback):
                 self._events = frozenset()  # until the next training
                 return None
         self._run = found
-        link = found.fence.call("link", Link.find, self)
+        link = found.fence.call("link", self._link)
         if link is not None:
             found.fence.call("link", functools.partial(link.begin, found, phases=self.needs_phases))
         self._plans = found.add_member(self, self.rules, self.sinks, state.epoch)

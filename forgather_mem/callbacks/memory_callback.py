@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.callbacks.trainer.link import Link, link_of
-from forgather_mem.callbacks.trainer.method_patches import Arguments, Call, Keywords
 from forgather_mem.probes import (
     CleanupProbe,
     DeviceProbe,
@@ -19,12 +17,15 @@ from forgather_mem.probes import (
     WorkerProbe,
 )
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
-from forgather_mem.sinks.console import print_line
 from forgather_mem.telemetry.events import BETWEEN_STEPS
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import NOTHING, OWN_BUDGET_FRAC, Moment, RunInfo, Sample, Sink
 from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
+
+if TYPE_CHECKING:
+    from forgather_mem.callbacks.trainer.link import Link
+    from forgather_mem.callbacks.trainer.method_patches import Arguments, Call, Keywords
 
 _MONITORED = ("on_epoch_start", "on_batch_end", "on_epoch_end")
 
@@ -122,11 +123,15 @@ class _MonitorBridge:
 
     def __init__(self, run: RunInfo, monitor: EpochMonitor) -> None:
         self._monitor = monitor
+        from forgather_mem.callbacks.trainer.link import link_of
+
         self._batch_idx = 0
         link = link_of(run)
         self._loss = None if link is None else StepLoss(link, run.fence)  # of a step in the verbose batches
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        from forgather_mem.sinks.console import print_line
+
         # What the main process alone prints; the trainer knows which one that is
         if moment.is_main or getattr(self._monitor, "say", None) is not print_line:
             getattr(self, f"_{moment.event}")()

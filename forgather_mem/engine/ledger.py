@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forgather_mem.system.allocator import reserved_bytes
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from forgather_mem.telemetry.report import Action, LedgerRow
 
 
-@dataclass(frozen=True, slots=True)
 class FollowLimits:
     """How long the effect of an action is followed. What is judged by it: benchmarks/clearing.py.
 
@@ -30,12 +29,12 @@ class FollowLimits:
         quiet_steps: So many steps without an action before them show what is usual.
     """
 
-    retaken_steps: int = 3
-    followed_steps: int = 5
-    quiet_steps: int = 9
+    retaken_steps = 3
+    followed_steps = 5
+    quiet_steps = 9
 
 
-FOLLOW = FollowLimits()
+FOLLOW = FollowLimits
 
 # The values returned by the actions, by kind: seconds, and bytes freed.
 BOOKED: dict[Action, tuple[str, str]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from forgather_mem.telemetry.report import Action
 
 
-@dataclass(frozen=True, slots=True)
 class PaceLimits:
     """How a rule keeps to its budget. What comes of it is measured by benchmarks/callbacks.py.
 
@@ -32,14 +30,14 @@ class PaceLimits:
             57,344 records (48 MB at 833 bytes), of which TensorBoard shows 1,000 a tag.
     """
 
-    most_stretch: int = 64
-    share_records: int = 8
-    comes_back_frac: float = 0.75
-    least_frac: float = 0.2
-    halved_records: int = 8192
+    most_stretch = 64
+    share_records = 8
+    comes_back_frac = 0.75
+    least_frac = 0.2
+    halved_records = 8192
 
 
-PACE = PaceLimits()
+PACE = PaceLimits
 
 
 class ArmedWork(Guarded):

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from forgather_mem.probes.live_objects import live_unless_frozen
+from forgather_mem.probes.live_objects import near_objects
 from forgather_mem.probes.tensors import StorageKey, storages_in, tensors_in
 from forgather_mem.telemetry.records import Finding
 
@@ -85,8 +85,8 @@ def read_settings(run: HasSettings, args: object, objects: Mapping[str, object])
     model, optimizer, loader = map(objects.get, ("model", "optimizer", "train_dataloader"))
     settings = settings_of_training(args, model, optimizer) | settings_of_loaders([loader])
     if model is not None and not run.facts.header.is_observed:
-        modules = live_unless_frozen(sys.modules["torch"].nn.Module)
-        settings |= {} if modules is None else settings_of_others(model, optimizer, modules)
+        near = near_objects((sys.modules["torch"].nn.Module,))
+        settings |= {} if near is None else settings_of_others(model, optimizer, near)
     _emit(run, run.facts.settings | settings)
 
 
@@ -135,23 +135,23 @@ def settings_of_loaders(loaders: Iterable[object]) -> dict[str, str]:
     return _texts({name: ", ".join(sorted(values)) for name, values in found.items()})
 
 
-def settings_of_others(model: object, optimizer: object, modules: Sequence[object]) -> dict[str, str]:
+def settings_of_others(model: object, optimizer: object, modules: Sequence[torch.nn.Module]) -> dict[str, str]:
     """The models beside the one that is trained, by their classes, and the bytes of their parameters.
 
     Args:
         model, optimizer: What they train is none of these.
-        modules: All that are alive.
+        modules: Those that are near; what is in them need not be among them.
     """
-    inner = {id(child) for one in modules for child in (vars(one).get("_modules") or {}).values()}
+    known = [one for one in modules if isinstance(vars(one).get("_modules"), dict)]  # else it is just being made
+    inner = {id(part) for one in known for part in one.modules() if part is not one}
     groups = getattr(optimizer, "param_groups", None) or []
     trained = storages_in([model, [group.get("params") for group in groups]])
     found: dict[StorageKey, int] = {}
     names: Counter[str] = Counter()
-    for module in modules:
-        own = storages_in(list((vars(module).get("_parameters") or {}).values()))
-        found |= {key: size for key, size in own.items() if key not in trained}
-    for root in (one for one in modules if id(one) not in inner and isinstance(vars(one).get("_modules"), dict)):
-        names[type(root).__name__] += not storages_in(root).keys().isdisjoint(found)
+    for root in (one for one in known if id(one) not in inner):
+        own = {key: size for key, size in storages_in(list(root.parameters())).items() if key not in trained}
+        names[type(root).__name__] += bool(own)
+        found |= own
     models = [f"{number} {name}" for name, number in sorted(names.items()) if number]
     return _texts({"other_models": ", ".join(models), "other_models.bytes": sum(found.values())})
 

@@ -8,7 +8,6 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from forgather_mem.errors import missing, ours
@@ -21,7 +20,6 @@ logger = logging.getLogger(__name__)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclass(frozen=True, slots=True)
 class WriteLimits:
     """When a file that takes its time, or no records, is left alone.
 
@@ -35,16 +33,16 @@ class WriteLimits:
         link_check_s: How often it is looked whether the file is still there.
     """
 
-    first_retry_s: float = 0.1
-    longest_pause_s: float = 30.0
-    slow_write_s: float = 0.01
-    slow_share: float = 0.02
-    slow_burst_s: float = 0.25
-    queued_bytes: int = 256 * 1024
-    link_check_s: float = 0.5
+    first_retry_s = 0.1
+    longest_pause_s = 30.0
+    slow_write_s = 0.01
+    slow_share = 0.02
+    slow_burst_s = 0.25
+    queued_bytes = 256 * 1024
+    link_check_s = 0.5
 
 
-WRITING = WriteLimits()
+WRITING = WriteLimits
 
 
 class Losses:

@@ -27,7 +27,6 @@ SCHEMA = 1
 _LOOK_BACK_BYTES = (2**21, 2**24)
 
 
-@dataclass(frozen=True, slots=True)
 class LogLimits:
     """What is no log of ours.
 
@@ -41,16 +40,13 @@ class LogLimits:
         depth: Of a value that is written: deeper than any configuration, and where one ends that contains itself.
     """
 
-    line_bytes: int = 2**20
-    roll_ups: int = 8
-    bad_bytes: int = 2**20
-    least_bad_bytes: int = 100
-    names: int = 1000
-    text: int = 10_000
-    depth: int = 20
-
-
-_LIMITS = LogLimits()
+    line_bytes = 2**20
+    roll_ups = 8
+    bad_bytes = 2**20
+    least_bad_bytes = 100
+    names = 1000
+    text = 10_000
+    depth = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +157,7 @@ class LogTail:
     @property
     def given_up(self) -> bool:
         """Whether so much of it is no record that nothing more is read."""
-        return self._bad_bytes > _LIMITS.bad_bytes
+        return self._bad_bytes > LogLimits.bad_bytes
 
     def read(self, *, is_over: bool = False) -> Iterator[Record]:
         """The new records; none of a file with too much that is no record.
@@ -179,8 +175,8 @@ class LogTail:
                 raise LogReplaced(str(self.path))
             self._inode = status.st_ino
             file.seek(self._read_bytes)
-            for line in iter(partial(file.readline, _LIMITS.line_bytes), b""):
-                is_whole = is_over or line.endswith(b"\n") or len(line) == _LIMITS.line_bytes
+            for line in iter(partial(file.readline, LogLimits.line_bytes), b""):
+                is_whole = is_over or line.endswith(b"\n") or len(line) == LogLimits.line_bytes
                 if self.given_up or not is_whole:
                     break
                 self._read_bytes += len(line)
@@ -188,7 +184,7 @@ class LogTail:
                 if record is not None:
                     yield record
                 else:
-                    self._bad_bytes += max(len(line), _LIMITS.least_bad_bytes)
+                    self._bad_bytes += max(len(line), LogLimits.least_bad_bytes)
 
 
 class LogReplaced(Exception):
@@ -203,7 +199,7 @@ def last_record(path: str | Path) -> Record | None:
     """
     with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _LIMITS.line_bytes))
+        file.seek(max(0, size - LogLimits.line_bytes))
         return _parse(file.read().rstrip(b"\n").rpartition(b"\n")[2])
 
 
@@ -220,10 +216,10 @@ def roll_ups(path: str | Path) -> Iterator[tuple[RollUp, int]]:
             file.seek(start)
             data = file.read(back)
             at = len(data)
-            for _ in range(_LIMITS.roll_ups):
+            for _ in range(LogLimits.roll_ups):
                 if (at := data.rfind(b"\n" + _ROLL_UP, 0, at)) < 0:  # the first line of a file is a header
                     break
-                end = data.find(b"\n", at + 1, at + _LIMITS.line_bytes) + 1
+                end = data.find(b"\n", at + 1, at + LogLimits.line_bytes) + 1
                 record = _parse(data[at:end])
                 if isinstance(record, RollUp):
                     yield record, start + end
@@ -287,7 +283,7 @@ def plain(value: object, depth: int = 0) -> object:
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    if depth < _LIMITS.depth:
+    if depth < LogLimits.depth:
         if isinstance(value, Mapping):
             return {str(key): plain(item, depth + 1) for key, item in value.items()}
         if isinstance(value, list | tuple | set | frozenset):
@@ -336,7 +332,7 @@ def _sample(record: Mapping[str, Any]) -> Sample | None:
         and (epoch is None or is_number(epoch))
         and is_number(time_s)
         and (device is None or (isinstance(device, int) and is_number(device)))
-        and len(values) <= _LIMITS.names
+        and len(values) <= LogLimits.names
         and (math.isfinite(sum(values.values())) or all(map(math.isfinite, values.values())))
     )
     if not good:
@@ -347,4 +343,4 @@ def _sample(record: Mapping[str, Any]) -> Sample | None:
 def _finding(record: Mapping[str, Any]) -> Finding | None:
     kind, step, text, data = record["kind"], record["step"], record["text"], record["data"]
     good = isinstance(kind, str) and is_number(step) and isinstance(text, str) and isinstance(data, dict)
-    return Finding(kind=kind, step=int(step), text=text[: _LIMITS.text], data=data) if good else None
+    return Finding(kind=kind, step=int(step), text=text[: LogLimits.text], data=data) if good else None

@@ -22,7 +22,6 @@ Kind = Literal["leak", "slowing", "no leak", "not enough data"]
 MAX_POINTS = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthThresholds:
     """What counts as growth without end. Set on the series of `tests/growth/trend_series.py` and on `tests/leaks/zoo`.
 
@@ -44,26 +43,26 @@ class GrowthThresholds:
         edges, fewest_edges: Stretches in which slowing down is looked for, and the fewest of them in a third.
     """
 
-    floor_bytes: float = 4096.0
-    fewest_points: int = 16
-    fewest_steps: int = 60
-    fewest_in_all: int = 10
-    starts: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-    blocks: int = 8
-    low_frac: float = 0.35
-    most_in_one_frac: float = 0.45
-    later_half_frac: float = 0.36
-    at_end_frac: float = 0.4
-    single_rises: int = 2
-    steady_frac: float = 0.9
-    third_errors: float = 4.0
-    walk_errors: float = 2.5
-    chance_errors: float = 2.0
-    edges: int = 24
-    fewest_edges: int = 4
+    floor_bytes = 4096.0
+    fewest_points = 16
+    fewest_steps = 60
+    fewest_in_all = 10
+    starts = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+    blocks = 8
+    low_frac = 0.35
+    most_in_one_frac = 0.45
+    later_half_frac = 0.36
+    at_end_frac = 0.4
+    single_rises = 2
+    steady_frac = 0.9
+    third_errors = 4.0
+    walk_errors = 2.5
+    chance_errors = 2.0
+    edges = 24
+    fewest_edges = 4
 
 
-GROWTH = GrowthThresholds()
+GROWTH = GrowthThresholds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

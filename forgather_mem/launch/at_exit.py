@@ -26,7 +26,9 @@ _RESERVE_BYTES = 16 << 20  # until torch is loaded: much of what explains a fail
 def watch_process() -> None:
     """At exit of this process, record what has ended it, and write its report unless a better one exists."""
     try:
-        run_session.RESERVE.append(bytes(_reserve_bytes()))
+        import mmap
+
+        run_session.RESERVE.append(mmap.mmap(-1, max(1, _reserve_bytes()), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     except (OSError, ValueError, MemoryError):  # no room, or no /proc
         run_session.RESERVE.clear()
     atexit.register(_ends, os.getpid(), time.time())

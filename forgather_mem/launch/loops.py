@@ -24,7 +24,8 @@ _FEWEST = 16  # gradients may be accumulated before an optimizer that is made la
 def meet_optimizers() -> None:
     """torch's optimizers have just been imported: hear of their steps."""
     most_bytes = run_session.RESERVE_BYTES  # a training comes, which needs the rest
-    run_session.RESERVE[:] = [bytes(min(most_bytes, len(held))) for held in run_session.RESERVE]
+    for held in run_session.RESERVE:
+        held.resize(min(most_bytes, len(held)))
     torchs = sys.modules["torch.optim.optimizer"]
     hears = _FirstStep()
     if (autograd := sys.modules.get("torch.autograd")) is not None:

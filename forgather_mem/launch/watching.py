@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_callback import MemoryCallback
-from forgather_mem.callbacks.trainer.link import Link
-from forgather_mem.callbacks.trainer.method_patches import call_when_made
 from forgather_mem.load import WATCH, attach, import_template_languages, load_callbacks
 from forgather_mem.loops.state import default_arguments
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
@@ -43,7 +41,7 @@ class Watching(RuleCallback):
             FailureGuard(self.strict).call("run", self._attach)
 
     def _attach(self) -> None:
-        link = Link.find(self)
+        link = self._link()
         trainer = link.trainer() if link is not None else None
         if link is None or trainer is None:
             return
@@ -69,11 +67,15 @@ def add_to_loop(loop: TrainingLoop) -> None:
 
 def meet_forgather(module: str) -> None:
     """Forgather's trainers have just been imported: watch each that is made."""
+    from forgather_mem.callbacks.trainer.method_patches import call_when_made
+
     call_when_made(sys.modules[module].BaseTrainer, add_to)
 
 
 def meet_loops(module: str) -> None:
     """So has `TrainingLoop`."""
+    from forgather_mem.callbacks.trainer.method_patches import call_when_made
+
     call_when_made(sys.modules[module].TrainingLoop, add_to_loop)
 
 

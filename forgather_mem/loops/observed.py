@@ -20,7 +20,7 @@ from forgather_mem.engine.settings import settings_of_loaders, settings_of_other
 from forgather_mem.loops.events import BEFORE_FORWARD, LoopEvents
 from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
-from forgather_mem.probes.live_objects import live_objects
+from forgather_mem.probes.live_objects import live_objects, near_objects
 from forgather_mem.system.process_end import PROCESS_END, last_error
 from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.system.tracing import is_traced
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # Looked up once
 _thread, _trains, _is_compiling = threading.get_ident, torch.is_grad_enabled, torch.compiler.is_compiling
 _LOADERS = (DataLoader, _BaseDataLoaderIter)  # while a loop asks for batches, its loader has an iterator
+_WANTED = (torch.nn.Module, torch.optim.Optimizer, *_LOADERS)
 _LEAST_STEPS = LEAK.sure_steps  # of a training that is told for itself: fewer are not judged
 MakeCallbacks = Callable[[], Sequence["TrainerCallback"]]
 
@@ -268,7 +269,7 @@ class ObservedLoop:
 
     def _begin_here(self, first: torch.optim.Optimizer | None) -> None:
         self._thread = _thread()
-        found = live_objects((torch.nn.Module, torch.optim.Optimizer, *_LOADERS))
+        found = _found()
         optimizers = [one for one in found if isinstance(one, torch.optim.Optimizer)]
         if first is not None and not first.state:  # nothing is resumed: what has a state was of an earlier training
             optimizers = [one for one in optimizers if not one.state]
@@ -351,6 +352,20 @@ class _Loops:
 
 # One, because torch's hooks are those of the whole process
 LOOPS = _Loops()
+
+
+def _found() -> list[object]:
+    """The modules, optimizers and loaders among which are a training's: of all objects where variables lead to too few.
+
+    So a loader that is in no variable is not found, and another optimizer counts as one that was made later.
+    """
+    near = near_objects(_WANTED) or []
+    modules = [inner for one in near if isinstance(one, torch.nn.Module) for inner in one.modules()]
+    own = {id(parameter) for one in modules for parameter in one.parameters(recurse=False)}
+    groups = [group for one in near if isinstance(one, torch.optim.Optimizer) for group in one.param_groups]
+    if groups and all(id(parameter) in own for group in groups for parameter in group["params"]):
+        return list({id(one): one for one in (*near, *modules)}.values())
+    return live_objects(_WANTED)
 
 
 def _as_one(optimizers: list[torch.optim.Optimizer]) -> Any:

@@ -14,6 +14,7 @@ from itertools import accumulate, repeat, starmap, tee
 from typing import ClassVar
 
 from forgather_mem.probes.budgeted import Budgeted
+from forgather_mem.probes.live_objects import emptied
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
 
@@ -129,4 +130,4 @@ def _full_collections() -> int:
 
 def _tracked() -> dict[str, float]:
     # get_objects() does not include objects frozen by gc.freeze()
-    return {"gc/tracked": len(gc.get_objects()) + gc.get_freeze_count()}
+    return {"gc/tracked": emptied(gc.get_objects()) + gc.get_freeze_count()}

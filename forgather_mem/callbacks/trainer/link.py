@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from forgather_mem.callbacks.trainer.calling import WHOLE, caller
 from forgather_mem.callbacks.trainer.method_patches import Arguments, Around, Call, Keywords, MethodPatch, MethodPatches
 from forgather_mem.callbacks.trainer.phases import wrap_phases
 from forgather_mem.engine.settings import settings_of_trainer
-from forgather_mem.source.frame_variables import frame_variables, is_function
-from forgather_mem.source.source_lines import is_our_class, with_callers
+from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.telemetry.beside import Beside, marked
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import RunInfo
@@ -30,8 +30,6 @@ from forgather_mem.telemetry.records import RunInfo
 if TYPE_CHECKING:
     from forgather_mem.engine.run import Run
 
-# The whole training, in transformers' and in Forgather's trainer.
-_WHOLE = ("_inner_training_loop", "_train_loop")
 # For a callback added too late to wrap the whole training, which is already running: its parts, outermost first, of
 # transformers 5 and then 4, each with its owner. An exception that leaves one of them ends the training.
 _PARTS = (("", "_run_epoch"), ("", "_evaluate"), ("", "_finalize_training"), ("callback_handler", "on_epoch_begin"))
@@ -39,7 +37,6 @@ _SMALL_PARTS = (("", "get_batch_samples"), ("", "training_step"), ("callback_han
 # The objects that a trainer passes to callbacks.
 _OBJECTS = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
 _LAST_PART = "_finalize_training"
-_BUILDS_OR_TRAINS = ("__init__", "train", *_WHOLE)
 
 
 class Link:
@@ -61,12 +58,6 @@ class Link:
         self._of_one_training = False  # whether there will be another `on_init_end` before the next one
         self.handles: dict[str, object] = {}  # handles returned by `attach`, by template
         self.users = marked()  # callbacks that need the link between trainings
-
-    @staticmethod
-    def find(user: object) -> Link | None:
-        """The link of the trainer that is calling us, created if missing; None outside a trainer."""
-        trainer = _calling_trainer()
-        return Link.of(trainer, user) if trainer is not None else None
 
     @staticmethod
     def of(trainer: object, user: object) -> Link:
@@ -94,10 +85,10 @@ class Link:
         """
         self._lasting.fence = fence or FailureGuard()
         trainer = self._trainer()
-        self._of_one_training = _caller(("train",), lambda owner: owner is trainer) is not None
+        self._of_one_training = caller(("train",), lambda owner: owner is trainer) is not None
         if trainer is None or _runs_in_parts(trainer):
             return
-        for name in _WHOLE:
+        for name in WHOLE:
             if not isinstance(trainer.__dict__.get(name), MethodPatch):
                 self._lasting.wrap(trainer, name, functools.partial(_training, self))
 
@@ -277,7 +268,7 @@ def _last(link: Link, *called: Any) -> object:
 
 def _runs_in_parts(trainer: object) -> bool:
     """Whether the trainer runs transformers' own loop, in its parts."""
-    loop = getattr(type(trainer), _WHOLE[0], None)
+    loop = getattr(type(trainer), WHOLE[0], None)
     return getattr(loop, "__module__", "") == "transformers.trainer" and hasattr(trainer, _PARTS[0][1])
 
 
@@ -298,25 +289,3 @@ def _keep_plan(run: Run, trainer: Any) -> None:
     plan = known.PLANS.get(trainer) if known is not None else None
     if plan is not None:
         run.facts.header = replace(run.facts.header, plan=plan.to_dict())
-
-
-def fellow_callbacks() -> list[Any]:
-    """All callbacks of transformers' handler that is calling us; empty if something else is calling."""
-    handler = _caller(("call_event",), lambda owner: hasattr(owner, "callbacks"))
-    return list(handler.callbacks) if handler is not None else []
-
-
-def _calling_trainer() -> Any | None:
-    """The trainer whose constructor or training is calling us."""
-    trainer = _caller(_BUILDS_OR_TRAINS, lambda owner: hasattr(owner, "train") and hasattr(owner, "add_callback"))
-    return None if getattr(trainer, "links_itself", False) else trainer
-
-
-def _caller(names: Iterable[str], fits: Callable[[Any], bool]) -> Any | None:
-    """The nearest object up the stack that is calling us through a method with one of these names."""
-    for frame in with_callers(sys._getframe(1)):
-        if frame.f_code.co_name in names and is_function(frame):
-            owner = frame_variables(frame).get("self")
-            if owner is not None and fits(owner):
-                return owner
-    return None

@@ -10,7 +10,6 @@ from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.units import MIB, format_bytes
 
 
-@dataclass(frozen=True, slots=True)
 class CopyLimits:
     """When copied pages are told.
 
@@ -20,12 +19,9 @@ class CopyLimits:
         least_bytes: In the later half: what is imported and called for the first time copies pages, too.
     """
 
-    early: int = 10
-    fewest_points: int = 5
-    least_bytes: int = 8 * MIB
-
-
-_LIMITS = CopyLimits()
+    early = 10
+    fewest_points = 5
+    least_bytes = 8 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +80,7 @@ class CopiedPages:
             return
         self._pace.take(self._read, step)
         self._readings += 1
-        if self._readings == _LIMITS.early:
+        if self._readings == CopyLimits.early:
             self._pace.budget_frac = BUDGET_FRAC
 
     def read_last(self, step: int) -> None:
@@ -110,11 +106,11 @@ class CopiedPages:
 
     def _judged(self) -> Copied | None:
         points = self._series.points
-        if len(points) < _LIMITS.fewest_points:
+        if len(points) < CopyLimits.fewest_points:
             return None
         step, half = points[-1][0], points[len(points) // 2]
         grown = points[-1][1] - half[1]
-        if step <= half[0] or grown < max(_LIMITS.least_bytes, 4 * GROWTH.floor_bytes * (step - half[0])):
+        if step <= half[0] or grown < max(CopyLimits.least_bytes, 4 * GROWTH.floor_bytes * (step - half[0])):
             return None
         return Copied(
             per_step=grown / (step - half[0]),

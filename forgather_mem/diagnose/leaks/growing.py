@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from forgather_mem.growth.trend import GROWTH, Trend
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import device_room, host_rooms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeakThresholds:
     """When growth is looked into, printed and called a leak.
 
@@ -33,17 +31,17 @@ class LeakThresholds:
             The seconds are for steps as slow as 0.3 s, of which 19 in 150 were read, too few for a verdict.
     """
 
-    judged_every: int = 4
-    judged_frac: float = 1 / 16
-    lasting_steps: int = 2000
-    explained: tuple[float, float] = (0.4, 2.5)
-    suspect_frac: float = 0.05
-    sure_frac: float = 0.75
-    sure_steps: int = 100
-    enough_steps: int = 200
-    shrunk_frac: float = 0.9
-    widest_gap_frac: float = 1 / 64
-    widest_gap_s: float = 0.5
+    judged_every = 4
+    judged_frac = 1 / 16
+    lasting_steps = 2000
+    explained = (0.4, 2.5)
+    suspect_frac = 0.05
+    sure_frac = 0.75
+    sure_steps = 100
+    enough_steps = 200
+    shrunk_frac = 0.9
+    widest_gap_frac = 1 / 64
+    widest_gap_s = 0.5
 
     def explains(self, held: float, per_step: float) -> bool:
         """Whether holders that grow by `held` bytes a step explain growth by `per_step`."""

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from multiprocessing import process as processes
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes,
 from forgather_mem.system.time_budget import TimeBudget
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingPace:
     """How often expensive sizes are read. Set on the scripts of `tests/leaks/zoo`, at what a reading costs.
 
@@ -33,13 +31,12 @@ class ReadingPace:
         workers_every, found_every: Calls between readings of workers, and between looks for new children.
     """
 
-    spent_frac: float = 0.002
-    seen_frac: float = 1 / 16
-    workers_every: int = 2
-    found_every: int = 32
+    spent_frac = 0.002
+    seen_frac = 1 / 16
+    workers_every = 2
+    found_every = 32
 
 
-_PACE = ReadingPace()
 # Small Python objects, until a look at the growing ones gives a better figure.
 USUAL_BLOCK_BYTES = 80.0
 
@@ -75,11 +72,11 @@ class LeakSizes:
         self._shared_bytes: dict[int, int] = {}  # with each worker: more workers are growth, what they share is none
         self.copied = CopiedPages()
         self._others: tuple[str, ...] = ()
-        self._found_at = -_PACE.found_every
+        self._found_at = -ReadingPace.found_every
         self.others_changed = False
         self.workers_changed = False
         self.has_more_workers = False  # than at first, beside those
-        self._budget = TimeBudget(0.0, budget_frac=_PACE.spent_frac)
+        self._budget = TimeBudget(0.0, budget_frac=ReadingPace.spent_frac)
         self._ours = (0.0, 0.0)  # native and Python's bytes
 
     def read(self, step: int) -> dict[str, float]:
@@ -88,14 +85,14 @@ class LeakSizes:
         self._calls = calls + 1
         values: dict[str, float] = {}
         self.totals, self.workers_changed, self.others_changed = {}, False, False
-        if calls - self._asked_at >= int(calls * _PACE.seen_frac) or self._budget.due():
+        if calls - self._asked_at >= int(calls * ReadingPace.seen_frac) or self._budget.due():
             self._asked_at = calls
             began_s = time.perf_counter()
             with missing(OSError):  # no /proc
                 values = self._account()
             self._read_other_children(calls)
             self._budget.ran(time.perf_counter() - began_s)
-        if not calls % _PACE.workers_every:
+        if not calls % ReadingPace.workers_every:
             values.update(self._of_workers())
             if self._workers:
                 self.copied.read(step)
@@ -159,7 +156,7 @@ class LeakSizes:
 
     def _read_other_children(self, calls: int) -> None:
         """Read the anonymous memory of the children that are no data workers, and now and then look for new ones."""
-        if calls >= self._found_at + _PACE.found_every:
+        if calls >= self._found_at + ReadingPace.found_every:
             # Asking each thread for its children takes 0.3 ms, asking whether there is any 1 us
             others = tuple(pid for pid in child_pids() if int(pid) not in self._workers) if _has_children() else ()
             self.others_changed, self._others, self._found_at = others != self._others, others, calls
@@ -168,7 +165,7 @@ class LeakSizes:
             try:
                 total += anonymous_bytes(Path("/proc") / pid)
             except ours(OSError):  # it has just exited: the others are found anew
-                self._found_at = -_PACE.found_every
+                self._found_at = -ReadingPace.found_every
                 return
         if self._others:
             self.totals["children"] = float(total)

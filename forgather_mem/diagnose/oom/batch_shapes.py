@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 if TYPE_CHECKING:
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
 _COLOURS = (1, 3, 4)  # in a picture that stands alone, (colours, height, width)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchForms:
     """How far is looked for a batch, as set on the trainings of tests/ooms and on nine scripts of others.
 
@@ -22,11 +20,8 @@ class BatchForms:
         most_named: Tensors whose sizes are told.
     """
 
-    max_depth: int = 3
-    most_named: int = 8
-
-
-_FORMS = BatchForms()
+    max_depth = 3
+    most_named = 8
 
 
 class Batch(NamedTuple):
@@ -130,7 +125,7 @@ def _sizes_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> st
     """
     found = [*_tensors(enumerate(arguments), 0), *_tensors(keywords.items(), 0)]
     found = [(name, tensor) for name, tensor in found if tensor.shape]  # a number is no batch
-    return " ".join(f"{name}={'x'.join(map(str, tensor.shape))}" for name, tensor in found[: _FORMS.most_named])
+    return " ".join(f"{name}={'x'.join(map(str, tensor.shape))}" for name, tensor in found[: BatchForms.most_named])
 
 
 def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
@@ -153,7 +148,7 @@ def _tensors(items: Iterable[tuple[object, object]], depth: int) -> Iterator[tup
     for name, value in items:
         if _is_tensor(value):
             yield name, value
-        elif depth < _FORMS.max_depth and isinstance(value, Mapping | list | tuple):
+        elif depth < BatchForms.max_depth and isinstance(value, Mapping | list | tuple):
             yield from _tensors(value.items() if isinstance(value, Mapping) else enumerate(value), depth + 1)
 
 
@@ -165,5 +160,5 @@ def _lists(values: Iterable[object], depth: int) -> Iterator[Sequence[torch.Tens
             are_pictures = all(len(shape) == 3 and shape[0] in _COLOURS for shape in shapes)
             if len({len(shape) for shape in shapes}) == 1 and (are_pictures or len(shapes) > 1):
                 yield value
-        elif depth < _FORMS.max_depth and isinstance(value, Mapping | list | tuple):
+        elif depth < BatchForms.max_depth and isinstance(value, Mapping | list | tuple):
             yield from _lists(value.values() if isinstance(value, Mapping) else value, depth + 1)

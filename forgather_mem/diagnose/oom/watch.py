@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from forgather_mem.diagnose.oom.batch_shapes import Batch, BatchFinder
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of, trained_parameters
-from forgather_mem.diagnose.oom.recognition import recognise, unexamined
 from forgather_mem.source.source_lines import is_user_file
 from forgather_mem.system.memory_limit import near_a_kill
 from forgather_mem.system.own_limits import Reserve
@@ -146,6 +145,8 @@ class OutOfMemoryWatch:
         """An error ends the training: record everything that can be known while its frames are alive."""
         reserve_bytes = self._reserve.size_bytes
         self._reserve.release()
+        from forgather_mem.diagnose.oom.recognition import recognise, unexamined
+
         run, found = self._run, recognise(error)
         if found is None:
             return
