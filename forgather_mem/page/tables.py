@@ -39,7 +39,7 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         said = _after_label(leak_lines(report, _WIDE)[0])
         if leak.suspects and leak.suspects[0].held_by:
             holder = leak.suspects[0]
-            each = f"{format_bytes(holder.bytes_per_step)} a step"
+            each = f"{format_bytes(holder.bytes_per_step * leak.per_steps)} {leak.per}"
             return "leak", f"{holder.held_by} keeps {each}, {_since(leak)}.", f"{said} {peaks}"
         return "leak", said, peaks
     told = no_leak_sentence(report)
@@ -67,9 +67,9 @@ def in_short(report: RunReport) -> str:
 
 
 def _since(leak: LeakReport) -> str:
-    """Since which step, and where the first holder's pieces are made, as far as that is known."""
-    made = leak.suspects[0].allocated_at if leak.suspects else ""
-    known = f"since step {leak.since_step:,}" if leak.since_step else "", f"made at {made}" if made else ""
+    """Since which step, and where the first holder's pieces are made or added, as far as that is known."""
+    made = [f"{one.line_is} at {one.allocated_at}" for one in leak.suspects[:1] if one.allocated_at]
+    known = [f"since step {leak.since_step:,}" if leak.since_step else "", *made]
     return ", ".join(filter(None, known)) or "since when is not known"
 
 
@@ -84,7 +84,7 @@ def tables(report: RunReport) -> Iterator[Table]:
 def _tables(report: RunReport) -> Iterator[Table]:
     run = report.run
     holders = [_holder(holder) for holder in report.leak.suspects]
-    yield "Who holds what grows", ("held by", "a step", "holds", "made at", "the line", "each is", "try"), holders
+    yield "Who holds what grows", ("held by", "a step", "holds", "at", "the line", "each is", "try"), holders
     peaks = [
         (
             format_place(peak.where) + ("" if peak.rank is None else f", rank {peak.rank}"),

@@ -82,11 +82,11 @@ def _memory(ring: Ring, width: int) -> Iterator[str]:
 def _in_one_line(text: str) -> str:
     """The first line, with the first holder of a leak and where what it keeps is made.
 
-    >>> _in_one_line("leak: 3.1 MiB a step\\nheld by Trainer.kept, made at train.py:41\\nheld by a list, made at None")
+    >>> _in_one_line("leak: 3.1 MiB a step\\nheld by Trainer.kept, added at train.py:41\\nheld by a list, made at None")
     'leak: 3.1 MiB a step in Trainer.kept, train.py:41'
     """
     first, _, rest = text.partition("\n")
-    holder, _, made = rest.partition("\n")[0].partition(", made at ")
+    holder, _, made = rest.partition("\n")[0].replace(", added at ", ", made at ").partition(", made at ")
     if not holder.startswith(_HELD_BY):
         return first
     return f"{first} in {holder.removeprefix(_HELD_BY)}{f', {made}' if made and made != 'None' else ''}"

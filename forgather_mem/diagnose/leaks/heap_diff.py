@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
+from forgather_mem.diagnose.leaks.places import Place
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, usual_bytes
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
@@ -52,27 +53,29 @@ LOOK = LookThresholds()
 
 
 class CloserLook:
-    """The first of two looks; `finish` is the second. In between only numbers are kept, no objects of the user."""
+    """The first of two looks; `finish` is the second. In between only numbers are kept, and a holder that is known."""
 
     STEPS = 10  # between the two
 
-    def __init__(self, step: int, far: bool = False, held: bool = False, cycles: bool = True) -> None:
+    def __init__(self, step: int, far: bool = False, held: Place | None = None, cycles: bool = True) -> None:
         """Take the first look, at the step that has just finished.
 
         Args:
             step: The number of it.
             far: Look for lines, and at what no name leads to,
-            held: unless the holder is known.
+            held: unless the holder is known: then for the line that adds to it.
             cycles: Look for garbage, too.
         """
         self.step = step
         walk = ReachableGraph.walk()
         self._look = look(walk, step)
         self._saw_all = walk.complete
-        self._unreached = Unreached(walk) if far and not held else None
+        self._unreached = Unreached(walk) if far and held is None else None
+        self._name = held.name if held is not None else None
+        size_of = held.measure(walk) if held is not None else float
         walk.forget()
         self._mark = Mark()
-        self._kept = KeptLines(opens=far)
+        self._kept = KeptLines(opens=far, held=size_of)
         self._cycles = cycles
 
     def finish(self, step: int, rate: float, first_step: int = 0) -> list[Suspect]:
@@ -102,7 +105,10 @@ class CloserLook:
             suspects.append(made_suspect(line, rate))
         self.drop()
         for suspect in suspects:
-            suspect.choose_line(self._kept, line if suspect.bytes_per_step > LOOK.explained_frac * rate else None)
+            if suspect.place is not None and suspect.place.name == self._name and self._kept.adding is not None:
+                suspect.set_line(self._kept.adding, "added")
+            elif not suspect.allocated_at and line is not None and suspect.bytes_per_step > LOOK.explained_frac * rate:
+                suspect.set_line(line, "made")
             suspect.seen_at = step
         forget_trees()
         return _sorted(suspects, rate)

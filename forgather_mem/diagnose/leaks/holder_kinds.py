@@ -180,13 +180,13 @@ def last_name(path: str) -> str:
     return path.rpartition(".")[2].partition(" and ")[0]
 
 
-def form_of(container: type, kind: str) -> str:
+def form_of(container: type, kind: str, grows: type) -> str:
     """How only the last ones are left in a container, or in the value that has grown; "" where there is no order."""
     if issubclass(container, deque):
         return ", deque(maxlen={most})"
-    if kind == "size":
+    if kind == "size" and grows is not bytearray:
         return ", {it} = {it}[-{most}:]"
-    return "" if issubclass(container, dict | set) else ", del {it}[:-{most}]"
+    return "" if kind != "size" and issubclass(container, dict | set) else ", del {it}[:-{most}]"
 
 
 def last_of(form: str, written: str | None, length: int) -> str:

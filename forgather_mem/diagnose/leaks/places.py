@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from forgather_mem.heap.containers import PLAIN, length_of
+from forgather_mem.heap.object_size import Sorts
 from forgather_mem.heap.reachable import MANY, ReachableGraph
 from forgather_mem.probes.tensors import values_of
 
@@ -21,7 +23,9 @@ class Place:
     Attributes:
         name: The path to the container.
         kind: Its class.
-        key: Its `id`; 0 where several have grown.
+        key: Its `id`.
+        several: Whether it is one of several that have grown.
+        has_items: Whether it has more of them, not one that is longer.
         above: The `id` of the dictionary or list that has it, and maybe others of its class; 0 without.
         beside: Items in those that had not grown at the look.
     """
@@ -29,6 +33,8 @@ class Place:
     name: str
     kind: type
     key: int
+    several: bool
+    has_items: bool
     above: int = 0
     beside: int = 0
 
@@ -36,8 +42,10 @@ class Place:
     def of(cls, walk: ReachableGraph, position: int, count: int, path: str, *, several: bool) -> Place:
         """Of the container at this position, which goes by `path` and has so many items, with all that have grown."""
         container, above = walk.nodes[position], walk.nodes[walk.parent(position)]
-        place = cls(_name(walk, position), type(container), 0 if several else id(container))
-        is_item = walk.parent(position) >= 0 and path.endswith("]") and path.count("[...]") == several
+        place = cls(_name(walk, position), type(container), id(container), several, count > 0)
+        is_item = (
+            place.has_items and walk.parent(position) >= 0 and path.endswith("]") and path.count("[...]") == several
+        )
         if is_item and isinstance(above, PLAIN) and (length_of(above) or 0) <= MANY:
             place.above, place.beside = id(above), place._items(above) - count
         return place
@@ -50,13 +58,18 @@ class Place:
             key: walk.nodes[at] for key, at, name in known if at is not None and (not over or _name(walk, at) == name)
         }
 
+    def measure(self, walk: ReachableGraph) -> Callable[[], float]:
+        """What gives the number of items, or else the bytes of the texts and arrays in it; it keeps the container."""
+        own = self.find(walk, over=False).get(self.key)
+        return (lambda: float(length_of(own) or 0)) if self.has_items else partial(Sorts().own_bytes, own)
+
     def length(self, there: Mapping[int, object]) -> int | None:
         """How many items there are now, those of others that have grown since, too; None if they are gone."""
         own, above = length_of(there.get(self.key)), there.get(self.above)
         total = 0 if above is None else max(0, self._items(above) - self.beside)
         if above is not None and total > (own or 0):
-            self.key = 0
-        return own if self.key else total
+            self.several = True
+        return total if self.several else own
 
     def _items(self, above: object) -> int:
         parts = values_of(above) if isinstance(above, dict) else above if isinstance(above, Iterable) else ()

@@ -62,6 +62,7 @@ def verdict_of(
     sure: Sure = "not yet"
     rest = trend.per_step - explained
     is_told = rest <= (1 - LEAK.sure_frac) * trend.per_step
+    is_measured = not growing.keys() <= {"mapped", "objects"}  # the number of small objects is known, not their sizes
     if step - trend.since_step >= LEAK.sure_steps:
         sure = "yes" if is_told and LEAK.explains(explained, trend.per_step) else "likely"
     where = "workers" if of_workers else _where(growing, suspects)
@@ -80,7 +81,7 @@ def verdict_of(
         sure=sure,
         judged=True,
         why=f"{format_bytes(rest)} of it in no holder that is known"
-        if suspects and suspects[0].held_by and not is_told
+        if suspects and suspects[0].held_by and is_measured and not is_told
         else None,
     )
 
