@@ -64,31 +64,31 @@ def _targets(frame: FrameType) -> list[ast.expr]:
 
 
 def _is_plain(target: ast.expr) -> bool:
-    inner = getattr(target, "value", None)
+    if isinstance(target, ast.Attribute):
+        return _is_plain(target.value)
     is_item = isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant)
-    return isinstance(target, ast.Name) or ((is_item or isinstance(target, ast.Attribute)) and _is_plain(inner))
+    return isinstance(target, ast.Name) or (is_item and _is_plain(target.value))  # type: ignore[attr-defined]
 
 
-def _read(frame: FrameType, target: Any) -> Any:
+def _read(frame: FrameType, target: ast.expr) -> Any:
     """The value of a target; None for one that has none yet."""
+    if isinstance(target, ast.Attribute):
+        return getattr(_read(frame, target.value), target.attr, None)
     if isinstance(target, ast.Name):
         namespaces = frame.f_locals, frame.f_globals, frame.f_builtins
         return next((names[target.id] for names in namespaces if target.id in names), None)
-    holder = _read(frame, target.value)
-    if isinstance(target, ast.Attribute):
-        return getattr(holder, target.attr, None)
     try:
-        return holder[target.slice.value]
+        return _read(frame, target.value)[target.slice.value]  # type: ignore[attr-defined]
     except (KeyError, IndexError, TypeError):
         return None
 
 
-def _clear(frame: FrameType, target: Any) -> None:
+def _clear(frame: FrameType, target: ast.expr) -> None:
     if isinstance(target, ast.Attribute):
         setattr(_read(frame, target.value), target.attr, None)
     elif isinstance(target, ast.Subscript):
-        _read(frame, target.value)[target.slice.value] = None
-    else:
+        _read(frame, target.value)[target.slice.value] = None  # type: ignore[attr-defined]
+    elif isinstance(target, ast.Name):
         namespace = frame.f_locals
         (namespace if target.id in namespace else frame.f_globals)[target.id] = None
         # f_locals is a copy before Python 3.13; this writes it back, as debuggers do. Reading f_locals again would

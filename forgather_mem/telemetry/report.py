@@ -17,6 +17,7 @@ Memory = Literal["host", "device"]
 Verdict = Literal["not enough data", "leak", "no leak", "copied pages"]
 Sure = Literal["not yet", "likely", "yes"]
 LineIs = Literal["made", "added"]
+Unit = Literal["a step", "an evaluation", "a save", "a generation"]
 Action = Literal["collect", "clear", "trim"]
 
 
@@ -199,7 +200,7 @@ class LeakReport(ReportPart):
     taken_back: tuple[str, ...] = field(default=(), metadata=RARE)  # what was said while it ran and is no longer so
     rank: Rank | None = field(default=None, metadata=RARE)
     # What it grows with, where that is not each step: "an evaluation", and so many steps apart these are
-    per: str = field(default="a step", metadata=RARE)
+    per: Unit = field(default="a step", metadata=RARE)
     per_steps: float = field(default=1.0, metadata=RARE)
 
 

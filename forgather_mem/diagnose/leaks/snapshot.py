@@ -19,7 +19,9 @@ from forgather_mem.heap.object_size import (
     TENSOR,
     TUPLE,
     Sorts,
+    big_bytes,
     deep_bytes,
+    inside,
     is_tensor,
     is_tensor_class,
     largest_held,
@@ -36,11 +38,13 @@ class SnapshotLimits:
         samples: New items of a container whose sizes are measured,
         most_samples: and where these differ.
         big_bytes: A single value that grows by less is none that grows.
+        own_frac: Of an item: a tensor in it that is so much of it is told as all of it.
     """
 
     samples: int = 6
     most_samples: int = 64
     big_bytes: int = 2048
+    own_frac: float = 0.99
 
 
 _LIMITS = SnapshotLimits()
@@ -82,7 +86,7 @@ class GrownObject:
         samples: Some new items.
         bound: Its maximum number of items, if it has one.
         name: The holder's name for people; "" takes it from the walk. Set when several are merged.
-        parts: How many are.
+        others: The places of those.
     """
 
     position: int
@@ -93,7 +97,7 @@ class GrownObject:
     samples: list[object] = field(default_factory=list)
     bound: int | None = None
     name: str = ""
-    parts: int = 1
+    others: list[int] = field(default_factory=list)
 
     @property
     def bytes_per_step(self) -> float:
@@ -152,6 +156,8 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             row = container_kind(type(node))
             assert row is not None  # it has a length
             each += row.place_bytes(node)
+            own = max(map(big_bytes, inside(samples[:1])), default=0)
+            each = own if _LIMITS.own_frac * each <= own <= each else each  # the size that people know
             found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, row.bound(node)))
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]

@@ -124,7 +124,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     elif one.kind == "size":
         names = slot_names(owner if attributes_of(owner) is container else container, last_name(path)) or names
     held = Held(one, container, path, owner)
-    lines = lines_of_holder(held, kind, names)
+    lines = lines_of_holder(held, names)
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
     bound = bound_of_holder(held, names)
     grows = one.samples[0] if one.kind == "size" and one.samples else container
@@ -144,10 +144,10 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         last=walk.is_librarys_variable(one.position)
         and not is_user_class(owner if isinstance(owner, type) else type(owner)),
         runs_workers=runs_workers(one.samples),
-        place=Place.of(walk, one.position, one.count * (one.kind == "items"), path, several=bool(one.name)),
+        place=Place.of(walk, [one.position, *one.others], one.kind == "items"),
         form=form_of(type(container), one.kind, type(grows)),
         lines=tuple(lines),
-        length=one.count // one.parts if one.kind == "items" else length_of(grows) or _length(grows),
+        length=one.count // (1 + len(one.others)) if one.kind == "items" else length_of(grows) or _length(grows),
     )
     if len(lines) == 1:
         suspect.set_line(lines[0])
@@ -161,18 +161,14 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
     When the training is over its variables may be gone, and another object be where the holder was: then it has to
     have its name, too.
     """
-    counted = [
-        (one, one.place)
-        for one in suspects
-        if one.count and one.bytes is not None and one.place is not None and (one.place.above or not one.place.several)
-    ]
+    counted = [(one, one.place) for one in suspects if one.count and one.place is not None]
     if not counted:
         return
     walk = ReachableGraph.walk()  # the collector does not show what is frozen, nor the walk what has no name
     there: dict[int, object] = {}
     for _, place in counted:
         there |= place.find(walk, over)
-    missing = {place.key for _, place in counted if not place.several} - there.keys()
+    missing = {key for _, place in counted for key in place.names} - there.keys()
     if missing and not over:  # only then: the heap has 400,000 objects
         there |= {id(node): node for node in gc.get_objects() if id(node) in missing}
     walk.forget()
@@ -180,7 +176,7 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
         length = place.length(there)
         if over and one.seen_at == step and (length or 0) < (one.count or 0):
             continue  # what ended with the training has emptied it
-        if length is None or one.bytes is None or not one.count:
+        if length is None or not one.count:
             one.bytes = one.count = None  # it is gone, or its id was reused
         else:
             if length < LEAK.shrunk_frac * one.count:
@@ -193,10 +189,9 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             if pace > 0 and one.count_per_step:
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
             one.length = one.length * length // one.count
-            one.bytes, one.count, one.seen_at = round(one.bytes / one.count * length), length, step
-            if place.several and one.held_by and not one.held_by.endswith("[...]"):  # others have grown since
-                above = one.held_by.rpartition("[")[0]
-                one.held_by, one.cure = f"{above}[...]", f"remove old entries of {above}, or clear it every epoch"
+            had_others = length - pace * (step - first_step) > length / 4  # of another size, from before
+            one.bytes = None if had_others or one.bytes is None else round(one.bytes / one.count * length)
+            one.count, one.seen_at = length, step
 
 
 def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, taken_back
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_of, whole_of
 from forgather_mem.diagnose.leaks.rare_phases import RarePhases
-from forgather_mem.diagnose.leaks.sizes import LeakSizes, allocated_bytes, counted_bytes
+from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
 from forgather_mem.growth.trend import Series, Trend, fewest_steps
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
 from forgather_mem.telemetry.report import NOT_JUDGED
@@ -36,7 +36,7 @@ class LeakWatch:
         self._look: CloserLook | None = None
         run.at_close(self._close)
         self._sizes = LeakSizes()
-        self._rare = RarePhases(run, allocated_bytes)
+        self._rare = RarePhases(run)
         run.watch_phases(self._rare)
         self._series: dict[str, Series] = {}
         self._totals: dict[str, Series] = {}
@@ -179,7 +179,7 @@ class LeakWatch:
         if full is not None and full < 1e9:
             step_s = (time.perf_counter() - self._began_s) / max(1, step - self._first_step)
             text += f", full near step {full:,} (in {format_duration((full - step) * step_s)})"
-        _print(run, text + (f": {_held(self._suspects[0], unit)}." if self._suspects else "."))
+        _print(run, text + (f": {_held(self._suspects[0], unit, step)}." if self._suspects else "."))
         alarm = Alarm(step=step, names=frozenset(growing), label=label_of(growing), per_step=rate)
         self._live.printed(alarm, growing, self._series)
 
@@ -219,7 +219,7 @@ class LeakWatch:
         if self._live.alarm is None:
             self._warn(run, run.step)
         elif self._suspects[0].allocated_at:
-            _print(run, f"{_held(self._suspects[0], leak)}.")
+            _print(run, f"{_held(self._suspects[0], leak, run.step)}.")
 
     def _trends(self) -> dict[str, Trend]:
         """The present judgement of each size; workers that have just begun are judged by those before them."""
@@ -283,11 +283,13 @@ def _sentence(leak: LeakReport) -> str:
     return "\n".join([f"leak: {format_bytes(leak.bytes_per_step * leak.per_steps)} {leak.per}", *holders])
 
 
-def _held(top: Suspect, leak: LeakReport) -> str:
+def _held(top: Suspect, leak: LeakReport, step: int) -> str:
     """Who holds it, in words."""
     made = f", {top.line_is} at {top.allocated_at}" if top.allocated_at else ""
     count = top.count_per_step * leak.per_steps
-    count = float(round(count)) if 16 * abs(count - round(count)) < count and leak.per_steps > 1 else count  # so far
+    if leak.per_steps > 1 and top.count:  # as many as there are so far, if it was empty at first
+        each = top.count / (1 + (step - leak.since_step) // leak.per_steps)
+        count = each if 4 * abs(each - count) <= count else count
     many = f", {format_pace(count, per=leak.per)}" if count else ""
     holder = f"held by {top.held_by}" if top.held_by else "holder not found"
     return f"{holder}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else "")
