@@ -40,11 +40,8 @@ def empty_assigned(frame: FrameType, objects: Sequence[object]) -> list[str]:
         value = _read(frame, target)
         if value is not None and any(value is thing for thing in objects):
             name = getattr(target, "id", "")
-            if (
-                _FRAMES_KEEP
-                and is_function(frame)
-                and name in set(frame.f_code.co_varnames) - {*frame.f_code.co_cellvars}
-            ):
+            own = set(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars)
+            if _FRAMES_KEEP and is_function(frame) and name in own:
                 left.append(name)
             else:
                 _clear(frame, target)

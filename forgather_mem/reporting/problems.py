@@ -10,15 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from forgather_mem.reporting.table import WHOSE, format_gib, format_place, format_time
-from forgather_mem.telemetry.report import (
-    NOT_JUDGED,
-    HostMemory,
-    KilledReport,
-    LeakReport,
-    LeakSuspect,
-    OomReport,
-    RunReport,
-)
+from forgather_mem.telemetry.report import HostMemory, KilledReport, LeakReport, LeakSuspect, OomReport, RunReport
 from forgather_mem.units import GIB, KIB, MIB, format_bytes, format_duration, format_pace
 
 _GROWS = {
@@ -73,7 +65,7 @@ def leak_lines(report: RunReport, width: int, *, every_suspect: bool = False) ->
     if not suspects:
         return [*lines, "  held by   not looked for: the run ended first"] if leak.where == "host" else lines
     for suspect in suspects if every_suspect else suspects[:1]:
-        lines += ["", *_suspect_lines(suspect, width, leak)]
+        lines += ["", *_suspect_lines(suspect, width, leak.per, leak.per_steps)]
     if not every_suspect and len(suspects) > 1:
         others = [
             f"{one.holder}, {format_bytes(one.bytes_per_step * leak.per_steps)} {leak.per}" for one in suspects[1:]
@@ -283,11 +275,11 @@ def _cause_lines(leak: LeakReport, width: int, label: str) -> Iterator[str]:
     yield from textwrap.wrap(", ".join(details) + ".", width, initial_indent="    ", subsequent_indent="    ")
 
 
-def _suspect_lines(suspect: LeakSuspect, width: int, leak: LeakReport = NOT_JUDGED) -> Iterator[str]:
+def _suspect_lines(suspect: LeakSuspect, width: int, per: str = "a step", per_steps: float = 1.0) -> Iterator[str]:
     library = " (library code, not yours)" if suspect.whose == "library" else ""
     held = [suspect.type]
     if suspect.count_per_step:
-        held.append(format_pace(suspect.count_per_step * leak.per_steps, " item", leak.per))
+        held.append(format_pace(suspect.count_per_step * per_steps, " item", per))
     if suspect.count:
         held.append(f"{suspect.count:,} items")
     if suspect.bytes:

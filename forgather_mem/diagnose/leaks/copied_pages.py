@@ -34,12 +34,14 @@ class Copied:
 
     Attributes:
         per_step: Growth in the later half of what was seen, in bytes a step of all workers together.
+        bytes: So much is copied now.
         most_bytes: So much is still shared and can be copied, all workers together.
         num_workers: Number of workers.
         since_step: The step at which they were first seen.
     """
 
     per_step: float
+    bytes: int
     most_bytes: int
     num_workers: int
     since_step: int
@@ -48,7 +50,7 @@ class Copied:
     def why(self) -> str:
         """What happens, in words.
 
-        >>> Copied(per_step=4e5, most_bytes=90 * MIB, num_workers=2, since_step=8).why[-61:]
+        >>> Copied(per_step=4e5, bytes=9 * MIB, most_bytes=90 * MIB, num_workers=2, since_step=8).why[-61:]
         'written: 390.6 KiB a step, at most 90.0 MiB more in 2 workers'
         """
         many = f"{self.num_workers} worker{'s' * (self.num_workers != 1)}"
@@ -116,6 +118,7 @@ class CopiedPages:
             return None
         return Copied(
             per_step=grown / (step - half[0]),
+            bytes=int(points[-1][1]),
             most_bytes=self._shared_bytes,
             num_workers=len(self._workers),
             since_step=points[0][0],

@@ -71,7 +71,7 @@ class CloserLook:
         self._saw_all = walk.complete
         self._unreached = Unreached(walk) if far and held is None else None
         self._names = held.names.items() if held is not None else set()
-        size_of = held.measure(walk) if held is not None else float
+        size_of = held.measure(walk) if held is not None else None
         walk.forget()
         self._mark = Mark()
         self._kept = KeptLines(opens=far, held=size_of)

@@ -22,15 +22,17 @@ from forgather_mem.source.syntax import first_lines
 class KeptLines:
     """Traces the lines of this thread until `close`; nothing where somebody else traces, a debugger for example."""
 
-    def __init__(self, *, opens: bool = True, held: Callable[[], float] = lambda: 0.0, budget_s: float = 0.25) -> None:
+    def __init__(self, *, opens: bool = True, held: Callable[[], float] | None = None, budget_s: float = 0.25) -> None:
         """Begin, if it `opens`; where reading takes longer than this many CPU seconds, it ends without a result.
 
         Args:
             opens: Whether to trace.
-            held: How much the holder has, if one is known; it is forgotten in `close`.
+            held: How much the holder has, if one is known; it is forgotten in `close`. Small objects are not read then:
+                that takes 25 us.
             budget_s: For the readings.
         """
-        self._sizes: tuple[Callable[[], float], ...] = (large_bytes, objects_bytes, held)
+        self._is_held = held is not None
+        self._sizes: tuple[Callable[[], float], ...] = (large_bytes, held or objects_bytes)
         self._kept: list[Counter[Line]] = [Counter() for _ in self._sizes]  # of lines until `close`, then of statements
         self._left_s = budget_s
         self._at: Line = ("", 0)
@@ -65,7 +67,7 @@ class KeptLines:
 
         To within a sixteenth, set on one script: what is made for a step alone may be as large by chance.
         """
-        for kept in self._kept[:2]:
+        for kept in self._kept[: 2 - self._is_held]:
             grown = kept.total()
             wanted = (grown, num_bytes if 4 * abs(grown - num_bytes) <= num_bytes else grown)
             found = [line for line, size in kept.items() if any(16 * abs(size - one) <= one for one in wanted)]
@@ -76,9 +78,8 @@ class KeptLines:
     @property
     def adding(self) -> Line | None:
         """The first line of the statement that has added most to the holder; None if none has made it longer."""
-        return max(
-            (line for line, size in self._kept[2].items() if size > 0), key=self._kept[2].__getitem__, default=None
-        )
+        added = {line: size for line, size in self._kept[1].items() if size > 0} if self._is_held else {}
+        return max(added, key=added.__getitem__, default=None)
 
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
         if not is_user_file(frame.f_code.co_filename):
