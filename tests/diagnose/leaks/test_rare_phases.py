@@ -3,8 +3,7 @@
 import pytest
 
 from forgather_mem.diagnose.leaks.rare_phases import RarePhases
-from forgather_mem.engine.facts import RunFacts
-from forgather_mem.engine.run import Run
+from forgather_mem.engine.run import Run, RunFacts
 from forgather_mem.telemetry.report import LeakReport
 
 LEAK = LeakReport(verdict="leak", bytes_per_step=100.0, since_step=1)
