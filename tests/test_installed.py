@@ -86,7 +86,7 @@ def test_the_commands_run_from_the_wheel(clean: Path, tmp_path: Path) -> None:
     assert "  held by   MyTrainer.kept_logits     list, +1 item a step, 128 items, 192.0 MiB\n" in said
     script = (tmp_path / "out/demo.py").read_text().splitlines()
     line = 1 + next(number for number, text in enumerate(script) if "kept_logits.append" in text)
-    assert f"  made at   demo.py:{line}\n            {script[line - 1].strip()}\n" in said
+    assert f"  added at  demo.py:{line}\n            {script[line - 1].strip()}\n" in said
     assert said.endswith("forgather-mem: the page is in out/demo.html\n")
     assert "MyTrainer.kept_logits keeps 1.5 MiB a step" in (tmp_path / "out/demo.html").read_text()
     assert "== 128 steps" in output(tmp_path, ours, "report", "out")

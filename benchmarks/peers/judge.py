@@ -15,7 +15,7 @@ FACTS = json.loads((ROOT / "tests" / "leaks" / "by_others" / "facts.json").read_
 SAYS = re.compile(r"^LEAK\b|memory creep|^grew at each of the last", re.IGNORECASE | re.MULTILINE)
 WITH_A_VERDICT = ("forgather-mem", "TraceML", "objgraph")
 # In our report the holders and lines of the suspects; the output of the others is searched as a whole
-OUR_SUSPECTS = re.compile(r"^ +(?:held by|made at) +(.*)", re.MULTILINE)
+OUR_SUSPECTS = re.compile(r"^ +(?:held by|made at|added at) +(.*)", re.MULTILINE)
 # Also those that a launcher writes again, indented
 TRACEBACK = re.compile(
     r"^(?P<by>[ \t]*)(?:traceback : )?Traceback \(most recent call last\):\n(?:(?P=by)[ \t]+.*\n|\n)*(?P=by)\S.*$",

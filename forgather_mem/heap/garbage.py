@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import operator
 import sys
 from collections import Counter
+from functools import partial
 
 MAX_YOUNG = 60_000
 
@@ -24,15 +26,16 @@ class Mark:
         """
         # No closure in here: its cell would be in the list that it holds
         found: list[object] = []
+        mark = self._mark
         for generation in (0, 1, 2):
             objects = gc.get_objects(generation)
-            at = _last_place(self._mark, objects)
+            at = max((number for number, one in enumerate(objects) if one is mark), default=None)
             if at is not None and generation == 2 and _full_collections() != self._full:
                 return None  # a full collection has mixed them
             found += objects[0 if at is None else at + 1 :]
             if at is not None or generation == 2:
                 break
-        kept = _without(found, found)
+        kept = list(filter(partial(operator.is_not, found), found))
         found.clear()  # it contains itself
         return kept[:MAX_YOUNG]
 
@@ -64,21 +67,6 @@ def garbage_among(young: list[object]) -> list[object]:
                 reached.add(id(held))
                 alive.append(held)
     return [thing for thing in young if id(thing) not in reached]
-
-
-def _last_place(wanted: object, objects: list[object]) -> int | None:
-    for number in range(len(objects) - 1, -1, -1):
-        if objects[number] is wanted:
-            return number
-    return None
-
-
-def _without(objects: list[object], unwanted: object) -> list[object]:
-    kept = []
-    for thing in objects:
-        if thing is not unwanted:
-            kept.append(thing)  # a comprehension is a closure here
-    return kept
 
 
 def _full_collections() -> int:

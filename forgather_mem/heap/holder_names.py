@@ -12,17 +12,9 @@ from forgather_mem.source.frame_variables import running_frames
 from forgather_mem.source.source_lines import is_user_class, is_user_file, user_modules
 from forgather_mem.source.syntax import Named, class_regions, function_regions, regions_of_module
 
-# Objects, namespaces and lists between the user's and the library's. Set on two scripts with one and two of a library's
-# objects between; with three, as in Lightning's loops, it is too few.
-_FAR = 6
-
 
 def names_of(walk: ReachableGraph, position: int) -> list[Named]:
-    """The nearest name on the way to this node that the user's code gives, best first; none if there is none.
-
-    A container of a library in an attribute of the user's goes by that attribute: `self.outbox.put(x)` for a queue's
-    deque.
-    """
+    """The nearest name on the way to this node that the user's code gives, best first; none if there is none."""
     way = walk.way(position)
     label = walk.label(position)
     below = 0  # containers between the name and the node
@@ -34,9 +26,7 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
         if instance is not None:
             name = _attribute(instance, held)
             if name is not None:
-                own = slot_names(instance, name, item=below > 0)
-                librarys = [] if own else _librarys(way, number - 1, label, instance)
-                return own + _anywhere(name, item=below > 0) + librarys
+                return slot_names(instance, name, item=below > 0) + _anywhere(name, item=below > 0)
         elif number == 1 and type(holder) is dict and not label.startswith("local "):
             return module_names(label, holder, held, item=below > 0)
         else:
@@ -58,21 +48,6 @@ def _anywhere(name: str, *, item: bool) -> list[Named]:
     around = (region for module in user_modules(len(sys.modules)) for region in regions_of_module(module))
     regions = tuple(replace(region, own=False) for region in around)
     return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
-
-
-def _librarys(way: list[object], number: int, label: str, instance: object) -> list[Named]:
-    """The user's name of a library's object, or of another library's object that has it."""
-    number = next(at for at in range(number, -1, -1) if way[at] is instance)
-    found: list[Named] = []
-    if not number:
-        found = _of_frame(label, item=False) if label.startswith("local ") else []
-    elif number == 1 and type(way[0]) is dict and _instance_of(way, 0) is None:
-        found = module_names(label, way[0], instance, item=False)
-    for at in range(number, max(0, number - _FAR), -1):
-        above = _instance_of(way, at - 1)
-        name = _attribute(above, way[at]) if above is not None and not found else None
-        found = slot_names(above, name) if name is not None else found
-    return [replace(one, librarys=True) for one in found]
 
 
 def _instance_of(way: list[object], number: int) -> object | None:

@@ -7,21 +7,16 @@ use the collector's lists, so that a `gc.freeze()` hides nothing.
 from __future__ import annotations
 
 import gc
-import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import FrameType, TracebackType
-from typing import Literal
+from types import FrameType
 
 from forgather_mem.heap.owner_paths import frame_name, holder_path, write_path
 from forgather_mem.source.frame_variables import frame_variables, is_our_frame, running_frames, running_namespaces
 
-Kind = Literal["variable", "module", "class", "traceback", "notebook"]
-
 _CHUNK = 1_000
-_NOTEBOOK = re.compile(r"_+|_\d+|_i+\d*|_oh|Out|_exit_code")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +25,11 @@ class Owner:
 
     Attributes:
         path: The whole path, e.g. "__main__.trainer.kept[3]" or "local 'kept' of main (train.py:41)[3]".
-        kind: Where the path begins: in a running function ("variable"), in a module, at a class; "traceback" if it
-            leads through a kept exception; "notebook" for IPython's cache of results (`Out`, `_`).
         holder: The last named object on the path, as people refer to it: "Trainer.kept[3]".
         target: Index of the requested object.
     """
 
     path: str
-    kind: Kind
     holder: str
     target: int
 
@@ -111,8 +103,8 @@ class _Search:
     def owners(self, max_owners: int) -> Owners:
         for key, number in self.targets.items():
             for name in self.variables.get(key, ()):
-                self.found[name] = Owner(path=name, kind="variable", holder=name, target=number)
-        ordered = sorted(self.found.values(), key=lambda owner: (owner.kind == "notebook", len(owner.path)))
+                self.found[name] = Owner(path=name, holder=name, target=number)
+        ordered = sorted(self.found.values(), key=lambda owner: len(owner.path))
         return Owners(ordered[:max_owners])
 
     def forget(self) -> None:
@@ -129,26 +121,18 @@ class _Search:
                 came_from[id(thing)] = holder
                 heap.append(thing)
 
-    def _root(self, thing: object) -> tuple[str, Kind] | None:
+    def _root(self, thing: object) -> str | None:
         """The name that a path may begin with here."""
         if id(thing) in self.namespaces:
-            return self.namespaces[id(thing)][0], "module"
-        if (name := _class_name(thing)) is not None:
-            return name, "class"
-        names = self.variables.get(id(thing))
-        return (names[0], "variable") if names else None
+            return self.namespaces[id(thing)][0]
+        return _class_name(thing) or next(iter(self.variables.get(id(thing), ())), None)
 
     def _owner(self, holder: object, number: int) -> Owner:
         nodes = [holder, self.objects[number]]
         while (root := self._root(nodes[0])) is None:
             nodes.insert(0, self.came_from[id(nodes[0])])
-        start, kind = root
-        path = start + write_path(nodes, begins_with_namespace=kind == "module")
-        if any(type(node) is TracebackType for node in nodes):
-            kind = "traceback"
-        elif kind == "module" and _is_notebook(nodes):
-            kind = "notebook"
-        return Owner(path=path, kind=kind, holder=holder_path(nodes) or path, target=number)
+        path = root + write_path(nodes, begins_with_namespace=id(nodes[0]) in self.namespaces)
+        return Owner(path=path, holder=holder_path(nodes) or path, target=number)
 
 
 def _namespaces() -> dict[int, tuple[str, dict[str, object]]]:
@@ -166,11 +150,3 @@ def _class_name(cls: object) -> str | None:
         return None
     assert isinstance(cls, type)
     return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _is_notebook(nodes: Sequence[object]) -> bool:
-    namespace = nodes[0]
-    if type(namespace) is not dict or "get_ipython" not in namespace:
-        return False
-    names = [name for name, value in namespace.items() if value is nodes[1]]
-    return bool(names) and all(isinstance(name, str) and _NOTEBOOK.fullmatch(name) for name in names)

@@ -147,6 +147,14 @@ class ReachableGraph:
         above = self._above[position]
         return above >= 0 and attributes_of(self.nodes[above]) is self.nodes[position]
 
+    def is_module(self, position: int) -> bool:
+        """Whether this is the namespace of a module."""
+        return (
+            self._above[position] < 0
+            and not self._labels[position].startswith("local ")
+            and type(self.nodes[position]) is dict
+        )
+
     def label(self, position: int) -> str:
         """The name of the root from which this node was reached: a module, or "local 'x' of f (train.py:9)"."""
         while self._above[position] >= 0:
@@ -176,9 +184,12 @@ class ReachableGraph:
 
     def lead(self, label: str, way: Sequence[object]) -> None:
         """Add objects that nothing nearby leads to, each of which leads to the next; the first one gets this name."""
-        for number, thing in enumerate(way):
-            if self._add(thing, len(self.nodes) - 1 if number else -1) and not number:
-                self._labels[len(self.nodes) - 1] = label
+        above = -1
+        for thing in way:
+            if id(thing) not in self._seen:
+                self._put(thing, above)
+                self._labels |= {self._seen[id(thing)]: label} if above < 0 else {}
+            above = self._seen[id(thing)]
 
     def forget(self) -> None:
         """Release everything reached."""
@@ -208,10 +219,13 @@ class ReachableGraph:
         kind = type(thing)
         if id(thing) in self._seen or not _counts(kind) or (issubclass(kind, type) and not is_user_class(thing)):
             return False
+        self._put(thing, above)
+        return True
+
+    def _put(self, thing: object, above: int) -> None:
         self._seen[id(thing)] = len(self.nodes)
         self.nodes.append(thing)
         self._above.append(above)
-        return True
 
 
 def _variables(frame: FrameType) -> Iterator[tuple[str, object]]:

@@ -50,14 +50,14 @@ def lead_to(thing: object, walk: ReachableGraph, passed_over: set[int], most_lev
     """
     way, label = [thing], ""
     passed_over |= {id(way), id(walk.nodes)}
-    while len(way) <= most_levels and not (label or has_attributes(way[0]) or type(way[0]) in FRAMES):
+    while len(way) <= most_levels and not (label or has_attributes(way[0]) or type(way[0]) in (type, *FRAMES)):
         holders = gc.get_referrers(way[0])
         passed_over.add(id(holders))
         known = [one for one in holders if id(one) not in passed_over and type(one) is not FrameType]
         passed_over.add(id(known))
         if not known:
             break
-        way.insert(0, min(known, key=lambda one: not has_attributes(one)))
+        way.insert(0, min(known, key=lambda one: not (has_attributes(one) or type(one) is type)))
         if isinstance(way[0], dict):
             label = str(way[0].get("__name__", ""))  # a module's variables
     label = label or f"a {type(way[0]).__name__} that no variable holds"

@@ -46,8 +46,8 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         said = _after_label(leak_lines(report, _WIDE)[0])
         if leak.suspects and leak.suspects[0].held_by:
             holder = leak.suspects[0]
-            each = f"{format_bytes(holder.bytes_per_step)} a step"
-            made = f", made at {holder.allocated_at}" if holder.allocated_at else ""
+            each = f"{format_bytes(holder.bytes_per_step * leak.per_steps)} {leak.per}"
+            made = f", {holder.line_is} at {holder.allocated_at}" if holder.allocated_at else ""
             return "leak", f"{holder.held_by} keeps {each}, since step {leak.since_step:,}{made}.", f"{said} {peaks}"
         return "leak", said, peaks
     told = no_leak_sentence(report)
@@ -80,7 +80,7 @@ def tables(report: RunReport) -> Iterator[Table]:
 def _tables(report: RunReport) -> Iterator[Table]:
     run = report.run
     holders = [_holder(holder) for holder in report.leak.suspects]
-    yield "Who holds what grows", ("held by", "a step", "holds", "made at", "the line", "each is", "try"), holders
+    yield "Who holds what grows", ("held by", "a step", "holds", "at", "the line", "each is", "try"), holders
     peaks = [
         (
             format_place(peak.where) + ("" if peak.rank is None else f", rank {peak.rank}"),

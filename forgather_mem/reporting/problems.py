@@ -54,7 +54,7 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
     leaking = [str(row.rank) for row in report.ranks or () if row.leak == "leak"]
     if 0 < len(leaking) < report.run.world_size:
         where += f" of rank {', '.join(leaking[:8])}"
-    first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step)} a step{_bounds(leak)}"
+    first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step * leak.per_steps)} {leak.per}{_bounds(leak)}"
     first += f", since step {leak.since_step:,}"
     if leak.full_at_step is not None:
         first += f", full near step {leak.full_at_step:,}"
@@ -63,14 +63,15 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
     lines = textwrap.wrap(f"{first}. Confidence: {sure}.{beside}", width, subsequent_indent=" " * 7)
     suspects = leak.suspects
     if not suspects:
-        return (
-            [*lines, "  held by   not looked for: the run ended first; a longer run names it"]
-            if leak.where == "host"
-            else lines
-        )
-    lines += ["", *_suspect_lines(suspects[0], width)]
+        if leak.where == "host":
+            lines.append("  held by   not looked for: the run ended first; a longer run names it")
+        return lines
+    lines += ["", *_suspect_lines(suspects[0], width, leak.per, leak.per_steps)]
     if len(suspects) > 1:
-        told = [(one.holder, f"{format_bytes(one.bytes_per_step)} a step", one.allocated_at) for one in suspects[1:]]
+        told = [
+            (one.holder, f"{format_bytes(one.bytes_per_step * leak.per_steps)} {leak.per}", one.allocated_at)
+            for one in suspects[1:]
+        ]
         others = [", ".join(filter(None, one)) for one in told]
         lines += textwrap.wrap(f"  also      {'; '.join(others)}", width, subsequent_indent=" " * 12)
     return [*lines, ""]
@@ -281,11 +282,11 @@ def _cause_lines(leak: LeakReport, width: int) -> Iterator[str]:
     yield from textwrap.wrap(", ".join(details) + ".", width, initial_indent="    ", subsequent_indent="    ")
 
 
-def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
+def _suspect_lines(suspect: LeakSuspect, width: int, per: str = "a step", per_steps: float = 1.0) -> Iterator[str]:
     library = " (library code, not yours)" if suspect.whose == "library" else ""
     held = [suspect.type]
     if suspect.count_per_step:
-        held.append(format_pace(suspect.count_per_step, " item"))
+        held.append(format_pace(suspect.count_per_step * per_steps, " item", per))
     if suspect.count:
         held.append(f"{suspect.count:,} items")
     if suspect.bytes:
@@ -295,7 +296,7 @@ def _suspect_lines(suspect: LeakSuspect, width: int) -> Iterator[str]:
     size = re.sub(r"(?<=\d{3})\.\d", "", f", {format_bytes(each)}") if each and piece else ""  # it is a quotient
     rows = (
         ("held by", f"{suspect.holder:<25} {', '.join(held)}"),
-        ("made at", f"{suspect.allocated_at}{library}" if suspect.allocated_at else ""),
+        (f"{suspect.line_is} at", f"{suspect.allocated_at}{library}" if suspect.allocated_at else ""),
         ("", suspect.source_line.strip()),
         ("each is", f"{piece}{size}" if piece else ""),
         ("try", suspect.cure or ""),
@@ -369,5 +370,6 @@ def _indented(text: str, width: int, hanging: int = 0) -> Sequence[str]:
 
 def _bounds(leak: LeakReport) -> str:
     """In the unit of the size, if they are known."""
-    unit, low, high = format_bytes(leak.bytes_per_step).split()[1], leak.bytes_per_step_low, leak.bytes_per_step_high
-    return f" ({low / _UNITS[unit]:,.1f} to {high / _UNITS[unit]:,.1f})" if low or high else ""
+    unit = format_bytes(leak.bytes_per_step * leak.per_steps).split()[1]
+    low, high = (one * leak.per_steps / _UNITS[unit] for one in (leak.bytes_per_step_low, leak.bytes_per_step_high))
+    return f" ({low:,.1f} to {high:,.1f})" if low or high else ""

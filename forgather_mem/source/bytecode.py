@@ -14,7 +14,6 @@ _VARIABLES = re.compile("FAST|NAME|GLOBAL|DEREF|CLOSURE")
 _VERBS = re.compile("LOAD|STORE|DELETE")  # Python 3.13 has pairs of them in one instruction
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _JUMPS = re.compile("JUMP(_FORWARD|_BACKWARD|_ABSOLUTE)?(_NO_INTERRUPT)?")
-QUIET = frozenset({"CACHE", "PRECALL", "NOP", "EXTENDED_ARG", "NOT_TAKEN"})
 
 
 def uses_again(code: CodeType, position: int, name: str) -> bool:

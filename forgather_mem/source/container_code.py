@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import linecache
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from forgather_mem.source.syntax import Named, Region, local_names, tree_of
@@ -90,14 +89,6 @@ class _Code:
             elif assigned and any(map(self.is_subject, targets)):
                 yield True, node
 
-    def uses(self) -> Iterator[tuple[bool, ast.AST]]:
-        """The calls of a library's object, and those that it is given to: it may add to itself."""
-        for node in ast.walk(self.region.node):
-            if isinstance(node, ast.Call):
-                own = [node.func, getattr(node.func, "value", node.func)]
-                if any(map(self.is_subject, [*own, *node.args, *(word.value for word in node.keywords)])):
-                    yield False, node
-
     def _adds(self, node: ast.AST) -> bool:
         joins = not isinstance(node, ast.AugAssign) or isinstance(node.op, ast.Add | ast.BitOr)
         return joins and any(map(self.is_subject, _receivers(node)))
@@ -128,8 +119,6 @@ def adding_lines(named: Named, is_list: bool, *, assigned: bool = False) -> list
     for _, group in itertools.groupby(named.regions, key=lambda region: region.own):
         codes = [_Code(named, region, is_list) for region in group]
         found = [(one, code.region.file) for code in codes for one in code.additions(assigned)]
-        if not found and named.librarys and named.attribute:
-            found = [(one, code.region.file) for code in codes for one in code.uses()]
         if found:
             lines = sorted((only, node.lineno, file) for (only, node), file in found)  # type: ignore[attr-defined]
             return list(dict.fromkeys((file, line) for only, line, file in lines if only == lines[0][0]))
@@ -142,8 +131,11 @@ def added_to(file: str, line: int) -> str | None:
     nodes = [node for node in ast.walk(tree) if getattr(node, "lineno", 0) == line] if tree is not None else []
     found = [receiver for node in nodes for receiver in (*_receivers(node), *_remade(node))]
     rest = [one for one in found[1:] if all(one is not part for part in ast.walk(found[0]))]
-    text = ast.get_source_segment("".join(linecache.getlines(file)), found[0]) if found and not rest else None
-    return None if text is None or "\n" in text else text
+    one = found[0] if found and not rest else None
+    gets = isinstance(one, ast.Call) and _method(one) in _ITEMS  # an entry, made if it is not there
+    parts = [one.func.value, one.args[0]] if gets else [one] if one is not None else []  # type: ignore[union-attr]
+    texts = [ast.get_source_segment("".join(linecache.getlines(file)), part) or "\n" for part in parts]
+    return None if not texts or "\n" in "".join(texts) else "[".join(texts) + "]" * gets
 
 
 def _receivers(node: ast.AST) -> Sequence[ast.expr]:
@@ -157,18 +149,6 @@ def _receivers(node: ast.AST) -> Sequence[ast.expr]:
 def _remade(node: ast.AST) -> Sequence[ast.expr]:
     made_of = {ast.unparse(part) for target in _targets(node) for part in ast.walk(node.value)}  # type: ignore[attr-defined]
     return [one for one in _targets(node) if ast.unparse(one) in made_of]
-
-
-def calling_lines(name: str, files: Iterable[str]) -> list[tuple[str, int]]:
-    """The lines of these files, file by file, that call a function whose name matches this pattern."""
-    return [
-        (file, line)
-        for file in files
-        if (tree := tree_of(file)) is not None
-        for line in sorted(
-            node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and re.fullmatch(name, _called(node))
-        )
-    ]
 
 
 def _called(node: ast.AST) -> str:

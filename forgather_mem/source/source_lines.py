@@ -112,11 +112,6 @@ def user_modules(num_modules: int) -> tuple[str, ...]:
     return tuple(name for name, module in list(sys.modules.items()) if is_user_module(module))
 
 
-def user_files() -> list[str]:
-    """The files of the user's modules."""
-    return [file for name in user_modules(len(sys.modules)) for file in module_files(name)]
-
-
 def module_files(module: str) -> list[str]:
     """The file of a module; of a notebook its cells, the newest first."""
     file = getattr(sys.modules.get(module), "__file__", None)

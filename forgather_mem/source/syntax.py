@@ -44,7 +44,6 @@ class Named:
         item: Whether the container is inside what has this name: `name[key]`.
         regions: The code that may mean it: the holder's own class or function first, then the rest of its module.
         of_module: Whether it is a variable of a module, which a function's own variable of that name hides.
-        librarys: Whether it is the name of a library's object that has the container.
     """
 
     name: str
@@ -52,7 +51,6 @@ class Named:
     item: bool
     regions: tuple[Region, ...]
     of_module: bool = False
-    librarys: bool = False
 
 
 def tree_of(file: str) -> ast.Module | None:
@@ -88,15 +86,10 @@ def forget_trees() -> None:
 
 def class_regions(classes: Sequence[type]) -> list[Region]:
     """The methods of these classes, and after them the rest of their modules."""
-    own, rest = [], []
-    for cls in classes:
-        nodes = ((_definition(tree_of(file), cls.__qualname__), file) for file in module_files(cls.__module__))
-        node, file = next(((node, file) for node, file in nodes if isinstance(node, ast.ClassDef)), (None, ""))
-        if node is not None:
-            own += [*_methods(node, file)]
-            around = regions_of_module(cls.__module__)
-            rest += [replace(region, own=False) for region in around if region.class_name != node.name]
-    return [*own, *rest]
+    names = [cls.__name__ for cls in classes]
+    around = [one for module in dict.fromkeys(cls.__module__ for cls in classes) for one in regions_of_module(module)]
+    own = [one for name in names for one in around if one.class_name == name]
+    return [*own, *(replace(one, own=False) for one in around if one.class_name not in names)]
 
 
 def function_regions(code: CodeType, variable: str) -> list[Region]:
@@ -176,19 +169,6 @@ def _methods(node: ast.ClassDef, file: str) -> Iterator[Region]:
             first = [*part.args.posonlyargs, *part.args.args][:1]
             name = first[0].arg if first and not static else ""
             yield Region(node=part, file=file, self_name=name, class_name=node.name)
-
-
-def _definition(tree: ast.Module | None, qualname: str) -> ast.AST | None:
-    """The class or function with this qualified name; of several the last. None without source."""
-    found: list[ast.AST] = [tree] if tree is not None else []
-    for name in qualname.replace("<locals>.", "").split("."):
-        found = [
-            part
-            for node in found
-            for part in ast.walk(node)
-            if isinstance(part, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and part.name == name
-        ]
-    return found[-1] if found else None
 
 
 def _holds(node: Function, line: int) -> bool:

@@ -16,6 +16,8 @@ from forgather_mem.telemetry.report_part import ADDED, RARE, Rank, ReportPart
 Memory = Literal["host", "device"]
 Verdict = Literal["not enough data", "leak", "no leak", "copied pages"]
 Sure = Literal["not yet", "likely", "yes"]
+LineIs = Literal["made", "added"]
+Unit = Literal["a step", "an evaluation", "a save", "a generation"]
 Action = Literal["collect", "clear", "trim"]
 
 
@@ -164,6 +166,7 @@ class LeakSuspect(ReportPart):
     bytes: float | None = field(default=None, metadata=ADDED)  # their size
     kind: str | None = field(default=None, metadata=ADDED)
     each: str = field(default="", metadata=ADDED)  # one new item in words
+    line_is: LineIs = field(default="made", metadata=ADDED)  # where it is made, or where it is added to its holder
     # Equal in any two runs in which the same code keeps the same kind of thing in the same place, whatever its size
     signature: str = field(default="", metadata=ADDED)
 
@@ -196,6 +199,9 @@ class LeakReport(ReportPart):
     unexplained_bytes: int = field(default=0, metadata=RARE)
     taken_back: tuple[str, ...] = field(default=(), metadata=RARE)  # what was said while it ran and is no longer so
     rank: Rank | None = field(default=None, metadata=RARE)
+    # What it grows with, where that is not each step: "an evaluation", and so many steps apart these are
+    per: Unit = field(default="a step", metadata=RARE)
+    per_steps: float = field(default=1.0, metadata=RARE)
 
 
 NOT_JUDGED = LeakReport()

@@ -60,7 +60,7 @@ def test_a_tensor_kept_at_each_step_is_named_with_its_bytes_and_line(
     assert leak["full_at_step"] > 160
     said = " ".join(capfd.readouterr().err.split())
     assert said.count("host memory grows") == 1, "in a line while the training runs"
-    assert ": held by Keeps.kept, +1 a step, made at tests/callbacks/test_leak_detector.py:" in said
+    assert ": held by Keeps.kept, +1 a step, added at tests/callbacks/test_leak_detector.py:" in said
 
 
 @pytest.mark.fresh

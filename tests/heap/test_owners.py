@@ -44,7 +44,7 @@ def _nothing_is_kept() -> Iterator[None]:
 
 def kept_elsewhere(thing: object, **options: Any) -> list[Owner]:
     """Who holds the thing, besides the variables of functions that run (this one and the test)."""
-    return [owner for owner in find_owners([thing], **options) if owner.kind != "variable"]
+    return [owner for owner in find_owners([thing], **options) if not owner.path.startswith("local ")]
 
 
 def in_an_attribute(thing: object) -> str:

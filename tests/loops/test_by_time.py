@@ -34,5 +34,5 @@ def test_what_grows_without_torch_has_its_holder_and_line(tmp_path: Path) -> Non
     report = " ".join(result.err.partition(REPORT)[2].split())
     assert report.startswith("grows.py == ")
     assert "held by Runner.history list" in report
-    assert "made at grows.py:15" in report
+    assert "added at grows.py:15" in report
     assert "each 0.01 s of this process counts as a step" in report

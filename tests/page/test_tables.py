@@ -56,7 +56,7 @@ def test_the_holder_has_its_code_line_and_its_cure() -> None:
         "held by": "Trainer.kept_logits",
         "a step": "3.1 MiB",
         "holds": "1,940 items, 5.9 GiB",
-        "made at": "train.py:41",
+        "at": "train.py:41",
         "the line": "self.kept_logits.append(outputs.logits.detach())",
         "each is": "Tensor [8, 128, 800] float32 on cuda:0",
         "try": "keep less, and off the GPU: outputs.logits.argmax(-1).cpu()",

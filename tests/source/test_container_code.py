@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.source.container_code import adding_lines, calling_lines
+from forgather_mem.source.container_code import adding_lines
 from tests.heap.users_modules import make_module, named
 
 pytestmark = pytest.mark.alone(forked=True)
@@ -38,17 +38,6 @@ def test_what_adds_to_a_list(module: Any, text: str, adds: bool) -> None:
     keeps = module(f"{HEAD}[]\n    def step(self, x):\n        {text}\nKEEPS = Keeps()\n").KEEPS
     (kept, *_) = named(keeps.kept)
     assert bool(adding_lines(kept, is_list=True)) == adds
-
-
-def test_calls_are_found_by_the_functions_name_not_in_texts(tmp_path: Path) -> None:
-    file = tmp_path / "calls.py"
-    file.write_text(
-        '"""layer.register_forward_hook(f)"""\n# x.register_forward_hook(f)\nx = y\n(x.register_forward_hook)(f)\n'
-    )
-    assert calling_lines(r"register_\w*hook", [str(file)]) == [(str(file), 4)]
-    assert calling_lines("forward_hook", [str(file)]) == []
-    file.write_text("no python (")
-    assert calling_lines("f", [str(tmp_path / "missing.py"), str(file)]) == []
 
 
 def test_of_a_graph_the_line_is_that_which_goes_on_with_it_not_the_one_that_begins_it(module: Any) -> None:

@@ -60,13 +60,16 @@ def floor_of(name: str) -> float:
 
 
 def whole_of(growing: Mapping[str, Trend]) -> Trend:
-    """The growth on the device alone, or else the sum of what grows on the host; Python's arenas count once."""
+    """The growth on the device alone, or else the sum of what grows on the host; Python's small objects count once.
+
+    The objects that lie in growing arenas are what grows, if they explain these at all: the rest is free between them.
+    """
     for name in ("device", "pinned"):
         if name in growing:
             return growing[name]
     parts = [growing[name] for name in ("native", "shared", "workers") if name in growing]
-    small = [growing[name] for name in ("mapped", "objects") if name in growing]
-    parts += small[:1]
+    small = [growing[name] for name in ("objects", "mapped") if name in growing]
+    parts += small[:1] if small and LEAK.explains(small[0].per_step, small[-1].per_step) else small[1:]
     return Trend(
         kind="leak",
         per_step=sum(part.per_step for part in parts),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -9,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
+from forgather_mem.diagnose.leaks.places import Place
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, usual_bytes
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
@@ -34,8 +37,6 @@ class LookThresholds:
         least_frac: Of the growth: what explains less is no suspect.
         held_frac: Of the growth: a container that explains less is not preferred to the pieces themselves.
         explained_frac: Of the growth: if things nearby explain less, garbage is looked for.
-        in_window_frac: Of the growth: a container that brings more between the looks brings less in the whole run.
-            Set on one training whose evaluation fell between the looks: 2.33 items a step for 1.13.
         most_merged: Containers that are compared by name, since there may be one for each layer.
         most_unreached: Containers without a name whose items are weighed, those that have grown most: a guess.
     """
@@ -43,7 +44,6 @@ class LookThresholds:
     least_frac: float = 0.05
     held_frac: float = 0.15
     explained_frac: float = 0.5
-    in_window_frac: float = 1.05
     most_merged: int = 400
     most_unreached: int = 40
 
@@ -52,27 +52,29 @@ LOOK = LookThresholds()
 
 
 class CloserLook:
-    """The first of two looks; `finish` is the second. In between only numbers are kept, no objects of the user."""
+    """The first of two looks; `finish` is the second. In between only numbers are kept, and a holder that is known."""
 
     STEPS = 10  # between the two
 
-    def __init__(self, step: int, far: bool = False, held: bool = False, cycles: bool = True) -> None:
+    def __init__(self, step: int, far: bool = False, held: Place | None = None, cycles: bool = True) -> None:
         """Take the first look, at the step that has just finished.
 
         Args:
             step: The number of it.
             far: Look for lines, and at what no name leads to,
-            held: unless the holder is known.
+            held: unless the holder is known: then for the line that adds to it.
             cycles: Look for garbage, too.
         """
         self.step = step
         walk = ReachableGraph.walk()
         self._look = look(walk, step)
         self._saw_all = walk.complete
-        self._unreached = Unreached(walk) if far and not held else None
+        self._unreached = Unreached(walk) if far and held is None else None
+        self._names = held.names.items() if held is not None else set()
+        size_of = held.measure(walk) if held is not None else None
         walk.forget()
         self._mark = Mark()
-        self._kept = KeptLines(opens=far)
+        self._kept = KeptLines(opens=far, held=size_of)
         self._cycles = cycles
 
     def finish(self, step: int, rate: float, first_step: int = 0) -> list[Suspect]:
@@ -101,8 +103,12 @@ class CloserLook:
         if told < LOOK.held_frac * rate and all(KINDS[one.kind].is_sized and one.kind != "cycle" for one in suspects):
             suspects.append(made_suspect(line, rate))
         self.drop()
+        adding = self._kept.adding
         for suspect in suspects:
-            suspect.choose_line(self._kept, line if suspect.bytes_per_step > LOOK.explained_frac * rate else None)
+            if adding is not None and suspect.place is not None and suspect.place.names.items() & self._names:
+                suspect.set_line(adding, "added")
+            elif not suspect.allocated_at and line is not None and suspect.bytes_per_step > LOOK.explained_frac * rate:
+                suspect.set_line(line, "made")
             suspect.seen_at = step
         forget_trees()
         return _sorted(suspects, rate)
@@ -111,9 +117,9 @@ class CloserLook:
         """What has grown and matters, the largest first."""
         more = grown(self._look, walk, step)
         for one in more:  # an evaluation may lie between the looks, or a part of a step
-            if one.kind == "items" and one.bytes_per_step > LOOK.in_window_frac * rate:
+            if one.kind == "items" and one.bytes_per_step > rate:
                 one.count_per_step = min(one.count_per_step, max(one.count / num_steps, rate / one.each_bytes))
-        found = [one for one in merge_similar(more, walk) if _matters(one, rate)]
+        found = [one for one in _nearest(merge_similar(more, walk), walk) if _matters(one, rate)]
         # Else these are the pieces of those, or what the first look had no time for
         explains = any(one.bytes_per_step > LOOK.held_frac * rate or has_graph(one.samples) for one in found)
         if not explains and (self._saw_all or not walk.complete):
@@ -157,6 +163,18 @@ def _sorted(suspects: list[Suspect], rate: float) -> list[Suspect]:
         key=lambda one: (one.last, -round(5 * one.bytes_per_step / rate), not one.allocated_at, -one.bytes_per_step)
     )
     return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
+
+
+def _nearest(found: Sequence[GrownObject], walk: ReachableGraph) -> list[GrownObject]:
+    """Without those whose items another one has, too, that is nearer to a name; the largest first."""
+    kept: list[GrownObject] = []
+    seen: set[int] = set()
+    for one in sorted(found, key=lambda one: len(walk.way(one.position))):
+        parts = itertools.chain.from_iterable(sample if type(sample) is tuple else (sample,) for sample in one.samples)
+        items = {id(part) for part in parts if gc.is_tracked(part)} if one.kind == "items" else set()
+        kept += [one] if items.isdisjoint(seen) else []
+        seen |= items
+    return sorted(kept, key=lambda one: -one.bytes_per_step)
 
 
 def _told(found: Sequence[GrownObject]) -> float:
@@ -227,4 +245,6 @@ def _sum_of(group: list[tuple[str, GrownObject]]) -> GrownObject:
     count, bounds = sum(one.count for one in ones), [one.bound for one in ones if one.bound is not None]
     bound = sum(bounds) if len(bounds) == len(ones) else None
     more = replace(ones[0], count_per_step=count_per_step, each_bytes=each_bytes, count=count)
-    return replace(more, bound=bound, name=common_name([name for name, _ in group]), parts=len(ones))
+    return replace(
+        more, bound=bound, name=common_name([name for name, _ in group]), others=[one.position for one in ones[1:]]
+    )

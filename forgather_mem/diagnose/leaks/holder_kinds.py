@@ -54,7 +54,6 @@ class HolderKind:
         holder: Recognizes it by what has grown.
         item: Recognizes it by something inside a new item.
         iterators: Types of iterators that keep their items, by which it is recognized.
-        made_by: Pattern of the functions that make it, by name: nothing that the user names is added to.
     """
 
     name: str
@@ -62,7 +61,6 @@ class HolderKind:
     holder: Callable[[Held], bool] = lambda held: False
     item: Callable[[Any], bool] = lambda item: False
     iterators: tuple[str, ...] = ()
-    made_by: str = ""
     is_sized: bool = True
 
 
@@ -72,22 +70,21 @@ _KINDS = (
         holder=lambda held: held.one.kind == "graph",
         item=lambda item: is_tensor(item) and item.grad_fn is not None,
         cure="keep numbers, not graphs: loss.item()"),
-    HolderKind(name="cycle iterator", iterators=("cycle",), made_by="cycle",
+    HolderKind(name="cycle iterator", iterators=("cycle",),
         cure="itertools.cycle() keeps a copy of every item: start a new pass with iter(loader) when one ends"),
-    HolderKind(name="tee", iterators=("_tee", "_tee_dataobject"), made_by="tee",
+    HolderKind(name="tee", iterators=("_tee", "_tee_dataobject"),
         cure="itertools.tee() keeps what only one of its iterators has read: read both, or make two iterators"),
     HolderKind(name="hooks",
         holder=lambda held: _HOOKS.search(held.path) is not None,
-        made_by=r"register_\w*hook\w*",
         cure="register it once; or keep the handle that register_..._hook() returns, and call handle.remove()"),
     HolderKind(name="chain",
         holder=lambda held: held.one.kind == "chain" and not any(map(is_array, held.one.samples[:1])),
         cure="each holds the one before it: keep only the last, without its link to the others"),
     HolderKind(name="lru_cache", holder=lambda held: type(held.container) is LRU_CACHE,
         cure="limit it to what fits in memory: lru_cache(maxsize=32)"),
-    HolderKind(name="param_groups", holder=lambda held: ".param_groups" in held.path, made_by="add_param_group",
+    HolderKind(name="param_groups", holder=lambda held: ".param_groups" in held.path,
         cure="add each parameter once: add_param_group() at every step keeps adding"),
-    HolderKind(name="optimizer state", made_by="add_param_group",
+    HolderKind(name="optimizer state",
         holder=lambda held: is_torch(held.owner, "optim", "Optimizer") and ".state" in held.path,
         cure="remove parameters you no longer use: optimizer.state.pop(parameter), and from param_groups"),
     HolderKind(name="queue", holder=lambda held: queue_module(held) is not None,
@@ -100,7 +97,7 @@ _KINDS = (
     HolderKind(name="exceptions", is_sized=False, item=lambda item: isinstance(item, BaseException | TracebackType),
         cure="keep str(error), or traceback.clear_frames(error.__traceback__) before keeping it"),
     HolderKind(name="threads", is_sized=False,
-        item=lambda item: isinstance(item, threading.Thread), made_by="Thread",
+        item=lambda item: isinstance(item, threading.Thread),
         cure="let the threads return, and join() them"),
     HolderKind(name="device", item=lambda item: is_tensor(item) and item.device.type != "cpu",
         cure="keep less, and off the GPU: reduce it first (argmax, mean), then .cpu()"),
@@ -180,13 +177,13 @@ def last_name(path: str) -> str:
     return path.rpartition(".")[2].partition(" and ")[0]
 
 
-def form_of(container: type, kind: str) -> str:
+def form_of(container: type, kind: str, grows: type) -> str:
     """How only the last ones are left in a container, or in the value that has grown; "" where there is no order."""
     if issubclass(container, deque):
         return ", deque(maxlen={most})"
-    if kind == "size":
+    if kind == "size" and grows is not bytearray:
         return ", {it} = {it}[-{most}:]"
-    return "" if issubclass(container, dict | set) else ", del {it}[:-{most}]"
+    return "" if kind != "size" and issubclass(container, dict | set) else ", del {it}[:-{most}]"
 
 
 def last_of(form: str, written: str | None, length: int) -> str:

@@ -9,21 +9,20 @@ from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from forgather_mem.diagnose.leaks.holder_kinds import Held, HolderKind, is_array, queue_module
+from forgather_mem.diagnose.leaks.holder_kinds import Held, is_array, queue_module
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import inside, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
-from forgather_mem.source.container_code import adding_lines, calling_lines
-from forgather_mem.source.source_lines import Line, line_of_code, user_files
+from forgather_mem.source.container_code import adding_lines
+from forgather_mem.source.source_lines import Line, line_of_code
 from forgather_mem.source.syntax import Named
 
 
-def lines_of_holder(held: Held, kind: HolderKind, names: Sequence[Named]) -> list[Line]:
+def lines_of_holder(held: Held, names: Sequence[Named]) -> list[Line]:
     """The lines that add to it, as far as the source shows.
 
     Args:
         held: What has grown.
-        kind: The kind of leak.
         names: What the user's code calls the container.
     """
     one, container, _, _ = held
@@ -31,13 +30,8 @@ def lines_of_holder(held: Held, kind: HolderKind, names: Sequence[Named]) -> lis
         code = getattr(container.__wrapped__, "__code__", None)
         found = None if code is None else line_of_code(code)
         return [] if found is None else [found]
-    if kind.made_by:
-        function = line_of_function(one.samples)
-        own = [] if function is None else [function]
-        beside = calling_lines(kind.made_by, [file for file, _ in own])
-        return beside or calling_lines(kind.made_by, user_files()) or own
     is_list = issubclass(type(container), list | deque) and one.kind == "items"
-    every = (adding_lines(named, is_list, assigned=one.kind != "items" and not named.librarys) for named in names)
+    every = (adding_lines(named, is_list, assigned=one.kind != "items") for named in names)
     return next(filter(None, every), [])
 
 
@@ -54,7 +48,7 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
     is_slot = has_attributes(container) or isinstance(container, dict)  # what an iterator keeps is not replaced
     value = one.samples[0] if is_slot and one.samples else container
     is_fixed = isinstance(value, str | bytes) or is_array(value)
-    is_users = bool(names) and names[0].regions[0].own and not any(named.librarys for named in names)
+    is_users = bool(names) and names[0].regions[0].own
     if one.kind == "size" and is_users and type(container) is list:
         inside_it = [replace(named, item=True) for named in names]
         if not any([*(adding_lines(one, True) for one in names), *(adding_lines(one, False) for one in inside_it)]):

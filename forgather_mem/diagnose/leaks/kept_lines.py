@@ -1,7 +1,8 @@
-"""What each statement of the user's adds to the memory handed out, during some steps: a trace of the lines that run.
+"""What each statement of the user's adds during some steps, to memory and to a holder: a trace of the lines that run.
 
-Tensors, arrays and texts count, and what C or C++ code keeps, whoever holds it. What one statement allocates and
-another frees cancels out over the steps only in their sum: one is told if it alone explains what has grown meanwhile.
+Tensors, arrays and texts count, Python's small objects, and what C or C++ code keeps, whoever holds it. What one
+statement allocates and another frees cancels out over the steps only in their sum: one is told if it alone explains
+what has grown meanwhile. The statement that adds to a known holder is the one after which that is longer.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from forgather_mem.diagnose.leaks.sizes import large_bytes
+from forgather_mem.diagnose.leaks.sizes import large_bytes, objects_bytes
 from forgather_mem.source.source_lines import Line, is_user_file, with_callers
 from forgather_mem.source.syntax import first_lines
 
@@ -21,13 +22,21 @@ from forgather_mem.source.syntax import first_lines
 class KeptLines:
     """Traces the lines of this thread until `close`; nothing where somebody else traces, a debugger for example."""
 
-    def __init__(self, *, opens: bool = True, budget_s: float = 0.25) -> None:
-        """Begin, if it `opens`; where reading takes longer than this many CPU seconds, it ends without a result."""
-        self._kept: Counter[Line] = Counter()  # of lines until `close`, then of statements
-        self._statements: dict[str, dict[int, int]] = {}
+    def __init__(self, *, opens: bool = True, held: Callable[[], float] | None = None, budget_s: float = 0.25) -> None:
+        """Begin, if it `opens`; where reading takes longer than this many CPU seconds, it ends without a result.
+
+        Args:
+            opens: Whether to trace.
+            held: How much the holder has, if one is known; it is forgotten in `close`. Small objects are not read then:
+                that takes 25 us.
+            budget_s: For the readings.
+        """
+        self._is_held = held is not None
+        self._sizes: tuple[Callable[[], float], ...] = (large_bytes, held or objects_bytes)
+        self._kept: list[Counter[Line]] = [Counter() for _ in self._sizes]  # of lines until `close`, then of statements
         self._left_s = budget_s
         self._at: Line = ("", 0)
-        self._bytes = large_bytes()
+        self._before = [read() for read in self._sizes]
         # Without torch we look in a call that CPython has put off: there 3.11 comes to no end when it traces and
         # another such call is waiting
         self._is_open = opens and sys.gettrace() is None and "torch" in sys.modules
@@ -38,16 +47,18 @@ class KeptLines:
 
     def close(self) -> None:
         """Stop, and add up what the lines of each statement have kept; nothing is known if somebody else traces now."""
+        self._sizes = ()
         if not self._is_open:
             return
         self._is_open = False
-        lines, self._kept = self._kept, Counter()
-        lines.pop(("", 0), None)  # until the first line ran: what the look itself gave back
+        traced, self._kept = self._kept, [Counter() for _ in self._kept]
         if sys.gettrace() == self._trace:
             sys.settrace(None)
-            self._statements = {file: first_lines(file) for file in {file for file, _ in lines}}
-            for line, size in lines.items():
-                self._kept[self._statement(line)] += size
+            statements = {file: first_lines(file) for file in {file for lines in traced for file, _ in lines}}
+            for lines, kept in zip(traced, self._kept, strict=True):
+                lines.pop(("", 0), None)  # until the first line ran: what the look itself gave back
+                for (file, line), size in lines.items():
+                    kept[file, statements[file].get(line, line)] += size
         for frame in _users_frames(sys._getframe()):
             frame.f_trace = None if frame.f_trace == self._trace else frame.f_trace
 
@@ -56,26 +67,28 @@ class KeptLines:
 
         To within a sixteenth, set on one script: what is made for a step alone may be as large by chance.
         """
-        grown = self._kept.total()
-        wanted = (grown, num_bytes if 4 * abs(grown - num_bytes) <= num_bytes else grown)
-        found = [line for line, size in self._kept.items() if any(16 * abs(size - one) <= one for one in wanted)]
-        return found[0] if len(found) == 1 and 0.6 * grown <= num_bytes <= 8 * grown else None
+        for kept in self._kept[: 2 - self._is_held]:
+            grown = kept.total()
+            wanted = (grown, num_bytes if 4 * abs(grown - num_bytes) <= num_bytes else grown)
+            found = [line for line, size in kept.items() if any(16 * abs(size - one) <= one for one in wanted)]
+            if len(found) == 1 and 0.6 * grown <= num_bytes <= 8 * grown:
+                return found[0]
+        return None
 
-    def likeliest(self, lines: Sequence[Line]) -> Line | None:
-        """Of these lines the one that ran, or that kept most; None if none did."""
-        ran = [line for line in lines if self._statement(line) in self._kept]
-        return max(ran, key=lambda line: self._kept[self._statement(line)], default=None)
-
-    def _statement(self, line: Line) -> Line:
-        return line[0], self._statements.get(line[0], {}).get(line[1], line[1])
+    @property
+    def adding(self) -> Line | None:
+        """The first line of the statement that has added most to the holder; None if none has made it longer."""
+        added = {line: size for line, size in self._kept[1].items() if size > 0} if self._is_held else {}
+        return max(added, key=added.__getitem__, default=None)
 
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
         if not is_user_file(frame.f_code.co_filename):
             return None
         began_s = time.thread_time()
-        now = large_bytes()
-        self._kept[self._at] += int(now - self._bytes)
-        self._bytes = now
+        for number, read in enumerate(self._sizes):
+            now = read()
+            self._kept[number][self._at] += int(now - self._before[number])
+            self._before[number] = now
         at = next(_users_frames(frame.f_back), frame) if event == "return" else frame
         self._at = at.f_code.co_filename, at.f_lineno
         self._left_s -= time.thread_time() - began_s

@@ -1,14 +1,15 @@
-"""Where a holder's items are counted again: in its container, and in those that lie beside it."""
+"""Where a holder's items are counted again: in its container, and in the others that have grown with it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from forgather_mem.heap.containers import PLAIN, length_of
-from forgather_mem.heap.reachable import MANY, ReachableGraph
-from forgather_mem.probes.tensors import values_of
+from forgather_mem.heap.containers import length_of
+from forgather_mem.heap.object_size import Sorts
+from forgather_mem.heap.reachable import ReachableGraph
 
 # The line of a function that runs changes
 LINES = re.compile(r"(\([^():]*):\d+(?=\))")
@@ -19,48 +20,34 @@ class Place:
     """The place of a holder's items; numbers and names only.
 
     Attributes:
-        name: The path to the container.
-        kind: Its class.
-        key: Its `id`; 0 where several have grown.
-        above: The `id` of the dictionary or list that has it, and maybe others of its class; 0 without.
-        beside: Items in those that had not grown at the look.
+        names: The paths to its containers, by their `id`; the first one stands for all.
+        has_items: Whether it has more of them, not one that is longer.
     """
 
-    name: str
-    kind: type
-    key: int
-    above: int = 0
-    beside: int = 0
+    names: dict[int, str]
+    has_items: bool
 
     @classmethod
-    def of(cls, walk: ReachableGraph, position: int, count: int, path: str, *, several: bool) -> Place:
-        """Of the container at this position, which goes by `path` and has so many items, with all that have grown."""
-        container, above = walk.nodes[position], walk.nodes[walk.parent(position)]
-        place = cls(_name(walk, position), type(container), 0 if several else id(container))
-        is_item = walk.parent(position) >= 0 and path.endswith("]") and path.count("[...]") == several
-        if is_item and isinstance(above, PLAIN) and (length_of(above) or 0) <= MANY:
-            place.above, place.beside = id(above), place._items(above) - count
-        return place
+    def of(cls, walk: ReachableGraph, positions: Sequence[int], has_items: bool) -> Place:
+        """Of the containers at these positions."""
+        return cls({id(walk.nodes[at]): _name(walk, at) for at in positions}, has_items)
 
     def find(self, walk: ReachableGraph, over: bool) -> dict[int, object]:
         """What is there now, by `id`: when the training is `over`, only under its name."""
-        names = {self.key: self.name, self.above: self.name.rpartition("[")[0]}
-        known = ((key, walk.position(key), name) for key, name in names.items())
+        known = ((key, walk.position(key), name) for key, name in self.names.items())
         return {
             key: walk.nodes[at] for key, at, name in known if at is not None and (not over or _name(walk, at) == name)
         }
 
-    def length(self, there: Mapping[int, object]) -> int | None:
-        """How many items there are now, those of others that have grown since, too; None if they are gone."""
-        own, above = length_of(there.get(self.key)), there.get(self.above)
-        total = 0 if above is None else max(0, self._items(above) - self.beside)
-        if above is not None and total > (own or 0):
-            self.key = 0
-        return own if self.key else total
+    def measure(self, walk: ReachableGraph) -> Callable[[], float]:
+        """What gives the number of items, or else the bytes of the texts and arrays in it; it keeps the container."""
+        own = next(iter(self.find(walk, over=False).values()), None)
+        return (lambda: float(length_of(own) or 0)) if self.has_items else partial(Sorts().own_bytes, own)
 
-    def _items(self, above: object) -> int:
-        parts = values_of(above) if isinstance(above, dict) else above if isinstance(above, Iterable) else ()
-        return sum(length_of(part) or 0 for part in parts if type(part) is self.kind)
+    def length(self, there: Mapping[int, object]) -> int | None:
+        """How many items there are now; None if a container is gone."""
+        lengths = [length_of(there.get(key)) for key in self.names]
+        return sum(length or 0 for length in lengths) if None not in lengths else None
 
 
 def _name(walk: ReachableGraph, position: int) -> str:

@@ -50,10 +50,15 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
         return None
     suspects = look.finish(calls, rate)
     look.drop()
+    if suspects and suspects[0].place is not None and not suspects[0].allocated_at:
+        look = CloserLook(calls, far=True, held=suspects[0].place)
+        for _ in range(CloserLook.STEPS):
+            call()
+        suspects = look.finish(calls + CloserLook.STEPS, rate) or suspects
     lines = [f"each call leaves {format_bytes(rate)} behind ({format_bytes(low)} to {format_bytes(high)})"]
     for suspect in suspects[:3]:
         told = suspect.reported()
-        made = f"added at {suspect.allocated_at}: {suspect.source_line}" if suspect.allocated_at else ""
+        made = f"{suspect.line_is} at {suspect.allocated_at}: {suspect.source_line}" if suspect.allocated_at else ""
         held = f"held by {suspect.held_by}" if suspect.held_by else told.holder
         lines.append(", ".join(filter(None, (held, made))))
         fills = f"a warm_up that fills it first: {suspect.bounded}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import statistics
 from collections import Counter
@@ -18,7 +19,9 @@ from forgather_mem.heap.object_size import (
     TENSOR,
     TUPLE,
     Sorts,
+    big_bytes,
     deep_bytes,
+    inside,
     is_tensor,
     is_tensor_class,
     largest_held,
@@ -35,13 +38,13 @@ class SnapshotLimits:
         samples: New items of a container whose sizes are measured,
         most_samples: and where these differ.
         big_bytes: A single value that grows by less is none that grows.
-        many: Items: of longer containers only the length is compared.
+        own_frac: Of an item: a tensor in it that is so much of it is told as all of it.
     """
 
     samples: int = 6
     most_samples: int = 64
     big_bytes: int = 2048
-    many: int = 64
+    own_frac: float = 0.99
 
 
 _LIMITS = SnapshotLimits()
@@ -75,14 +78,15 @@ class GrownObject:
 
     Attributes:
         position: Its place in the walk.
-        kind: "items" of a container, "size" of one value, "graph" behind a tensor, "chain" of objects.
+        kind: "items" of a container, "size" of one value, "graph" behind a tensor, "chain" of objects, each of which
+            leads to one other, or "objects" that an object of another class holds.
         count_per_step: New items per step.
         each_bytes: Size of one item.
         count: Items in it now.
         samples: Some new items.
         bound: Its maximum number of items, if it has one.
         name: The holder's name for people; "" takes it from the walk. Set when several are merged.
-        parts: How many are.
+        others: The places of those.
     """
 
     position: int
@@ -93,7 +97,7 @@ class GrownObject:
     samples: list[object] = field(default_factory=list)
     bound: int | None = None
     name: str = ""
-    parts: int = 1
+    others: list[int] = field(default_factory=list)
 
     @property
     def bytes_per_step(self) -> float:
@@ -125,7 +129,7 @@ def look(walk: ReachableGraph, step: int) -> Look:
                     found.lengths[_as_number(id(node), kind)] = length
         else:
             types[kind] += 1
-        if sort != NOT_ASKED and (length is None or length <= _LIMITS.many):
+        if sort != NOT_ASKED and (length is None or length <= MANY):
             size = sorts.own_bytes(node)  # without reading `__dict__`, which would create one
             if size:
                 found.sizes[id(node)] = size
@@ -152,6 +156,8 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             row = container_kind(type(node))
             assert row is not None  # it has a length
             each += row.place_bytes(node)
+            own = max(map(big_bytes, inside(samples[:1])), default=0)
+            each = own if _LIMITS.own_frac * each <= own <= each else each  # the size that people know
             found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, row.bound(node)))
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
@@ -182,8 +188,18 @@ def chains(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
         samples = [walk.nodes[number] for number in at[: _LIMITS.samples // 2]]
         known = old | {id(walk.nodes[number]) for number in at}
         each = sum(deep_bytes(sample, known - {id(sample)}, set()) for sample in samples) / len(samples)
-        found.append(GrownObject(at[0], "chain", more / steps, each, types[name], samples))
+        sort = "chain" if _num_links(samples[0]) == 1 else "objects"
+        found.append(GrownObject(at[0], sort, more / steps, each, types[name], samples))
     return sorted(found, key=lambda one: -one.bytes_per_step)
+
+
+def _num_links(sample: object) -> int:
+    """How many others of its class it leads to first, be it in an attribute, or in a variable of a function."""
+    level, links = [sample], 0
+    while level and not links and len(level) <= MANY:
+        level = [part for part in gc.get_referents(*level) if not isinstance(part, type)]
+        links = sum(type(part) is type(sample) for part in level)
+    return links
 
 
 def _known(before: Look, walk: ReachableGraph) -> set[int]:

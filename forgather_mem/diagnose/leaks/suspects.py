@@ -7,7 +7,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.diagnose.leaks.holder_kinds import (
@@ -23,7 +23,6 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
     signature_of,
 )
 from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_function, lines_of_holder
-from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.places import LINES, Place
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, length_of
@@ -33,7 +32,7 @@ from forgather_mem.heap.owner_paths import attributes_of, has_attributes, write_
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import added_to
 from forgather_mem.source.source_lines import Line, is_user_class, is_user_file, line_name, source_line, user_modules
-from forgather_mem.telemetry.report import LeakSuspect
+from forgather_mem.telemetry.report import LeakSuspect, LineIs
 from forgather_mem.telemetry.report_schema import keys_of
 
 MAX_SUSPECTS = 5
@@ -59,6 +58,7 @@ class Suspect:
     count_per_step: float = 0.0
     held_by: str | None = None
     allocated_at: str | None = None
+    line_is: LineIs = "made"
     source_line: str = ""
     whose: str = "user"
     cure: str | None = None
@@ -92,15 +92,9 @@ class Suspect:
         cure = self.cure and self.cure.replace("{last}", last)
         return LeakSuspect(**{**known, "cure": cure, "signature": signature})
 
-    def choose_line(self, kept: KeptLines, other: Line | None) -> None:
-        """Of the lines that add to it, the one that ran; else the `other`."""
-        chosen = (kept.likeliest(self.lines) if len(self.lines) > 1 else None) or other
-        if chosen is not None and not self.allocated_at:
-            self.set_line(chosen)
-
-    def set_line(self, found: tuple[str, int]) -> None:
-        """Set where it is created."""
-        self.allocated_at = line_name(*found)
+    def set_line(self, found: Line, line_is: LineIs = "added") -> None:
+        """Set where it is `added` to its holder, or else `made`."""
+        self.allocated_at, self.line_is = line_name(*found), line_is
         self.source_line = source_line(*found)
         self.whose = "user" if is_user_file(found[0]) else "library"
         self.written = added_to(*found) if found in self.lines else None
@@ -114,27 +108,30 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     if type(container) is LRU_CACHE:
         path = f"{getattr(container, '__module__', '')}.{container.__qualname__}"
     kind = kind_of(Held(one, container, path, owner))
+    is_item = not (has_attributes(container) or walk.is_namespace(one.position) or walk.is_module(one.position))
     if one.kind == "size" and one.samples:
         is_plain = has_attributes(container) and path == walk.holder(one.position)
-        path = (type(container).__name__ if is_plain else path) + _slots(container, one.samples)
+        path = (type(container).__name__ if is_plain else path) + _slots(container, one.samples, is_item)
         path = _MODULE_PARTS.sub(".", path)
     if kind.iterators:
         ends = (path.index(f"({name})") + len(name) + 2 for name in kind.iterators if f"({name})" in path)
         path = path[: min(ends)]
     names = names_of(walk, one.position)
-    if one.kind == "size" and walk.parent(one.position) < 0 and isinstance(container, dict) and one.samples:
+    if one.kind == "size" and walk.is_module(one.position) and one.samples:
         names = module_names(walk.label(one.position), container, one.samples[0], item=False)
+    elif one.kind == "size" and is_item:
+        names = [replace(named, item=True) for named in names]
     elif one.kind == "size":
         names = slot_names(owner if attributes_of(owner) is container else container, last_name(path)) or names
     held = Held(one, container, path, owner)
-    lines = lines_of_holder(held, kind, names)
+    lines = lines_of_holder(held, names)
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
     bound = bound_of_holder(held, names)
     grows = one.samples[0] if one.kind == "size" and one.samples else container
     suspect = Suspect(
         type="lru_cache" if type(container) is LRU_CACHE else type(grows).__name__,
         bytes_per_step=one.bytes_per_step,
-        count_per_step=one.count_per_step if one.kind in ("items", "chain") else 0.0,
+        count_per_step=one.count_per_step if one.kind in ("items", "chain", "objects") else 0.0,
         held_by=path,
         each=signature_of(one),
         cure=cure_of(kind, held),
@@ -147,10 +144,10 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         last=walk.is_librarys_variable(one.position)
         and not is_user_class(owner if isinstance(owner, type) else type(owner)),
         runs_workers=runs_workers(one.samples),
-        place=Place.of(walk, one.position, one.count, path, several=bool(one.name)) if one.kind == "items" else None,
-        form=form_of(type(container), one.kind),
+        place=Place.of(walk, [one.position, *one.others], one.kind == "items"),
+        form=form_of(type(container), one.kind, type(grows)),
         lines=tuple(lines),
-        length=one.count // one.parts if one.kind == "items" else length_of(grows) or 0,
+        length=one.count // (1 + len(one.others)) if one.kind == "items" else length_of(grows) or _length(grows),
     )
     if len(lines) == 1:
         suspect.set_line(lines[0])
@@ -164,14 +161,14 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
     When the training is over its variables may be gone, and another object be where the holder was: then it has to
     have its name, too.
     """
-    counted = [(one, one.place) for one in suspects if one.count and one.bytes is not None and one.place is not None]
+    counted = [(one, one.place) for one in suspects if one.count and one.place is not None]
     if not counted:
         return
     walk = ReachableGraph.walk()  # the collector does not show what is frozen, nor the walk what has no name
     there: dict[int, object] = {}
     for _, place in counted:
         there |= place.find(walk, over)
-    missing = {place.key for _, place in counted} - there.keys() - {0}
+    missing = {key for _, place in counted for key in place.names} - there.keys()
     if missing and not over:  # only then: the heap has 400,000 objects
         there |= {id(node): node for node in gc.get_objects() if id(node) in missing}
     walk.forget()
@@ -179,7 +176,7 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
         length = place.length(there)
         if over and one.seen_at == step and (length or 0) < (one.count or 0):
             continue  # what ended with the training has emptied it
-        if length is None or one.bytes is None or not one.count:
+        if length is None or not one.count:
             one.bytes = one.count = None  # it is gone, or its id was reused
         else:
             if length < LEAK.shrunk_frac * one.count:
@@ -192,10 +189,9 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             if pace > 0 and one.count_per_step:
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
             one.length = one.length * length // one.count
-            one.bytes, one.count, one.seen_at = round(one.bytes / one.count * length), length, step
-            if not place.key and one.held_by and not one.held_by.endswith("[...]"):  # others have grown since
-                above = one.held_by.rpartition("[")[0]
-                one.held_by, one.cure = f"{above}[...]", f"remove old entries of {above}, or clear it every epoch"
+            had_others = length - pace * (step - first_step) > length / 4  # of another size, from before
+            one.bytes = None if had_others or one.bytes is None else round(one.bytes / one.count * length)
+            one.count, one.seen_at = length, step
 
 
 def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
@@ -235,7 +231,7 @@ def made_suspect(line: Line | None, bytes_per_step: float) -> Suspect:
     """What nobody is known to hold: with the line that makes it, or else the recorder that is on."""
     suspect = Suspect(type="memory", bytes_per_step=bytes_per_step, kind="made", where="host")
     if line is not None:
-        suspect.set_line(line)
+        suspect.set_line(line, "made")
         suspect.cure = "close, empty or free what this line fills, or find what refers to it: gc.get_referrers"
     suspect.cure = recorder() or suspect.cure
     return suspect
@@ -267,7 +263,12 @@ def _users_path(way: Sequence[object]) -> str | None:
     return _PARTS.sub("", f"{owner.__name__}{write_path(way[first:])}")
 
 
-def _slots(container: object, values: Sequence[object]) -> str:
+def _length(value: object) -> int:
+    """Of a text, or the first size of a tensor or an array."""
+    return len(value) if isinstance(value, str | bytes | bytearray) else next(iter(getattr(value, "shape", ())), 0)
+
+
+def _slots(container: object, values: Sequence[object], is_item: bool) -> str:
     held = list(dict.items(container if isinstance(container, dict) else getattr(container, "__dict__", {})))
     named = [name for name, value in held if isinstance(name, str) and any(value is one for one in values)]
-    return f".{' and '.join(named)}" if named else ""
+    return f"[{named[0]!r}]" if named and is_item else f".{' and '.join(named)}" if named else ""

@@ -62,6 +62,7 @@ def verdict_of(
     sure: Sure = "not yet"
     rest = trend.per_step - explained
     is_told = rest <= (1 - LEAK.sure_frac) * trend.per_step
+    is_measured = not growing.keys() <= {"mapped", "objects"}  # the number of small objects is known, not their sizes
     if step - trend.since_step >= LEAK.sure_steps:
         sure = "yes" if is_told and LEAK.explains(explained, trend.per_step) else "likely"
     where = "workers" if of_workers else _where(growing, suspects)
@@ -80,7 +81,7 @@ def verdict_of(
         sure=sure,
         judged=True,
         why=f"{format_bytes(rest)} of it in no holder that is known"
-        if suspects and suspects[0].held_by and not is_told
+        if suspects and suspects[0].held_by and is_measured and not is_told
         else None,
     )
 
@@ -93,7 +94,9 @@ def _bounded(growing: Mapping[str, Trend], trend: Trend, holder: Suspect, suspec
     return _undecided("bounded", why, trend.per_step, trend.since_step, suspects, _where(growing, [holder]))
 
 
-def _undecided(kind: str, why: str, high: float, since: int, suspects: Sequence[Suspect], where: str) -> LeakReport:
+def _undecided(
+    kind: str, why: str, high: float, since: int = 0, suspects: Sequence[Suspect] = (), where: str | None = None
+) -> LeakReport:
     """Growth of at most `high` bytes a step of which it is not known whether it goes on."""
     return LeakReport(
         where=where,
@@ -162,19 +165,13 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakRep
         if steps < LEAK.enough_steps:
             return LeakReport(bytes_per_step_high=high, judged=True)
         why = f"memory rose too unevenly over {steps:,} steps to say whether it leaks"
-        return LeakReport(bytes_per_step_high=high, judged=True, why=why, undecided="uneven")
+        return _undecided("uneven", why, high)
     bound = max(high, MOST_PER_STEP)
     rest = [gain.without_usual_kept() for gain in gains]
     over = [gain for gain, left in zip(gains, rest, strict=True) if left.per_step > bound]
     if over:
         size = round(sum(gain.bytes for gain in over))
-        return LeakReport(
-            bytes_per_step_high=high,
-            judged=True,
-            why=sentence_of(over),
-            undecided="unexplained",
-            unexplained_bytes=size,
-        )
+        return replace(_undecided("unexplained", sentence_of(over), high), unexplained_bytes=size)
     kept = "; ".join(kept_sentence(gain) for gain in gains if gain.per_step > bound)
     high = max(high, *(left.per_step for left in rest), 0.0)
     return LeakReport(verdict="no leak", bytes_per_step_high=high, sure="yes", judged=True, why=kept or None)

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, taken_back
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_of, whole_of
+from forgather_mem.diagnose.leaks.rare_phases import RarePhases
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
 from forgather_mem.growth.trend import Series, Trend, fewest_steps
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
+from forgather_mem.telemetry.report import NOT_JUDGED
 from forgather_mem.units import format_bytes, format_duration, format_pace
 
 if TYPE_CHECKING:
     # What looks for a holder is loaded when something grows: most trainings never need it, and it takes a MiB.
     from forgather_mem.diagnose.leaks.heap_diff import CloserLook
+    from forgather_mem.diagnose.leaks.places import Place
     from forgather_mem.diagnose.leaks.suspects import Suspect
     from forgather_mem.telemetry.report import LeakReport
 
@@ -33,6 +36,8 @@ class LeakWatch:
         self._look: CloserLook | None = None
         run.at_close(self._close)
         self._sizes = LeakSizes()
+        self._rare = RarePhases(run)
+        run.watch_phases(self._rare)
         self._series: dict[str, Series] = {}
         self._totals: dict[str, Series] = {}
         self._live = LiveAlarm()
@@ -62,6 +67,7 @@ class LeakWatch:
         self._read_at, self._read_s = moment.step, time.perf_counter()
         values = self._sizes.read(moment.step)
         self._keep(moment.step, values)
+        self._rare.read(moment.step, values)
         if self._look is not None:
             self._look_again(moment.run, values)
         else:
@@ -140,7 +146,7 @@ class LeakWatch:
         can_be_held = set(growing) != {"workers"} or self._sizes.has_more_workers
         if self._look_closer and not named and self._looks < 2 and can_be_held:
             self._looks += 1
-            self._look_closely(moment.step, held)
+            self._look_closely(moment.step, self._suspects[0].place if held else None)
             self._at_look = {}
             self._rate = whole_of(growing).per_step
 
@@ -168,16 +174,17 @@ class LeakWatch:
         known = self._verdict(run) if self._suspects or "workers" in growing else None
         if not self._live.is_due(growing, step, full, known):
             return
-        text = f"{label_of(growing)} grows {format_bytes(rate)} a step so far"
+        unit = self._rare.told(known or NOT_JUDGED)
+        text = f"{label_of(growing)} grows {format_bytes(rate * unit.per_steps)} {unit.per} so far"
         if full is not None and full < 1e9:
             step_s = (time.perf_counter() - self._began_s) / max(1, step - self._first_step)
             text += f", full near step {full:,} (in {format_duration((full - step) * step_s)})"
-        _print(run, text + (f": {_held(self._suspects[0])}." if self._suspects else "."))
+        _print(run, text + (f": {_held(self._suspects[0], unit, step)}." if self._suspects else "."))
         alarm = Alarm(step=step, names=frozenset(growing), label=label_of(growing), per_step=rate)
         self._live.printed(alarm, growing, self._series)
 
-    def _look_closely(self, step: int, held: bool) -> None:
-        """Take the first look; the numbers that it keeps, and its code, are excluded from the sizes."""
+    def _look_closely(self, step: int, held: Place | None) -> None:
+        """Take the first look, for a line if the holder is known; what it keeps, its code too, is left out."""
         before = counted_bytes()
         from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 
@@ -212,7 +219,7 @@ class LeakWatch:
         if self._live.alarm is None:
             self._warn(run, run.step)
         elif self._suspects[0].allocated_at:
-            _print(run, f"{_held(self._suspects[0])}.")
+            _print(run, f"{_held(self._suspects[0], leak, run.step)}.")
 
     def _trends(self) -> dict[str, Trend]:
         """The present judgement of each size; workers that have just begun are judged by those before them."""
@@ -241,8 +248,9 @@ class LeakWatch:
         # What grew from the first reading on, some steps after the first step, is told from that step on
         leak = replace(leak, since_step=self._first_step + 1) if 0 < leak.since_step <= first else leak
         growing = [name for name, trend in trends.items() if trend.kind == "leak"]
-        full = self._full_at(run.step, leak.bytes_per_step, growing) if leak.verdict == "leak" else None
-        return replace(leak, full_at_step=full)
+        if leak.verdict != "leak":
+            return leak
+        return self._rare.told(replace(leak, full_at_step=self._full_at(run.step, leak.bytes_per_step, growing)))
 
     def _full_at(self, step: int, rate: float, growing: Collection[str]) -> int | None:
         """When memory will be full; the process may grow faster than what leaks, which lies among what is freed."""
@@ -269,14 +277,20 @@ def _sentence(leak: LeakReport) -> str:
     if leak.verdict != "leak":
         kept = f"; {leak.why}" if leak.why else ""
         return f"{leak.verdict}: under {format_bytes(leak.bytes_per_step_high)} a step{kept}"
-    holders = [f"held by {one.held_by}, made at {one.allocated_at}" for one in leak.suspects[:3] if one.held_by]
-    return "\n".join([f"leak: {format_bytes(leak.bytes_per_step)} a step", *holders])
+    holders = [
+        f"held by {one.held_by}, {one.line_is} at {one.allocated_at}" for one in leak.suspects[:3] if one.held_by
+    ]
+    return "\n".join([f"leak: {format_bytes(leak.bytes_per_step * leak.per_steps)} {leak.per}", *holders])
 
 
-def _held(top: Suspect) -> str:
+def _held(top: Suspect, leak: LeakReport, step: int) -> str:
     """Who holds it, in words."""
-    made = f", made at {top.allocated_at}" if top.allocated_at else ""
-    many = f", {format_pace(top.count_per_step)}" if top.count_per_step else ""
+    made = f", {top.line_is} at {top.allocated_at}" if top.allocated_at else ""
+    count = top.count_per_step * leak.per_steps
+    if leak.per_steps > 1 and top.count:  # as many as there are so far, if it was empty at first
+        each = top.count / (1 + (step - leak.since_step) // leak.per_steps)
+        count = each if 4 * abs(each - count) <= count else count
+    many = f", {format_pace(count, per=leak.per)}" if count else ""
     holder = f"held by {top.held_by}" if top.held_by else "holder not found"
     return f"{holder}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else "")
 

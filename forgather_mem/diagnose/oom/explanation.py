@@ -219,7 +219,7 @@ def _is_leak(failure: Failure, leak: LeakReport) -> bool:
 def _of_leak(leak: LeakReport) -> str:
     first = next((suspect for suspect in leak.suspects if suspect.held_by), None)
     held = f", held by {first.held_by}" if first is not None else ""
-    held += f", made at {first.allocated_at}" if first is not None and first.allocated_at else ""
+    held += f", {first.line_is} at {first.allocated_at}" if first is not None and first.allocated_at else ""
     return f"a leak: {format_bytes(leak.bytes_per_step)} a step since step {leak.since_step:,}{held}."
 
 

@@ -144,7 +144,7 @@ class Keeps:
 
 
 @pytest.mark.parametrize(
-    ("name", "source"), [("step", "self.kept.append(torch.zeros(10_000))"), ("step_later", "self.kept.append(row)")]
+    ("name", "source"), [("step", "self.kept.append(torch.zeros(10_000))"), ("step_later", "row = torch.zeros(10_000)")]
 )
 def test_of_several_lines_that_add_to_a_holder_the_one_that_ran_is_told(name: str, source: str) -> None:
     keeps = Keeps()
