@@ -10,7 +10,7 @@ from forgather_mem.cli.command import Command
 from forgather_mem.cli.plan import answer_of_script
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.errors import say
-from forgather_mem.launch.failed_training import FailedTraining, KillInPlan, explained_kill, failed_training
+from forgather_mem.launch.failed_training import HARD_LIMIT, FailedTraining, KillInPlan, explained_kill, failed_training
 from forgather_mem.reporting.problems import was_killed_for_memory
 from forgather_mem.reporting.table import format_time
 from forgather_mem.system.own_limits import own_limits, raise_own_limits
@@ -57,7 +57,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     too_large = checked(tuple[str, ...], answer["too_large"]) or ()
     kinds = checked(tuple[tuple[str, ...], ...], answer["kinds"]) or ()
     if not kinds:
-        return _not_planned(report, "it is as it failed, but nothing that may help can be planned there")
+        return _not_planned(report, "no setting is left that a plan could change")
     others = [one for one in report.advice if tuple(sorted({**one.set, **one.in_script})) not in kinds]
     advice = (*planned, *others)
     report = replace(report, advice=advice)
@@ -90,7 +90,7 @@ def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str
     code, answer = answer_of_script(command.argv, request, most_s, start_new_session=True, **nowhere)
     is_late, problem = time.monotonic() - began_s >= most_s, str((answer or {}).get("problem", ""))
     if limit is not None and (answer is None or "MemoryError" in problem or recognise(RuntimeError(problem))):
-        problem = f"planning it takes more memory than {limit.name} leaves, which can't be raised here"
+        problem = f"planning it takes more memory than {limit.name} leaves, and {HARD_LIMIT}"
     elif answer is not None and (answer.get("kinds") or not is_late):
         return answer
     else:

@@ -17,6 +17,7 @@ from forgather_mem.units import MIB, format_bytes
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
 _TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
 _RARE_EVENTS = {"a checkpoint": "save", "an evaluation": "eval"}  # as in the names of a Trainer's arguments
+HARD_LIMIT = "a hard limit can't be raised; a soft one can: ulimit -S"
 _ALLOCATORS = ("CUDA and libraries", "kept by the allocator", "private pools")
 
 

@@ -123,7 +123,7 @@ def failure_at(
     callback, first = failed_call.failed_callback(failed, model, optimizer) or (None, 0)
     if any(file_of(frame).endswith(_TRAINERS) for frame in frames[first:]) and callback is not None:
         callback, first = None, 0  # it has the trainer evaluate or train
-    inside, layer = _phase(frames[first:]), _layer(frames, model)
+    inside, (layer, done_frac) = _phase(frames[first:]), _layer(frames, model)
     if callback is not None:
         layer = layer if inside in _PASSES_OF_CALLBACKS else None
         phase = _phase_of_callback(callback.callback, inside, model) or told
@@ -146,6 +146,7 @@ def failure_at(
         found=found,
         phase=phase,
         layer=layer,
+        done_frac=done_frac if phase == "forward" else 1.0,
         functions=tuple(map(_function, frames)),
         line=_line(failed),
         callback=callback,
@@ -274,7 +275,8 @@ def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]
     return "startup" if table is _PHASES and _function(frame) == MODULE_IS_MADE else None
 
 
-def _layer(frames: list[FrameType], model: object) -> str | None:
+def _layer(frames: list[FrameType], model: object) -> tuple[str | None, float]:
+    """The innermost module that was running, and how much of the model is not behind it."""
     outermost = innermost = None
     for frame in frames:
         file = file_of(frame)
@@ -284,13 +286,16 @@ def _layer(frames: list[FrameType], model: object) -> str | None:
         elif any(part in file for part in _COMPILED):
             innermost = None  # unless one is called further in
     if innermost is None:
-        return None
-    for root in (model, outermost):
-        if root is not None and hasattr(root, "named_modules"):
-            for name, module in root.named_modules():
-                if module is innermost:
-                    return _named(_plain_name(name), type(innermost).__name__)
-    return type(innermost).__name__
+        return None, 1.0
+    roots: tuple[Any, ...] = (model, outermost)
+    for root in roots:
+        modules = list(root.named_modules()) if hasattr(root, "named_modules") else []
+        for number, (name, module) in enumerate(modules):
+            if module is innermost:  # it may be done with those in it
+                begin = f"{name}." if name else ""
+                done = number + sum(f"{one}.".startswith(begin) for one, _ in modules[number:])
+                return _named(_plain_name(name), type(innermost).__name__), done / len(modules)
+    return type(innermost).__name__, 1.0
 
 
 def _plain_name(name: str) -> str:
