@@ -138,7 +138,7 @@ class PlannedRemedies:
         changes = [to_dict(change) for change in self.changes]
         killed = to_dict(self.kills[-1]) if self.kills else None
         told = {"changes": changes, "too_large": self.too_large, "kinds": self.kinds, "killed": killed}
-        return told if self.kinds or not self.problems else {**told, "problem": self.problems[-1]}
+        return told if self.kinds or not self.problems else {**told, "problem": self.problems[0]}
 
 
 class _Planner:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from forgather_mem.telemetry.report import LeakSuspect, RunReport
 
 _TENSOR = re.compile(r"\w+ \[([\d, ]*)\] (bool|[a-z_]+?(\d+))\b(?!.*view of)")
-_AS_TOLD_FRAC = 0.05  # what the object of a tensor takes beside its numbers, and the scatter of a quotient
 
 
 def plausible(report: RunReport) -> RunReport:
@@ -48,6 +47,6 @@ def each_bytes(suspect: LeakSuspect) -> float:
         return quotient
     sides = [int(side) for side in found[1].split(",") if side.strip()]
     size = math.prod(sides) * int(found[3] or 8) // 8
-    if abs(quotient - size) <= _AS_TOLD_FRAC * size and found.start() == 0:
+    if abs(quotient - size) <= size / 20 and found.start() == 0:  # the object beside its numbers, and scatter
         return size
     return quotient if quotient > size else 0.0

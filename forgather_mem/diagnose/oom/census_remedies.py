@@ -41,7 +41,7 @@ def needless(case: Case) -> Iterator[Change]:
         if held.kind == "untrained":
             note = f"no optimizer has its parameters, but {size} are kept for a backward pass through it"
             yield doing(f"torch.no_grad() around what {held.name} computes", note, **{NO_GRAPH: held.name})
-        elif is_evaluation and held.kind in ("activations", "earlier"):
+        elif is_evaluation and (held.kind == "earlier" or (held.kind == "activations" and held.num_passes)):
             of = f", and {held.name} keeps" if held.name else ", but it keeps"
             yield doing("torch.no_grad() around the evaluation", f"no backward pass follows{of} {size}")
         elif held.kind == "earlier":

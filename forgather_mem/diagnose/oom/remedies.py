@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from forgather_mem.diagnose.oom import census_remedies
-from forgather_mem.diagnose.oom.context import RunSettings, takes_optimizer
+from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.messages import OF_TORCH, PINNED
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
 from forgather_mem.diagnose.oom.remedy import ACTIVATIONS, NOTHING, NUMBERS, SPEED, WHEN, Case, Remedy, doing, setting
@@ -43,8 +43,10 @@ def may_help(case: Case) -> list[Change]:
     has_cause = any(remedy.is_cause and remedy.offers(case) for remedy in REMEDIES)
     for remedy in sorted(REMEDIES, key=lambda remedy: remedy.alters):
         offered = remedy.offers(case)
+        if has_cause and (remedy.is_ladder or remedy.reduces):  # it would fail later
+            continue
         if remedy.is_ladder:  # the first rung is too little more often than not
-            offered = [] if has_cause else offered[1:] or offered
+            offered = offered[1:] or offered
         enough = [change for change in offered if remedy.may_be_enough(change, case)]
         for change in enough[:1] if remedy.is_ladder else enough:
             found.setdefault(change.text, change)
@@ -67,6 +69,16 @@ def smaller_batches(case: Case) -> list[Change]:
     ]
 
 
+def _fewer_rows(case: Case) -> Iterator[Change]:
+    """Of what is loaded at once: in a Trainer that is all batches of a step, before it trains on the first."""
+    if not case.settings.is_trainers:
+        yield from smaller_batches(case)
+    rows = case.settings.number("per_device_train_batch_size") if case.settings.is_trainers else 1
+    while rows > 1:
+        rows //= 2
+        yield setting("changes the training; a step's batches are loaded at once", per_device_train_batch_size=rows)
+
+
 def _checkpointing(case: Case) -> Iterator[Change]:
     name, settings = checkpointing_name(case.settings), case.settings
     if settings.can_checkpoint:
@@ -87,8 +99,6 @@ def _optimizers(case: Case) -> Iterator[Change]:
         yield setting("no copies of all tensors at once", optim="adamw_torch_fused")
     if now and case.on_device and importlib.util.find_spec("bitsandbytes"):
         yield setting("8-bit states; embeddings and small tensors in float32", optim="adamw_bnb_8bit")
-    if now and importlib.util.find_spec("torchao") and takes_optimizer("adamw_torch_8bit"):
-        yield setting("8-bit states, of torchao", optim="adamw_torch_8bit")
     if now not in ("adafactor", "sgd"):
         yield setting("another optimizer: rows and columns instead of states", optim="adafactor")
     yield setting("another optimizer, without state: it needs another learning rate", optim="sgd")
@@ -240,7 +250,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(_PASSES, NUMBERS, census_remedies.no_batch_fits, is_cause=True),
     Remedy(f"{_PASSES} other", NOTHING, smaller_batches, is_planned=True, is_ladder=True, reduces=ACTIVATIONS),
     Remedy(_PASSES, NOTHING, _attention, is_planned=True, reduces=ACTIVATIONS),
-    Remedy("data", NOTHING, smaller_batches, is_ladder=True),
+    Remedy("data", NOTHING, _fewer_rows, is_ladder=True, reduces=("the batch",)),
     Remedy("data evaluate generate other", NOTHING, census_remedies.at_once),
     Remedy("evaluate", NOTHING, _evaluation_batches, is_planned=True, is_ladder=True),
     Remedy("evaluate", NOTHING, _evaluation_keeps, is_planned=True),

@@ -14,7 +14,7 @@ from forgather_mem.telemetry.report import Change
 # What a remedy changes about the training, in the order in which remedies are told
 NOTHING, SPEED, NUMBERS = range(3)
 ACTIVATIONS = "activations", "graph", "the batch"
-_OF_PHASE = {"optimizer": "optimizer", "evaluate": "evaluation"}  # what a phase asks for
+_OF_PHASE = {"data": "the batch", "optimizer": "optimizer", "evaluate": "evaluation"}  # what a phase asks for
 _CHANGES = {NOTHING: "", SPEED: "slower", NUMBERS: "changes the training"}
 
 

@@ -78,7 +78,11 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("forward", {"kind": NCCL_SHM}, "a larger /dev/shm"),
     ("data", {"kind": PINNED}, "dataloader_pin_memory=False"),
     ("forward", {"census": [GRAPH]}, "torch.no_grad() around what `teacher` computes"),
-    ("evaluate", {"census": [replace(GRAPH, kind="activations")]}, "torch.no_grad() around the evaluation"),
+    (
+        "evaluate",
+        {"census": [replace(GRAPH, kind="activations", num_passes=1)]},
+        "torch.no_grad() around the evaluation",
+    ),
     ("backward", {"census": [replace(GRAPH, kind="earlier")]}, "detach() what `teacher` keeps, or backward()"),
     ("backward", NO_ROOM, "fewer trained parameters"),
     ("evaluate", {"where": "device", "has_metrics": True}, "eval_accumulation_steps=1"),
