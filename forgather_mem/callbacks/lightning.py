@@ -157,7 +157,15 @@ class LightningCallbacks(Callback):
             self._known = set(trainer.callback_metrics)
             self._phase("evaluate")
 
-    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *of_batch: object) -> None:
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: object,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
         if self._events is not None and not trainer.sanity_checking:
             counts = trainer.num_val_batches
             self._fire("prediction_step", num_batches=sum(counts) if isinstance(counts, list) else counts)
