@@ -29,7 +29,7 @@ from torch.utils.tensorboard import SummaryWriter
 from transformers import TrainerControl, TrainerState
 
 from forgather_mem.callbacks import GradLogger
-from forgather_mem.callbacks.training.grad_logger import GradientNorms
+from forgather_mem.callbacks.training.grad_norms import GradientNorms
 
 BLOCKS = 100
 WIDTHS = (16, 64, 256)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from forgather_mem.callbacks.base import RuleCallback
@@ -18,13 +18,11 @@ from forgather_mem.probes import (
 )
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.telemetry.events import BETWEEN_STEPS
-from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import NOTHING, OWN_BUDGET_FRAC, Moment, RunInfo, Sample, Sink
 from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import AtEvent, Every
 
 if TYPE_CHECKING:
-    from forgather_mem.callbacks.trainer.link import Link
     from forgather_mem.callbacks.trainer.method_patches import Arguments, Call, Keywords
 
 _MONITORED = ("on_epoch_start", "on_batch_end", "on_epoch_end")
@@ -119,15 +117,21 @@ def watch_rules() -> list[Rule]:
 
 
 class _MonitorBridge:
-    """Passes the trainer's events on to a monitor, and counts the steps of the epoch for it, in one training."""
+    """Passes the trainer's events on to a monitor, and counts the steps of the epoch for it, in one training.
+
+    The loss of a step in its verbose batches is what the trainer logs as "loss", of this process alone: the sum over
+    the micro-batches. Each is read immediately, so that no tensor is kept; for that the host waits for the device.
+    """
 
     def __init__(self, run: RunInfo, monitor: EpochMonitor) -> None:
-        self._monitor = monitor
         from forgather_mem.callbacks.trainer.link import link_of
 
+        self._monitor, self._fence = monitor, run.fence
         self._batch_idx = 0
+        self._loss: float | None = None
         link = link_of(run)
-        self._loss = None if link is None else StepLoss(link, run.fence)  # of a step in the verbose batches
+        if link is not None and self._num_verbose() > 0:
+            link.around_training_step(self._training_step)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         from forgather_mem.sinks.console import print_line
@@ -140,21 +144,13 @@ class _MonitorBridge:
     def _epoch_begin(self) -> None:
         self._batch_idx = 0
         self._monitor.on_epoch_start()
-        if self._loss is not None and self._num_verbose() > 0:
-            self._loss.start()
 
     def _step_end(self) -> None:
-        batch_idx, loss = self._batch_idx, None
-        self._batch_idx = batch_idx + 1
-        if self._loss is not None:
-            loss = self._loss.take()
-            if self._batch_idx >= self._num_verbose():
-                self._loss.stop()
+        batch_idx, loss = self._batch_idx, self._loss
+        self._batch_idx, self._loss = batch_idx + 1, None
         self._monitor.on_batch_end(batch_idx, loss)
 
     def _epoch_end(self) -> None:
-        if self._loss is not None:
-            self._loss.stop()
         self._monitor.on_epoch_end()
 
     def _num_verbose(self) -> int:
@@ -162,45 +158,11 @@ class _MonitorBridge:
         monitor = self._monitor
         return getattr(monitor, "verbose_batches", 0) if getattr(monitor, "enabled", True) else 0
 
-
-class StepLoss:
-    """Reads the loss of each step between `start()` and `stop()`.
-
-    It is what the trainer logs as "loss", for one step and this process alone: the sum over the step's micro-batches.
-    Each is read immediately, so that no tensor is kept; for that the host waits for the device.
-
-    Args:
-        link: The trainer's link.
-        fence: The run's fence: a loss that is not a number must not end the training.
-    """
-
-    def __init__(self, link: Link, fence: FailureGuard) -> None:
-        self._link = link
-        self._fence = fence
-        self._sum: float | None = None
-        self._unwrap: Callable[[], None] | None = None
-
-    def start(self) -> None:
-        """Start reading losses."""
-        if self._unwrap is None:
-            self._unwrap = self._link.around_training_step(self._training_step)
-
-    def stop(self) -> None:
-        """Stop reading losses."""
-        unwrap, self._unwrap, self._sum = self._unwrap, None, None
-        if unwrap is not None:
-            unwrap()
-
-    def take(self) -> float | None:
-        """The loss of the finished step; None if it was not read."""
-        total, self._sum = self._sum, None
-        return total
-
     def _training_step(self, call: Call, arguments: Arguments, keywords: Keywords) -> object:
         share = call(*arguments, **keywords)
-        if self._unwrap is not None:  # else other code has wrapped our wrapper, and it is still in place
+        if self._batch_idx < self._num_verbose():
             self._fence.call("the loss of a step", self._add, share)
         return share
 
     def _add(self, share: Any) -> None:
-        self._sum = (self._sum or 0.0) + float(share)
+        self._loss = (self._loss or 0.0) + float(share)

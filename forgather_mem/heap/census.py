@@ -75,7 +75,7 @@ class Holding:
         collects: Whether it is a list or another container of the user's, not one tensor or array.
         num_items: Of a list its length; 0 if it is none.
         num_passes: Of graphs: how many passes of this step they are of; 0 for earlier steps, too. Of activations: how
-            often each parameter is used in what one backward pass will go through.
+            often each parameter is used in what one backward pass will go through; 0 where no graph keeps any.
         is_unused: Whether only variables hold it that no code that runs reads again.
     """
 
@@ -195,11 +195,14 @@ class _Census:
         uses = min(self._uses.values(), default=0)
         has_others = any(kind == "state" and size for (kind, _), size in self._parts.items())
         for (kind, name), size in self._parts.items():
-            passes = self._of_pass[kind, name] if kind == "earlier" else {0}
+            graphs = self._of_pass[kind, name]
+            passes = (
+                len(graphs) if kind == "earlier" and 0 not in graphs else int(kind == "activations" and bool(graphs))
+            )
             if kind == "activations" and size and uses > 1 and self._joins:
                 yield Holding(name=self._joins, kind=kind, num_bytes=size, num_passes=uses)
             elif size or (kind == "stepping" and has_others):
-                yield Holding(name=name, kind=kind, num_bytes=size, num_passes=0 if 0 in passes else len(passes))
+                yield Holding(name=name, kind=kind, num_bytes=size, num_passes=passes)
         sizes = {position: sum(pieces.values()) for position, pieces in self._groups.items()}
         least = _LIMITS.named_frac * (sum(sizes.values()) + self._parts.total())
         for position, size in sizes.items():

@@ -45,7 +45,7 @@ def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named
 
 def _anywhere(name: str, *, item: bool) -> list[Named]:
     """The attribute by its own name in all of the user's code: `optimizer.seen.append(x)`, `agent.memory[key] = x`."""
-    around = (region for module in user_modules(len(sys.modules)) for region in regions_of_module(module))
+    around = (region for module in user_modules(len(sys.modules)) for region in regions_of_module(module, name))
     regions = tuple(replace(region, own=False) for region in around)
     return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
 

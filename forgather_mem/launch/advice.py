@@ -10,7 +10,7 @@ from forgather_mem.cli.command import Command
 from forgather_mem.cli.plan import answer_of_script
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.errors import say
-from forgather_mem.launch.failed_training import FailedTraining, KillInPlan, explained_kill, failed_training
+from forgather_mem.launch.failed_training import HARD_LIMIT, FailedTraining, KillInPlan, explained_kill, failed_training
 from forgather_mem.reporting.problems import was_killed_for_memory
 from forgather_mem.reporting.table import format_time
 from forgather_mem.system.own_limits import own_limits, raise_own_limits
@@ -58,8 +58,8 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     kinds = checked(tuple[tuple[str, ...], ...], answer["kinds"]) or ()
     if not kinds:
         limit = next(iter(own_limits()), None)
-        why = "" if limit is None else f" below the hard limit of {limit.name}; one set by `ulimit -S` is raised for it"
-        return _not_planned(report, f"none of what may help could be planned{why}")
+        left = "no setting is left that a plan could change"
+        return _not_planned(report, left if limit is None else f"{left} below {limit.name}; {HARD_LIMIT}")
     others = [one for one in report.advice if tuple(sorted({**one.set, **one.in_script})) not in kinds]
     advice = (*planned, *others)
     report = replace(report, advice=advice)
@@ -92,7 +92,7 @@ def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str
     code, answer = answer_of_script(command.argv, request, most_s, start_new_session=True, **nowhere)
     is_late, problem = time.monotonic() - began_s >= most_s, str((answer or {}).get("problem", ""))
     if limit is not None and (answer is None or "MemoryError" in problem or recognise(RuntimeError(problem))):
-        problem = f"planning it takes more memory than {limit.name} leaves; one set by `ulimit -S` is raised for it"
+        problem = f"planning it takes more memory than {limit.name} leaves, and {HARD_LIMIT}"
     elif answer is not None and (answer.get("kinds") or not is_late):
         return answer
     else:

@@ -16,7 +16,7 @@ from forgather_mem.units import MIB, format_bytes
 
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
 _TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
-_RARE_EVENTS = {"a checkpoint": "save", "an evaluation": "eval"}  # as in the names of a Trainer's arguments
+HARD_LIMIT = "a hard limit can't be raised; a soft one can: ulimit -S"
 _ALLOCATORS = ("CUDA and libraries", "kept by the allocator", "private pools")
 
 
@@ -180,7 +180,7 @@ def parsed_sizes(sizes: str) -> Mapping[str, tuple[int, ...]]:
 def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan | None) -> KilledReport:
     """The same with `why_now`, and with what was `in_use` when the limit was reached."""
     is_between = report.steps > 0 and killed.phase == "other"
-    between = f"killed {_between(report)}: in a callback, or in code between steps"
+    between = f"killed after step {report.steps:,}: in a callback, or in code between steps"
     if planned is None:
         return replace(killed, in_use=_measured(report, killed), why_now=f"{between}." if is_between else None)
     beside = report.host.limit_bytes - planned.room_bytes
@@ -214,18 +214,6 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     steps = report.steps - (killed.since_step or report.steps)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
     return _with_size({**known, "grown step by step": grown, "other": left - grown}) if report.steps else {}
-
-
-def _between(report: RunReport) -> str:
-    settings, now = report.run.settings, report.steps
-    due = [
-        event
-        for event, name in _RARE_EVENTS.items()
-        if settings.get(f"arguments.{name}_strategy") == "steps"
-        and (every := settings.get(f"arguments.{name}_steps", "")).isdecimal()
-        and int(every) > 0 == now % int(every)
-    ]
-    return f"after step {now:,}" + (f", with {' and '.join(due)}" if due else "")
 
 
 def _with_size(parts: Mapping[str, int]) -> dict[str, int]:

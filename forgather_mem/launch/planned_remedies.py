@@ -18,9 +18,10 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from forgather_mem.diagnose.oom.context import NO_GRAPH, RunSettings, settings_of
-from forgather_mem.diagnose.oom.remedies import Case, plannable
+from forgather_mem.diagnose.oom.remedies import plannable
+from forgather_mem.diagnose.oom.remedy import Case
 from forgather_mem.errors import PlanError
-from forgather_mem.launch.failed_training import FailedTraining, KillInPlan, parsed_sizes
+from forgather_mem.launch.failed_training import HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs_of_untrained
 from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted
@@ -30,6 +31,7 @@ from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.result import PhasePlan, Plan
 from forgather_mem.planning.storage_log import StorageRequest
 from forgather_mem.reporting.problems import PLANNED_PHASES
+from forgather_mem.system.own_limits import own_limits
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.report import Change
 from forgather_mem.telemetry.report_schema import to_dict
@@ -114,12 +116,14 @@ class PlannedRemedies:
     too_large: list[str] = field(default_factory=list)
     kinds: list[list[str]] = field(default_factory=list)
     kills: list[KillInPlan] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # why some could not be planned
 
     def add(self, ladder: Sequence[Change], reduces: tuple[str, ...], planner: _Planner, loop: OwnLoop | None) -> None:
         """Of these changes the first that fits, or that none does; nothing where they can't be planned."""
         try:
             fits = None if planner.has_too_little(reduces) else planner.first_that_fits(ladder)
-        except PlanError:
+        except PlanError as error:
+            self.problems.append(str(error))
             return
         change = fits or ladder[-1]
         told = loop.with_line(change) if loop else change
@@ -133,7 +137,8 @@ class PlannedRemedies:
         """In JSON's types."""
         changes = [to_dict(change) for change in self.changes]
         killed = to_dict(self.kills[-1]) if self.kills else None
-        return {"changes": changes, "too_large": self.too_large, "kinds": self.kinds, "killed": killed}
+        told = {"changes": changes, "too_large": self.too_large, "kinds": self.kinds, "killed": killed}
+        return told if self.kinds or not self.problems else {**told, "problem": self.problems[0]}
 
 
 class _Planner:
@@ -319,7 +324,9 @@ class _Planner:
             return max(planned.peak_bytes, planned.reserved_bytes)
         taken = [one for found in self._taken(planned) for one in found]
         if any(one.is_refused for one in taken):
-            raise PlanError("a limit of this process leaves no addresses to try it")
+            limit = next(iter(own_limits()), None)
+            left = "a limit of this process" if limit is None else limit.name
+            raise PlanError(f"{left} leaves too little to plan in, and {HARD_LIMIT}")
         return max(one.bytes for one in taken) - _others(planned)
 
     def _taken(self, planned: Plan) -> list[list[Taken]]:

@@ -16,6 +16,7 @@ from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.reporting.hints import hints_of
 from forgather_mem.reporting.peaks import device_families, highest_of, report_peaks, span_of
 from forgather_mem.reporting.planned import planned_of
+from forgather_mem.reporting.plausible import plausible
 from forgather_mem.reporting.table import WHOSE, ledger_table, parts_table
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry.records import FORETOLD
@@ -52,7 +53,7 @@ def build_report(summary: RunSummary) -> RunReport:
     header = facts.header
     wall_s = facts.wall_s or (time.time() - header.started_s if header.started_s else 0.0)
     peaks = tuple(report_peaks(summary))
-    return replace(
+    report = replace(
         summary.told,
         steps=summary.steps,
         run=_run(facts, wall_s, summary.latest.get("step/startup_s", 0.0)),
@@ -76,6 +77,7 @@ def build_report(summary: RunSummary) -> RunReport:
         if header.is_observed
         else (),
     )
+    return plausible(report)
 
 
 def verdict(report: RunReport) -> tuple[str, dict[str, object]]:

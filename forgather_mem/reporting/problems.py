@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from forgather_mem.reporting.plausible import each_bytes
 from forgather_mem.reporting.table import WHOSE, format_place, format_time
 from forgather_mem.telemetry.report import HostMemory, KilledReport, LeakReport, LeakSuspect, OomReport, RunReport
 from forgather_mem.units import GIB, KIB, MIB, format_bytes, format_duration, format_pace
@@ -107,7 +108,8 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     if report.run.world_size > 1:
         place += f", rank {oom.rank}"
     cause = ": a leak" if (oom.why_now or "").startswith("a leak") else ""
-    lines = textwrap.wrap(f"OUT OF MEMORY   {place}, {at}{in_layer}{cause}", width, subsequent_indent=" " * 16)
+    head = f"OUT OF MEMORY   {place}, {at}{in_layer}{cause}"
+    lines = textwrap.wrap(head, width, subsequent_indent=" " * 16, break_on_hyphens=False)
     limit_bytes = _limit_bytes(report, oom)
     of = f" of {format_bytes(limit_bytes)}{_whose(oom)}" if limit_bytes else ""
     wanted = [f"wanted {format_bytes(oom.requested_bytes)}"] if oom.requested_bytes is not None else []
@@ -291,8 +293,7 @@ def _suspect_lines(suspect: LeakSuspect, width: int, per: str = "a step", per_st
         held.append(f"{suspect.count:,} items")
     if suspect.bytes:
         held.append(format_bytes(suspect.bytes))
-    each = suspect.bytes_per_step / suspect.count_per_step if suspect.count_per_step else 0.0
-    piece = suspect.each
+    each, piece = each_bytes(suspect), suspect.each
     size = re.sub(r"(?<=\d{3})\.\d", "", f", {format_bytes(each)}") if each and piece else ""  # it is a quotient
     rows = (
         ("held by", f"{suspect.holder:<25} {', '.join(held)}"),

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType
 
+from forgather_mem.errors import missing
 from forgather_mem.source.frame_variables import all_frames
 from forgather_mem.source.source_lines import is_user_file, module_files
 
-_MOST_LINES = 20_000
+# Of source text that is parsed in one search: the trees take some 60 bytes for each, hence 16 MiB, and 2 us
+_MOST_CHARS = 2**17
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -53,18 +55,23 @@ class Named:
     of_module: bool = False
 
 
+@functools.cache
 def tree_of(file: str) -> ast.Module | None:
-    """The syntax tree of a file, or of a notebook's cell; None without source."""
-    lines = linecache.getlines(file)
-    return _parsed("".join(lines)) if 0 < len(lines) <= _MOST_LINES else None
-
-
-@functools.lru_cache(maxsize=16)
-def _parsed(text: str) -> ast.Module | None:
+    """The syntax tree of a file, or of a notebook's cell; None without source, and where a search has read enough."""
+    left = _chars_left()
+    text = "".join(linecache.getlines(file)) if left[0] > 0 else ""
+    left[0] -= len(text)
+    if not text or left[0] < 0:
+        return None
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+@functools.cache
+def _chars_left() -> list[int]:
+    return [_MOST_CHARS]
 
 
 def first_lines(file: str) -> dict[int, int]:
@@ -79,8 +86,8 @@ def first_lines(file: str) -> dict[int, int]:
 
 
 def forget_trees() -> None:
-    """Release the trees: a file of a thousand lines takes some MiB."""
-    for made in (_parsed, functions_in, local_names):
+    """Release the trees, at the end of a search: a file of a thousand lines takes some MiB."""
+    for made in (tree_of, _chars_left, functions_in, local_names):
         made.cache_clear()
 
 
@@ -104,12 +111,12 @@ def function_regions(code: CodeType, variable: str) -> list[Region]:
     return [Region(node=node, file=code.co_filename) for node in around[-1:]]
 
 
-def regions_of_module(module: str) -> Iterator[Region]:
-    """The code of a module of the user's.
+def regions_of_module(module: str, word: str = "") -> Iterator[Region]:
+    """The code of a module of the user's, if this word is in its text.
 
     Of a notebook that is the newest definition of each name, and of its cells the statements of those that run now.
     """
-    files = [file for file in module_files(module) if is_user_file(file)]
+    files = [file for file in module_files(module) if is_user_file(file) and _has(file, word)]
     running = {frame.f_code.co_filename for frame in all_frames()} if len(files) > 1 else files
     defined_in: dict[tuple[str, str], str] = {}
     for file in files:
@@ -118,6 +125,13 @@ def regions_of_module(module: str) -> Iterator[Region]:
             name = region.class_name, getattr(region.node, "name", "")
             if (file in running) if name == ("", "") else (defined_in.setdefault(name, file) == file):
                 yield region
+
+
+def _has(file: str, word: str) -> bool:
+    """Whether the word is in the text; not by `linecache`, which would keep all of it."""
+    with missing(OSError), open(file, "rb") as source:
+        return word.encode() in source.read()
+    return True  # a notebook's cell
 
 
 def module_regions(tree: ast.Module, file: str) -> Iterator[Region]:

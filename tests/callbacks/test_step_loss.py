@@ -1,18 +1,14 @@
 """The loss of a step in a monitor's verbose batches, against what the trainer itself logs."""
 
-import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 
 from forgather_mem import EpochMemoryMonitor
 from forgather_mem.callbacks import MemoryCallback
-from forgather_mem.callbacks.memory_callback import StepLoss
-from forgather_mem.callbacks.trainer.link import Link
-from forgather_mem.telemetry.guard import FailureGuard
 from tests.training import make_trainer
 
 
@@ -31,17 +27,6 @@ class Monitor:
 
     def on_epoch_end(self) -> None:
         pass
-
-
-class Wrapped(TrainerCallback):
-    """Notes before which steps `training_step` is wrapped."""
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if "training_step" in vars(self.trainer):
-            self.steps.append(state.global_step)
 
 
 @pytest.mark.parametrize("num_micro_batches", [1, 3])
@@ -65,24 +50,14 @@ def test_a_step_has_the_loss_that_the_trainer_logs(tmp_path: Path, num_micro_bat
         assert losses[step] == pytest.approx(logged[step], abs=1e-4)
 
 
-def test_training_step_is_wrapped_in_the_verbose_batches_only(tmp_path: Path) -> None:
-    wrapped = Wrapped()
-    trainer = make_trainer(
-        tmp_path, [MemoryCallback(monitor=Monitor(verbose_batches=2)), wrapped], rows=16, max_steps=8
-    )
-    wrapped.trainer = trainer
-    trainer.train()
-    assert wrapped.steps == [0, 1, 4, 5]
-    assert "training_step" not in vars(trainer)
-
-
 @pytest.mark.parametrize("monitor", [Monitor(verbose_batches=0), EpochMemoryMonitor(enabled=False)])
 def test_without_verbose_batches_nothing_is_wrapped(tmp_path: Path, monitor: Any) -> None:
-    wrapped = Wrapped()
-    trainer = make_trainer(tmp_path, [MemoryCallback(monitor=monitor), wrapped])
-    wrapped.trainer = trainer
-    trainer.train()
-    assert wrapped.steps == []
+    class Looks(Trainer):
+        def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            assert "training_step" not in vars(self)
+            return super().training_step(*args, **kwargs)
+
+    make_trainer(tmp_path, [MemoryCallback(monitor=monitor)], trainer_class=Looks).train()
 
 
 def test_an_exception_of_the_step_goes_on_and_the_method_is_put_back(tmp_path: Path) -> None:
@@ -112,22 +87,10 @@ def test_a_method_of_the_users_own_is_called_and_put_back(tmp_path: Path) -> Non
     assert [loss for _, loss in monitor.told] == [*calls[:2], None]
 
 
-def test_no_tensor_is_kept_and_what_is_no_number_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trainer = make_trainer(tmp_path)
-    shares: list[Any] = [torch.tensor(0.5), torch.tensor(0.25), torch.zeros(3)]
-    trainer.training_step = lambda number: shares[number]
-    loss = StepLoss(Link(trainer), FailureGuard())
-    loss.start()
-    trainer.training_step(0)
-    trainer.training_step(1)
-    alive = weakref.ref(shares[1])
-    shares[1] = None
-    assert alive() is None
-    assert loss.take() == 0.75
-    trainer.training_step(2)
-    assert loss.take() is None
+def test_what_is_no_number_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    monitor = Monitor(verbose_batches=2)
+    trainer = make_trainer(tmp_path, [MemoryCallback(monitor=monitor)], max_steps=3)
+    trainer.training_step = lambda *called: torch.zeros(()) if monitor.told else "no number"
+    with pytest.raises(TypeError):  # the trainer adds it up
+        trainer.train()
     assert "the loss of a step failed; training continues" in caplog.text
-    trainer.training_step(0)
-    loss.stop()
-    trainer.training_step(0)
-    assert loss.take() is None

@@ -7,11 +7,12 @@ from typing import Any
 
 from forgather_mem.heap.holder_names import names_of
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.source.syntax import Named
+from forgather_mem.source.syntax import Named, forget_trees
 
 
 def make_module(folder: Path, text: str) -> Any:
     """The module; it stays, since the user's modules are known by their number."""
+    forget_trees()  # as a new search
     name = f"users_module_{len(sys.modules)}"
     file = folder / f"{name}.py"
     file.write_text(text)

@@ -93,8 +93,8 @@ def test_a_script_that_does_not_train_again_is_told_as_such(tmp_path: Path) -> N
 def test_limits_are_raised_as_far_as_they_may_be_and_below_others_it_says_so(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (2**45, 2**46))
     assert advised(report_of(out_of_memory()), tmp_path, "raise MemoryError").fit == (
-        "not planned: planning it takes more memory than data (RLIMIT_DATA) leaves; "
-        "one set by `ulimit -S` is raised for it"
+        "not planned: planning it takes more memory than data (RLIMIT_DATA) leaves, and a hard "
+        "limit can't be raised; a soft one can: ulimit -S"
     )
     assert resource.getrlimit(resource.RLIMIT_DATA) == (2**46, 2**46)
 

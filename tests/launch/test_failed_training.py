@@ -157,9 +157,7 @@ def test_what_does_not_fit_by_the_plan_is_why_it_was_killed() -> None:
 
 
 def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:
-    settings = {"arguments.save_strategy": "steps", "arguments.save_steps": "6", "arguments.eval_steps": "3"}
     report = report_of(host=HOST, steps=6)
-    report = replace(report, run=replace(report.run, settings=settings))
     fits = KillInPlan(
         phase="data", num_bytes=300 * MIB, room_bytes=450 * MIB, parts={"optimizer": 300 * MIB}, is_shown=False
     )
@@ -168,7 +166,7 @@ def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:
         "optimizer": 300 * MIB, "Python and libraries": 150 * MIB, "other processes": 100 * MIB,
         "not in the plan": 150 * MIB,
     }  # fmt: skip
-    assert "killed after step 6, with a checkpoint: in a callback, or in code between steps." in text_of(report, killed)
+    assert "killed after step 6: in a callback, or in code between steps." in text_of(report, killed)
 
 
 def test_without_a_plan_it_is_told_by_what_was_measured() -> None:

@@ -4,6 +4,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import TrainerControl, TrainerState
 
 from forgather_mem.loops.state import LoopControl, LoopState, default_arguments, new_state
@@ -39,6 +41,15 @@ def test_the_arguments_own_ranks_come_before_the_launchers(monkeypatch: pytest.M
     assert not new_state(None).is_local_process_zero
     own = new_state(SimpleNamespace(process_index=0, local_process_index=0))
     assert (own.is_world_process_zero, own.is_local_process_zero) == (True, True)
+
+
+def test_ranks_that_no_launcher_has_started_are_those_of_the_process_group() -> None:
+    torch.distributed.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    try:
+        arguments = default_arguments()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert (arguments.process_index, arguments.world_size) == (1, 2)
 
 
 def test_ours_are_transformers_own_names_and_defaults() -> None:

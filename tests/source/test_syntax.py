@@ -3,7 +3,14 @@
 import ast
 from pathlib import Path
 
-from forgather_mem.source.syntax import class_regions, function_regions, local_names, module_regions, tree_of
+from forgather_mem.source.syntax import (
+    class_regions,
+    forget_trees,
+    function_regions,
+    local_names,
+    module_regions,
+    tree_of,
+)
 from tests.heap.users_modules import make_module
 
 TEXT = """
@@ -54,3 +61,13 @@ def test_what_is_no_python_has_no_tree(tmp_path: Path) -> None:
     tree = tree_of(str(file))
     assert tree is not None
     assert len(list(module_regions(tree, str(file)))) == 1
+
+
+def test_a_search_reads_only_so_much(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.py" for name in "abc"]
+    for file in files:
+        file.write_text(TEXT + "#" * 2**16)
+    forget_trees()
+    assert [tree_of(str(file)) is not None for file in (*files, files[0])] == [True, False, False, True]
+    forget_trees()
+    assert tree_of(str(files[1])) is not None, "the next search has as much again"

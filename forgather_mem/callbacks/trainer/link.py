@@ -14,7 +14,7 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -136,14 +136,9 @@ class Link:
         for event in events:
             self._wrapped.wrap(callback, f"on_{event}", lambda *called: None)
 
-    def around_training_step(self, around: Around) -> Callable[[], None]:
-        """Until the run ends, train each micro-batch through `around(call, arguments, keywords)`, which calls `call`.
-
-        Returns:
-            A function that ends this earlier.
-        """
+    def around_training_step(self, around: Around) -> None:
+        """Until the run ends, train each micro-batch through `around(call, arguments, keywords)`, as for clipping."""
         self._wrapped.wrap(self._trainer(), "training_step", around)
-        return functools.partial(self._wrapped.unwrap, around)
 
     def settle(self) -> None:
         """After a training, whatever failed at its end: restore all that the next one does not need."""

@@ -54,22 +54,14 @@ class MethodPatches:
             self._entries.append((weakref.ref(owner), name, wrapper))
             _keep_copies_plain(owner, self.fence)
 
-    def unwrap(self, around: Around) -> None:
-        """Unwrap this, wherever it is used."""
-        self._take_away([entry for entry in self._entries if entry[2].around is around])
-
     def unwrap_all(self) -> None:
         """Unwrap everything; what others have replaced since is theirs and stays."""
-        self._take_away(list(self._entries))
-
-    def _take_away(self, entries: list[tuple[weakref.ref[object], str, MethodPatch]]) -> None:
-        for entry in reversed(entries):
-            reference, name, wrapper = entry
+        while self._entries:
+            reference, name, wrapper = self._entries.pop()
             owner = reference()
             if owner is not None and owner.__dict__.get(name) is wrapper:
                 _put_back(wrapper, owner, name)
                 _keep_copies_plain(owner, self.fence)
-            self._entries.remove(entry)
 
 
 class MethodPatch:

@@ -53,16 +53,16 @@ def _wrap_forgathers(wrapped: MethodPatches, trainer: object, run: Run) -> None:
     wrapped.wrap(manager, "save_checkpoint", (run, "save"), PhaseWrapper)
     optimizer: Any = getattr(trainer, "optimizer", None)
     if hasattr(optimizer, "register_step_pre_hook"):  # no event marks the start of its step
+        pairs = (
+            (optimizer.register_step_pre_hook, run.phases.enter),
+            (optimizer.register_step_post_hook, run.phases.leave),
+        )
+        for register, tell in pairs:
+            run.at_close(register(functools.partial(_optimizer_hook, run, tell)).remove)
 
-        def begins(*_: object) -> None:
-            run.fence.call("phases", run.phases.enter, "optimizer")
 
-        def ends(*_: object) -> None:
-            run.fence.call("phases", run.phases.leave, "optimizer")
-
-        hooks = optimizer.register_step_pre_hook(begins), optimizer.register_step_post_hook(ends)
-        for hook in hooks:
-            run.at_close(hook.remove)
+def _optimizer_hook(run: Run, tell: Callable[[str], object], *_: object) -> None:
+    run.fence.call("phases", tell, "optimizer")
 
 
 class PhaseWrapper(MethodPatch):

@@ -53,18 +53,6 @@ def arguments(args: object) -> dict[str, object]:
     return {name: redacted_value(value, name) for name, value in told.items() if not name.startswith("_")}
 
 
-def format_count(count: int) -> str:
-    """A number of parameters or rows in the usual short form.
-
-    >>> format_count(999), format_count(12_345), format_count(7_250_000_000)
-    ('999', '12.3 k', '7.25 G')
-    """
-    for factor, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if count >= factor:
-            return f"{count / factor:.3g} {unit}"
-    return str(count)
-
-
 def _model(model: torch.nn.Module) -> Facts:
     trained, frozen = Counter[str](), Counter[str]()
     for parameter in model.parameters():
@@ -73,7 +61,7 @@ def _model(model: torch.nn.Module) -> Facts:
     total = trained + frozen
     return {
         "class": type(model).__name__,
-        "parameters": f"{total.total():,} ({format_count(total.total())})",
+        "parameters": f"{total.total():,}",
         "trainable": f"{trained.total():,}" + _by_dtype(trained),
         "frozen": f"{frozen.total():,}" + _by_dtype(frozen),
     }

@@ -15,9 +15,9 @@ from forgather_mem.callbacks.training.facts import arguments
 from forgather_mem.callbacks.training.output_paths import event_folder
 from forgather_mem.formats.json_array import JsonArrayFile
 from forgather_mem.formats.jsonl import plain
-from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample, Work
+from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.redaction import redacted_value
-from forgather_mem.telemetry.rule import Rule
+from forgather_mem.telemetry.rule import EachRun, Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
 logger = logging.getLogger(__name__)
@@ -63,33 +63,25 @@ class JsonLogger(RuleCallback):
     ) -> None:
         self.logging_dir = logging_dir
         self.experiment_info = experiment_info
-        self._log = _Log(logging_dir, experiment_info)
-        super().__init__([Rule(AtEvent(*_EVENTS), [self._log], "JsonLogger")], enabled=enabled, strict=strict)
+        self._paths: list[Path] = []  # of this training, or of the last one
+        info = {name: redacted_value(value, name) for name, value in experiment_info.items()}
+        writer = EachRun(_Writer, logging_dir, info, self._paths)
+        super().__init__([Rule(AtEvent(*_EVENTS), [writer], "JsonLogger")], enabled=enabled, strict=strict)
 
     @property
     def path(self) -> Path | None:
         """The file of this training, or of the last one; None before the first record."""
-        return self._log.path
-
-
-class _Log:
-    """The settings, and where the last file is."""
-
-    def __init__(self, logging_dir: str | Path | None, info: Mapping[str, object]) -> None:
-        self.logging_dir = logging_dir
-        self.info = {name: redacted_value(value, name) for name, value in info.items()}
-        self.path: Path | None = None
-
-    def begin(self, run: RunInfo) -> Work:
-        return _Writer(self, run)
+        return next(iter(self._paths), None)
 
 
 class _Writer:
     """The work in one training, or in an evaluation outside one."""
 
-    def __init__(self, log: _Log, run: RunInfo) -> None:
-        self._log = log
-        self._short_info = _short(log.info)
+    def __init__(
+        self, run: RunInfo, logging_dir: str | Path | None, info: Mapping[str, object], paths: list[Path]
+    ) -> None:
+        self._logging_dir, self._info, self._paths = logging_dir, info, paths
+        self._short_info = _short(info)
         self._file: JsonArrayFile | None = None
         self._began_s = time.time()
         run.at_close(self._close)
@@ -102,8 +94,8 @@ class _Writer:
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if moment.is_main:
             if self._file is None:
-                self._log.path = self._place(moment)
-                self._file = JsonArrayFile(self._log.path)
+                self._paths[:] = [self._place(moment)]
+                self._file = JsonArrayFile(self._paths[0])
             self._file.append(self._record(moment))
         return NOTHING
 
@@ -116,7 +108,7 @@ class _Writer:
             "global_step": moment.step,
             "epoch": moment.epoch,
             "metrics": dict(metrics or {}),
-            "meta": self._log.info if begins else self._short_info,
+            "meta": self._info if begins else self._short_info,
         }
         if begins:
             config = getattr(moment.objects.get("model"), "config", None)
@@ -126,14 +118,14 @@ class _Writer:
 
     def _place(self, moment: Moment) -> Path:
         known: Path | None = getattr(moment.state, _PATH_ATTRIBUTE, None)
-        if known is not None and self._log.logging_dir is None:
+        if known is not None and self._logging_dir is None:
             return known
         path = self._find(moment)
         setattr(moment.state, _PATH_ATTRIBUTE, path)
         return path
 
     def _find(self, moment: Moment) -> Path:
-        folder, output_dir = event_folder(moment, self._log.logging_dir, self._began_s), moment.run.output_dir
+        folder, output_dir = event_folder(moment, self._logging_dir, self._began_s), moment.run.output_dir
         if "://" in folder:
             path = (output_dir or Path()) / FILE_NAME
             logger.warning("JsonLogger: %s is remote; the log is written to %s", folder, path)

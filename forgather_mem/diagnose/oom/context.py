@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -74,12 +73,6 @@ def trained_parameters(model: Any, optimizer: object) -> list[torch.nn.Parameter
     groups = getattr(optimizer, "param_groups", ())
     of_both = (*getattr(model, "parameters", tuple)(), *(one for group in groups for one in group["params"]))
     return list({id(one): one for one in of_both if one.requires_grad}.values())
-
-
-def takes_optimizer(name: str) -> bool:
-    """Whether the loaded `TrainingArguments` accept this optimizer; True without transformers."""
-    names = getattr(sys.modules.get("transformers.training_args"), "OptimizerNames", None)
-    return names is None or any(name == known for known in names)
 
 
 def _plain(value: object) -> object:

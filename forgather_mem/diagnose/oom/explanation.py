@@ -15,7 +15,8 @@ from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer, trained_by
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.remedies import Case, checkpointing_name, may_help
+from forgather_mem.diagnose.oom.remedies import checkpointing_name, may_help
+from forgather_mem.diagnose.oom.remedy import Case
 from forgather_mem.heap.census import Holding
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import STEP_PHASES

@@ -24,6 +24,7 @@ class Failure:
         rank: Rank of this process.
         layer: The innermost module whose forward pass was running, by its name in `named_modules`; for the outermost
             one, its class. None outside modules, and where compiled code hides it.
+        done_frac: At most so much of its forward pass the model had done, by the layer; 1 where nobody knows.
         functions: Names of the functions in the traceback, outermost first.
         line: The innermost line of the user's own code, "train.py:41"; empty where a library works for it.
         callback: The callback in whose event it was raised, if no pass or evaluation ran in that.
@@ -51,6 +52,7 @@ class Failure:
     step: int = 0
     rank: int = 0
     layer: str | None = None
+    done_frac: float = 1.0
     functions: Sequence[str] = ()
     line: str = ""
     callback: CallbackFailure | None = None
@@ -81,6 +83,11 @@ class Failure:
     def requested_bytes(self) -> int | None:
         """The allocation that failed."""
         return self.found.requested_bytes
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the census and the model's tensors tell what was in use."""
+        return "parameters" in self.in_use
 
     @property
     def asks_at_once(self) -> bool:

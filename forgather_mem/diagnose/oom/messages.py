@@ -75,6 +75,11 @@ _ROWS = (
     ("flash-attn", "device", r"\bCUDA error \(\S*flash_\w+\.(?:h|cu|cuh):\d+\): out of memory"),
     ("CUDA library", "device", r"\b(?:CUSOLVER_STATUS|CUSPARSE_STATUS|CUFFT|CURAND_STATUS)_ALLOC\w*_FAILED\b"),
     ("XLA", "device", r"RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|Ran out of|Attempting to (?:reserve|allocate))"),
+    (
+        "CuPy",
+        "device",
+        _START + r"[Oo]ut of memory (?:allocating|to allocate) [\d,]+ bytes \((?:allocated so far|total)",
+    ),
     # ---- drivers ----
     ("driver", "device", r"\b(?:CUDA|HIP)(?: runtime| driver)? error(?: \([^ )]+\))?\s?: out of memory"),
     ("driver", "device", r"\bcuda (?:runtime error \(2\) :|failed with error 2) out of memory"),

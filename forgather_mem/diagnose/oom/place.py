@@ -36,20 +36,16 @@ _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
         ("transformers/trainer.py", "_save_checkpoint save_model _save _save_optimizer_and_scheduler", "save"),
         ("transformers/trainer.py", "_load_from_checkpoint _load_best_model", "resume"),
         ("transformers/trainer.py", "_load_optimizer_and_scheduler _load_rng_state _load_scaler", "resume"),
-        ("transformers/trainer_seq2seq.py", "prediction_step", "evaluate"),
         ("transformers/generation/utils.py", "generate", "generate"),
         ("transformers/modeling_utils.py", "from_pretrained _from_config", "startup"),
         ("transformers/modeling_utils.py", "save_pretrained", "save"),
-        ("accelerate/accelerator.py", "backward", "backward"),
         ("accelerate/accelerator.py", "save_state save_model", "save"),
         ("accelerate/accelerator.py", "load_state", "resume"),
         ("accelerate/data_loader.py", "__iter__ __next__", "data"),
-        ("accelerate/optimizer.py", "step", "optimizer"),
         ("torch/utils/data/dataloader.py", "__iter__ __next__ _next_data", "data"),
         (_OPTIMIZER_FILE, "wrapper", "optimizer"),  # around each optimizer's step
         (_OPTIMIZER_FILE, "load_state_dict", "resume"),
         ("torch/nn/utils/clip_grad.py", "", "backward"),  # as trainers tell it
-        ("torch/_tensor.py", "backward", "backward"),
         (_LIGHTNING_FILE, "training_step", "forward"),
         (_LIGHTNING_FILE, "validation_step test_step predict_step", "evaluate"),
         ("deepspeed/runtime/engine.py", "backward", "backward"),
@@ -123,7 +119,7 @@ def failure_at(
     callback, first = failed_call.failed_callback(failed, model, optimizer) or (None, 0)
     if any(file_of(frame).endswith(_TRAINERS) for frame in frames[first:]) and callback is not None:
         callback, first = None, 0  # it has the trainer evaluate or train
-    inside, layer = _phase(frames[first:]), _layer(frames, model)
+    inside, (layer, done_frac) = _phase(frames[first:]), _layer(frames, model)
     if callback is not None:
         layer = layer if inside in _PASSES_OF_CALLBACKS else None
         phase = _phase_of_callback(callback.callback, inside, model) or told
@@ -146,6 +142,7 @@ def failure_at(
         found=found,
         phase=phase,
         layer=layer,
+        done_frac=done_frac if phase == "forward" else 1.0,
         functions=tuple(map(_function, frames)),
         line=_line(failed),
         callback=callback,
@@ -274,7 +271,8 @@ def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]
     return "startup" if table is _PHASES and _function(frame) == MODULE_IS_MADE else None
 
 
-def _layer(frames: list[FrameType], model: object) -> str | None:
+def _layer(frames: list[FrameType], model: object) -> tuple[str | None, float]:
+    """The innermost module that was running, and how much of the model is not behind it."""
     outermost = innermost = None
     for frame in frames:
         file = file_of(frame)
@@ -284,13 +282,16 @@ def _layer(frames: list[FrameType], model: object) -> str | None:
         elif any(part in file for part in _COMPILED):
             innermost = None  # unless one is called further in
     if innermost is None:
-        return None
-    for root in (model, outermost):
-        if root is not None and hasattr(root, "named_modules"):
-            for name, module in root.named_modules():
-                if module is innermost:
-                    return _named(_plain_name(name), type(innermost).__name__)
-    return type(innermost).__name__
+        return None, 1.0
+    roots: tuple[Any, ...] = (model, outermost)
+    for root in roots:
+        modules = list(root.named_modules()) if hasattr(root, "named_modules") else []
+        for number, (name, module) in enumerate(modules):
+            if module is innermost:  # it may be done with those in it
+                begin = f"{name}." if name else ""
+                done = number + sum(f"{one}.".startswith(begin) for one, _ in modules[number:])
+                return _named(_plain_name(name), type(innermost).__name__), done / len(modules)
+    return type(innermost).__name__, 1.0
 
 
 def _plain_name(name: str) -> str:

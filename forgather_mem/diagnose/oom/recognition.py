@@ -49,7 +49,7 @@ class OutOfMemory:
         kind: The source of the error: "CUDA allocator", "CPU allocator", "MemoryError", "killed worker", ...
         where: Which memory ran out.
         error_type: The name of the error's class, e.g. "torch.OutOfMemoryError".
-        message: Its first line, at most 300 characters.
+        message: Its first line, at most 300 characters; of an error without words its class.
         device: Number of the accelerator.
         requested_bytes: The allocation that failed. Exact for the host; an accelerator's allocator prints three digits.
         free_bytes: What was free for this process at that time.
@@ -137,7 +137,7 @@ def _recognise_one(error: BaseException) -> OutOfMemory | None:
         kind=kind,
         where=where,
         error_type=_name(type(error)),
-        message=text.strip().partition("\n")[0][:300],
+        message=(text.strip() or type(error).__name__).partition("\n")[0][:300],
         device=next(int(number) for number in device.groups() if number) if device and where == "device" else None,
         requested_bytes=_array_bytes(error, text) or numbers["requested_bytes"],
         free_bytes=_free(numbers),

@@ -171,6 +171,8 @@ class OutOfMemoryWatch:
         failure = failure_at(
             error, found, model, optimizer, told=told, passes=self._passes, trained_before_bytes=before_bytes
         )
+        if failure.phase == "startup" and run.step > self._first_step:  # a model is made, copied or cast in between
+            failure.phase = "other"
         phase = failure.phase
         failure.in_training, failure.rank = True, run.rank
         failure.is_first = phase not in uses.ended

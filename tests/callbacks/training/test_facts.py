@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from forgather_mem.callbacks.training.facts import (
     arguments,
-    format_count,
     markdown,
     settings,
     sharded_by,
@@ -29,7 +28,7 @@ def test_a_parameter_that_zero_3_keeps_elsewhere_counts_with_its_whole_size() ->
     model = torch.nn.Linear(1, 1, bias=False)
     model.weight.ds_numel = 7_000_000  # as DeepSpeed marks it
     facts = training_facts(moment(model=model))
-    assert facts["model"]["parameters"] == "7,000,000 (7 M)"
+    assert facts["model"]["parameters"] == "7,000,000"
     model.weight.requires_grad_(False)
     model.bias = torch.nn.Parameter(torch.zeros(256))
     assert training_facts(moment(model=model))["memory"] == {"parameters": "1.0 KiB", "gradients": "1.0 KiB"}
@@ -79,13 +78,6 @@ def test_arguments_are_those_that_the_trainer_shows() -> None:
 
     assert arguments(Args()) == {"token": "<TOKEN>"}
     assert arguments(SimpleNamespace(seed=7, _private=3)) == {"seed": 7}
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0"), (999, "999"), (1000, "1 k"), (123_456, "123 k"), (7_241_732_096, "7.24 G")]
-)
-def test_counts_are_short(count: int, text: str) -> None:
-    assert format_count(count) == text
 
 
 def test_nothing_in_a_value_is_taken_for_markdown() -> None:

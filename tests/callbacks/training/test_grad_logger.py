@@ -12,7 +12,7 @@ from transformers import Trainer, TrainerControl, TrainerState
 from transformers.trainer_callback import CallbackHandler
 
 from forgather_mem.callbacks import GradLogger
-from forgather_mem.callbacks.training.grad_logger import GradientNorms
+from forgather_mem.callbacks.training.grad_norms import GradientNorms
 from tests.events import scalars, texts
 from tests.training import make_trainer
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from forgather_mem.callbacks.training.grad_logger import GradientHealth, GradientNorms, Norms, _scale_of, tracked_name
+from forgather_mem.callbacks.training.grad_logger import _scale_of
+from forgather_mem.callbacks.training.grad_norms import GradientHealth, GradientNorms, Norms, tracked_name
 from tests.training import tiny_model
 
 

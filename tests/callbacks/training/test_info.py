@@ -22,7 +22,7 @@ def test_parameters_memory_settings_data_and_devices(tmp_path: Path, capsys: pyt
     said = capsys.readouterr()
     facts = callback.facts
     assert facts["model"]["class"] == "LlamaForCausalLM"
-    assert facts["model"]["parameters"] == "4,656 (4.66 k)"
+    assert facts["model"]["parameters"] == "4,656"
     assert facts["model"]["trainable"] == f"{singles + doubles:,} (float32 {singles:,}, float64 {doubles:,})"
     assert facts["model"]["frozen"] == "1,024 (float32 1,024)"
     assert facts["memory"]["gradients"] == f"{(4 * singles + 8 * doubles) / 1024:.1f} KiB"

@@ -133,7 +133,7 @@ OUT_OF_MEMORY = [
     *_met("torch"),
     _here(
         "MemoryError without words", raised(lambda: [0] * 2**62), "MemoryError",
-        where="host", error_type="builtins.MemoryError", message="",
+        where="host", error_type="builtins.MemoryError", message="MemoryError",
     ),
     _here("numpy", raised(lambda: np.zeros(2**45)), "MemoryError", requested_bytes=2**48),
     # Met in jwyang/faster-rcnn.pytorch#550; mittagessen/kraken#642 and jacobgil/pytorch-pruning#16 are about pinning

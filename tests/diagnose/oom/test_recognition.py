@@ -116,7 +116,7 @@ def test_a_message_that_can_not_be_made_is_no_failure() -> None:
 
     found = recognise(NoWords())
     assert found is not None
-    assert (found.kind, found.message) == ("MemoryError", "")
+    assert (found.kind, found.message) == ("MemoryError", "NoWords")
 
 
 @pytest.mark.parametrize(

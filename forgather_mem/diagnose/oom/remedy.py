@@ -1,0 +1,155 @@
+"""One row of the table of remedies, what it is chosen by, and whether what it takes away can be enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from forgather_mem.diagnose.oom.context import RunSettings
+from forgather_mem.diagnose.oom.failure import Failure
+from forgather_mem.diagnose.oom.messages import NCCL_SHM
+from forgather_mem.telemetry.report import Change
+
+# What a remedy changes about the training, in the order in which remedies are told
+NOTHING, SPEED, NUMBERS = range(3)
+ACTIVATIONS = "activations", "graph", "the batch"
+_OF_PHASE = {"data": "the batch", "optimizer": "optimizer", "evaluate": "evaluation"}  # what a phase asks for
+_CHANGES = {NOTHING: "", SPEED: "slower", NUMBERS: "changes the training"}
+
+
+@dataclass(frozen=True, slots=True)
+class RemedyThresholds:
+    """What is worth a word, as set on the sets of benchmarks/results/ooms.md.
+
+    Attributes:
+        shortest: Tokens; shorter samples are not cut.
+        most_parts: Of a step.
+        much_frac: Of what is in use: a variable that is worth a word.
+        half_frac: What a type of half the size leaves: masks and numbers of tokens stay as they are.
+        error_times: What a change leaves may be so many times as much as was estimated.
+        to_torch_frac: Of a device, for torch, so that libraries beside it get the rest.
+    """
+
+    shortest: int = 16
+    most_parts: int = 4096
+    much_frac: float = 0.05
+    half_frac: float = 0.6
+    error_times: float = 1.1
+    to_torch_frac: float = 0.9
+
+
+WHEN = RemedyThresholds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a remedy is chosen by.
+
+    Attributes:
+        phase: In which memory ran out.
+        settings: Of the run.
+        rows, length: Of the micro-batch that failed, if known.
+        on_device: Whether a device's memory ran out.
+        failure: All that is known of it; None in the process that plans.
+        keeps_graphs: Whether graphs of passes before the last are kept: so it would be with more, smaller batches.
+    """
+
+    phase: str
+    settings: RunSettings
+    rows: int | None = None
+    length: int | None = None
+    on_device: bool = False
+    failure: Failure | None = None
+    keeps_graphs: bool = False
+
+    @property
+    def place(self) -> str:
+        """Of `Remedy.where`."""
+        failure = self.failure
+        if failure is None or (failure.callback is None and failure.found.kind != NCCL_SHM):
+            return self.phase
+        if failure.callback is None:
+            return "/dev/shm"
+        if not failure.callback.is_users:
+            return "library"
+        if self.phase == "generate":
+            return "generating"
+        return "callback" if failure.callback.copied_bytes is None else "copy"
+
+
+class Remedy(NamedTuple):
+    """One row.
+
+    Attributes:
+        where: Phases, or "callback" (the user's), "copy" or "generating" (one that does that), "library" (a library's
+            callback), "/dev/shm".
+        alters: What it changes about the training.
+        of: What it offers in a case, the smallest change first; nothing where it does not apply.
+        is_planned: Whether a plan can tell how much it saves.
+        is_ladder: Whether each saves more than the one before, so that one of them is told.
+        is_cause: Whether it says why memory ran out: then no ladder is told beside it.
+        reduces: The parts of what is in use that it makes smaller; nothing where that can't be said.
+    """
+
+    where: str
+    alters: int
+    of: Callable[[Case], Iterable[Change]]
+    is_planned: bool = False
+    is_ladder: bool = False
+    is_cause: bool = False
+    reduces: tuple[str, ...] = ()
+
+    def offers(self, case: Case) -> list[Change]:
+        """The same with what it changes in the notes, without what is set already."""
+        found, now = self.of(case) if case.place in self.where.split() else (), case.settings.arguments
+        return [
+            replace(change, note="; ".join(filter(None, (_CHANGES[self.alters], change.note))) or None)
+            for change in found
+            if not change.set or any(str(now.get(name)) != str(value) for name, value in change.set.items())
+        ]
+
+    def may_be_enough(self, change: Change, case: Case) -> bool:
+        """Whether the change takes away what was missing, and what this pass would still have asked for.
+
+        By what the census has found; True where nobody knows.
+        """
+        failure = case.failure
+        if failure is None or not failure.is_counted or not self.reduces:
+            return True
+        wanted, free = failure.requested_bytes or 0, failure.free_bytes or 0
+        missing: float = 1 if failure.freed_bytes else max(1, wanted - free)  # some of what is free now was not so then
+        missing = max(missing, WHEN.much_frac * (failure.used_bytes or 0))  # a later allocation may fail, too
+        of_phase = _OF_PHASE.get(failure.phase, ACTIVATIONS[0])
+        now = {part: failure.in_use.get(part, 0) + wanted * (part == of_phase) for part in {*failure.in_use, of_phase}}
+        to_come = now.get(ACTIVATIONS[0], 0) * (1 / failure.done_frac - 1)
+        smaller = to_come * (ACTIVATIONS[0] in self.reduces)
+        smaller += sum(size for part, size in now.items() if part.startswith(self.reduces))
+        return smaller * (1 - min(1, WHEN.error_times * _leaves(change, case))) >= missing + to_come
+
+
+def _leaves(change: Change, case: Case) -> float:
+    """The share of what it makes smaller that is left, at least."""
+    rows, length = change.set.get("per_device_train_batch_size"), change.in_script.get("max_length")
+    if isinstance(rows, int):
+        return rows / case.settings.number("per_device_train_batch_size", case.rows or rows)
+    if isinstance(length, int):
+        return length / (case.length or length)
+    return WHEN.half_frac if "dtype" in change.in_script else 0
+
+
+def written(values: Mapping[str, object]) -> str:
+    """Arguments as a user would write them.
+
+    >>> written({"optim": "sgd", "save_only_model": True})
+    "optim='sgd', save_only_model=True"
+    """
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
+
+
+def setting(note: str = "", **values: object) -> Change:
+    return Change(text=written(values), set=values, note=note)
+
+
+def doing(text: str, note: str = "", **in_script: object) -> Change:
+    return Change(text=text, in_script=in_script, note=note)
