@@ -15,7 +15,7 @@ import json
 import os
 import pickle
 import signal
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
@@ -28,12 +28,14 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from forgather_mem.heap.autograd import operations_of
 from forgather_mem.planning.isolation.child import forked
 from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.rounds import not_through
 from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.private_state import around_passes, surround
 from forgather_mem.planning.ranks import like_shard
+from forgather_mem.planning.refusal import BAD_FORK
 from forgather_mem.system.tracing import is_traced
 
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -204,12 +206,25 @@ class Ahead:
         if self.skips and not keywords.get("accumulate_grad"):
             result: object = tuple(self._seen(one).requires_grad_(bool(args[3])) for one in args[4])  # type: ignore[attr-defined]
         else:
-            result = backward(*args, **keywords)
+            result = self._backward(backward, *args, **keywords)
         if is_outer:
             self._saw_gradients(one for model in self._models for one in model.parameters())  # which may be sharded
             self._log.begin("optimizer")
             self._heard.passed()
         return result
+
+    def _backward(self, backward: Call, *args: object, **keywords: object) -> object:
+        try:
+            return backward(*args, **keywords)
+        except RuntimeError as error:
+            if not (self._teller and BAD_FORK in str(error)):
+                raise
+        # A fork can't go back through a graph where autograd has threads: the weights get what that would leave
+        for output in tensors_among(args):
+            for weight in _weights_behind(output):
+                if weight.grad is None:
+                    weight.grad = self._seen(weight)
+        return None
 
     def _saw_gradients(self, weights: Iterable[torch.Tensor]) -> None:
         for weight in weights if not self.skips else ():
@@ -254,6 +269,15 @@ class Ahead:
                 self._planned_to = self._todo.pop(0)
             self.skips = False
             self._heard.again()
+
+
+def _weights_behind(output: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Those that a pass from here gives gradients to."""
+    for node in operations_of(output.grad_fn, set()):
+        if hasattr(node, "variable"):
+            yield node.variable
+        elif isinstance(node, _NotMade._backward_cls):  # type: ignore[attr-defined]
+            yield from node.left[1]
 
 
 class _NotMade(torch.autograd.Function):
