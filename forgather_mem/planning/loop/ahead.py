@@ -274,10 +274,8 @@ class Ahead:
 def _weights_behind(output: torch.Tensor) -> Iterator[torch.Tensor]:
     """Those that a pass from here gives gradients to."""
     for node in operations_of(output.grad_fn, set()):
-        if hasattr(node, "variable"):
-            yield node.variable
-        elif isinstance(node, _NotMade._backward_cls):  # type: ignore[attr-defined]
-            yield from node.left[1]
+        leaf = getattr(node, "variable", None)
+        yield from getattr(node, "left", (None, ()))[1] if leaf is None else [leaf]
 
 
 class _NotMade(torch.autograd.Function):
