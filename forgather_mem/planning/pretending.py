@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, cast
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
@@ -42,6 +43,9 @@ _SUMMED_IN_PLACE = (
 _INFINITE = math.inf, -math.inf
 _WITH_NUMBER = torch.ops.aten.eq.Scalar, torch.ops.aten.ne.Scalar
 _OF_FINITE = torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Scalar  # of what holds for these numbers: all are finite
+# In a backward pass; with a mode torch makes another tensor of these, and of sums of gradients
+_FILLED = (torch.ops.aten.scatter_add.default, torch.ops.aten.index_add.default, torch.ops.aten.scatter.src)
+_NORMS = (torch.ops.aten.native_batch_norm, torch.ops.aten._native_batch_norm_legit)
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
 _MASKS = torch.bool, torch.uint8
 
@@ -100,6 +104,8 @@ class Pretending(TorchDispatchMode):
         for tensor in given:
             if not isinstance(tensor, FakeTensor) and not tensor.is_meta:  # those are known from when they were made
                 log.saw(tensor)
+        if _is_in_place(func, args):
+            return args[0]
         result = NotImplemented if key is None else self._known.results(key, given)
         if result is NotImplemented:
             result = self._result(func, args, keywords, key, given)
@@ -189,6 +195,9 @@ class Pretending(TorchDispatchMode):
             of_row = args[0].new_empty(args[1].numel(), args[0].size(1))
             return torch.sparse_coo_tensor(args[1].view(1, -1), of_row, (args[6], args[0].size(1)))
         result = func(*args, **keywords)
+        if func.overloadpacket in _NORMS and not self._on_device:  # that of the host does not follow the strides
+            of = result[0].contiguous(memory_format=suggest_memory_format(args[0]))
+            return (of, *result[1:])
         if func in _SUMMED_IN_PLACE and not self._on_device and not result.dim():
             return result.new_empty(torch.broadcast_shapes(args[0].shape, args[1].shape)).as_strided((), ())
         if isinstance(result, torch.Tensor) and result.is_sparse and not result._nnz():  # values say how many rows
@@ -280,6 +289,15 @@ def _asks_for_finite(func: Operation, args: Arguments) -> bool:
     if func in (torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor):
         return args[0] is args[1]
     return func is torch.ops.aten.isnan.default or (func in _WITH_NUMBER and args[1] in _INFINITE)
+
+
+def _is_in_place(func: Operation, args: Arguments) -> bool:
+    """Whether torch's own backward pass does this in place where no mode is."""
+    if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled() or not isinstance(args[0], FakeTensor):
+        return False
+    if func is torch.ops.aten.add.Tensor:
+        return len(args) == 2 and isinstance(args[1], torch.Tensor) and args[0].shape == args[1].shape
+    return func in _FILLED or (func is torch.ops.aten.index_put.default and len(args) > 3)
 
 
 def _numbers_of_all(count: Count, mask: torch.Tensor) -> torch.Tensor:
