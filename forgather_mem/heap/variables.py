@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import ctypes
-import itertools
+import dis
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from forgather_mem.source.frame_variables import drop_snapshot, is_function
-from forgather_mem.source.syntax import tree_of
 
+_QUIET = frozenset({"CACHE", "PRECALL", "NOP", "EXTENDED_ARG", "NOT_TAKEN"})
+_LOADS = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF"})
+_MISSING = object()
 # What is written over a function's variable from outside stays in its frame, for as long as it runs
 _FRAMES_KEEP = sys.version_info >= (3, 14)
 
@@ -21,8 +23,8 @@ def empty_assigned(frame: FrameType, objects: Sequence[object]) -> list[str]:
     """Sets to None the targets of the calling assignment statement that hold one of these objects.
 
     In `model, opt = release_memory(model, opt)` the caller's variables keep both objects alive until the call has
-    returned, so collecting or clearing inside the call can't free them. The source of the statement shows which
-    variables are assigned; without source none is cleared.
+    returned, so collecting or clearing inside the call can't free them. The instructions after the call show which
+    variables are assigned.
 
     Supported targets are names, attributes and items with a constant key; from any other target on, the rest is
     unchanged until the assignment. So are variables of a function as of Python 3.14, where only the function itself can
@@ -36,60 +38,81 @@ def empty_assigned(frame: FrameType, objects: Sequence[object]) -> list[str]:
         The names of the function's variables that hold one of them until the assignment.
     """
     left = []
-    for target in itertools.takewhile(_is_plain, _targets(frame)):
-        value = _read(frame, target)
-        if value is not None and any(value is thing for thing in objects):
-            name = getattr(target, "id", "")
-            own = set(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars)
-            if _FRAMES_KEEP and is_function(frame) and name in own:
-                left.append(name)
+    for target in _targets(frame):
+        value = target.read()
+        if value is not _MISSING and any(value is thing for thing in objects):
+            if target.local and _FRAMES_KEEP:
+                left.append(target.local)
             else:
-                _clear(frame, target)
+                target.write(None)
     drop_snapshot(frame)
     return left
 
 
-def _targets(frame: FrameType) -> list[ast.expr]:
-    """What the results of the call at which the frame stands are assigned to, in order."""
-    call = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
-    for node in ast.walk(tree_of(frame.f_code.co_filename) or ast.Module([], [])):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple | ast.List):
-            value = node.value
-            if (value.lineno, value.end_lineno, value.col_offset, value.end_col_offset) == call:
-                return node.targets[0].elts
-    return []
+class Target(NamedTuple):
+    """What is assigned to; `local` is the name of a function's own variable, else empty."""
+
+    read: Callable[[], object]
+    write: Callable[[object], None]
+    local: str = ""
 
 
-def _is_plain(target: ast.expr) -> bool:
-    if isinstance(target, ast.Attribute):
-        return _is_plain(target.value)
-    is_item = isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant)
-    return isinstance(target, ast.Name) or (is_item and _is_plain(target.value))  # type: ignore[attr-defined]
+def _targets(frame: FrameType) -> Iterator[Target]:
+    """Reads and writes of the targets that the values of a list are assigned to, in order."""
+    code = frame.f_code
+    behind = [step for step in dis.get_instructions(code) if step.offset > frame.f_lasti and step.opname not in _QUIET]
+    if not behind or behind[0].opname != "UNPACK_SEQUENCE":
+        return
+    todo = int(behind[0].arg or 0)
+    stack: list[Any] = []
+    for step in behind[1:]:
+        if todo <= 0:
+            return
+        # Python 3.13 fuses pairs: STORE_FAST_STORE_FAST, STORE_FAST_LOAD_FAST, LOAD_FAST_LOAD_FAST
+        pair = step.opname in ("STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST", "LOAD_FAST_LOAD_FAST")
+        names = step.opname.replace("_FAST_", "_FAST ").split() if pair else [step.opname]
+        for opname, argument in zip(names, step.argval if pair else [step.argval], strict=True):
+            if opname in _LOADS:
+                stack.append(_read_name(frame, argument))
+            elif opname == "LOAD_CONST" or opname == "LOAD_SMALL_INT":
+                stack.append(argument)
+            elif opname == "LOAD_ATTR" and stack:
+                stack.append(getattr(stack.pop(), argument, _MISSING))
+            elif opname in ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF"):
+                local = argument if opname == "STORE_FAST" else ""
+                yield Target(partial(_read_name, frame, argument), partial(_write_name, frame, opname, argument), local)
+                todo -= 1
+            elif opname == "STORE_ATTR" and stack:
+                owner = stack.pop()
+                yield Target(partial(getattr, owner, argument, _MISSING), partial(setattr, owner, argument))
+                todo -= 1
+            elif opname == "STORE_SUBSCR" and len(stack) >= 2:
+                key, owner = stack.pop(), stack.pop()
+                yield Target(partial(_read_item, owner, key), partial(owner.__setitem__, key))
+                todo -= 1
+            else:
+                return
 
 
-def _read(frame: FrameType, target: ast.expr) -> Any:
-    """The value of a target; None for one that has none yet."""
-    if isinstance(target, ast.Attribute):
-        return getattr(_read(frame, target.value), target.attr, None)
-    if isinstance(target, ast.Name):
-        namespaces = frame.f_locals, frame.f_globals, frame.f_builtins
-        return next((names[target.id] for names in namespaces if target.id in names), None)
+def _read_name(frame: FrameType, name: str) -> object:
+    for namespace in (frame.f_locals, frame.f_globals, frame.f_builtins):
+        if name in namespace:
+            return namespace[name]
+    return _MISSING
+
+
+def _read_item(owner: Any, key: object) -> object:
     try:
-        return _read(frame, target.value)[target.slice.value]  # type: ignore[attr-defined]
+        return owner[key]
     except (KeyError, IndexError, TypeError):
-        return None
+        return _MISSING
 
 
-def _clear(frame: FrameType, target: ast.expr) -> None:
-    if isinstance(target, ast.Attribute):
-        setattr(_read(frame, target.value), target.attr, None)
-    elif isinstance(target, ast.Subscript):
-        _read(frame, target.value)[target.slice.value] = None  # type: ignore[attr-defined]
-    elif isinstance(target, ast.Name):
-        namespace = frame.f_locals
-        (namespace if target.id in namespace else frame.f_globals)[target.id] = None
-        # f_locals is a copy before Python 3.13; this writes it back, as debuggers do. Reading f_locals again would
-        # undo it
+def _write_name(frame: FrameType, opname: str, name: str, value: object) -> None:
+    namespace = frame.f_globals if opname == "STORE_GLOBAL" else frame.f_locals
+    namespace[name] = value
+    if sys.version_info < (3, 13) and is_function(frame):
+        # f_locals is a copy there; this writes it back, as debuggers do. Reading f_locals again would undo it.
         take_over = getattr(ctypes.pythonapi, "PyFrame_LocalsToFast", None)
-        if sys.version_info < (3, 13) and is_function(frame) and take_over is not None:
+        if take_over is not None:
             take_over(ctypes.py_object(frame), ctypes.c_int(0))

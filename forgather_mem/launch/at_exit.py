@@ -26,9 +26,9 @@ _RESERVE_BYTES = 16 << 20  # until torch is loaded: much of what explains a fail
 def watch_process() -> None:
     """At exit of this process, record what has ended it, and write its report unless a better one exists."""
     try:
-        import mmap
-
-        run_session.RESERVE.append(mmap.mmap(-1, max(1, _reserve_bytes()), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        run_session.RESERVE.extend(
+            bytes(run_session.PIECE_BYTES) for _ in range(_reserve_bytes() // run_session.PIECE_BYTES)
+        )
     except (OSError, ValueError, MemoryError):  # no room, or no /proc
         run_session.RESERVE.clear()
     atexit.register(_ends, os.getpid(), time.time())

@@ -23,9 +23,7 @@ _FEWEST = 16  # gradients may be accumulated before an optimizer that is made la
 
 def meet_optimizers() -> None:
     """torch's optimizers have just been imported: hear of their steps."""
-    most_bytes = run_session.RESERVE_BYTES  # a training comes, which needs the rest
-    for held in run_session.RESERVE:
-        held.resize(min(most_bytes, len(held)))
+    del run_session.RESERVE[run_session.RESERVE_BYTES // run_session.PIECE_BYTES :]  # a training needs the rest
     torchs = sys.modules["torch.optim.optimizer"]
     hears = _FirstStep()
     if (autograd := sys.modules.get("torch.autograd")) is not None:

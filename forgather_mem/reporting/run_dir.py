@@ -177,8 +177,16 @@ def find_runs(folder: str | Path) -> list[Path]:
 
 def _folders(top: str) -> Iterator[tuple[str, list[str]]]:
     """A folder and those below it, each with the names of its files; no link is followed, nor are hidden ones."""
-    for place, below, names in os.walk(top):
-        below[:] = [name for name in below if not name.startswith(".")]
+    waiting = [top]  # os.walk calls itself before Python 3.12
+    while waiting:
+        place = waiting.pop()
+        names = []
+        with missing(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    names.append(entry.name)
+                elif not entry.name.startswith("."):
+                    waiting.append(entry.path)
         yield place, names
 
 

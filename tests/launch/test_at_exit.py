@@ -52,6 +52,6 @@ def test_the_larger_of_two_processes_is_the_one_that_is_told_of(folder: Path) ->
 
 @pytest.mark.fresh
 def test_a_process_of_a_training_leaves_the_report_to_that(folder: Path) -> None:
-    run_session.register(str(folder / "training"))
+    run_session.register(str(folder / "training"), "ring.rank0")
     ended_process(2**20)
     assert not (folder / FILE_NAME).exists()

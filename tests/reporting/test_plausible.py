@@ -33,7 +33,7 @@ def test_what_is_told_of_a_holder_fits_below_the_peak_and_to_shape_and_type(
     # A list of ten lines of code was told as 100,000 items and 18.6 GiB at a peak of 0.46 GiB
     leak = LeakReport(verdict="leak", where="tensors", bytes_per_step=peak / steps / 2, suspects=tuple(suspects))
     report = plausible(RunReport(steps=steps, host=HostMemory(rss_peak_bytes=peak), leak=leak))
-    text = report_text(report, width=400, every_suspect=True)
+    text = report_text(report, width=400)
     for line in text.splitlines():
         sizes = [parse_bytes(size.replace(",", "")) for size in _SIZE.findall(line)]
         if line.startswith("  held by"):

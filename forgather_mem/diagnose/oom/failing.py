@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import RunInfo
 
@@ -16,8 +17,6 @@ def close_failed(run: RunInfo, error: BaseException) -> None:
     if isinstance(error, KeyboardInterrupt | SystemExit):
         run.fail(error, "interrupted")
     else:
-        from forgather_mem.diagnose.oom.recognition import recognise
-
         run.fail(error, "oom" if FailureGuard().call("oom", recognise, error) is not None else "exception")
 
 

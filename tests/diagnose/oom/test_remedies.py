@@ -148,16 +148,6 @@ def test_each_row_is_offered_in_a_place_and_what_it_sets_is_read_and_not_offered
     assert [name for name in sets if f"`{name}" not in page] == [], "when it is suggested, in docs/oom_advice.md"
 
 
-def test_beside_a_cause_no_smaller_batch_is_named() -> None:
-    assert BATCH_2 in texts("backward")
-    for facts in ({"census": [GRAPH]}, NO_ROOM):
-        assert not [text for text in texts("backward", **facts) if "batch_size" in text]
-
-
-def test_activations_of_a_training_step_are_no_cause() -> None:
-    assert texts("forward", census=[replace(GRAPH, kind="activations")]) == texts("forward")
-
-
 def test_what_changes_nothing_comes_first_and_what_changes_the_training_says_so() -> None:
     changes = may_help(case_of("forward", length=512, can_checkpoint=True, attention="eager"))
     assert [change.text.partition("=")[0] for change in changes[:3]] == [
