@@ -48,7 +48,10 @@ class Watching(RuleCallback):
         template, options = template_and_options()
         if template == WATCH and not options and any(type(known) is MemoryCallback for known in link.callbacks()):
             return
+        callbacks = trainer.callback_handler.callbacks
+        place, behind = callbacks.index(self) + 1, len(callbacks)
         attach(trainer, template, **options)
+        callbacks[place:] = callbacks[behind:] + callbacks[place:behind]  # the last one is the script's own
 
 
 def add_to(trainer: Any) -> None:
