@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from forgather_mem.growth.trend import GROWTH, Trend
 from forgather_mem.system.allocator import current_allocator
@@ -62,14 +63,17 @@ def floor_of(name: str) -> float:
 def whole_of(growing: Mapping[str, Trend]) -> Trend:
     """The growth on the device alone, or else the sum of what grows on the host; Python's small objects count once.
 
-    The objects that lie in growing arenas are what grows, if they explain these at all: the rest is free between them.
+    Objects, of a usual size each, and the arenas in which they lie are two measures of one: the smaller counts, if the
+    objects explain the arenas at all. What is more is free between them, or they are smaller than usual.
     """
     for name in ("device", "pinned"):
         if name in growing:
             return growing[name]
     parts = [growing[name] for name in ("native", "shared", "workers") if name in growing]
     small = [growing[name] for name in ("objects", "mapped") if name in growing]
-    parts += small[:1] if small and LEAK.explains(small[0].per_step, small[-1].per_step) else small[1:]
+    if small and LEAK.explains(small[0].per_step, small[-1].per_step):
+        small.sort(key=lambda part: -part.per_step)
+    parts += [replace(part, since_step=min(one.since_step for one in small)) for part in small[-1:]]
     return Trend(
         kind="leak",
         per_step=sum(part.per_step for part in parts),
