@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from forgather_mem.source.syntax import Named, Region, local_names, tree_of
 
 _ADDS = frozenset(("append", "appendleft", "extend", "extendleft", "add", "insert", "setdefault", "update", "put",
-                   "put_nowait", "enter_context", "push"))  # fmt: skip
+                   "put_nowait", "enter_context", "push", "subtract", "frombytes", "fromlist", "fromfile",
+                   "fromunicode"))  # fmt: skip
 _PUSHES = frozenset(("heappush", "insort", "insort_left", "insort_right"))
 _JOINS = frozenset(("cat", "stack", "concatenate", "append", "vstack", "hstack"))
 _ITEMS = frozenset(("get", "setdefault"))
@@ -90,6 +91,9 @@ class _Code:
                 yield True, node
 
     def _adds(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript):  # an entry that may be new
+            if self.is_subject(node.target.value) and not self.is_list:
+                return True
         joins = not isinstance(node, ast.AugAssign) or isinstance(node.op, ast.Add | ast.BitOr)
         return joins and any(map(self.is_subject, _receivers(node)))
 

@@ -40,6 +40,11 @@ def test_what_adds_to_a_list(module: Any, text: str, adds: bool) -> None:
     assert bool(adding_lines(kept, is_list=True)) == adds
 
 
+def test_to_a_mapping_an_item_is_added_by_what_adds_to_its_value(module: Any) -> None:
+    keeps = module(f"{HEAD}{{}}\n    def step(self, x):\n        self.kept[x] += 1\nKEEPS = Keeps()\n").KEEPS
+    assert len(adding_lines(named(keeps.kept)[0], is_list=False)) == 1
+
+
 def test_of_a_graph_the_line_is_that_which_goes_on_with_it_not_the_one_that_begins_it(module: Any) -> None:
     """Also where it cuts the tensor to its length: that makes the graph no shorter."""
     text = "self.kept = torch.cat([x, self.kept])[:40]"

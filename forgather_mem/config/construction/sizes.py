@@ -63,7 +63,7 @@ class Sizes:
             self._clock.look()
         if self._left < 0:
             raise TooLarge(f"more than {self._objects:,} objects are built, each copy of a !factory counted")
-        own = len(made) if type(made) is range else len(made) >> 6 if type(made) is str else 0
+        own = len(made[: self._limit + 1]) if type(made) is range else len(made) >> 6 if type(made) is str else 0
         if not own and not self._items:
             return
         items = own + sum(self._items.get(id(part), 0) for part in parts(node))

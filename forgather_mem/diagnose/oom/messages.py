@@ -94,7 +94,7 @@ _ROWS = (
     ("killed worker", "host", r"^process \d+ terminated with signal SIGKILL$"),
     ("ENOMEM", "host", r"unable to mmap \d+ bytes from file .*Cannot allocate memory"),
     ("ENOMEM", "host", r"\[Errno 12\] Cannot allocate memory|\(os error 12\)|\bcode: 12, kind: OutOfMemory\b"),
-    ("MemoryError", "host", r"^(?:[\w.]*\.)?_?(?:Array)?MemoryError(?:: |\s*$)"),
+    ("MemoryError", "host", r"^(?:[\w.]*\.)?_?(?:Array|Arrow)?MemoryError(?:: |\s*$)"),
     # ---- also caused by a full device ----
     ("cuBLAS", "device", r"\b(?:CU|HIP)BLAS_STATUS_NOT_INITIALIZED\b", True),
     ("cuDNN", "device", r"\bCUDNN_STATUS_(?:NOT_\w+ED|INTERNAL_ERROR)\b", True),
