@@ -19,7 +19,8 @@ from forgather_mem.probes.tensors import StorageKey, storages_in
 if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
-MOST_NODES = 20_000
+# A recurrent layer has some 500 for each pass; as many take about a second
+MOST_NODES = 100_000
 _LEAF = 2**63  # above: gradient accumulation, which has no number in this order
 
 
@@ -44,7 +45,7 @@ def reaches_back(node: Node, number: int, seen: set[object]) -> bool:
     if newest is None or newest <= number:
         return False
     todo = [(newest, 0, node)]
-    while todo and len(seen) < MOST_NODES:
+    while todo and len(seen) < MOST_NODES // 5:
         at, _, node = heapq.heappop(todo)
         if at <= number:
             return True

@@ -98,8 +98,8 @@ def places(report: RunReport) -> Iterator[MemoryRow]:
             yield MemoryRow("host", *sizes, at, host.limit_bytes, whose)
         else:
             what = "data, without mapped files" if host.limit_kind == "RLIMIT_DATA" else "addresses"
-            used = f"{format_share(host.limit_used_frac)} used of " if host.limit_used_frac else ""
-            told = f"{host.limit_kind} ({what}): {used}{format_bytes(host.limit_bytes)}"
+            used = f", {format_share(host.limit_used_frac)} used at the end" if host.limit_used_frac else ""
+            told = f"{host.limit_kind} ({what}): {format_bytes(host.limit_bytes)}{used}"
             yield MemoryRow("host", *sizes, at, 0, "", told)
 
 

@@ -91,9 +91,9 @@ class _Code:
                 yield True, node
 
     def _adds(self, node: ast.AST) -> bool:
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript):  # an entry that may be new
-            if self.is_subject(node.target.value) and not self.is_list:
-                return True
+        entry = node.target if isinstance(node, ast.AugAssign) else None  # which may be new
+        if isinstance(entry, ast.Subscript) and not self.is_list and self.is_subject(entry.value):
+            return True
         joins = not isinstance(node, ast.AugAssign) or isinstance(node.op, ast.Add | ast.BitOr)
         return joins and any(map(self.is_subject, _receivers(node)))
 

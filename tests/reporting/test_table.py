@@ -27,7 +27,7 @@ def test_small_sizes_have_two_decimals_and_what_was_not_read_is_left_out() -> No
 def test_a_limit_that_counts_something_else_than_the_peak_has_a_line_of_its_own() -> None:
     limit = {"limit_bytes": 520 << 20, "limit_kind": "RLIMIT_DATA", "limit_used_frac": 0.853}
     report = parsed(report_of("train.py", 9, 1.0, "finished", host={"rss_peak_bytes": gib(0.53), **limit}))
-    said = "RLIMIT_DATA (data, without mapped files): 85.3 % used of 520.0 MiB"
+    said = "RLIMIT_DATA (data, without mapped files): 520.0 MiB, 85.3 % used at the end"
     assert table_lines(report)[-1] == f"  {said}"
     assert peaks_sentence(replace(report, peaks=(Peak(where="host", bytes=1, step=3, phase="data"),))) == (
         f"Peak 0.53 GiB at step 3, data, {said}."
