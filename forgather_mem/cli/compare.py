@@ -25,7 +25,8 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "runs", nargs="*", metavar="A B...",
         help="Folders of runs, their report.json, TensorBoard folders with mem_* tags, or files of plan --json, "
-        "of a plan's to_dict() or of run --baseline: each is compared with the first.",
+        "of a plan's to_dict() or of run --baseline: each is compared with the first. Several runs of one kind, for "
+        "a sure difference, are one argument: a1,a2,a3.",
     )  # fmt: skip
     parser.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON.")
     parser.add_argument("--markdown", action="store_true", help="As Markdown, for a pull request.")
@@ -55,10 +56,9 @@ def compare(runs: list[str], as_json: bool, markdown: bool, html: Path | None, f
 
 def _compared(runs: list[str], as_json: bool, markdown: bool, html: Path | None) -> list[Comparison]:
     from forgather_mem.comparing.comparison import comparison_of, to_json
-    from forgather_mem.comparing.side import Side
     from forgather_mem.comparing.text import comparison_markdown, comparison_text
 
-    first, *others = sides = [Side(name, _report(run)) for run, name in zip(runs, _names(runs), strict=True)]
+    first, *others = sides = [_side(run, name) for run, name in zip(runs, _names(runs), strict=True)]
     found = [comparison_of(first, other) for other in others]
     if html is not None:
         _write_page(runs, sides, html)
@@ -77,7 +77,7 @@ def _judged(found: list[Comparison], most: float, fail_on: str | None) -> int:
         what, growth = max((row for one in found for row in one.growths.items()), key=lambda row: row[1])
         complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})", wrap=True)
         return BROKEN
-    early = [one.after.name for one in found if unfinished(one.after.report)]
+    early = [one.after.name for one in found if any(map(unfinished, one.after.reports))]
     not_compared = [f"{', '.join(early)} has not finished: it may have grown later"] if early else []
     not_compared += [f"can't tell: {sentence}" for one in found for sentence in one.not_compared]
     if not_compared:
@@ -89,19 +89,39 @@ def _judged(found: list[Comparison], most: float, fail_on: str | None) -> int:
 def _write_page(runs: list[str], sides: list[Side], file: Path) -> None:
     from forgather_mem.page.data import run_data
 
-    write_page([run_data(side.report, _folder(run), side.name) for run, side in zip(runs, sides, strict=True)], file)
+    paths = [path for run in runs for path in _paths(run)]
+    shown = zip(_names(paths), paths, (report for side in sides for report in side.reports), strict=True)
+    write_page([run_data(report, _folder(path), name) for name, path, report in shown], file)
 
 
 def _names(runs: list[str]) -> list[str]:
-    """The ends of the paths, if they tell them apart."""
-    ends = [Path(run.removesuffix("/report.json")).name for run in runs]
-    return ends if len(set(ends)) == len(ends) else runs
+    """The end of each path, as much of it as tells them apart."""
+    paths = [Path(run.split(",")[0].removesuffix("/report.json")).parts for run in runs]
+    for length in range(1, max(map(len, paths), default=0) + 1):
+        names = ["/".join(parts[-length:]) for parts in paths]
+        if len(set(names)) == len(names):
+            return names
+    return runs
+
+
+def _side(argument: str, name: str) -> Side:
+    from forgather_mem.comparing.side import Side
+
+    paths = _paths(argument)
+    name = name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
+    return Side(name=name, reports=[_report(path) for path in paths])
 
 
 def _folder(path: str) -> Path:
     from forgather_mem.reporting.run_dir import find_run
 
     return Path(path).parent if Path(path).is_file() else find_run(path)
+
+
+def _paths(argument: str) -> list[str]:
+    """The runs of one kind that an argument names."""
+    parts = [part for part in argument.split(",") if part]
+    return parts if parts and not Path(argument).exists() else [argument]
 
 
 def _report(path: str) -> RunReport:

@@ -77,7 +77,7 @@ class _Tools:
         from forgather_mem.comparing.text import comparison_text
 
         with _tool_errors():
-            sides = [Side(name=name, report=self._read(name)) for name in (before, after)]
+            sides = [Side(name=name, reports=[self._read(name)]) for name in (before, after)]
             return comparison_text(comparison_of(*sides))
 
     def _runs(self) -> dict[str, Path]:

@@ -141,6 +141,15 @@ class Baseline:
                 if name not in after.counted and name not in after.resident:
                     yield f"the baseline has {name!r}, which this run has not measured"
 
+    def has_shrunk(self, now: Baseline) -> bool:
+        """Whether something counted takes so much less that the file should be written anew."""
+        return any(
+            size < (1 - self.counted_frac) * before.counted[name]
+            for before, after in zip(self.trainings, now.trainings, strict=False)
+            for name, size in after.counted.items()
+            if name in before.counted
+        )
+
 
 def _over(before: Mapping[str, int], after: Mapping[str, int], frac: float) -> Iterator[str]:
     in_held = ("parameters" in before) != ("parameters" in after)  # one of them does not know its model

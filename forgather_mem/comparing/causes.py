@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from forgather_mem.comparing.side import HELD, LEAK, OTHERS, WORKERS
+from forgather_mem.comparing.side import HELD, LEAK, OTHERS, WORKERS, Side
 from forgather_mem.telemetry.report import RunReport
 
 _ABOUT_BATCHES = ("arguments.per_device_train_batch_size", "batch.", "arguments.max_length", "arguments.max_seq_length")
@@ -71,7 +71,16 @@ class Changed:
     comparable: bool = True
 
 
-def settings_seen(report: RunReport) -> dict[str, str]:
+def settings_of_sides(*sides: Side) -> Iterator[dict[str, str]]:
+    """Those of each side's runs; what differs between runs of one side is no cause, so it is left out."""
+    told = [[_settings_of(report) for report in side.reports if report.run.settings] for side in sides]
+    names = {name for runs in told for one in runs for name in one}
+    varied = {name for name in names if any(len({one.get(name) for one in runs}) > 1 for runs in told)}
+    for runs in told:
+        yield {name: value for name, value in next(iter(runs), {}).items() if name not in varied}
+
+
+def _settings_of(report: RunReport) -> dict[str, str]:
     """Those of a run, which of our own actions ran in it, and how often others cleaned up."""
     calls = Counter({row.what: row.calls for row in report.cleanup_calls if row.whose != "us"})
     return {

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from forgather_mem.comparing.causes import Changed, causes_of, changed, settings_seen
+from forgather_mem.comparing.causes import Changed, causes_of, changed, settings_of_sides
 from forgather_mem.comparing.side import (
     HELD,
     LEAK,
@@ -99,7 +99,7 @@ class Comparison:
     def not_compared(self) -> list[str]:
         """Why memory of the later side may have grown by more than `growths` say."""
         sides = (self.before, self.after)
-        found = [f"{side.name}: {sentence}" for side in sides for sentence in side.report.left_out]
+        found = [f"{side.name}: {sentence}" for side in sides for run in side.reports for sentence in run.left_out]
         sizes = [size for one in self.differences if one.name in MODEL_PARTS for size in (one.before, one.after)]
         checks = {
             "a peak or a part was not measured": min(self.peak.before, self.peak.after) > 0 <= min(sizes, default=0),
@@ -123,7 +123,7 @@ def comparison_of(before: Side, after: Side) -> Comparison:
             )
     place = before.place if before.place == after.place else "host"
     planned, found = planned_differences(before, after), differences(before, after, place)
-    settings = changed(settings_seen(before.report), settings_seen(after.report))
+    settings = changed(*settings_of_sides(before, after))
     grown = sorted(_measured(before, after, found, settings), key=_order)
     if planned:
         grown = _with_plan(planned, grown, settings)
@@ -136,7 +136,7 @@ def comparison_of(before: Side, after: Side) -> Comparison:
         differences=found,
         grown=grown,
         settings=settings,
-        versions=changed(before.report.run.versions, after.report.run.versions),
+        versions=changed(before.first.run.versions, after.first.run.versions),
         new_leaks=[] if new is None or is_same else [new],
         gone_leaks=[] if old is None or is_same else [old],
     )
@@ -176,7 +176,7 @@ def _measured(before: Side, after: Side, found: Sequence[Difference], settings: 
     sizes = {one.name: one.bytes for one in found if one.is_sure and (one.counted or one.name == WORKERS)}
     # A leak is in what is held. The verdict estimates it; what is held was counted, so it is the better number
     held, leaked, leak = sizes.pop(HELD, 0.0), _leaked(after) - _leaked(before), after.leak or before.leak
-    is_all = 0.8 <= held / (leaked or math.inf) <= 1.25
+    is_all = is_nearly(held, leaked)
     if leaked and (is_all or not _have_one_leak(before, after)):
         sizes[LEAK] = held if is_all else leaked
         held = 0.0 if abs(held) <= abs(sizes[LEAK]) else held - leaked
@@ -199,6 +199,15 @@ def _with_plan(planned: Sequence[Difference], measured: Sequence[Grown], setting
     return [*larger, *parts, *(one for one in beside if one not in larger)]
 
 
+def is_nearly(size: float, whole: float) -> bool:
+    """Whether a size is nearly all of another one.
+
+    >>> is_nearly(9.0, 10.0), is_nearly(-9.0, 10.0), is_nearly(20.0, 10.0)
+    (True, False, False)
+    """
+    return 0.8 <= size / (whole or math.inf) <= 1.25
+
+
 def _grown_frac(rows: Sequence[Difference]) -> float:
     """By which fraction of them together they have surely grown, or shrunk."""
     grown = sum(one.low if one.bytes > 0 else one.high for one in rows if one.is_sure)
@@ -207,7 +216,7 @@ def _grown_frac(rows: Sequence[Difference]) -> float:
 
 def _leaked(side: Side) -> float:
     leak = side.leak
-    return 0.0 if leak is None else leak.bytes_per_step * max(0, side.report.steps - leak.since_step)
+    return 0.0 if leak is None else leak.bytes_per_step * max(0, side.steps - leak.since_step)
 
 
 def _have_one_leak(before: Side, after: Side) -> bool:

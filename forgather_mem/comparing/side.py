@@ -1,8 +1,10 @@
-"""One side of a comparison: a run, as sizes by name."""
+"""One side of a comparison: a run, or several of the same kind, as sizes by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from forgather_mem.telemetry.report import LeakReport, Planned, RunReport
@@ -19,47 +21,71 @@ _ON_DEVICE = 0.01, 2**21  # the allocator's own numbers
 # Resident memory: what the C library keeps, and threads and imports that come and go, differ from run to run
 _RESIDENT = 0.04, 2**24
 _STARTUP = 0.02, 2**23  # before the first step nothing has been freed
+# Student's t for 99 % on both sides by degrees of freedom, at least; rounded up
+_STUDENT = ((20, 2.85), (10, 3.17), (8, 3.36), (6, 3.71), (5, 4.04), (4, 4.61), (3, 5.85), (2, 9.93))
 _EXACT_PARTS = ("parameters", "gradients", "optimizer")
 MODEL_PARTS = (*_EXACT_PARTS, "activations")
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A run.
+    """Runs of one kind.
 
     Attributes:
         name: As the user has called it.
-        report: Of this run.
+        reports: Of these runs, at least one.
     """
 
     name: str
-    report: RunReport
+    reports: Sequence[RunReport]
+
+    @property
+    def first(self) -> RunReport:
+        return self.reports[0]
 
     @property
     def planned(self) -> Planned | None:
-        """Its plan, if it is known by phases."""
-        plan = self.report.planned
+        """The first run's plan, if it is known by phases."""
+        plan = self.first.planned
         return plan if plan is not None and plan.phases else None
 
     @property
     def is_plan(self) -> bool:
         """Whether there is only a plan, of a training that has not been run."""
-        return self.planned is not None and not self.report.host.rss_peak_bytes
+        return self.planned is not None and not self.first.host.rss_peak_bytes
 
     @property
     def place(self) -> str:
         """The memory that is compared: "device" if there is one, else "host"."""
-        return "device" if self.report.device else "host"
+        return "device" if all(report.device for report in self.reports) else "host"
+
+    @property
+    def steps(self) -> int:
+        """The least number of steps of these runs."""
+        return min(report.steps for report in self.reports)
 
     @property
     def leak(self) -> LeakReport | None:
-        """The verdict, if it found one."""
-        return self.report.leak if self.report.leak.verdict == "leak" else None
+        """The verdict of the first run that found one."""
+        return next((report.leak for report in self.reports if report.leak.verdict == "leak"), None)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether activations were counted, and not only read as a rise of resident memory."""
+        return all(report.host.activations_bytes for report in self.reports)
 
     @property
     def knows_model(self) -> bool:
         """Whether the sizes of the model and the optimizer's state were read: not in a run of less than 10 steps."""
-        return bool(self.report.breakdown.parameters)
+        return all(report.breakdown.parameters for report in self.reports)
+
+    def sizes(self, place: str, counted: bool = False) -> dict[str, list[int]]:
+        """Bytes by name, a number for each run: the peak, the parts, and the peak before the first step."""
+        found: dict[str, list[int]] = {}
+        for report in self.reports:
+            for name, size in _sizes(report, place, counted):
+                found.setdefault(name, []).append(size)
+        return {name: sizes for name, sizes in found.items() if len(sizes) == len(self.reports)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +94,7 @@ class Difference:
 
     Attributes:
         name: "peak", a part, or "in startup".
-        before, after: Bytes.
+        before, after: Bytes: of several runs the mean.
         low, high: The interval in which the difference lies.
         phase: Of what is known by phases.
         counted: Whether it was counted, and not read as resident memory.
@@ -96,9 +122,8 @@ def differences(before: Side, after: Side, place: str) -> list[Difference]:
     """Each measured size that both sides have."""
     if before.is_plan or after.is_plan:
         return []
-    # Else activations were only read as a rise of resident memory
-    counted = place == "host" and all(side.report.host.activations_bytes for side in (before, after))
-    olds, news = (dict(_sizes(side.report, place, counted)) for side in (before, after))
+    counted = place == "host" and before.is_counted and after.is_counted
+    olds, news = before.sizes(place, counted), after.sizes(place, counted)
     # Of a side that does not know its model it is in what is held, and in the rest
     without = () if before.knows_model == after.knows_model else (*_EXACT_PARTS, HELD, "other")
     found = [_difference(name, olds[name], news[name], place) for name in olds if name in news and name not in without]
@@ -149,11 +174,17 @@ def held_bytes(report: RunReport) -> int | None:
     return report.host.allocated_end_bytes - report.breakdown.parameters - report.breakdown.optimizer
 
 
-def _difference(name: str, before: int, after: int, place: str) -> Difference:
+def _difference(name: str, before: Sequence[int], after: Sequence[int], place: str) -> Difference:
+    old, new = statistics.fmean(before), statistics.fmean(after)
     frac, least = _tolerance(name, place)
-    unsure = max(least, frac * max(before, after))
+    unsure = max(least, frac * max(old, new))
+    if len(before) > 1 and len(after) > 1:
+        spread = math.sqrt(statistics.variance(before) / len(before) + statistics.variance(after) / len(after))
+        # A few runs tell little of their own spread
+        student = next(value for freedom, value in _STUDENT if freedom <= len(before) + len(after) - 2)
+        unsure = max(student * spread, unsure / 4)
     is_counted = name in (*MODEL_PARTS, HELD, OTHERS)
-    return Difference(name, before, after, after - before - unsure, after - before + unsure, counted=is_counted)
+    return Difference(name, old, new, new - old - unsure, new - old + unsure, counted=is_counted)
 
 
 def _tolerance(name: str, place: str) -> tuple[float, int]:

@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from forgather_mem.comparing.causes import Changed
-from forgather_mem.comparing.comparison import Comparison, Grown
-from forgather_mem.comparing.side import HELD, LEAK, OTHERS, PLANNED, STARTUP, WORKERS, Difference
+from forgather_mem.comparing.comparison import Comparison, Grown, is_nearly
+from forgather_mem.comparing.side import HELD, LEAK, OTHERS, PLANNED, STARTUP, WORKERS, Difference, Side
 from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.markdown import markdown_text
 from forgather_mem.reporting.text import with_texts
@@ -64,43 +64,51 @@ def sentences(comparison: Comparison) -> list[str]:
     if comparison.planned and comparison.differences:
         one = comparison.differences[0]
         told.append(f"resident: {_more(one.bytes)}{'' if one.is_sure else ', which equal runs differ by, too'}")
-    told += [f"{side.name} {how}" for side in (before, after) if (how := unfinished(side.report))]
-    scripts = [side.report.run.script for side in (before, after)]
+    told += [
+        f"{'one of ' * (len(side.reports) > 1)}{side.name} {unfinished(report)}"
+        for side in (before, after)
+        for report in side.reports
+        if unfinished(report)
+    ]
+    were_read = any(report.host.workers_peak_bytes for side in (before, after) for report in side.reports)
+    if not were_read and any(one.name == "arguments.dataloader_num_workers" for one in comparison.settings):
+        told.append("memory of data workers is not in these numbers: WorkerProbe reads it")
+    scripts = [side.first.run.script for side in (before, after)]
     if all(scripts) and scripts[0] != scripts[1]:
         told.append(f"scripts: {' and '.join(scripts)}")
-    steps = [side.report.steps for side in (before, after)]
-    if steps[0] != steps[1] and comparison.differences:
-        told.append(f"steps: {steps[0]:,} and {steps[1]:,}; what grows over steps differs for that alone")
+    if before.steps != after.steps and comparison.differences:
+        told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
     for side in (before, after):
-        if not any(not name.startswith("batch.") for name in side.report.run.settings):
+        if not any(not name.startswith("batch.") for name in side.first.run.settings):
             of_run = "it is from TensorBoard, or ended before its first step"
             why = "it is of a loop of your own, or was not written by `plan --json`" if side.is_plan else of_run
-            told.append(f"{side.name} has no settings: {why}")
+            told.append(f"{side.name} {_has(side)} no settings: {why}")
     return told
 
 
 def _headline(comparison: Comparison) -> str:
     name, peak, grown = comparison.after.name, comparison.peak, comparison.grown
     where = "at the planned peak" if comparison.planned else f"at the peak ({comparison.place})"
+    takes, it = ("takes", "it takes") if len(comparison.after.reports) == 1 else ("take", "they take")
     sides = comparison.before, comparison.after
     for side, other in (sides, sides[::-1]):
-        if not comparison.planned and other.report.steps and not side.report.steps:
-            return f"{side.name} has done no step, so there is little to compare."
+        if not comparison.planned and other.steps and not all(report.steps for report in side.reports):
+            return f"{side.name} {_has(side)} done no step, so there is little to compare."
     unread = [side for side, size in zip(sides, (peak.before, peak.after), strict=True) if not size]
     if unread:
-        has_none = f"{unread[0].name} has no reading of memory"
+        has_none = f"{unread[0].name} {_has(unread[0])} no reading of memory"
         return f"{has_none} ({comparison.place}), so there is nothing to compare."
     parts = ", ".join(f"{_word(one)} {_signed(one.bytes)}{_phase(one)}" for one in grown[:3])
-    more = f"takes {_more(peak.bytes)}" if peak.bytes else "takes as much"
+    more = f"{takes} {_more(peak.bytes)}" if peak.bytes else f"{takes} as much"
     if comparison.planned and not peak.bytes:
-        said = f"{name}: {parts}; it takes" if grown else f"No difference: {name} takes"
+        said = f"{name}: {parts}; {it}" if grown else f"No difference: {name} {takes}"
         return f"{said} as much {where}, to the byte."
     if not grown and not peak.is_sure:
         early = [one for one in comparison.differences if one.name == STARTUP and one.is_sure]
         return (
             f"No difference can be told: {name} {more} {where}, "
             f"which is within the noise of equal runs ({format_bytes(peak.high - peak.bytes)})."
-            + "".join(f" Before the first step it takes {_more(one.bytes)}." for one in early)
+            + "".join(f" Before the first step {it} {_more(one.bytes)}." for one in early)
         )
     if not grown:
         return f"{name} {more} {where}; can't tell what it is: {_PLAN_BOTH}."
@@ -108,9 +116,11 @@ def _headline(comparison: Comparison) -> str:
     rest = "" if is_all else f"; can't tell what the rest is: {_PLAN_BOTH}"
     if not peak.is_sure:
         told = f"whether the peak ({comparison.place}) differs can't be told"
-        return f"{name}: {parts}; {told if abs(peak.bytes) >= MIB else f'it takes as much {where}'}."
+        return f"{name}: {parts}; {told if abs(peak.bytes) >= MIB else f'{it} as much {where}'}."
     if comparison.place == "host":  # resident memory may differ by more than what is counted, for reasons nobody knows
-        return f"{name}: {parts}. Of resident memory it takes {_more(peak.bytes)} {where}{rest}."
+        return f"{name}: {parts}. Of resident memory {it} {_more(peak.bytes)} {where}{rest}."
+    if is_nearly(grown[0].bytes, peak.bytes):
+        return f"{name} {more} {where}, nearly all of it {_word(grown[0])}{_phase(grown[0])}."
     return f"{name} {more} {where}: {parts}{rest}."
 
 
@@ -139,8 +149,17 @@ def _causes(settings: Sequence[Changed]) -> str:
 
 
 def _values(setting: Changed, without: str = _NOT_SET) -> tuple[str, str]:
-    before, after = (without if value is None else value for value in (setting.before, setting.after))
+    before, after = (without if value is None else _number(value) for value in (setting.before, setting.after))
     return before, after
+
+
+def _number(value: str) -> str:
+    is_name = not value.isdecimal() or len(value) > 15 or value[0] == "0"  # a longer one is an id
+    return value if is_name else f"{int(value):,}"
+
+
+def _has(side: Side) -> str:
+    return "has" if len(side.reports) == 1 else "have"
 
 
 def _leak(leak: LeakReport) -> str:

@@ -29,8 +29,9 @@ LAST_ERROR = "oom.rank{rank}.json"
 # Held to tell of a failure in a training, where no limit is near: loading what explains one and looking at 360,000
 # objects took 2.8 to 3.9 MiB in a plain loop and in a Trainer
 RESERVE_BYTES = 4 << 20
-# Below glibc's 128 KiB: by freeing a larger block it learns to keep twice as much above its heap
-PIECE_BYTES = 120 << 10
+# Just above glibc's 128 KiB: each is a mapping that goes back when it is freed. By freeing a larger one glibc learns to
+# take blocks of that size from its heap, and to keep twice as much above it.
+PIECE_BYTES = 132 << 10
 # What this process holds of them outside trainings: zeros that nobody has touched, so addresses without memory. A
 # training gives them back when it begins, since it has its own.
 RESERVE: list[bytes] = []

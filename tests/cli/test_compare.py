@@ -45,10 +45,10 @@ def test_the_part_and_the_setting_stand_first(folder: Path) -> None:
     ]
 
 
-def test_each_is_compared_with_the_first(folder: Path) -> None:
-    done = compare(folder, "old", "new/report.json", "same", "--json")
+def test_each_is_compared_with_the_first_and_several_runs_may_be_one_side(folder: Path) -> None:
+    done = compare(folder, "old,same", "new/report.json,new2", "same", "--json")
     first, second = json.loads(done.stdout)
-    assert (first["before"], first["after"]) == ("old", "new")
+    assert (first["before"], first["after"]) == ("old and 1 more", "new and 1 more")
     assert [one["part"] for one in first["explained_by"]] == ["optimizer"]
     assert (second["after"], second["explained_by"]) == ("same", [])
 
@@ -60,7 +60,7 @@ def test_as_markdown_it_can_be_pasted(folder: Path) -> None:
 
 
 def test_all_runs_are_on_one_page(folder: Path) -> None:
-    done = compare(folder, "old", "same", "new/report.json", "--html", "page.html")
+    done = compare(folder, "old,same", "new/report.json", "--html", "page.html")
     assert (done.returncode, done.stderr) == (0, "forgather-mem: the page is in page.html\n")
     page = (folder / "page.html").read_text()
     (runs,) = re.findall(r'<script type="application/json" id="runs">(.*?)</script>', page)
@@ -150,14 +150,17 @@ def test_plans_are_compared_with_each_other_and_with_runs(folder: Path) -> None:
     for after in ("b.json", "planned"):
         done = compare(folder, "a.json", after)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith(f"{after} takes 10.0 MiB more at the planned peak: activations +10.0 MiB")
+        assert done.stdout.startswith(f"{after} takes 10.0 MiB more at the planned peak, nearly all of it activations")
         assert "arguments.optim" in done.stdout
     assert compare(folder, "a.json", "b.json", "--fail-on", "growth:2%").returncode == 3
     (folder / "dumped.json").write_text(json.dumps({**plan(larger), "rows": 16, "notes": []}))
     done = compare(folder, "a.json", "dumped.json")
-    assert done.stdout.startswith("dumped.json takes 10.0 MiB more at the planned peak: activations +10.0 MiB")
+    assert done.stdout.startswith(
+        "dumped.json takes 10.0 MiB more at the planned peak, nearly all of it\n  activations"
+    )
     assert "batch.rows 16 instead of 8" in done.stdout
-    assert "dumped.json has no settings: it is of a loop of your own, or was not written by" in done.stdout
+    why = "dumped.json has no settings: it is of a loop of your own, or was not written by `plan --json`"
+    assert why in " ".join(done.stdout.split())
     assert "arguments.optim" not in done.stdout
     for sides in (("a.json", "new"), ("new", "a.json")):
         done = compare(folder, *sides, "--fail-on", "growth:2%")

@@ -98,6 +98,6 @@ def leaking(held_by: str = "Trainer.losses", mib_per_step: float = 2.0) -> LeakR
     )  # fmt: skip
 
 
-def side(name: str, report: RunReport) -> Side:
-    """This run under a name."""
-    return Side(name, report)
+def side(name: str, *reports: RunReport) -> Side:
+    """These runs under a name."""
+    return Side(name, reports)

@@ -64,7 +64,7 @@ def test_it_is_compared_with_a_run_like_another_run(tmp_path: Path) -> None:
     def differences(before: RunReport, after: RunReport) -> dict[str, float]:
         Baseline.of([before]).write(tmp_path / "memory.json")
         old = Baseline.read(tmp_path / "memory.json").trainings[0].as_report()
-        found = comparison_of(Side("memory.json", old), Side("now", after))
+        found = comparison_of(Side("memory.json", [old]), Side("now", [after]))
         return {one.name: one.bytes for one in (found.planned or found.differences)}
 
     def by_phase(size: int) -> RunReport:
@@ -75,6 +75,12 @@ def test_it_is_compared_with_a_run_like_another_run(tmp_path: Path) -> None:
     assert differences(*plans) == {"planned": MIB, "batch": MIB}
     assert differences(run(held=100), run(held=114, optimizer=25))["held"] == 14 * MIB
     assert differences(run(held=100), run(held=114, optimizer=25))["optimizer"] == MIB
+
+
+def test_less_memory_is_noticed() -> None:
+    before = Baseline.of([planned(100)])
+    assert before.has_shrunk(Baseline.of([planned(90)]))
+    assert not before.has_shrunk(Baseline.of([planned(99.5)]))
 
 
 def test_the_file_is_the_same_whoever_writes_it_and_keeps_its_fractions(tmp_path: Path) -> None:

@@ -72,6 +72,13 @@ def test_a_batch_decides_nothing_about_the_model() -> None:
     assert found == {"activations": ["batch.rows"], "parameters": []}
 
 
+def test_a_setting_that_differs_within_a_side_is_no_cause() -> None:
+    old = [run(settings={"threads": number, "arguments.optim": "sgd"}) for number in ("1", "2")]
+    new = [run(settings={"threads": "2", "arguments.optim": "adamw_torch"}, optimizer=60) for _ in range(2)]
+    found = comparison_of(side("a", *old), side("b", *new))
+    assert [one.name for one in found.settings] == ["arguments.optim"]
+
+
 @pytest.mark.parametrize(
     ("setting", "values", "sizes", "part"),
     [

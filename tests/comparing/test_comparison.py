@@ -223,7 +223,7 @@ def test_resident_memory_that_no_plan_explains_is_a_number() -> None:
 
 def test_the_table_has_a_row_for_each_part_and_a_column_for_each_phase() -> None:
     lines = comparison_text(planned(sizes(activations=90), peak=510)).splitlines()
-    assert lines[0] == "b takes 10.0 MiB more at the planned peak: activations +10.0 MiB in backward."
+    assert lines[0] == "b takes 10.0 MiB more at the planned peak, nearly all of it activations in"
     assert "resident: 10.0 MiB more, which equal runs differ by, too" in lines
     assert [line.split() for line in lines if line.startswith(("part in", "activations", "all"))][:3] == [
         ["part", "in", "forward", "backward", "optimizer", "evaluate"],

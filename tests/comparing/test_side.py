@@ -9,25 +9,28 @@ from forgather_mem.telemetry.report import RunReport
 from tests.comparing.runs import MIB, on_device, run, side
 
 
+def sure(before: list[float], after: list[float]) -> bool:
+    found = differences(side("a", *map(run, before)), side("b", *map(run, after)), "host")
+    return next(one for one in found if one.name == "peak").is_sure
+
+
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        (500, 505, False),  # two equal runs differ by that
-        (480, 498, False),  # these too: a plain loop of 12 steps on a busy machine
-        (500, 530, True),
-        (500, 470, True),
+        ([500], [505], False),  # two equal runs differ by that
+        ([480], [498], False),  # these too: a plain loop of 12 steps on a busy machine
+        ([500], [530], True),
+        ([500], [470], True),
+        ([500, 501, 500], [506, 507, 506], True),  # what one run can't tell, three can
+        ([500, 540, 505], [520, 500, 545], False),  # these say themselves how far they are apart
+        ([500, 540], [560, 500], False),
+        ([500, 500, 500], [500, 500, 500], False),
     ],
 )
-def test_a_difference_is_sure_beyond_what_equal_runs_differ_by(before: float, after: float, expected: bool) -> None:
-    found = differences(side("a", run(before)), side("b", run(after)), "host")
-    assert next(one for one in found if one.name == "peak").is_sure is expected
-
-
-def test_a_run_that_has_not_read_its_model_is_compared_by_its_activations_alone() -> None:
-    short = run(530, activations_peak=106, parameters=0, gradients=0, optimizer=0, held=36)
-    for sides in ((run(), short), (short, run())):
-        found = differences(*(side("a", one) for one in sides), "host")
-        assert [one.name for one in found] == ["peak", "activations", "data workers", "in startup"]
+def test_a_difference_is_sure_beyond_what_equal_runs_differ_by(
+    before: list[float], after: list[float], expected: bool
+) -> None:
+    assert sure(before, after) is expected
 
 
 def sure_parts(before: RunReport, after: RunReport) -> dict[str, float]:
@@ -61,5 +64,7 @@ def test_what_only_one_side_has_is_left_out() -> None:
     assert "in startup" not in [one.name for one in found]
 
 
-def test_a_side_is_on_the_device_if_it_has_used_one() -> None:
-    assert (side("a", on_device(1000)).place, side("b", run()).place) == ("device", "host")
+def test_a_side_is_on_the_device_only_if_all_its_runs_are() -> None:
+    both = side("a", on_device(1000), on_device(1010))
+    assert (both.place, side("b", on_device(1000), run()).place) == ("device", "host")
+    assert both.sizes("device")["peak"] == [1000 * MIB, 1010 * MIB]

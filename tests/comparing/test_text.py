@@ -83,6 +83,14 @@ def test_runs_of_two_scripts_are_told_apart() -> None:
     assert "scripts" not in words(run(), ended(100, "finished", script="train.py"))
 
 
+def test_more_workers_whose_memory_nothing_has_read_are_no_equal_runs() -> None:
+    more = {"model.dtype": "float32", "arguments.dataloader_num_workers": "2"}
+    sentence = "memory of data workers is not in these numbers: WorkerProbe reads it"
+    assert sentence in words(run(), run(settings=more))
+    assert sentence not in words(run(), run(settings=more, workers=100))
+    assert sentence not in words(run(settings=more), run(settings=more))
+
+
 def test_what_no_part_explains_is_told_as_a_number_and_what_would_tell_more() -> None:
     unknown = "b takes 100.0 MiB more at the peak (host); can't tell what it is: `forgather-mem plan --json` of both"
     for after in (replace(run(600), breakdown=Breakdown()), run(600, counted=False), run(600)):
@@ -148,6 +156,23 @@ def test_what_is_not_set_is_called_so_in_the_sentence_and_the_table() -> None:
     text = words(run(settings=on), run(580, activations_peak=156))
     assert "activations: model.gradient_checkpointing not set instead of True" in text
     assert text.endswith("setting a b model.gradient_checkpointing True not set")
+
+
+def test_several_runs_take_and_one_takes() -> None:
+    several = comparison_of(side("a and 1 more", run(), run()), side("b and 1 more", run(800), ended(1, "oom")))
+    first, *others = sentences(several)
+    assert "b and 1 more take 150.0 MiB more at the peak (host)" in first
+    assert "one of b and 1 more ran out of memory after 1 step" in others
+    assert sentences(comparison_of(side("a", run()), side("b and 1 more", run(), run())))[0].startswith(
+        "No difference can be told: b and 1 more take as much at the peak"
+    )
+
+
+def test_large_numbers_have_separators_in_the_sentence_and_the_table() -> None:
+    old, new = {"model.parameters": "212480", "threads": "2"}, {"model.parameters": "1274240", "threads": "4"}
+    text = words(run(settings=old), run(settings=new, parameters=40))
+    assert "parameters: model.parameters 1,274,240 instead of 212,480; threads 4 instead of 2" in text
+    assert "model.parameters 212,480 1,274,240" in text
 
 
 def test_a_run_that_has_read_nothing_is_not_taken_for_one_that_takes_nothing() -> None:
