@@ -48,7 +48,7 @@ class Watching(RuleCallback):
         template, options = template_and_options()
         if template == WATCH and not options and any(type(known) is MemoryCallback for known in link.callbacks()):
             return
-        callbacks = trainer.callback_handler.callbacks
+        callbacks = getattr(trainer, "callback_handler", trainer).callbacks
         place, behind = callbacks.index(self) + 1, len(callbacks)
         attach(trainer, template, **options)
         callbacks[place:] = callbacks[behind:] + callbacks[place:behind]  # the last one is the script's own
@@ -57,7 +57,7 @@ class Watching(RuleCallback):
 def add_to(trainer: Any) -> None:
     """Watch a trainer of Forgather's, which has no callbacks that every one gets. The list that it was given stays."""
     if not any(isinstance(known, Watching) for known in trainer.callbacks):
-        trainer.callbacks = [*trainer.callbacks, Watching()]
+        trainer.callbacks = [Watching(), *trainer.callbacks]
 
 
 def add_to_loop(loop: TrainingLoop) -> None:

@@ -1,12 +1,14 @@
 """The callback that every Trainer of a watched command gets."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from transformers import TrainerCallback
 
 from forgather_mem.callbacks import MemoryCallback, SimpleGarbageCollector
 from forgather_mem.formats.ring import read_ring
-from forgather_mem.launch.watching import Watching
+from forgather_mem.launch.watching import Watching, add_to
 from forgather_mem.telemetry import run_session
 from tests.training import make_trainer
 
@@ -41,3 +43,33 @@ def test_a_trainer_that_is_watched_already_is_left_alone(tmp_path: Path, monkeyp
     trainer = make_trainer(tmp_path, callbacks=[own, Watching()], max_steps=1)
     ours = [type(one) for one in trainer.callback_handler.callbacks if type(one).__module__.startswith("forgather_mem")]
     assert ours == [MemoryCallback, Watching]
+
+
+class KeepsItsOwn:
+    """A trainer with a list of its callbacks and no handler of them, as Forgather's."""
+
+    def __init__(self, callbacks: list[TrainerCallback]) -> None:
+        self.callbacks, self.args, self.state = callbacks, SimpleNamespace(output_dir=None), SimpleNamespace()
+
+    def add_callback(self, callback: TrainerCallback) -> None:
+        self.callbacks.append(callback)
+
+    def train(self) -> None:
+        for callback in self.callbacks:
+            callback.on_init_end(self.args, self.state, None)
+
+
+def test_the_scripts_last_callback_stays_the_last(
+    tmp_path: Path, template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(run_session.TEMPLATE, template)
+    monkeypatch.setenv(run_session.SETTINGS, "every=2")
+    first, last = TrainerCallback(), TrainerCallback()
+    trainer = make_trainer(tmp_path, callbacks=[Watching(), first, last])
+    own = KeepsItsOwn([first, last])
+    add_to(own)
+    own.train()
+    for callbacks in (trainer.callback_handler.callbacks, own.callbacks):
+        place = [type(one) for one in callbacks].index(Watching)
+        assert type(callbacks[place + 1]) is SimpleGarbageCollector
+        assert callbacks[place + 2 :] == [first, last]
