@@ -285,32 +285,6 @@ def test_loaders_whose_workers_are_ever_more_are_named(tmp_path: Path) -> None:
     assert leak["bytes_per_step"] > 2**23 / 10
 
 
-class Averages(TrainerCallback):
-    """Keeps tensors, and looks at their number: another class bounds an attribute of this name."""
-
-    def __init__(self) -> None:
-        self.history: list[torch.Tensor] = []
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.history.append(torch.ones(LEAK_BYTES // 4))
-        if len(self.history) > 1:
-            sum(float(one[0]) for one in self.history[-2:])
-
-
-class Recent:
-    def add(self, x: object) -> None:
-        self.history = [x]
-        if len(self.history) > 64:
-            self.history.pop(0)
-
-
-@pytest.mark.soak
-@pytest.mark.fresh
-def test_a_look_at_the_length_and_another_classs_bound_acquit_no_leak(tmp_path: Path) -> None:
-    leak = leak_of(tmp_path, [Averages()])
-    assert (leak["verdict"], leak["suspects"][0]["held_by"]) == ("leak", "Averages.history")
-
-
 @pytest.mark.fresh
 def test_a_training_that_is_known_to_be_short_is_looked_into_from_its_middle_on(tmp_path: Path) -> None:
     leak = leak_of(tmp_path, [Keeps()], max_steps=80)

@@ -23,28 +23,6 @@ def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(path)
 
 
-def test_it_attaches_the_template_and_writes_what_the_report_is_made_of(
-    tmp_path: Path, template: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(run_session.TEMPLATE, template)
-    monkeypatch.setenv(run_session.SETTINGS, "every=2")
-    trainer = make_trainer(tmp_path / "out", callbacks=[Watching()], max_steps=3)
-    (attached,) = (one for one in trainer.callback_handler.callbacks if type(one) is SimpleGarbageCollector)
-    assert attached.collect_freq_epoch == 2
-    trainer.train()
-    written = {path.name: path for path in tmp_path.glob("out/forgather_mem/*/*")}
-    assert {"memory.rank0.jsonl", "ring.rank0"} <= set(written)
-    assert read_ring(written["ring.rank0"]).state[1:] == (3, "other", "finished")
-
-
-def test_a_trainer_that_is_watched_already_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(run_session.TEMPLATE, raising=False)
-    own = MemoryCallback()
-    trainer = make_trainer(tmp_path, callbacks=[own, Watching()], max_steps=1)
-    ours = [type(one) for one in trainer.callback_handler.callbacks if type(one).__module__.startswith("forgather_mem")]
-    assert ours == [MemoryCallback, Watching]
-
-
 class KeepsItsOwn:
     """A trainer with a list of its callbacks and no handler of them, as Forgather's."""
 
@@ -59,17 +37,29 @@ class KeepsItsOwn:
             callback.on_init_end(self.args, self.state, None)
 
 
-def test_the_scripts_last_callback_stays_the_last(
+def test_it_attaches_the_template_and_writes_what_the_report_is_made_of(
     tmp_path: Path, template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(run_session.TEMPLATE, template)
     monkeypatch.setenv(run_session.SETTINGS, "every=2")
-    first, last = TrainerCallback(), TrainerCallback()
-    trainer = make_trainer(tmp_path, callbacks=[Watching(), first, last])
-    own = KeepsItsOwn([first, last])
+    last = TrainerCallback()
+    trainer = make_trainer(tmp_path / "out", callbacks=[Watching(), last], max_steps=3)
+    own = KeepsItsOwn([last])
     add_to(own)
     own.train()
     for callbacks in (trainer.callback_handler.callbacks, own.callbacks):
-        place = [type(one) for one in callbacks].index(Watching)
-        assert type(callbacks[place + 1]) is SimpleGarbageCollector
-        assert callbacks[place + 2 :] == [first, last]
+        assert [type(one) for one in callbacks[-3:-1]] == [Watching, SimpleGarbageCollector]
+        assert callbacks[-2].collect_freq_epoch == 2
+        assert callbacks[-1] is last, "a script may ask for its own by that"
+    trainer.train()
+    written = {path.name: path for path in tmp_path.glob("out/forgather_mem/*/*")}
+    assert {"memory.rank0.jsonl", "ring.rank0"} <= set(written)
+    assert read_ring(written["ring.rank0"]).state[1:] == (3, "other", "finished")
+
+
+def test_a_trainer_that_is_watched_already_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(run_session.TEMPLATE, raising=False)
+    own = MemoryCallback()
+    trainer = make_trainer(tmp_path, callbacks=[own, Watching()], max_steps=1)
+    ours = [type(one) for one in trainer.callback_handler.callbacks if type(one).__module__.startswith("forgather_mem")]
+    assert ours == [MemoryCallback, Watching]

@@ -210,33 +210,19 @@ def test_the_sum_of_a_loss_keeps_what_a_real_one_keeps(mode: Pretending, loss: s
     assert planned.untyped_storage().nbytes() == real.untyped_storage().nbytes()
 
 
-class Gathers(torch.nn.Module):
-    """Pieces of large tensors, whose gradients are added up, and a norm along another axis than the last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm, self.last = torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 64)
-
-    def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        rows = self.first(batch)
-        rows = rows + self.last(self.norm(rows.transpose(1, 2)).transpose(1, 2))
-        every_second = torch.arange(0, 40, 2)
-        pieces = (
-            rows[:, every_second],
-            rows.index_select(1, every_second),
-            rows.gather(1, torch.zeros(64, 1, 64).long()),
-        )
-        return torch.cat([*pieces, rows.max(1, keepdim=True).values, rows[:, :1]], 1)
-
-
 def test_gradients_are_added_in_place_a_norm_is_contiguous_and_a_copy_of_a_model_has_no_gradients() -> None:
-    model = Gathers()
+    first, norm, last = torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 64)
+    model = torch.nn.ModuleList([first, norm, last])
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     copies: list[torch.nn.Module] = []
 
     def step(batch: torch.Tensor) -> None:
         optimizer.zero_grad()
-        model(batch).square().mean().backward()
+        rows = first(batch)
+        rows = rows + last(norm(rows.transpose(1, 2)).transpose(1, 2))
+        every_second, zeros = torch.arange(0, 40, 2), torch.zeros(64, 1, 64).long()
+        pieces = rows[:, every_second], rows.index_select(1, every_second), rows.gather(1, zeros), rows[:, :1]
+        torch.cat([*pieces, rows.max(1, keepdim=True).values], 1).square().mean().backward()
         copies[:] = [copy.deepcopy(model)]
         optimizer.step()
 
