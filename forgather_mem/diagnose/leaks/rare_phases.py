@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.growth.trend import GROWTH
 from forgather_mem.telemetry.records import RunInfo
-from forgather_mem.telemetry.report import LeakReport, Unit
+
+if TYPE_CHECKING:
+    from forgather_mem.telemetry.report import LeakReport, Unit
 
 _UNITS: dict[str, Unit] = {"evaluate": "an evaluation", "save": "a save", "generate": "a generation"}
 _COUNTED = ("native", "objects", "device", "pinned")

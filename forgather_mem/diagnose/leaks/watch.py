@@ -15,7 +15,6 @@ from forgather_mem.diagnose.leaks.rare_phases import RarePhases
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
 from forgather_mem.growth.trend import Series, Trend, fewest_steps
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
-from forgather_mem.telemetry.report import NOT_JUDGED
 from forgather_mem.units import format_bytes, format_duration, format_pace
 
 if TYPE_CHECKING:
@@ -174,6 +173,8 @@ class LeakWatch:
         known = self._verdict(run) if self._suspects or "workers" in growing else None
         if not self._live.is_due(growing, step, full, known):
             return
+        from forgather_mem.telemetry.report import NOT_JUDGED
+
         unit = self._rare.told(known or NOT_JUDGED)
         text = f"{label_of(growing)} grows {format_bytes(rate * unit.per_steps)} {unit.per} so far"
         if full is not None and full < 1e9:
