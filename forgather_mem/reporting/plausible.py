@@ -49,4 +49,4 @@ def each_bytes(suspect: LeakSuspect) -> float:
     size = math.prod(sides) * int(found[3] or 8) // 8
     if abs(quotient - size) <= size / 20 and found.start() == 0:  # the object beside its numbers, and scatter
         return size
-    return quotient if quotient > size else 0.0
+    return quotient if quotient > size or suspect.each.startswith("e.g. ") else 0.0

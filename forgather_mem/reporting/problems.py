@@ -294,7 +294,8 @@ def _suspect_lines(suspect: LeakSuspect, width: int, per: str = "a step", per_st
     if suspect.bytes:
         held.append(format_bytes(suspect.bytes))
     each, piece = each_bytes(suspect), suspect.each
-    size = re.sub(r"(?<=\d{3})\.\d", "", f", {format_bytes(each)}") if each and piece else ""  # it is a quotient
+    of_all = "on average " if piece.startswith("e.g. ") else ""
+    size = re.sub(r"(?<=\d{3})\.\d", "", f", {of_all}{format_bytes(each)}") if each and piece else ""  # a quotient
     rows = (
         ("held by", f"{suspect.holder:<25} {', '.join(held)}"),
         (f"{suspect.line_is} at", f"{suspect.allocated_at}{library}" if suspect.allocated_at else ""),

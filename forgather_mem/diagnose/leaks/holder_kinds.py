@@ -243,12 +243,16 @@ def _is_small_view(tensor: torch.Tensor) -> bool:
 
 
 def signature_of(one: GrownObject) -> str:
-    """Describes one new piece: "Tensor [8, 128, 800] float32 on cuda:0", "dict of 5", "Record"."""
+    """Describes one new piece: "Tensor [8, 128, 800] float32 on cuda:0", or where they differ "e.g. dict of 5"."""
     if one.kind == "graph":
         return "operation of its graph"
     if not one.samples or one.kind == "size":  # it is longer by the end of the run
         return ""
-    sample = one.samples[0]
+    texts = [_described(sample) for sample in one.samples[:8]]
+    return texts[0] if len(set(texts)) == 1 else f"e.g. {texts[0]}"
+
+
+def _described(sample: object) -> str:
     if isinstance(sample, tuple) and len(sample) == 2:  # an item of a dict or a cache: the larger part of it
         sample = max(reversed(sample), key=lambda part: deep_bytes(part, set(), set()))
     if isinstance(sample, tuple) and len(sample) == 1:
