@@ -54,7 +54,7 @@ def may_help(case: Case) -> list[Change]:
 
 
 def smaller_batches(case: Case) -> list[Change]:
-    """The same step in smaller micro-batches, the largest first."""
+    """As many rows a step in smaller micro-batches, the largest first."""
     settings = case.settings
     if case.keeps_graphs:
         return []
@@ -63,7 +63,7 @@ def smaller_batches(case: Case) -> list[Change]:
     whole = rows * accumulation
     parts = (part for part in range(accumulation + 1, min(whole, WHEN.most_parts) + 1) if whole % part == 0)
     sizes = [size for size in (whole // part for part in parts) if rows % size == 0 or rows & (rows - 1)]
-    note = "the same step in smaller parts"
+    note = "as many rows a step, in smaller parts"
     return [
         setting(note, per_device_train_batch_size=size, gradient_accumulation_steps=whole // size) for size in sizes
     ]
