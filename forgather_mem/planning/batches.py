@@ -250,9 +250,14 @@ def collating(
 
 
 def _sizes_of(row: object) -> Sizes:
-    parts = row if isinstance(row, Mapping) else dict(enumerate(row)) if isinstance(row, list | tuple) else {0: row}
-    are_lists = {name: isinstance(one, Sequence) or getattr(one, "ndim", 0) in (1, 2) for name, one in parts.items()}
-    return {str(name): len(cast(Sized, parts[name])) for name, is_list in are_lists.items() if is_list}
+    """The lengths of the lists in a row, or its own: a row of tokens may be a bare list."""
+    several = isinstance(row, list | tuple) and any(map(_is_list, row))
+    parts = row if isinstance(row, Mapping) else dict(enumerate(cast(list[object], row))) if several else {0: row}
+    return {str(name): len(cast(Sized, part)) for name, part in parts.items() if _is_list(part)}
+
+
+def _is_list(part: object) -> bool:
+    return isinstance(part, Sequence) or getattr(part, "ndim", 0) in (1, 2)
 
 
 def _is_padded(batch: object) -> bool:

@@ -72,7 +72,7 @@ class Ahead:
         self._most = WeakKeyDictionary[nn.Module, dict[Hashable, tuple[int, int]]]()
         self._news: dict[Hashable, int] = {}  # of what is new, the step
         self._graded = WeakTensorKeyDictionary()  # weights to which a pass has left gradients
-        self._optimizers = WeakSet[Optimizer]()
+        self._optimizers, self._kinds = WeakSet[Optimizer](), set[str]()
         self._taken: list[tuple[dict[str, object], object]] = []  # from an optimizer that does nothing
         self.is_stepping, self._is_called, self.has_looked = False, False, False
         self.skips, self.repeats, self.has_all, self.steps = False, False, False, 0
@@ -244,6 +244,10 @@ class Ahead:
     def _stepped(self, optimizer: Optimizer, *_: object) -> None:
         self.is_stepping = False
         self._optimizers.add(optimizer)
+        kind = type(optimizer).__name__
+        if kind not in self._kinds:  # at first it may take less than what was before it
+            self._kinds.add(kind)
+            self._news[kind] = self.steps
         for group, weights in reversed(self._taken):  # those of one inside of another are empty
             group["params"] = weights
         self._taken.clear()
