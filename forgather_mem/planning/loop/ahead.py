@@ -210,7 +210,7 @@ class Ahead:
         if is_outer:
             self._saw_gradients(one for model in self._models for one in model.parameters())  # which may be sharded
             self._log.begin("optimizer")
-            self._heard.passed()
+            self._heard.passed(bool(keywords.get("accumulate_grad")))
         return result
 
     def _backward(self, backward: Call, *args: object, **keywords: object) -> object:

@@ -161,7 +161,7 @@ class Loop:
         # Of a batch of another size that was made before, or of what was computed before, a first round is not planned
         self.skipped, self.is_certain, self.looks_ahead = 0, True, False
         self.each, self._most_operations = 1, 0
-        self._idle = self._calls = self.num_passes = self._passes_before = 0
+        self._idle = self._calls = self.num_passes = self._leaving = 0
         self._is_new, self._is_enough = True, False
 
     def find(self, alive: AliveThings, is_late: bool) -> None:
@@ -268,7 +268,7 @@ class Loop:
         self._trained |= _of_optimizers([optimizer])
         self.rounds.stepped(optimizer)
         if was < self.rounds.step:
-            self.each, self._passes_before = max(1, self.num_passes - self._passes_before), self.num_passes
+            self.each, self._leaving = max(1, self._leaving), 0
         if self.skipped and self.rounds.step > 1:
             self.rounds, self.skipped = Rounds(self.log, self.rounds.optimizers), 0
         if self.step != self.log.step or not self._calls:
@@ -278,7 +278,7 @@ class Loop:
         """An optimizer that is made when it is enough belongs to another training."""
         make(optimizer, *args, **keywords)
         if self.is_through():
-            self.rounds, self._is_enough, self._passes_before = Rounds(self.log), False, self.num_passes
+            self.rounds, self._is_enough, self._leaving = Rounds(self.log), False, 0
         self.rounds.add(optimizer)
         self._trained |= _of_optimizers([optimizer])
 
@@ -316,9 +316,10 @@ class Loop:
         if not self._calls:
             self.counts_idle()
 
-    def passed(self) -> None:
-        """It has ended."""
+    def passed(self, leaves_gradients: bool) -> None:
+        """It has ended. Those that only return gradients, and an optimizer's own, are no batches."""
         self.num_passes += 1
+        self._leaving += leaves_gradients and not self.ahead.is_stepping
         self._idle = 0
         self._is_new = True
         if not self._calls and not self.rounds.optimizers:
