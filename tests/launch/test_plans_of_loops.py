@@ -257,6 +257,33 @@ def test_batches_are_changed_where_a_data_loader_makes_them(tmp_path: Path) -> N
         assert (changed["rows"], changed["peak_bytes"]) == (64, other["peak_bytes"])
 
 
+OTHER_OPTIMIZER = """
+model, (row, label) = net(), next(iter(data()))
+def closure():
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(row), label)
+    loss.backward()
+    return loss
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(4):
+    closure()
+    optimizer.step()
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2, history_size=6)
+for _ in range(8):
+    optimizer.step(closure)
+"""
+
+
+@pytest.mark.fresh
+def test_an_optimizer_that_takes_the_place_of_another_one_is_planned_and_a_value_bounds_it_below(
+    tmp_path: Path,
+) -> None:
+    plan = plan_of(tmp_path, OTHER_OPTIMIZER)
+    assert (plan["bound"], plan["accumulation"]) == ("at least", 1)
+    parts = plan["phases"][-1]["parts"]
+    assert parts["optimizer"] > 6 * parts["parameters"]
+
+
 @pytest.mark.fresh
 def test_batches_of_the_scripts_own_are_not(tmp_path: Path) -> None:
     loop = ACCUMULATES.replace("data(512)", "[(torch.ones(8, 64), torch.ones(8, dtype=torch.long))] * 8")

@@ -45,9 +45,9 @@ def sizes_of(rows: list[object]) -> dict[int, Sizes]:
 
 def test_rows_are_compared_by_their_tokens_else_by_their_longest_text_or_list() -> None:
     rows = [{"ids": torch.zeros(5), "source": "web", "label": 1}, {"input_ids": [1] * 3, "text": "a" * 9}, [2, [3] * 4]]
-    sizes = sizes_of([*rows, {"pixels": torch.zeros(3, 4, 8)}, 7])
+    sizes = sizes_of([*rows, {"pixels": torch.zeros(3, 4, 8)}, 7, [5, 6]])
     assert sizes[0] == {"ids": 5, "source": 3}
-    assert [row_length(one) for one in sizes.values()] == [5, 3, 4, 0, 0]
+    assert [row_length(one) for one in sizes.values()] == [5, 3, 4, 0, 0, 2]
 
 
 def test_of_another_size_the_longest_rows_are_planned_or_the_same_with_padding() -> None:

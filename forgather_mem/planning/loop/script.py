@@ -278,7 +278,8 @@ class Loop:
         """An optimizer that is made when it is enough belongs to another training."""
         make(optimizer, *args, **keywords)
         if self.is_through():
-            self.rounds, self._is_enough, self._leaving = Rounds(self.log), False, 0
+            self.rounds, self._is_enough = Rounds(self.log), False
+        self._leaving = 0
         self.rounds.add(optimizer)
         self._trained |= _of_optimizers([optimizer])
 
