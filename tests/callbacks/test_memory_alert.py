@@ -78,10 +78,10 @@ def test_each_usual_limit_is_read_here_and_explained(name: str) -> None:
     assert re.search(re.escape(row) + r"(each|every|once) \w", page), f"docs/alerts.md: {row}how often it is read |"
 
 
-@pytest.mark.parametrize("callbacks", [[], ["callbacks/watch.yaml"]], ids=["alone", "beside others"])
+@pytest.mark.parametrize("template", ["", "callbacks/watch.yaml"], ids=["alone", "beside others"])
 @pytest.mark.parametrize("name", [*ABOVE, *BELOW])
 def test_each_usual_limit_is_told_at_its_first_reading_and_only_where_it_is_crossed(
-    name: str, callbacks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extremes = ["0.001%", "100%"] if name.endswith("_frac") else [1, 2**60]
     told: dict[str, list[tuple[int, str]]] = {}
@@ -90,9 +90,8 @@ def test_each_usual_limit_is_told_at_its_first_reading_and_only_where_it_is_cros
         for how, limit in zip(("crossed", "not reached"), extremes[:: 1 if name in ABOVE else -1], strict=True):
             alerts: list[Alert] = []
             limits = ({name: limit}, {}) if name in ABOVE else ({}, {name: limit})
-            others = [one for template in callbacks for one in load_callbacks(template)]
             alert = MemoryAlert(*limits, call=alerts.append, strict=True)  # type: ignore[arg-type]
-            make_trainer(tmp_path / how, [*others, alert], max_steps=20).train()
+            make_trainer(tmp_path / how, [*(load_callbacks(template) if template else []), alert], max_steps=20).train()
             told[how] = [(one.step, one.name) for one in alerts]  # so a forecast is silent, too
     assert told == {"crossed": [(1, name)], "not reached": []}
 

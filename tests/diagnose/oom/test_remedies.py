@@ -88,17 +88,9 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("evaluate", {"where": "device", "has_metrics": True}, "eval_accumulation_steps=1"),
     ("data", {"line": "train.py:9", "requested_bytes": GIB, "used_bytes": GIB}, "less at once at train.py:9: 1.0 GiB"),
     ("backward", {"census": [replace(GRAPH, kind="activations", num_passes=3)]}, "backward() after each pass"),
-    (
-        "save",
-        {"census": [replace(GRAPH, kind="object", is_unused=True)]},
-        "delete `teacher` when it is no longer read",
-    ),
+    ("save", {"census": [replace(GRAPH, kind="object", is_unused=True)]}, "delete `teacher` when it is no longer read"),
     ("optimizer", {"census": [replace(GRAPH, kind="copy", num_items=3)]}, "keep less in `teacher`: 1.0 GiB"),
-    (
-        "other",
-        {"census": (ROWS,), "used_bytes": 2 * GIB},
-        "use `rows` again, or delete it before: 1.0 GiB",
-    ),
+    ("other", {"census": (ROWS,), "used_bytes": 2 * GIB}, "use `rows` again, or delete it before: 1.0 GiB"),
     (
         "forward",
         {"where": "device", "kind": f"CUDA {OF_TORCH}", "reserved_unused_bytes": GIB},
@@ -151,8 +143,7 @@ def test_each_row_is_offered_in_a_place_and_what_it_sets_is_read_and_not_offered
 def test_what_a_remedy_makes_smaller_is_a_part_that_is_found_in_memory() -> None:
     census = {Holding(name="`x`", kind=kind).part for kind in get_args(Kind)}
     found = {*memory_in_use._TENSORS, *memory_in_use._OF_PHASE.values(), *memory_in_use._UNFINISHED.values(), *census}
-    named = {part for remedy in REMEDIES for part in remedy.reduces}
-    assert [part for part in named if not any(one.startswith(part) for one in found)] == [], (
+    assert [part for row in REMEDIES for part in row.reduces if not any(one.startswith(part) for one in found)] == [], (
         "`reduces` has names of `in_use`: Holding.part of heap/census.py, and diagnose/oom/memory_in_use.py"
     )
 
