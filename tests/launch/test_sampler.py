@@ -90,8 +90,8 @@ def test_it_keeps_the_first_the_last_and_the_highest_size(tmp_path: Path) -> Non
 
 # What is given to each option of `run`, where that can't be any text
 GIVEN = {
-    "--template": "said.yaml", "--set": "logging_dir=said", "--report": "said.json", "--baseline": "said.base.json",
-    "--fail-on": "leak", "--max-peak": "host=900GiB", "--advice-s": "0",
+    "--template": "callbacks/watch.yaml", "--set": "logging_dir=said", "--report": "said.json", "--fail-on": "leak",
+    "--baseline": "said.base.json", "--max-peak": "host=900GiB", "--advice-s": "0",
 }  # fmt: skip
 TRAINS = """
 import sys, torch
@@ -116,11 +116,10 @@ def test_what_an_option_says_in_a_header_is_in_that_of_a_command_that_never_trai
         folder = tmp_path / steps
         folder.mkdir()
         (folder / "train.py").write_text(TRAINS)
-        (folder / "said.yaml").write_text("-- extends 'callbacks/watch.yaml'\n")
         result = run_forked([*RUN, *itertools.chain(*words), "--", "train.py", steps], folder)
         log = next(folder.glob("forgather_mem/*/*.jsonl"), None)
         assert (log is not None) == (steps == "3"), result.err
         box = read_ring(next(folder.glob("forgather_mem/*/ring.rank0")))
         header = box.header if log is None else json.loads(log.read_text().splitlines()[0])
-        said.append({name for name, value in header.items() if re.search("said|leak|900", str(value))})
+        said.append({name for name, value in header.items() if re.search("said|leak|900|watch.yaml", str(value))})
     assert said[0] == said[1], "the parent knows it by its arguments: `process_header`, as `Sampler` calls it, has it"
