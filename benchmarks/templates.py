@@ -42,7 +42,7 @@ from forgather_mem.config.construction.construct import Construction
 from forgather_mem.config.construction.resolve import Resolver
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.graph.parse import parse
-from forgather_mem.config.policy.policy import Decision, NameUse, Policy
+from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.source.rendered import Rendered
 
 PARTS = """
@@ -243,7 +243,7 @@ class TimedPolicy(Policy):
 
     seconds = 0.0
 
-    def verdict(self, name: str, directory: str | None = None) -> Decision:
+    def verdict(self, name: str, directory: str | None = None) -> Any:
         return self._timed(super().verdict, name, directory)
 
     def check(self, uses: Iterable[NameUse]) -> None:

@@ -207,11 +207,9 @@ def shown(text: str) -> str:
 
 def say(text: str, *, is_shown: bool = False) -> None:
     """Print a text on stderr as it may leave, or is already; a stream that is closed is no error."""
-    try:
+    with missing(OSError, ValueError, AttributeError):
         sys.stderr.write((text if is_shown else shown(text)) + "\n")
         sys.stderr.flush()
-    except ours(OSError, ValueError, AttributeError):
-        return
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -25,7 +25,7 @@ from forgather_mem.config.source.loader import StrangersTemplate
 from forgather_mem.config.source.rendered import STRING, Reference, Rendered, SourceLocation
 from forgather_mem.config.source.search import Searcher, library
 from forgather_mem.config.source.syntax import is_plain
-from forgather_mem.errors import TemplateError, did_you_mean
+from forgather_mem.errors import TemplateError, did_you_mean, missing
 
 if TYPE_CHECKING:
     from forgather_mem.config.rendering.render import Renderer
@@ -225,17 +225,14 @@ class ConfigEnvironment:
         return Config(rendered, graph, resolver, partial(self._parent, rendered, variables))
 
     def _parent(self, rendered: Rendered, variables: Mapping[str, object]) -> Config | None:
-        try:
+        with missing(TemplateError):  # it is none by itself
             return self.load(rendered.parent, **variables) if rendered.parent else None
-        except TemplateError:  # it is none by itself
-            return None
+        return None
 
     def _folder_of(self, name: str) -> str | None:
-        try:
-            found = self._searcher.find(name)
-        except TemplateError:  # "<string>", or a deleted file
-            return None
-        return str(found.file.parent) if found else None
+        with missing(TemplateError):  # "<string>", or a deleted file
+            return str(found.file.parent) if (found := self._searcher.find(name)) else None
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 from forgather_mem.heap.object_size import inside
 from forgather_mem.heap.owner_paths import cell_contents
 from forgather_mem.probes.tensors import StorageKey, storages_in
@@ -74,7 +74,7 @@ def saved_by(node: Node) -> Iterator[tuple[StorageKey, int]]:
     """The storages that an operation keeps for its backward pass. Nothing is computed again or moved for it."""
     kind: type = type(node)
     for name in _saved_names(kind):
-        try:
+        with missing(RuntimeError, AttributeError):  # freed by its backward pass
             saved = getattr(node, name)
             several = saved if isinstance(saved, list | tuple) else (saved,)
             if not hasattr(several[0], "data"):  # before torch 2.8, which tells of no hooks: they are run
@@ -87,8 +87,6 @@ def saved_by(node: Node) -> Iterator[tuple[StorageKey, int]]:
                 [cell_contents(cell) for hook in hooks for cell in getattr(hook, "__closure__", None) or ()]
             )
             yield from storages_in([getattr(one, "data", None) for one in (*several, *inputs)]).items()
-        except ours(RuntimeError, AttributeError):  # freed by its backward pass
-            continue
 
 
 @functools.lru_cache(maxsize=256)

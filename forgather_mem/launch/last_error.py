@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
+from forgather_mem.errors import missing
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -108,11 +109,10 @@ def add_last_error(report: RunReport, folder: str) -> RunReport:
 def _first_error(folder: str) -> object:
     """What the rank that failed first has written; None if none has."""
     head, _, tail = run_session.LAST_ERROR.partition("{rank}")
-    try:
+    with missing(OSError, ValueError):
         names = [name for name in os.listdir(folder) if name.startswith(head) and name.endswith(tail)]
         return _load(min((os.path.join(folder, name) for name in names), key=os.path.getmtime))
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 def _load(path: str) -> object:
@@ -121,7 +121,6 @@ def _load(path: str) -> object:
 
     from forgather_mem.files import read_regular
 
-    try:
+    with missing(OSError, ValueError, RecursionError):
         return json.loads(read_regular(path, _MAX_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from forgather_mem.errors import missing
 from forgather_mem.formats.ring_writer import RingWriter
 from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.process_start import process_header
@@ -38,10 +39,8 @@ class Sampler:
         self.header = {**process_header(pid, command.script, command.arguments), "kills": kill_counter()}
         if folder is None:
             return
-        try:
+        with missing(OSError):  # no space: then the report has the kernel's numbers
             self._ring = RingWriter(os.path.join(folder, run_session.WAITING_RING), self.header)
-        except OSError:
-            return  # no space: then the report has the kernel's numbers
 
     def look(self) -> None:
         """Record the current size."""

@@ -72,11 +72,9 @@ class SessionFolder:
         try:
             self._make_parents(parent)
             for number in range(1, 1000):
-                try:
+                with missing(FileExistsError):
                     self._make(os.path.join(parent, name if number == 1 else f"{name}_{number}"), 0o777)
                     return
-                except FileExistsError:
-                    continue
             raise OSError(0, "no name is free")
         except OSError:
             _remove_empty(self._parents)

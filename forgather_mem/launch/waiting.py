@@ -11,7 +11,7 @@ import os
 import signal
 import time
 
-from forgather_mem.errors import shown
+from forgather_mem.errors import missing, shown
 from forgather_mem.telemetry.redaction import redacted_argv
 
 TYPE_CHECKING = False
@@ -156,14 +156,12 @@ def execute_or_complain(argv: Sequence[str], environment: Mapping[str, str]) -> 
 
 def _become(argv: Sequence[str], environment: Mapping[str, str], parent: int, mask: Iterable[int]) -> None:
     """In the child: become the program, and end when the parent is killed, as the script alone would have."""
-    try:
+    with missing(ImportError, OSError, AttributeError):  # a system without it: the child survives the parent
         import ctypes  # imported here to keep the parent small
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(128 + signal.SIGKILL)
-    except (ImportError, OSError, AttributeError):
-        pass  # a system without it: the child survives the parent
     code = _FOUND_BUT_NOT_RUN
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -257,7 +255,7 @@ def _answer(questions: int, answer: int, signals: Iterable[int], argv: Sequence[
 
 def _be_listed_as(argv: Sequence[str]) -> None:
     """In lists of processes: with these words, behind one that says what this is."""
-    try:
+    with missing(OSError, ValueError, IndexError):  # else with the parent's
         with open("/proc/self/comm", "w") as file:
             file.write(os.path.basename(argv[0])[:15])
         with open("/proc/self/stat") as file:
@@ -267,5 +265,3 @@ def _be_listed_as(argv: Sequence[str]) -> None:
         with open("/proc/self/mem", "r+b", buffering=0) as memory:
             memory.seek(begin)
             memory.write(words.ljust(end - begin, b"\0"))
-    except (OSError, ValueError, IndexError):
-        return  # then with the parent's

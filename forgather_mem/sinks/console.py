@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from forgather_mem.errors import escape_controls, ours
+from forgather_mem.errors import escape_controls, missing
 from forgather_mem.telemetry.metrics import metric_of
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 from forgather_mem.telemetry.run_session import rank_and_size
@@ -94,14 +94,12 @@ def _write(text: str, stream: TextIO | None) -> None:
         return
     text = escape_controls(text, keep=_KEPT)  # a name in it may be anybody's
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # not loaded: there is no bar
-    try:
+    with missing(OSError, ValueError):  # closed, or can't encode a character: a message must not end a run
         if tqdm is not None:
             tqdm.write(text + "\n", file=stream, end="")
         else:
             stream.write(text + "\n")  # in one call, so that threads don't mix their lines
         stream.flush()  # the process may be killed next
-    except ours(OSError, ValueError):
-        return  # closed, or can't encode a character: a message must not end a run
 
 
 def _rank() -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 from forgather_mem.sinks.console import print_line
 from forgather_mem.system.usage import UsageWindow, usage_now
 from forgather_mem.trackers.blocks import Say, switched_on
@@ -125,7 +125,6 @@ def _mb(num_bytes: int | None) -> float | None:
 
 def _number(loss: Any) -> float | None:
     """The loss as a number; None if it is not a single number."""
-    try:
+    with missing(TypeError, ValueError, RuntimeError):
         return float(loss.item() if hasattr(loss, "item") else loss)
-    except ours(TypeError, ValueError, RuntimeError):
-        return None
+    return None

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import sys
 import types
 from collections.abc import Mapping
@@ -71,8 +72,28 @@ def test_a_training_that_fills_its_memory_is_stopped_with_a_checkpoint_before_th
 def test_each_usual_limit_is_read_here_and_explained(name: str) -> None:
     assert probe_of(name) is not None, "MemoryAlert alone has nobody who reads it: a row in probes/by_name.py"
     assert name in {metric.name for metric in every_metric()}
-    pages = [MemoryAlert.__doc__ or "", (Path(__file__).parents[2] / "docs/alerts.md").read_text()]
-    assert all(name in page for page in pages), "a usual limit is named in the docstring and in docs/alerts.md"
+    assert name in (MemoryAlert.__doc__ or ""), "a usual limit is named in the docstring"
+    row = f"| `{name}` | {'above' if name in ABOVE else 'below'} {ABOVE.get(name) or BELOW[name]} | "
+    page = (Path(__file__).parents[2] / "docs/alerts.md").read_text()
+    assert re.search(re.escape(row) + r"(each|every|once) \w", page), f"docs/alerts.md: {row}how often it is read |"
+
+
+@pytest.mark.parametrize("template", ["", "callbacks/watch.yaml"], ids=["alone", "beside others"])
+@pytest.mark.parametrize("name", [*ABOVE, *BELOW])
+def test_each_usual_limit_is_told_at_its_first_reading_and_only_where_it_is_crossed(
+    name: str, template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extremes = ["0.001%", "100%"] if name.endswith("_frac") else [1, 2**60]
+    told: dict[str, list[tuple[int, str]]] = {}
+    with simulated_devices(monkeypatch, 1) as (device,):
+        device.hold(2000)
+        for how, limit in zip(("crossed", "not reached"), extremes[:: 1 if name in ABOVE else -1], strict=True):
+            alerts: list[Alert] = []
+            limits = ({name: limit}, {}) if name in ABOVE else ({}, {name: limit})
+            alert = MemoryAlert(*limits, call=alerts.append, strict=True)  # type: ignore[arg-type]
+            make_trainer(tmp_path / how, [*(load_callbacks(template) if template else []), alert], max_steps=20).train()
+            told[how] = [(one.step, one.name) for one in alerts]  # so a forecast is silent, too
+    assert told == {"crossed": [(1, name)], "not reached": []}
 
 
 def test_a_limit_is_told_once_a_rise_to_console_records_and_trackers(

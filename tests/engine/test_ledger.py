@@ -201,40 +201,22 @@ def test_in_a_training_slower_steps_are_booked_and_slow_evaluations_are_not(tmp_
 @pytest.mark.parametrize(
     ("row", "line"),
     [
-        (
-            LedgerRow(
-                what="clear",
-                calls=20,
-                time_s=0.4,
-                next_step_excess_s=2.1,
-                freed_bytes=3 * GIB,
-                retaken_bytes=2900 * MIB,
-            ),
-            "our 20 clears took 400.0 ms and freed 3.0 GiB "
-            "(2.8 GiB of it allocated again at once): `clear_cache: null` saves 2.5 s.",
-        ),
-        (
-            LedgerRow(what="clear", calls=2, time_s=0.4, next_step_excess_s=2.1),
-            "our 2 clears took 400.0 ms and freed nothing: `clear_cache: null` saves 2.5 s.",
-        ),
-        (
-            LedgerRow(what="trim", calls=9, time_s=0.01, next_step_excess_s=0.01),
-            "our 9 trims took 10.0 ms and freed nothing: leaving them out saves 20.0 ms.",
-        ),
-        (
-            LedgerRow(what="trim", calls=9, time_s=1.0, freed_bytes=3 * GIB, retaken_bytes=2 * GIB),
-            "our 9 trims took 1.0 s and freed 3.0 GiB (2.0 GiB of it allocated again at once).",
-        ),
-        (
-            LedgerRow(what="collect", calls=9, time_s=1.0, objects=12_345),
-            "our 9 collections took 1.0 s and found 12,345 unreachable objects.",
-        ),
-        (
-            LedgerRow(what="collect", calls=9, time_s=1.0),
-            "our 9 collections took 1.0 s and freed nothing: `gc: null` saves 1.0 s.",
-        ),
+        (LedgerRow(what="clear", calls=20, time_s=0.4, next_step_excess_s=2.1, freed_bytes=3 * GIB,
+                   retaken_bytes=2900 * MIB),
+         "our 20 clears took 400.0 ms and freed 3.0 GiB (2.8 GiB of it allocated again at once): "
+         "`clear_cache: null` saves 2.5 s."),
+        (LedgerRow(what="clear", calls=2, time_s=0.4, next_step_excess_s=2.1),
+         "our 2 clears took 400.0 ms and freed nothing: `clear_cache: null` saves 2.5 s."),
+        (LedgerRow(what="trim", calls=9, time_s=0.01, next_step_excess_s=0.01),
+         "our 9 trims took 10.0 ms and freed nothing: leaving them out saves 20.0 ms."),
+        (LedgerRow(what="trim", calls=9, time_s=1.0, freed_bytes=3 * GIB, retaken_bytes=2 * GIB),
+         "our 9 trims took 1.0 s and freed 3.0 GiB (2.0 GiB of it allocated again at once)."),
+        (LedgerRow(what="collect", calls=9, time_s=1.0, objects=12_345),
+         "our 9 collections took 1.0 s and found 12,345 unreachable objects."),
+        (LedgerRow(what="collect", calls=9, time_s=1.0),
+         "our 9 collections took 1.0 s and freed nothing: `gc: null` saves 1.0 s."),
     ],
-)
+)  # fmt: skip
 def test_the_report_says_of_each_kind_of_action_what_it_cost_and_whether_it_was_worth_it(
     row: LedgerRow, line: str
 ) -> None:

@@ -36,10 +36,7 @@ def test_a_writer_without_events_gets_its_numbers_one_by_one() -> None:
     sink.begin(PlainRun())
     sink.write(sample(1, host__rss_bytes=GIB, gc__collections=2))
     sink.tell(Finding(kind="verdict", step=1, text="all well"))
-    assert writer.calls[:2] == [
-        ("mem_host/rss_gib", 1.0, 1, 1e9 + 1),
-        ("mem_gc/collections", 2.0, 1, 1e9 + 1),
-    ]
+    assert writer.calls[:2] == [("mem_host/rss_gib", 1.0, 1, 1e9 + 1), ("mem_gc/collections", 2.0, 1, 1e9 + 1)]
     assert writer.calls[2][:3] == ("mem_report/verdict", "    all well", 1)
 
 

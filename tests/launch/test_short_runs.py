@@ -23,14 +23,7 @@ USAGE = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argumen
         ("", "print('x'\n", [], 1),
         pytest.param("import torch\n", USAGE, ["--learning"], 2, marks=pytest.mark.soak),
     ],
-    ids=[
-        "help",
-        "short help",
-        "a wrong option",
-        "an import",
-        "no Python",
-        "a wrong option with torch",
-    ],
+    ids=["help", "short help", "a wrong option", "an import", "no Python", "a wrong option with torch"],
 )
 def test_usage_texts_and_first_lines_leave_nothing(
     tmp_path: Path, first: str, text: str, words: list[str], code: int

@@ -42,8 +42,7 @@ def test_a_leak_without_a_holder_says_what_grows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "said"),
-    [("exception", "Ended by an exception."), ("interrupted", "Ended early."), (None, "")],
+    ("end", "said"), [("exception", "Ended by an exception."), ("interrupted", "Ended early."), (None, "")]
 )
 def test_a_run_that_did_not_finish_says_how_it_ended(end: str | None, said: str) -> None:
     assert headline(parsed(report_of("train.py", 12, 3.0, end)))[1].startswith(said)

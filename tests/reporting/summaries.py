@@ -17,11 +17,7 @@ def read(
 
 def gpu_run() -> RunSummary:
     header = RunHeader(
-        script="/home/me/train.py",
-        argv=("--lr", "1e-4"),
-        limit_bytes=64 * GIB,
-        limit_kind="cgroup",
-        event_folder="out",
+        script="/home/me/train.py", argv=("--lr", "1e-4"), limit_bytes=64 * GIB, limit_kind="cgroup", event_folder="out"
     )
     devices = {0: ("NVIDIA H100 80GB HBM3", int(79.6 * GIB))}
     facts = RunFacts(header, wall_s=1860.0, end="finished", devices=devices)

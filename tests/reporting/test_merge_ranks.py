@@ -65,8 +65,7 @@ def test_a_merged_report_has_a_file_of_its_own_that_is_read_first(tmp_path: Path
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 2**40),
-            st.sampled_from(["finished", None, "exception", "killed", "oom", "interrupted"]),
+            st.integers(0, 2**40), st.sampled_from(["finished", None, "exception", "killed", "oom", "interrupted"])
         ),
         min_size=2,
         max_size=6,

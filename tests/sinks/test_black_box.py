@@ -62,11 +62,7 @@ def test_a_training_tells_step_and_phase_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_how_a_training_ended_stands_there(tmp_path: Path) -> None:
-    for error, end in (
-        (ValueError("bad"), "exception"),
-        (KeyboardInterrupt(), "interrupted"),
-        (MemoryError(), "oom"),
-    ):
+    for error, end in ((ValueError("bad"), "exception"), (KeyboardInterrupt(), "interrupted"), (MemoryError(), "oom")):
         folder = tmp_path / end
         with pytest.raises(type(error)):
             make_trainer(folder, [MemoryCallback(strict=True), AtStep(1, error)]).train()

@@ -138,9 +138,7 @@ _actions = st.one_of(
 
 
 @given(st.lists(_actions, max_size=60))
-def test_every_window_gives_the_highest_of_its_time_whatever_the_others_do(
-    actions: list[tuple[str, int]],
-) -> None:
+def test_every_window_gives_the_highest_of_its_time_whatever_the_others_do(actions: list[tuple[str, int]]) -> None:
     mark = Simulated()
     peaks = PeakWindows(mark)
     opened: list[tuple[PeakWindow, int, bool]] = []  # window, where its time begins, whether it resets

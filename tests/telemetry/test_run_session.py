@@ -40,8 +40,7 @@ def test_only_what_is_neither_on_nor_off_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "size", "expected"),
-    [("2", "4", (2, 4)), (None, None, (0, 1)), ("", "many", (0, 1)), ("-1", "0", (0, 1))],
+    ("rank", "size", "expected"), [("2", "4", (2, 4)), (None, None, (0, 1)), ("", "many", (0, 1)), ("-1", "0", (0, 1))]
 )
 def test_the_rank_is_what_a_launcher_says_and_0_where_it_says_nothing(
     rank: str | None, size: str | None, expected: tuple[int, int]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from forgather_mem.config.policy.names import Name, parse_name
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing, ours
 from forgather_mem.files import read_regular, replace_file
 
 ENVIRONMENT = "FORGATHER_MEM_ALLOW"
@@ -164,10 +164,9 @@ def with_new_entries(text: str, document: Document, allowed: Sequence[str], new:
     changed = _with_entries(text, allowed, new)
     wanted = copy.deepcopy(document)
     wanted.setdefault("tool", {}).setdefault(TABLE, {})["allow"] = [*new, *allowed]
-    try:
+    with missing(ValueError, RecursionError):
         return changed if parsed(changed) == wanted else None
-    except (ValueError, RecursionError):
-        return None
+    return None
 
 
 def quoted(entry: str) -> str:

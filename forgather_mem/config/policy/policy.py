@@ -8,232 +8,21 @@ variable, or the folder of a template.
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
-import inspect
 import os
-import pkgutil
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import ClassVar
 
 from forgather_mem.config.policy import denied as refusals
+from forgather_mem.config.policy import imports
 from forgather_mem.config.policy.allow_entries import Address, entries_of_environment, entries_of_folder, parse_entry
 from forgather_mem.config.policy.allowlist import ALIASES, BUILTINS, EXACT, GRANTS, VALUE_FUNCTIONS, Grant, is_hard
 from forgather_mem.config.policy.denied import Refusal, Refused
 from forgather_mem.config.policy.names import Name, is_within, parse_name
 from forgather_mem.config.policy.remote_code import Forbidden, is_below
 from forgather_mem.config.source.rendered import SourceLocation
-from forgather_mem.errors import did_you_mean, nearest, ours
-
-_CACHED = type(functools.lru_cache(len))
-
-
-class NoSuchName(LookupError):
-    """The module, or the name in it, does not exist; the message is for people."""
-
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-def import_module(name: str, *, anywhere: bool = True) -> ModuleType:
-    """Import a module by its dotted name.
-
-    Args:
-        name: The module.
-        anywhere: False excludes the working folder: a name that is open by default refers to the installed package, not
-            to a folder of the same name that came with somebody's templates.
-
-    Raises:
-        NoSuchName: if this module does not exist. Exceptions of the module itself pass through.
-    """
-    if not anywhere:
-        _check_installed(name.partition(".")[0])
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            raise NoSuchName(f"there is no module {error.name!r} to import", _other_module(error.name)) from error
-        raise
-
-
-def _other_module(name: str) -> str | None:
-    """A hint with the module of the same package whose name is closest."""
-    package, _, last = name.rpartition(".")
-    folders = getattr(sys.modules.get(package), "__path__", ())
-    known = [module.name for module in pkgutil.iter_modules(folders) if not module.name.startswith("_")]
-    near = nearest(last, known)
-    return f"did you mean '{package}.{near}'?" if near else None
-
-
-def _check_installed(root: str) -> None:
-    if root in sys.modules:
-        return
-    spec = importlib.util.find_spec(root)
-    if spec is None:
-        raise NoSuchName(f"there is no installed package {root!r}")
-    here = os.path.realpath(os.getcwd())
-    places = [*(spec.submodule_search_locations or ()), spec.origin or ""]
-    if any(os.path.realpath(os.path.dirname(place)) == here for place in places if place):
-        raise NoSuchName(f"{root!r} is found in the working folder, not as an installed package")
-
-
-def find_file(written: str, directory: str | None) -> Path:
-    """The real path of a Python file, looked up beside the template, then in the working folder.
-
-    Raises:
-        NoSuchName: if there is no such file.
-    """
-    for path in _places(written, directory):
-        if path.is_file():
-            return path
-    beside = f"beside the template ({directory}) or " if directory else ""
-    near = did_you_mean(written, [name for folder in (directory, ".") if folder for name in _python_files(folder)])
-    raise NoSuchName(f"there is no file {written!r} {beside}in the working folder" + (f"; {near}" if near else ""))
-
-
-def _python_files(folder: str) -> list[str]:
-    try:
-        return [name for name in os.listdir(folder) if name.endswith(".py")]
-    except ours(OSError):
-        return []
-
-
-def find_package_folder(written: str, directory: str | None) -> Path:
-    """The real path of a folder, looked up like a file; it need not exist."""
-    beside, here = _places(written, directory)
-    return beside if beside.is_dir() else here
-
-
-def _places(written: str, directory: str | None) -> list[Path]:
-    """The real path beside the template, and in the working folder."""
-    folders = (directory or "", os.getcwd())
-    return [Path(os.path.realpath(os.path.join(folder, os.path.expanduser(written)))) for folder in folders]
-
-
-def import_file(path: Path, searchpath: Sequence[Path] = ()) -> ModuleType:
-    """Run a Python file as a module of its own, once per content of the file.
-
-    Its relative imports are looked up in `searchpath`, then beside the file. Two files with the same base name are two
-    modules. If the file raises, nothing of it is left in `sys.modules`.
-    """
-    import hashlib  # loads OpenSSL: 3 ms of every start
-
-    source = path.read_bytes()
-    digest = hashlib.blake2b(str(path).encode() + b"\0" + source, digest_size=6).hexdigest()
-    name = f"{path.stem}_{digest}"
-    if name in sys.modules:
-        return sys.modules[name]
-    folders = [str(folder) for folder in (*searchpath, path.parent)]
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
-    assert spec is not None  # the path ends in .py
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    done = False
-    try:
-        # Not `exec_module`: it may take the bytecode of an earlier content, of the same second and size
-        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
-        done = True
-    finally:
-        if not done:
-            for loaded in [key for key in sys.modules if key == name or key.startswith(name + ".")]:
-                del sys.modules[loaded]
-    return module
-
-
-def walk_qualname(module: ModuleType, name: Name, *, strict: bool = True) -> Callable[..., object]:
-    """The callable that the name refers to in an imported module.
-
-    If strict, the path may lead through classes only: never through a module that was merely imported there, an
-    instance, a partial or a method.
-
-    Raises:
-        NoSuchName: for a part that does not exist, or that the path may not lead through.
-    """
-    found: object = module
-    parts = name.qualname.split(".")
-    for i, part in enumerate(parts):
-        if strict and i and not isinstance(found, type):
-            raise NoSuchName(
-                f"{'.'.join(parts[:i])!r} in {name.module} is not a class; a name can only lead through classes"
-            )
-        try:
-            found = getattr(found, part)
-        except AttributeError as error:
-            hint = did_you_mean(part, _names_in(found, part))
-            near = refusals.similar_name(part) or ""
-            if name.module.startswith("forgather_mem") and near.endswith(f":{part}"):  # in another module of ours
-                hint = f"did you mean {near!r}?"
-            raise NoSuchName(f"{name.module} has no {part!r}", hint) from error
-        if isinstance(found, ModuleType) and found is sys.modules.get(f"{name.module}.{part}") and i < len(parts) - 1:
-            rest = Name("module", f"{name.module}.{part}", ".".join(parts[i + 1 :]))
-            return walk_qualname(found, rest, strict=strict)
-    if not callable(found):
-        raise NoSuchName(f"{name} is neither a class nor a function; it is of type {type(found).__name__}")
-    return found
-
-
-def _names_in(found: object, wanted: str) -> list[str]:
-    """Its public names, also those that are loaded on first use; those that look most like the wanted one first."""
-    known = [key for key in dir(found) if isinstance(key, str) and not key.startswith("_")]
-    return sorted(known, key=lambda key: (key[:1] != wanted[:1], abs(len(key) - len(wanted))))
-
-
-def definition_site(found: object) -> Name | None:
-    """Where a class or function is defined, or None if unknown (instances, partials).
-
-    >>> from collections import OrderedDict
-    >>> str(definition_site(inspect.unwrap)), definition_site(functools.partial(len))
-    ('inspect:unwrap', None)
-    """
-    if isinstance(found, MethodType) and isinstance(found.__self__, type):
-        found = found.__func__
-    if isinstance(found, FunctionType | _CACHED):
-        try:
-            found = inspect.unwrap(found)
-        except ValueError:  # a cycle of __wrapped__
-            return None
-    if not isinstance(found, type | FunctionType | BuiltinFunctionType):
-        return None
-    module, qualname = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(qualname, str):
-        return None
-    return Name("module", module, qualname)
-
-
-def out_of_place(found: object, name: Name, namespace: str, grant: Grant | None) -> str | None:
-    """Why an object is not one that the namespace (or the grant of the default table) opens, or None."""
-    site = definition_site(found)
-    if site is None:
-        return f"is of type {type(found).__name__}, whose origin can't be told"
-    if not is_within(site.module, namespace):
-        return f"is defined in {site.module}, outside {namespace}"
-    if grant is None and name.kind == "module" and is_hard(site.dotted):
-        return f"is {site}, which only an exact entry opens"
-    if grant is not None and not _is_granted(found, name, grant):
-        return "is not among the names that are open by default"
-    return None
-
-
-def _is_granted(found: object, name: Name, grant: Grant) -> bool:
-    if grant.bases:
-        bases = found.__mro__ if isinstance(found, type) else ()
-        return not grant.bases.isdisjoint(f"{base.__module__}:{base.__qualname__}" for base in bases)
-    if not grant.listed:
-        return isinstance(found, type)
-    for module in map(sys.modules.get, (name.module, grant.defined_in)):
-        listing = getattr(module, "__all__", None)
-        if listing is None and getattr(found, "__module__", None) == grant.defined_in and isinstance(found, type):
-            return True
-        if listing is not None and name.qualname in listing and getattr(module, name.qualname) is found:
-            return True
-    return False
-
 
 DEFAULT = "open by default"
 _HARD = "can run or fetch code, so only an exact entry allows it"
@@ -374,7 +163,7 @@ class Policy:
         assert isinstance(opening, Opening)
         try:
             return self._find(use, opening)
-        except NoSuchName as error:
+        except imports.NoSuchName as error:
             raise use.place.error(str(error), path=use.path, hint=error.hint) from error
 
     def owns(self, path: str | os.PathLike[str]) -> bool:
@@ -405,24 +194,22 @@ class Policy:
     def _find(self, use: NameUse, opening: Opening) -> Callable[..., object]:
         name = opening.name
         if name.kind == "file":
-            folders = [find_package_folder(folder, use.directory) for folder in use.submodule_searchpath]
-            module = import_file(find_file(name.module, use.directory), folders)
-            found = walk_qualname(module, name, strict=not self.is_unsafe)
-            return self._in_place(use, found, opening, module.__name__)
+            folders = [imports.find_package_folder(folder, use.directory) for folder in use.submodule_searchpath]
+            module = imports.import_file(imports.find_file(name.module, use.directory), folders)
+            found = imports.walk_qualname(module, name, strict=not self.is_unsafe)
+            return self._in_place(use, found, replace(opening, namespace=module.__name__))
         try:
-            module = import_module(name.module, anywhere=opening.why != DEFAULT)
-            found = walk_qualname(module, name, strict=not self.is_unsafe)
-        except (NoSuchName, ImportError):  # Forgather is not installed, incomplete, or has moved the class
+            module = imports.import_module(name.module, anywhere=opening.why != DEFAULT)
+            found = imports.walk_qualname(module, name, strict=not self.is_unsafe)
+        except (imports.NoSuchName, ImportError):  # Forgather is not installed, incomplete, or has moved the class
             if opening.alias is None:
                 raise
-            return walk_qualname(import_module(opening.alias.module), opening.alias)
-        return self._in_place(use, found, opening, opening.namespace)
+            return imports.walk_qualname(imports.import_module(opening.alias.module), opening.alias)
+        return self._in_place(use, found, opening)
 
-    def _in_place(
-        self, use: NameUse, found: Callable[..., object], opening: Opening, namespace: str | None
-    ) -> Callable[..., object]:
-        name = opening.name
-        if self.is_unsafe or namespace is None or not (why := out_of_place(found, name, namespace, opening.grant)):
+    def _in_place(self, use: NameUse, found: Callable[..., object], opening: Opening) -> Callable[..., object]:
+        name, within = opening.name, opening.namespace
+        if self.is_unsafe or within is None or not (why := imports.out_of_place(found, name, within, opening.grant)):
             return found
         entry = str(name) if name.kind == "module" else ""
         refusal = Refusal(use.name, _package(use.name), why, entry)
@@ -431,8 +218,8 @@ class Policy:
     def _decide(self, text: str, directory: str | None) -> Opening | Refusal:
         try:
             name = parse_name(text, private=self.is_unsafe)
-            path = str(find_file(name.module, directory)) if name.kind == "file" else ""
-        except (ValueError, NoSuchName) as error:
+            path = str(imports.find_file(name.module, directory)) if name.kind == "file" else ""
+        except (ValueError, imports.NoSuchName) as error:
             return Refusal(text, _package(text), f"can't be used ({error})")
         if self.is_unsafe:
             _warn_unsafe()
@@ -459,7 +246,7 @@ class Policy:
     def _refused_folder(self, use: NameUse) -> str | None:
         own = [os.path.dirname(file) if file.endswith(".py") else file for file in self._files]
         for folder in use.submodule_searchpath if not self.is_unsafe else ():
-            path = str(find_package_folder(folder, use.directory))
+            path = str(imports.find_package_folder(folder, use.directory))
             if not any(path == o or path.startswith(o.rstrip(os.sep) + os.sep) for o in own):
                 return os.path.relpath(path)
         return None

@@ -69,10 +69,9 @@ class Found:
 
     def is_current(self) -> bool:
         """Whether the file is unchanged, which is known sooner than which file a name means."""
-        try:
+        with missing(OSError):
             return _stamp(os.stat(self.file)) == self.stamp
-        except ours(OSError):
-            return False
+        return False
 
 
 @functools.cache  # while the process runs, it stays where it is

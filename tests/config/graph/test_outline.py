@@ -12,10 +12,7 @@ def test_shared_levels_are_shown_once():
     found = graph("l0: &l0 [1, 2]\n" + "\n".join(f"l{i}: &l{i} [*l{i - 1}, *l{i - 1}]" for i in range(1, 18)))
     lines = list(tree(found))
     assert len(lines) < 100
-    assert lines[3:5] == [
-        Branch(0, "l1", "list of 2", ""),
-        Branch(1, "[0]", "list of 2", "the same as $.l0"),
-    ]
+    assert lines[3:5] == [Branch(0, "l1", "list of 2", ""), Branch(1, "[0]", "list of 2", "the same as $.l0")]
 
 
 def test_the_tree_shows_values_places_and_what_is_redeclared():

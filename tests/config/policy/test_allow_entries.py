@@ -147,8 +147,7 @@ def test_a_hostile_pyproject_is_refused_at_once(tmp_path, text, message):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["[tool.forgather_mem]\nallow = 'x'", "[tool.forgather_mem]\nallow = [1]", "[tool.forgather_mem\n"],
+    "text", ["[tool.forgather_mem]\nallow = 'x'", "[tool.forgather_mem]\nallow = [1]", "[tool.forgather_mem\n"]
 )
 def test_a_broken_pyproject_is_named(tmp_path, text):
     (tmp_path / "pyproject.toml").write_text(text)

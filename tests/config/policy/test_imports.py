@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from forgather_mem.config.policy.policy import Policy, import_file
+from forgather_mem.config.policy.imports import import_file
+from forgather_mem.config.policy.policy import Policy
 from forgather_mem.errors import TemplateError
 from tests.config.policy.uses import use
 

@@ -178,9 +178,7 @@ LIBC.malloc.restype = ctypes.c_void_p
 
 def step(size: int) -> None:
     block = bytearray(100_000)
-    LIBC.malloc(
-        ctypes.c_size_t(size),
-    )
+    LIBC.malloc(ctypes.c_size_t(size))
     del block
 
 

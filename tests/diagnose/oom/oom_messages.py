@@ -113,10 +113,7 @@ _WRITTEN = yaml.safe_load((Path(__file__).parent / "messages.yaml").read_text(en
 def _met(part: str) -> list[OutOfMemoryCase]:
     return [
         OutOfMemoryCase(
-            row["name"],
-            row["source"],
-            _ERRORS[row.get("error", "RuntimeError")](row["words"]),
-            sized(row["expected"]),
+            row["name"], row["source"], _ERRORS[row.get("error", "RuntimeError")](row["words"]), sized(row["expected"])
         )
         for row in _WRITTEN[part]
     ]

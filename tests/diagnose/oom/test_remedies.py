@@ -3,18 +3,18 @@
 import functools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from forgather_mem.diagnose.oom import remedies
+from forgather_mem.diagnose.oom import memory_in_use, remedies
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, OF_TORCH, PINNED
 from forgather_mem.diagnose.oom.remedies import REMEDIES, may_help, plannable, smaller_batches
 from forgather_mem.diagnose.oom.remedy import Case
 from forgather_mem.engine import settings
-from forgather_mem.heap.census import Holding
+from forgather_mem.heap.census import Holding, Kind
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.report import Change
@@ -88,17 +88,9 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("evaluate", {"where": "device", "has_metrics": True}, "eval_accumulation_steps=1"),
     ("data", {"line": "train.py:9", "requested_bytes": GIB, "used_bytes": GIB}, "less at once at train.py:9: 1.0 GiB"),
     ("backward", {"census": [replace(GRAPH, kind="activations", num_passes=3)]}, "backward() after each pass"),
-    (
-        "save",
-        {"census": [replace(GRAPH, kind="object", is_unused=True)]},
-        "delete `teacher` when it is no longer read",
-    ),
+    ("save", {"census": [replace(GRAPH, kind="object", is_unused=True)]}, "delete `teacher` when it is no longer read"),
     ("optimizer", {"census": [replace(GRAPH, kind="copy", num_items=3)]}, "keep less in `teacher`: 1.0 GiB"),
-    (
-        "other",
-        {"census": (ROWS,), "used_bytes": 2 * GIB},
-        "use `rows` again, or delete it before: 1.0 GiB",
-    ),
+    ("other", {"census": (ROWS,), "used_bytes": 2 * GIB}, "use `rows` again, or delete it before: 1.0 GiB"),
     (
         "forward",
         {"where": "device", "kind": f"CUDA {OF_TORCH}", "reserved_unused_bytes": GIB},
@@ -146,6 +138,14 @@ def test_each_row_is_offered_in_a_place_and_what_it_sets_is_read_and_not_offered
     sets = {name for changes in offered.values() for _, change in changes for name in change.set}
     page = (Path(__file__).parents[3] / "docs" / "oom_advice.md").read_text(encoding="utf-8")
     assert [name for name in sets if f"`{name}" not in page] == [], "when it is suggested, in docs/oom_advice.md"
+
+
+def test_what_a_remedy_makes_smaller_is_a_part_that_is_found_in_memory() -> None:
+    census = {Holding(name="`x`", kind=kind).part for kind in get_args(Kind)}
+    found = {*memory_in_use._TENSORS, *memory_in_use._OF_PHASE.values(), *memory_in_use._UNFINISHED.values(), *census}
+    assert [part for row in REMEDIES for part in row.reduces if not any(one.startswith(part) for one in found)] == [], (
+        "`reduces` has names of `in_use`: Holding.part of heap/census.py, and diagnose/oom/memory_in_use.py"
+    )
 
 
 def test_what_changes_nothing_comes_first_and_what_changes_the_training_says_so() -> None:
