@@ -121,5 +121,5 @@ def test_what_an_option_says_in_a_header_is_in_that_of_a_command_that_never_trai
         assert (log is not None) == (steps == "3"), result.err
         box = read_ring(next(folder.glob("forgather_mem/*/ring.rank0")))
         header = box.header if log is None else json.loads(log.read_text().splitlines()[0])
-        said.append({name for name, value in header.items() if re.search("said|leak|900|watch.yaml", str(value))})
+        said.append({name for name, value in header.items() if re.search("said|leak|900GiB|watch.yaml", str(value))})
     assert said[0] == said[1], "the parent knows it by its arguments: `process_header`, as `Sampler` calls it, has it"
