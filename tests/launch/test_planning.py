@@ -479,8 +479,7 @@ def test_what_cannot_be_planned_trains_all_the_same(tmp_path: Path) -> None:
 
 def test_the_compiler_is_loaded_where_it_is_used_and_is_off(tmp_path: Path) -> None:
     loop = """import sys, torch
-model = torch.nn.Linear(64, 64)
-optimizer = torch.optim.Adam(model.parameters())
+optimizer = torch.optim.Adam((model := torch.nn.Linear(64, 64)).parameters())
 for _ in range(3):
     model(torch.zeros(2, 64)).sum().backward(), optimizer.step()
     assert "torch._dynamo.eval_frame" not in sys.modules
