@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from forgather_mem.planning.isolation.acts import acted_on
 from forgather_mem.planning.isolation.processes import end_processes
-from forgather_mem.planning.private_state import around_passes, leave_weights_unread, surround
+from forgather_mem.planning.private_state import around_passes, leave_compiler_unloaded, leave_weights_unread, surround
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
@@ -44,8 +44,7 @@ def meetings() -> dict[str, Callable[[], object]]:
         _OPTIMIZERS: functools.partial(_plan_loops, acts),
         "torch._dynamo": lambda: sys.modules["torch"].compiler.set_stance("force_eager"),
     }
-    request = _request()
-    if request["meta"]:
+    if (request := _request())["meta"]:
         found[_MODELS] = functools.partial(leave_weights_unread, acts.missing)
     if "failed" in request:
         found |= {_LOADERS: _note_loaders, "resource": _leave_limits}
@@ -186,6 +185,7 @@ def _plan_loops(acts: _Acts) -> None:
     goes on, and is planned at its first backward pass, or the first step of an optimizer. torch's engine hears of all
     passes, by whichever function.
     """
+    leave_compiler_unloaded()
     module = sys.modules["torch.nn.modules.module"].Module
     call = module.__call__
 

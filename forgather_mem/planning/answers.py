@@ -122,9 +122,8 @@ def card_plan(
     of_rows = most(rows, card.all_rows, lambda rows: of(rows=rows)._replace(changes=changes), None if is_split else own)
     of_length = most(length, card.longest, lambda length: of(length=length), own)
     # Other sizes of a script's own batches can't always be planned
-    most_rows, most_length = (
-        None if isinstance(one, PlanError) else one for one in side_by_side([of_rows, of_length], begin)
-    )
+    found = side_by_side([of_rows, of_length], begin)
+    most_rows, most_length = (None if isinstance(one, PlanError) else one for one in found)
     smaller = None
     if is_split and most_rows is not None:
         steps = -(-in_a_step // most_rows.size)  # and no more rows in a step than there are

@@ -102,10 +102,8 @@ def _is_lengthened(cache: object, more: int) -> bool:
         if isinstance(getattr(layer, "keys", None), torch.Tensor) and "Static" not in type(layer).__name__:
             window = getattr(layer, "sliding_window", None)  # it is filled, and what has left it is counted alone
             count = min(more, max(0, window - layer.keys.size(-2))) if window else more
-            token = (
-                one.new_empty(one.size(-1)).expand(*one.shape[:-2], count, -1) for one in (layer.keys, layer.values)
-            )
-            layer.update(*token)
+            kept = layer.keys, layer.values
+            layer.update(*(one.new_empty(one.size(-1)).expand(*one.shape[:-2], count, -1) for one in kept))
             if window:
                 layer.cumulative_length += more - count
     return bool(layers)

@@ -19,6 +19,7 @@ Arguments: TypeAlias = Sequence[object]
 Keywords: TypeAlias = Mapping[str, object]
 _HOST, _META = torch.device("cpu"), torch.device("meta")
 _PLAIN = torch.Tensor, torch.nn.Parameter
+_FROM_BEGIN = torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_.default  # of the memory, not of the tensor
 
 
 class _Made(NamedTuple):
@@ -26,7 +27,7 @@ class _Made(NamedTuple):
 
     Attributes:
         place: Of the given tensor whose memory it has, or -1.
-        offset: Where it begins in that.
+        offset: Where it begins after that tensor.
     """
 
     size: torch.Size
@@ -53,6 +54,8 @@ class KnownOperations:
         tensors: list[torch.Tensor] = []
         key: list[Hashable] = [func, torch.is_inference_mode_enabled(), torch.get_default_dtype(), *keywords]
         is_all = self._describe((*args, *keywords.values()), key, tensors)
+        if func in _FROM_BEGIN:
+            key.append(tensors[0].storage_offset())
         return tuple(key) if is_all else None, tensors
 
     def _describe(self, values: Iterable[object], key: list[Hashable], tensors: list[torch.Tensor]) -> bool:
@@ -77,7 +80,7 @@ class KnownOperations:
         is_ours = kind is FakeTensor and one.fake_mode is self._fake and one.constant is None  # type: ignore[attr-defined]
         if not (is_ours or (kind in _PLAIN and not one.is_meta)) or one.layout is not torch.strided:
             return False
-        key += (kind, one.shape, one.stride(), one.storage_offset(), one.dtype)
+        key += (kind, one.shape, one.stride(), one.dtype)
         key += (one.requires_grad, one.is_neg(), one.is_conj(), one.is_inference())
         return True
 
@@ -111,7 +114,8 @@ class KnownOperations:
     def _made(self, row: _Made, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         if row.place >= 0:
             bare = torch.empty(0, dtype=row.dtype, device=_META)
-            bare.set_(tensors[row.place].untyped_storage(), row.offset, row.size, row.stride)
+            given = tensors[row.place]
+            bare.set_(given.untyped_storage(), given.storage_offset() + row.offset, row.size, row.stride)
         else:
             bare = torch.empty_strided(row.size, row.stride, dtype=row.dtype, device=_META)
         # What the class itself does in three times the time
@@ -132,14 +136,18 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _row(one: torch.Tensor, tensors: Sequence[torch.Tensor], places: Mapping[int, int]) -> _Made | int:
-    """`NotImplemented` for new memory that is larger than the tensor in it."""
+    """`NotImplemented` for new memory that is larger than the tensor in it, and for memory in other units."""
     given = [place for place, other in enumerate(tensors) if other is one]
     if given:
         return given[0]
-    made = _Made(one.size(), one.stride(), one.dtype, places.get(_memory(one), -1), int(one.storage_offset()))
+    place = places.get(_memory(one), -1)
+    if place >= 0:
+        after = int(one.storage_offset() - tensors[place].storage_offset())
+        is_alike = one.dtype == tensors[place].dtype
+        return _Made(one.size(), one.stride(), one.dtype, place, after) if is_alike else NotImplemented
     whole = torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device=_META)
     is_whole = whole.untyped_storage().nbytes() == one.untyped_storage().nbytes()
-    return made if is_whole or made.place >= 0 else NotImplemented
+    return _Made(one.size(), one.stride(), one.dtype) if is_whole else NotImplemented
 
 
 def tensors_among(value: object) -> Iterator[torch.Tensor]:

@@ -112,12 +112,13 @@ class Emptied:
                     state = optimizer.state.pop(parameter)
                     optimizer.state[new] = {key: self._state_of(value) for key, value in state.items()}
 
-    def others(self, alive: AliveThings, log: StorageLog, replaced: object = None) -> list[str]:
+    def others(self, alive: AliveThings, log: StorageLog, names: dict[int, str], replaced: object = None) -> list[str]:
         """Take the parameters of all other models that are alive, and note what else is; on a device what is there.
 
         Args:
             alive: What there is.
             log: Told of them.
+            names: What another plan has found here, by id, which takes long; told of what this does.
             replaced: A batch that is planned in another size.
 
         Returns:
@@ -145,7 +146,7 @@ class Emptied:
                 where = log if self._mode.host is None or tensor.device.type != "cpu" else self._mode.host
                 where.saw(tensor, OTHER_TENSORS)
                 tensors.append((tensor, tensor.untyped_storage().nbytes() if where is log else 0))
-        notes = [*_note_of(OTHER_MODELS, models), *_note_of(OTHER_TENSORS, tensors)]
+        notes = [*_note_of(OTHER_MODELS, models, names), *_note_of(OTHER_TENSORS, tensors, names)]
         del held, modules, models, tensors
         gc.freeze()  # a Trainer collects garbage before it trains
         return notes
@@ -199,15 +200,14 @@ def _check_kind(name: str, parameter: torch.Tensor) -> None:
         raise PlanError(f"{name} is a {kind.__name__}: quantized and sharded weights can't be planned")
 
 
-def _note_of(part: str, sizes: Iterable[tuple[object, int]], most_named: int = 3) -> list[str]:
+def _note_of(part: str, sizes: Iterable[tuple[object, int]], names: dict[int, str]) -> list[str]:
     """What the largest of these things are, by the names that hold them."""
-    largest = sorted(((thing, size) for thing, size in sizes if size >= MIB), key=lambda row: -row[1])[:most_named]
-    if not largest:
-        return []
-    gc.unfreeze()
-    holders = {one.target: one.holder for one in find_owners([thing for thing, _ in largest], budget_s=0.5)[::-1]}
-    names = [
-        f"{holders.get(number, type(thing).__name__)} {format_bytes(size)}"
-        for number, (thing, size) in enumerate(largest)
-    ]
-    return [f"{part.capitalize()}: {', '.join(names)}."]
+    largest = sorted(((thing, size) for thing, size in sizes if size >= MIB), key=lambda row: -row[1])[:3]
+    for budget_s in (0.05, 0.5):  # what a module has is found in the first
+        things = [thing for thing, _ in largest if id(thing) not in names]
+        if things:
+            gc.unfreeze()
+            found = find_owners(things, max_owners=100, budget_s=budget_s)[::-1]
+            names.update({id(things[one.target]): one.holder for one in found})
+    told = [f"{names.setdefault(id(thing), type(thing).__name__)} {format_bytes(size)}" for thing, size in largest]
+    return [f"{part.capitalize()}: {', '.join(told)}."] if told else []

@@ -273,7 +273,8 @@ class _Fake(FakeTensorMode):
 def warm_up() -> None:
     """Import what torch imports at the first operation without values, before a child is forked that needs it."""
     with FakeTensorMode():
-        (torch.empty(2, 2) @ torch.empty(2, 2)).softmax(-1)
+        made = (torch.empty(2, 2) @ torch.empty(2, 2)).softmax(-1)
+    made.detach()  # where there is no mode, ranks are asked for
 
 
 def _argument(func: Operation, args: Sequence[Any], keywords: Keywords, name: str) -> Any:
@@ -343,8 +344,5 @@ def _written(func: Operation, args: Arguments, keywords: Keywords) -> list[torch
 
 @functools.cache
 def _written_places(func: Operation) -> tuple[tuple[int, str], ...]:
-    return tuple(
-        (place, argument.name)
-        for place, argument in enumerate(func._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
+    infos = [(place, one.name, one.alias_info) for place, one in enumerate(func._schema.arguments)]
+    return tuple((place, name) for place, name, info in infos if info is not None and info.is_write)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import sys
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 from weakref import WeakSet
 
 from forgather_mem.planning.loop.notes import Note
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 TRIED_WITH = "torch 2.6 and 2.13, transformers 4.46 and 5.23, accelerate 1.15, lightning 2.6"
 COMPILED = Note("torch.compile is planned as if it were off: compiled it usually takes less.", "at most")
+_COMPILER, _NOTES = "torch._dynamo", "_notes_of_a_plan"
 _CONFIGURES = ("dtype", "torch_dtype", "attn_implementation")
 _LOADING = {
     "num_workers": 0, "timeout": 0, "pin_memory": False, "persistent_workers": False, "prefetch_factor": None,
@@ -107,8 +110,34 @@ def step_as_on_a_device(notes: list[str]) -> None:
             replace(f"{module}:{name}", lambda _: choose, notes)
 
 
+def leave_compiler_unloaded() -> None:
+    """Let what asks torch's compiler for its configuration, or not to compile something, not load it.
+
+    To load it takes as long as to import torch, and all optimizers and operations without values would. It is loaded
+    where more is asked of it: the same module then.
+    """
+    if _COMPILER in sys.modules or (spec := find_spec(_COMPILER)) is None:
+        return
+    sys.modules[_COMPILER] = vars(sys.modules["torch"])["_dynamo"] = module = module_from_spec(spec)
+    import_module(f"{_COMPILER}.config")
+    path = vars(module).pop("__path__")
+
+    def load(name: str) -> object:
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(name)
+        vars(module)["__path__"] = path
+        del module.__getattr__
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+        leave_uncompiled(vars(module).get(_NOTES, []))
+        return getattr(module, name)
+
+    vars(module).update(graph_break=lambda *_, **__: None, __getattr__=load)
+    vars(module)["disable"] = lambda function=None, *_, **__: function or (lambda one: one)
+
+
 def leave_uncompiled(notes: list[str]) -> None:
     """Let all run as if `torch.compile` were off; a note says so where it is on."""
+    vars(sys.modules[_COMPILER])[_NOTES] = notes  # for when it is loaded
 
     def chosen(choose: Callable[[object], object], callback: object) -> object:
         if not callable(callback):

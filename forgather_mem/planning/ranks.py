@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from forgather_mem.errors import PlanError
@@ -144,7 +143,7 @@ def empty_shards(model: nn.Module, unknown: Tensors) -> Iterator[tuple[nn.Parame
                 local, memory = old._local_tensor, unknown(sharded._sharded_param_data)
                 # It may be longer than its part of the parameter, so that all are of one size
                 own = memory.as_strided(local.size(), local.stride(), local.storage_offset())
-                spread = DTensor(own, old._spec, requires_grad=False)
+                spread = type(old)(own, old._spec, requires_grad=False)
                 sharded._sharded_param_data = memory
                 sharded.sharded_param = nn.Parameter(spread, requires_grad=old.requires_grad)
                 yield old, sharded.sharded_param
@@ -152,9 +151,10 @@ def empty_shards(model: nn.Module, unknown: Tensors) -> Iterator[tuple[nn.Parame
 
 def like_shard(tensor: torch.Tensor, unknown: Tensors) -> torch.Tensor:
     """A tensor like this one without values, spread as it is."""
-    if not isinstance(tensor, DTensor):
+    local = getattr(tensor, "_local_tensor", None)  # its class is not imported here, which takes long
+    if local is None:
         return unknown(tensor)
-    return DTensor(unknown(tensor._local_tensor), tensor._spec, requires_grad=False)
+    return type(tensor)(unknown(local), tensor._spec, requires_grad=False)  # type: ignore[attr-defined, call-overload, no-any-return]
 
 
 def follow_resizing(log: StorageLog, notes: list[str]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -28,6 +29,7 @@ class StandIns:
     Args:
         otherwise: Lines in which a condition does not hold; "numbers" if these are others than 1, "choices" if all fall
             on the same, "masks" if one chooses a single element.
+        names: What other plans have found of what is alive, by id.
 
     Attributes:
         conditions: The lines that have asked for one, in order.
@@ -38,8 +40,8 @@ class StandIns:
         asked: How often one of these was.
     """
 
-    def __init__(self, otherwise: Iterable[str] = ()) -> None:
-        self.otherwise = frozenset(otherwise)
+    def __init__(self, otherwise: Iterable[str] = (), names: Mapping[int, str] = MappingProxyType({})) -> None:
+        self.otherwise, self.names = frozenset(otherwise), dict(names)
         self.conditions, self.numbers, self.choices, self.masks = (Counter[str]() for _ in range(4))
         self.operations = self.asked = 0
         self._in_a_row = Counter[str]()  # conditions, since the last step
@@ -93,13 +95,11 @@ class StandIns:
             one = np.array(self.value(tensor.dtype), torch.empty(0, dtype=tensor.dtype).numpy().dtype)
             return np.asarray(_Repeated(one, tuple(tensor.shape), tensor if holds else None))
 
-        def listed(tensor: torch.Tensor) -> object:
-            return array(tensor).tolist()
-
         def formatted(tensor: torch.Tensor, how: str) -> str:
             return format(self.value(tensor.dtype), how) if how else str(tensor)
 
-        let_tensors_answer({"numpy": array, "__array__": array, "tolist": listed, "__format__": formatted}, notes)
+        let_tensors_answer({"numpy": array, "__array__": array, "__format__": formatted}, notes)
+        let_tensors_answer({"tolist": lambda tensor: array(tensor).tolist()}, notes)
         surround("torch._subclasses.fake_tensor:FakeTensor.__deepcopy__", _copied, notes)
 
     def lines(self) -> dict[str, list[str]]:

@@ -49,9 +49,8 @@ class Trace(NamedTuple):
     def by_stretch(self) -> Iterator[tuple[Stretch, Sequence[int]]]:
         """Each phase with its events."""
         ends = [*(stretch.first_event for stretch in self.stretches[1:]), len(self.events)]
-        return (
-            (stretch, self.events[stretch.first_event : end]) for stretch, end in zip(self.stretches, ends, strict=True)
-        )
+        ended = zip(self.stretches, ends, strict=True)
+        return ((stretch, self.events[stretch.first_event : end]) for stretch, end in ended)
 
     def lasting(self) -> Trace:
         """The same without what goes while data is loaded: how that is made larger for a plan is not the training's.

@@ -30,15 +30,8 @@ from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
 
 # What has no part in a step, or needs values
-_ARGUMENTS = {
-    "logging_nan_inf_filter": False,
-    "include_num_input_tokens_seen": False,
-    "eval_on_start": False,
-    "auto_find_batch_size": False,
-    "torch_empty_cache_steps": None,
-    "push_to_hub": False,
-    "skip_memory_metrics": True,
-}
+_OFF = "auto_find_batch_size", "eval_on_start", "include_num_input_tokens_seen", "logging_nan_inf_filter", "push_to_hub"
+_ARGUMENTS = {**dict.fromkeys(_OFF, False), "torch_empty_cache_steps": None, "skip_memory_metrics": True}
 
 ATTENTION = "attn_implementation"
 DTYPE = "dtype"

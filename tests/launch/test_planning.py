@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -474,3 +475,17 @@ def test_what_cannot_be_planned_trains_all_the_same(tmp_path: Path) -> None:
     assert "never" in result.plain.out
     assert "forgather-mem: no plan: train.py:" in result.plain.err
     assert "PLAN" not in result.report
+
+
+def test_the_compiler_is_loaded_where_it_is_used_and_is_off(tmp_path: Path) -> None:
+    loop = """import sys, torch
+optimizer = torch.optim.Adam((model := torch.nn.Linear(64, 64)).parameters())
+for _ in range(3):
+    model(torch.zeros(2, 64)).sum().backward(), optimizer.step()
+    assert "torch._dynamo.eval_frame" not in sys.modules
+"""
+    for more, is_compiled in (("", False), ("    break\ntorch.compile(model)(torch.zeros(2, 64))", True)):
+        (path := tmp_path / "train.py").write_text(loop + more)
+        plan = [sys.executable, "-m", "forgather_mem", "plan", str(path)]
+        told = subprocess.run(plan, capture_output=True, text=True, check=True).stdout
+        assert ("torch.compile is planned as if it were off" in told) == is_compiled

@@ -34,10 +34,7 @@ def test_it_is_the_plan_of_a_trainer_made_so(tmp_path: Path, change: dict[str, A
 
 def test_weights_of_half_the_bytes_have_gradients_and_states_of_half(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
-    own, half = (
-        forgather_mem.plan(trainer).highest_parts(),
-        forgather_mem.plan(trainer, dtype="bfloat16").highest_parts(),
-    )
+    own, half = (forgather_mem.plan(trainer, **how).highest_parts() for how in ({}, {"dtype": "bfloat16"}))
     for part in ("parameters", "gradients"):
         assert half[part] == own[part] / 2
     assert trainer.model is not None

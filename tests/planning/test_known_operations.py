@@ -23,3 +23,5 @@ def test_each_result_is_logged_with_its_storage() -> None:
         assert [weight[:0].unbind() for _ in range(2)] == [(), ()]
         with torch.inference_mode():
             assert [weight.expand(2, -1).is_inference() for _ in range(2)] == [False, False]
+            parts = [row[4:].storage_offset() for row in mode.unknown(torch.zeros(4, 8)).unbind()]
+        assert parts == [4, 12, 20, 28]  # the first is new, the others are known

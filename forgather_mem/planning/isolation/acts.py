@@ -44,11 +44,8 @@ def acted_on(event: str, arguments: tuple[Any, ...]) -> list[str] | None:
         if not (isinstance(arguments[2], int) and arguments[2] & (_MAKES | os.O_RDWR)):
             return None
         arguments = arguments[:1]
-    names = [
-        ":".join(map(str, one[:2])) if isinstance(one, tuple) else os.fsdecode(one)
-        for one in arguments
-        if isinstance(one, str | bytes | tuple | os.PathLike)
-    ]
+    named = [one for one in arguments if isinstance(one, str | bytes | tuple | os.PathLike)]
+    names = [":".join(map(str, one[:2])) if isinstance(one, tuple) else os.fsdecode(one) for one in named]
     if event in _IN_FOLDERS and arguments[-1] >= 0:
         names = [os.path.join(os.readlink(f"/proc/self/fd/{arguments[-1]}"), *names)]
     if (event == "open" and names in ([], [os.devnull])) or (event == "os.mkdir" and os.path.exists(names[0])):

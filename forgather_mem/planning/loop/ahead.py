@@ -60,7 +60,7 @@ class Ahead:
         has_looked: Whether enough was planned once.
         skips: Whether what is known does no work.
         repeats: Whether a batch of an evaluation comes that is as those before it: then its calls do no work.
-        has_all: Whether the fork has come to the end of the training.
+        has_all: Whether the fork has come to the end of the training, or of what it looks at.
         steps: Those of optimizers so far.
     """
 
@@ -100,10 +100,10 @@ class Ahead:
         self.skips = bool(self._todo) or self._teller > 0
         return not self.skips
 
-    def tell(self, has_all: bool) -> None:
-        """End the fork, if it is this process."""
+    def tell(self, has_all: bool, most_steps: int = 0) -> None:
+        """End the fork, if it is this process; it may have come to the end of so many steps, which are enough."""
         if self._teller:
-            os.write(self._teller, json.dumps([sorted({*self._news.values()}), has_all, self.steps]).encode())
+            os.write(self._teller, json.dumps([sorted({*self._news.values()}), has_all, most_steps]).encode())
             os._exit(0)
 
     def _look(self) -> None:
@@ -117,10 +117,10 @@ class Ahead:
             return
         os.close(writer)
         with os.fdopen(reader, "rb") as file:
-            self._todo, self.has_all, steps = json.loads(file.read() or b"[[], false, 0]")
+            self._todo, self.has_all, most_steps = json.loads(file.read() or b"[[], false, 0]")
         os.wait()
-        if not self.has_all:
-            self._stage.notes.append(not_through(f"{steps:,} steps."))
+        if most_steps:
+            self._stage.notes.append(not_through(f"{most_steps:,} steps."))
 
     def _called(self, call: Call, module: nn.Module, *args: object, **keywords: object) -> object:
         if self._is_called or is_traced():
@@ -196,7 +196,7 @@ class Ahead:
         answers = self._stage.answers
         answers.operations += _OF_CALL
         if self._teller and answers.operations > self._until:
-            self.tell(has_all=False)
+            self.tell(True, self.steps)
 
     def _passed(self, backward: Call, *args: object, **keywords: object) -> object:
         is_outer = self._log.phase != "backward"  # checkpointing calls it again, inside
@@ -320,8 +320,17 @@ class _Result:
     """
 
     def __init__(self, result: object) -> None:
-        file, self.tensors = io.BytesIO(), list[_Made | nn.Module]()
-        _Pickler(file, self.tensors).dump(result)
+        self.tensors = list[_Made | nn.Module]()
+
+        def number_of(one: object) -> int | None:
+            if not isinstance(one, torch.Tensor | nn.Module):
+                return None
+            self.tensors.append(_Made(one) if isinstance(one, torch.Tensor) else one)
+            return len(self.tensors) - 1
+
+        pickler = pickle.Pickler(file := io.BytesIO())
+        pickler.persistent_id = number_of  # type: ignore[method-assign]
+        pickler.dump(result)
         self._rest = file.getvalue()
 
     def again(self, tensors: Sequence[object]) -> object:
@@ -329,16 +338,3 @@ class _Result:
         unpickler = pickle.Unpickler(io.BytesIO(self._rest))
         unpickler.persistent_load = tensors.__getitem__  # type: ignore[method-assign]
         return unpickler.load()
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, tensors: list[_Made | nn.Module]) -> None:
-        super().__init__(file)
-        self._tensors = tensors
-
-    def persistent_id(self, one: object) -> int | None:
-        """The number of a tensor or module."""
-        if not isinstance(one, torch.Tensor | nn.Module):
-            return None
-        self._tensors.append(_Made(one) if isinstance(one, torch.Tensor) else one)
-        return len(self._tensors) - 1

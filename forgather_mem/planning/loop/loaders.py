@@ -38,6 +38,7 @@ class Loaders:
 
     Attributes:
         differ: Whether some batches are larger than others.
+        waiting: Iterators whose largest batch is still to come.
     """
 
     def __init__(self, loop: Any, iterators: Iterable[Any] = ()) -> None:
@@ -45,7 +46,7 @@ class Loaders:
         self._met = WeakKeyDictionary[object, Rounds | None]()  # iterators; of an evaluation its rounds
         self._unordered = WeakSet[object]()  # iterators met where no work is done
         self._collate = WeakKeyDictionary[object, Callable[..., object]]()  # the training's, by what fetches
-        self._waiting = WeakSet[object]()  # iterators whose largest batch is still to come
+        self.waiting = WeakSet[object]()
         self._sizes = defaultdict[int, dict[int, batches.Sizes]](dict)  # of rows, by data set
         self._planned_bytes: dict[tuple[int, int], int] = {}  # of the largest batch, by data set and size
         self._left_s = batches.MEASURE_S  # to look at the rows of later epochs
@@ -58,10 +59,6 @@ class Loaders:
         self._first = WeakKeyDictionary[object, Numbers]()  # the rows of the first one: in an evaluation the largest
         surround("torch.utils.data.dataloader:_BaseDataLoaderIter.__next__", self._followed, loop.notes)
         surround("torch.utils.data._utils.fetch:_MapDatasetFetcher.fetch", self._fetched, loop.notes)
-
-    def are_awaited(self) -> bool:
-        """Whether a batch is still to come that was chosen for its size."""
-        return bool(self._waiting)
 
     def _followed(self, follow: Callable[[Any], object], iterator: Any) -> object:
         loop = self._loop
@@ -77,7 +74,7 @@ class Loaders:
             loop.notes += rounds.notes()
             raise StopIteration
         loop.ahead.repeats = rounds is not None and rounds.repeats
-        is_enough = loop.num_passes and iterator not in self._waiting and loop.is_through()
+        is_enough = loop.num_passes and iterator not in self.waiting and loop.is_through()
         if rounds is None and is_enough:  # what follows an epoch is planned, too
             raise StopIteration
         try:
@@ -176,14 +173,14 @@ class Loaders:
         is_of_longest, before = loop.wanted.rows is not None, self._planned_bytes.get(key, 0)
         loop.notes += [one.note(is_of_longest, bool(before)) for one in found[:1] if one.bytes > before]
         self._planned_bytes[key] = max([before, *(one.bytes for one in found)])
-        self._waiting.add(iterator())
+        self.waiting.add(iterator())
         for at in sorted({one.largest for one in found}):
             begin, end = at - (at - number) % loop.each, at + loop.each - (taken + at) % loop.each
             yield from known[max(begin, number) : at]
             loop.again()
             yield from known[max(at, number) : end]
             number = max(end, number)
-        self._waiting.discard(iterator())
+        self.waiting.discard(iterator())
         yield from known[number:]
 
 

@@ -124,10 +124,8 @@ class TrainerLoop(Loop):
         """The state of the training, and what is to be done next, are copies."""
         numbers = _NUMBERS.get(event)
         if numbers is not None:  # whatever is asked for is one
-            known = keywords.get(numbers, {})
-            keywords[numbers] = defaultdict(
-                lambda: 1.0, {"loss": 1.0, "eval_loss": 1.0, **cast(dict[str, float], known)}
-            )
+            known = cast(dict[str, float], keywords.get(numbers, {}))
+            keywords[numbers] = defaultdict(lambda: 1.0, {"loss": 1.0, "eval_loss": 1.0, **known})
         for callback in self._callbacks[:]:
             call = getattr(callback, event)
             if call.__module__.startswith("transformers."):  # nothing

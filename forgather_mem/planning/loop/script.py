@@ -225,7 +225,7 @@ class Loop:
             self._is_new, was_enough = False, self._is_enough
             is_enough = not self.rounds.go_on()
             is_enough = is_enough if self.rounds.optimizers else self.num_passes - self.skipped >= STEPS
-            is_certain = self.looks_ahead and self.ahead.steps > 0 and not self._loaders.are_awaited()
+            is_certain = self.looks_ahead and self.ahead.steps > 0 and not self._loaders.waiting
             self._is_enough = self.ahead.is_through(is_enough) if is_certain else is_enough
             if self._is_enough and self.ahead.has_all and not self._loaders.differ:
                 self.end()

@@ -69,10 +69,10 @@ class Stage:
         emptied.leaves(leaves)
         for optimizer in optimizers:
             emptied.optimizer(optimizer)
-        self.notes += emptied.others(alive, self.log, replaced)
+        self.notes += emptied.others(alive, self.log, self.answers.names, replaced)
         prepare_ranks(models, self.mode, self.notes)
 
     def plan(self, models: Iterable[nn.Module], shape: PlannedShape, batches: int = 1, passes: int = 1) -> Plan:
         """What all of it comes to, with so many batches and backward passes in a step."""
         notes = [*(note for model in models for note in notes_on(model, self.wanted.on_device)), *self.notes]
-        return plan_of_log(self.log, shape, batches, passes, notes, self.mode.host)
+        return plan_of_log(self.log, shape, notes, self.mode.host, accumulation=batches, passes=passes)
