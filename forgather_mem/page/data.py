@@ -15,8 +15,9 @@ from forgather_mem.formats.jsonl import log_files
 from forgather_mem.page.readings import BETWEEN, MAX_RANKS_READ, Column, Readings, read_readings
 from forgather_mem.page.stacks import OOM, Stack, stacks
 from forgather_mem.page.tables import BADGES, headline, tables
+from forgather_mem.reporting.problems import script_name
 from forgather_mem.reporting.table import format_place, format_time
-from forgather_mem.reporting.text import report_text, script_name, with_texts
+from forgather_mem.reporting.text import report_text, with_texts
 from forgather_mem.telemetry.report import NOT_JUDGED, OomReport, RunReport
 from forgather_mem.units import KIB, format_bytes, format_duration
 
