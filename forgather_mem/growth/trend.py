@@ -210,8 +210,7 @@ def _grows(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Tren
 
 def _without_greatest_rise(points: Sequence[Point]) -> list[Point] | None:
     """The series with its largest single rise moved to the start; None if there is none."""
-    begin = int(len(points) * GROWTH.starts[0])
-    rises = stairs_of(points[begin:])
+    rises = stairs_of(points[int(len(points) * GROWTH.starts[0]) :])
     at, rise = max(rises, key=size_at, default=(0, 0.0))
     if rise < 0.3 * sum(size for _, size in rises):
         return None

@@ -80,8 +80,7 @@ def _judged(
         sampler.end(ended)
         if folder.path is not None:
             trainings = run_session.registered(folder.path)
-            kept = [run_session.kept_of(folder.path, training) for training in trainings]
-            states.settle([*kept, *trainings])
+            states.settle([*[run_session.kept_of(folder.path, training) for training in trainings], *trainings])
         if is_worth_a_report(folder.path, arguments, command, ended):
             from forgather_mem.launch.outcome import report_outcome
 

@@ -45,8 +45,7 @@ def run_data(report: RunReport, folder: str | Path | None, name: str = "") -> Js
     rank, logs = shown_rank(report), log_files(folder)
     wanted = [other for other in (logs if len(logs) <= MAX_RANKS_READ else [0]) if other in logs and other != rank]
     others = {other: read_readings(folder, other) for other in wanted}
-    readings = read_readings(folder, rank)
-    return page_data(report, readings, others, name)
+    return page_data(report, read_readings(folder, rank), others, name)
 
 
 def shown_rank(report: RunReport) -> int:

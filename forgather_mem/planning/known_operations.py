@@ -52,8 +52,7 @@ class KnownOperations:
         """
         tensors: list[torch.Tensor] = []
         key: list[Hashable] = [func, torch.is_inference_mode_enabled(), torch.get_default_dtype(), *keywords]
-        is_all = self._describe((*args, *keywords.values()), key, tensors)
-        return tuple(key) if is_all else None, tensors
+        return tuple(key) if self._describe((*args, *keywords.values()), key, tensors) else None, tensors
 
     def _describe(self, values: Iterable[object], key: list[Hashable], tensors: list[torch.Tensor]) -> bool:
         is_all = True

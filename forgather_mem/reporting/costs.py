@@ -97,7 +97,7 @@ def own_sentence(report: RunReport) -> str:
     # The ledger's times include waits for a processor that others keep busy; the overhead doesn't
     watching_s = ours.seconds - sum(row.time_s for row in report.ledger)
     if watching_s < 0:
-        return f"{format_duration(ours.seconds)} of processor time, with that of what stands in CLEAN-UP"
+        return f"at most {format_duration(ours.seconds)}: all our processor time, that of CLEAN-UP too"
     once = f"{format_duration(ours.once_s if ours.step_s else watching_s)}"
     once += f" and {format_bytes(ours.once_bytes)}" if ours.once_bytes else ""
     of = f" of {format_duration(ours.step_s / ours.share_of_step)}" if ours.share_of_step else ""

@@ -71,7 +71,7 @@ def test_a_short_run_has_no_shares() -> None:
 def test_what_watching_took_is_not_told_where_freeing_memory_took_longer_by_the_clock() -> None:
     summary = gpu_run()  # 400 ms of actions, by the clock on the wall
     summary.self_s = 0.3
-    assert "OWN COST  300.0 ms of processor time, with that of what stands in CLEAN-UP\n" in text_of(built(summary))
+    assert "OWN COST  at most 300.0 ms: all our processor time, that of CLEAN-UP too\n" in text_of(built(summary))
 
 
 def test_collections_that_gave_nothing_name_the_key_that_saves_their_time() -> None:

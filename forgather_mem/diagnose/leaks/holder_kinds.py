@@ -238,8 +238,7 @@ def is_array(thing: object) -> bool:
 
 
 def _is_small_view(tensor: torch.Tensor) -> bool:
-    needed = max(int(tensor.numel()) * int(tensor.element_size()), 64)
-    return big_bytes(tensor) > 4 * needed
+    return big_bytes(tensor) > 4 * max(int(tensor.numel()) * int(tensor.element_size()), 64)
 
 
 def signature_of(one: GrownObject) -> str:
