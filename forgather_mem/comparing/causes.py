@@ -138,10 +138,9 @@ def causes_of(part: str, settings: Sequence[Changed], grown: float) -> list[Chan
 
 def _is_against(one: Changed, grown: float) -> bool:
     """Whether it is a number of rows, tokens or parameters that has not changed in the direction of the memory."""
-    old, new = one.before or "", one.after or ""
-    return (
-        one.name.startswith(_OF_SIZES) and old.isdecimal() and new.isdecimal() and (int(new) > int(old)) != (grown > 0)
-    )
+    both = one.before or "", one.after or ""
+    is_number = one.name.startswith(_OF_SIZES) and all(map(str.isdecimal, both))
+    return is_number and (int(both[1]) > int(both[0])) != (grown > 0)
 
 
 def leading(found: Sequence[Changed]) -> list[Changed]:

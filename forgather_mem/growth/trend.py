@@ -139,6 +139,11 @@ class Series:
         """The trend so far."""
         return judge(self.points, floor)
 
+    def rate_at_end(self, floor: float = GROWTH.floor_bytes) -> float:
+        """Growth per step in the later half: what comes once comes before. 0 where it does not grow throughout."""
+        rate = rate_throughout(self.points[len(self.points) // 2 :], floor)
+        return 0.0 if rate is None else rate.per_step
+
 
 def judge(points: Sequence[Point], floor: float = GROWTH.floor_bytes) -> Trend:
     """Whether the sizes at these steps grow without end.

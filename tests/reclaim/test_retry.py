@@ -59,9 +59,7 @@ def test_nothing_of_the_failed_tries_is_alive_when_the_next_begins(children: lis
     assert done["alive"] == [0] * len(done["tried"])
 
 
-def test_accelerates_helper_keeps_objects_and_knows_no_memory_error(
-    children: list[dict[str, Any]],
-) -> None:
+def test_accelerates_helper_keeps_objects_and_knows_no_memory_error(children: list[dict[str, Any]]) -> None:
     torch_error, numpy_error = children[4:]
     assert sum(torch_error["alive"]) > 0
     assert numpy_error["tried"] == [64]
@@ -242,10 +240,7 @@ def test_what_can_not_work_is_refused_when_it_is_decorated() -> None:
                 return batch_size
 
     for arguments, message in (
-        (
-            {"starting_batch_size": 0},
-            r"starting_batch_size=0\): a batch size is a whole number, 1 or more",
-        ),
+        ({"starting_batch_size": 0}, r"starting_batch_size=0\): a batch size is a whole number, 1 or more"),
         ({"floor": 2.5}, r"retry_on_oom\(floor=2.5\)"),
         ({"starting_batch_size": 4, "floor": 8}, "the floor is above"),
     ):

@@ -13,7 +13,7 @@ from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, taken_back
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_of, whole_of
 from forgather_mem.diagnose.leaks.rare_phases import RarePhases
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
-from forgather_mem.growth.trend import Series, Trend, fewest_steps, rate_throughout
+from forgather_mem.growth.trend import Series, Trend, fewest_steps
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes, format_duration, format_pace
 
@@ -253,13 +253,8 @@ class LeakWatch:
         return self._rare.told(replace(leak, full_at_step=self._full_at(run.step, leak.bytes_per_step, growing)))
 
     def _full_at(self, step: int, rate: float, growing: Collection[str]) -> int | None:
-        """When memory will be full; the process may grow faster than what leaks, which lies among what is freed.
-
-        Its later half counts: what comes once comes before.
-        """
-        points = self._totals.get("process", Series()).points
-        process = rate_throughout(points[len(points) // 2 :], floor_of("process"))
-        pace = process.per_step if process is not None and "workers" not in growing else 0.0
+        """When memory will be full; the process may grow faster than what leaks, which lies among what is freed."""
+        pace = 0.0 if "workers" in growing else self._totals.get("process", Series()).rate_at_end(floor_of("process"))
         return full_at(step, max(rate, pace), "device" in growing)
 
     def _leave_out(self, before: tuple[float, float]) -> None:
