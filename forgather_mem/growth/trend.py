@@ -141,7 +141,7 @@ class Series:
 
     def rate_at_end(self, floor: float = GROWTH.floor_bytes) -> float:
         """Growth per step in the later half: what comes once comes before. 0 where it does not grow throughout."""
-        rate = rate_throughout(self.points[len(self.points) // 2 :], floor)
+        rate = rate_throughout(self.points[len(self.points) // 2 :], floor) if self.points else None
         return 0.0 if rate is None else rate.per_step
 
 

@@ -94,16 +94,12 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
 def own_sentence(report: RunReport) -> str:
     """What watching cost; what we were asked to collect and clear stands apart. Shares are only for longer runs."""
     ours = report.overhead
-    # The ledger's times include waits for a processor that others keep busy; the overhead doesn't
-    watching_s = ours.seconds - sum(row.time_s for row in report.ledger)
-    if watching_s < 0:
-        return f"at most {format_duration(ours.seconds)}: all our processor time, that of CLEAN-UP too"
-    once = f"{format_duration(ours.once_s if ours.step_s else watching_s)}"
+    once = f"{format_duration(ours.once_s if ours.step_s else ours.seconds)}"
     once += f" and {format_bytes(ours.once_bytes)}" if ours.once_bytes else ""
     of = f" of {format_duration(ours.step_s / ours.share_of_step)}" if ours.share_of_step else ""
     text = f"{format_duration(ours.step_s)} in each step{of}, {once} once" if ours.step_s else once
     wall_s = report.run.wall_s
-    return text + (f"; {format_share(watching_s / wall_s)} of the run" if wall_s >= _COSTS.share_s else "")
+    return text + (f"; {format_share(ours.seconds / wall_s)} of the run" if wall_s >= _COSTS.share_s else "")
 
 
 def _call(row: CleanupCall, wall_s: float) -> str:

@@ -22,13 +22,7 @@ def test_it_is_the_report_in_a_block_with_versions_and_settings(made) -> None:
     }
     text = report_markdown(parsed(report))
     assert text == "\n".join(
-        [
-            "```text",
-            text_of(report),
-            "forgather_mem 0.1.0, python 3.11.7, torch 2.13.0",
-            "optim=adafactor",
-            "```",
-        ]
+        ["```text", text_of(report), "forgather_mem 0.1.0, python 3.11.7, torch 2.13.0", "optim=adafactor", "```"]
     )
 
 
