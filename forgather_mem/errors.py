@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from types import FrameType
-    from typing import TypeVar
+    from typing import TextIO, TypeVar
 
     E = TypeVar("E", bound=BaseException)
 
@@ -205,11 +205,15 @@ def shown(text: str) -> str:
     return "\n".join(line.replace(":", "\\x3a", 1) if line.lstrip().startswith("::") else line for line in lines)
 
 
+def stream_for_people() -> TextIO:
+    """The current stderr; in a notebook, where that is red, stdout."""
+    return sys.stdout if "ipykernel" in sys.modules else sys.stderr
+
+
 def say(text: str, *, is_shown: bool = False) -> None:
-    """Print a text on stderr as it may leave, or is already; a stream that is closed is no error."""
+    """Print a text for people as it may leave, or is already; a stream that is closed is no error."""
     with missing(OSError, ValueError, AttributeError):
-        sys.stderr.write((text if is_shown else shown(text)) + "\n")
-        sys.stderr.flush()
+        print(text if is_shown else shown(text), file=stream_for_people(), flush=True)
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

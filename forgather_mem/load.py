@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from forgather_mem.errors import stream_for_people
 from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.switch import is_switched_off, why_off
@@ -246,7 +246,7 @@ class WatchedLoop:
             if _report_of(self.callbacks, None) is None:  # it is of a training that tells its own steps
                 self._show()
         elif was_open and not self._quiet and error is None:
-            print_line(_NOTHING_HEARD, sys.stderr)
+            print_line(_NOTHING_HEARD, stream_for_people())
 
     def step(self) -> None:
         """A step is over: for a loop without an optimizer of torch, or with a compiled one.
@@ -277,7 +277,7 @@ class WatchedLoop:
 
         report = None if self._quiet else self._known()
         if report is not None:
-            print_line(str(report), sys.stdout if "ipykernel" in sys.modules else sys.stderr)  # there that is red
+            print_line(str(report), stream_for_people())
 
 
 class Attached:

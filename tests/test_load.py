@@ -10,6 +10,7 @@ import torch
 
 from forgather_mem import attach, load_callbacks, watch
 from forgather_mem.config.environment import ConfigEnvironment
+from forgather_mem.errors import TemplateError
 from forgather_mem.launch.watching import callbacks_of_run
 from forgather_mem.load import WATCH
 from forgather_mem.telemetry import run_session
@@ -105,6 +106,19 @@ def test_a_misspelt_variable_is_warned_of(caplog: pytest.LogCaptureFixture) -> N
     load_callbacks("callbacks/memory.yaml", every_step=3)
     assert "no template uses the variable 'every_step'" in caplog.text
     assert "did you mean 'every_steps'?" in caplog.text
+
+
+def test_a_key_given_twice_is_told_and_a_null_beside_the_list_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "twice.yaml").write_text("trainer_callbacks: !dlist\n    a: null\n    a: null\n")
+    assert load_callbacks(tmp_path / "twice.yaml") == []
+    assert caplog.messages[0].startswith("twice.yaml:3:5: 'a' is redeclared, first at twice.yaml:2:5")
+    (tmp_path / "beside.yaml").write_text(
+        "-- extends 'callbacks/memory.yaml'\n[callback_list]\n    == super()\ngc: null\n"
+    )
+    with pytest.raises(TemplateError, match="'gc' is a target of its own here"):
+        load_callbacks(tmp_path / "beside.yaml")
 
 
 def test_a_loop_that_is_not_watched_may_tell_what_it_likes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -72,12 +72,12 @@ def found_problems(
 
     `target` is one that it has to have.
     """
-    from forgather_mem.config.check import Problem, problems_of, results
+    from forgather_mem.config.check import Problem, callbacks_of, problems_of, results
 
     try:  # once: a hostile template takes as long as it may each time
         config = environment.load(name, **variables)
         if target is not None and target not in config.targets:
-            config.construct(target)  # raises: it says what may have been meant
+            callbacks_of(config, target, None)  # raises: it says what may have been meant
     except TemplateError as error:
         return [Problem(kind="template", error=error)], ""
     is_light = all(use.name.startswith(_OURS) for use in config.names())

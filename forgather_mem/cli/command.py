@@ -103,7 +103,7 @@ def command_of(words: Sequence[str]) -> Command:
         UsageError: if it can't be found.
     """
     if not words:
-        raise UsageError("no command was given", "give a script, -m module, torchrun, accelerate launch, ...")
+        raise UsageError("no command was given", "give a script, or -m module")
     if _names_module(words[0]):
         words = ["-m", words[0][2:], *words[1:]]
     first, rest = words[0], list(words[1:])

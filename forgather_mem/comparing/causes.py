@@ -37,6 +37,7 @@ _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     HELD: (*_ABOUT_GARBAGE, "other_models", "actions.", "calls.", "callback.", *_ABOUT_WORKERS),
     "cached": ("actions.clear", "calls.", "environment.PYTORCH", "arguments.torch_empty_cache_steps"),
 })  # fmt: skip
+_OF_SIZES = *_ABOUT_BATCHES, "model.parameters", "model.trained_parameters"
 _OFF = (None, "False", "no", "0", "0.0")
 # Who has none of a kind has no such thing, as a plain loop has no arguments; of others None is their default
 _KINDS = (
@@ -126,13 +127,20 @@ def _could_have(name: str, before: Mapping[str, str], after: Mapping[str, str]) 
     return kind not in _KINDS or all(any(one.partition(".")[0] == kind for one in told) for told in (before, after))
 
 
-def causes_of(part: str, settings: Sequence[Changed]) -> list[Changed]:
-    """Those that decide about a part, most likely first."""
-    settings = [one for one in settings if one.comparable]
+def causes_of(part: str, settings: Sequence[Changed], grown: float) -> list[Changed]:
+    """Those that decide about a part, which has grown by so much, most likely first."""
+    settings = [one for one in settings if one.comparable and not _is_against(one, grown)]
     found: list[Changed] = []
     for wanted in (*_CAUSES.get(part, ()), "environment.", "threads"):  # these may change any part
         found += [one for one in settings if one.name.startswith(wanted) and one not in found]
     return leading(found)
+
+
+def _is_against(one: Changed, grown: float) -> bool:
+    """Whether it is a number of rows, tokens or parameters that has not changed in the direction of the memory."""
+    both = one.before or "", one.after or ""
+    is_number = one.name.startswith(_OF_SIZES) and all(map(str.isdecimal, both))
+    return is_number and (int(both[1]) > int(both[0])) != (grown > 0)
 
 
 def leading(found: Sequence[Changed]) -> list[Changed]:

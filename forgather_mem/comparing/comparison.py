@@ -184,14 +184,14 @@ def _measured(before: Side, after: Side, found: Sequence[Difference], settings: 
         sizes[HELD] = held
     holder = next((one.held_by or one.allocated_at or "" for one in leak.suspects), "") if leak is not None else ""
     for part, size in sizes.items():
-        causes = causes_of(part, settings)
+        causes = causes_of(part, settings, size)
         yield Grown(part=part, phase="", bytes=size, causes=causes, holder=holder if part == LEAK else "")
 
 
 def _with_plan(planned: Sequence[Difference], measured: Sequence[Grown], settings: Sequence[Changed]) -> list[Grown]:
     """What both plans explain, and of what was measured that which is in no plan: the larger ones first."""
     parts = [
-        Grown(part=one.name, phase=phase, bytes=one.bytes, causes=causes_of(one.name, settings))
+        Grown(part=one.name, phase=phase, bytes=one.bytes, causes=causes_of(one.name, settings, one.bytes))
         for one, phase in planned_growth(planned)
     ]
     beside = [one for one in measured if one.part in (HELD, LEAK, OTHERS, WORKERS)]

@@ -7,6 +7,7 @@ and variables that are missing or unused. Only what the policy allows is importe
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, V
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
 from forgather_mem.errors import TemplateError, did_you_mean, nearest
+
+logger = logging.getLogger(__name__)
 
 Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "unbuilt", "redeclared"]
 
@@ -162,7 +165,8 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
             yield Problem(kind=kind, error=graph.place_of(name).error(message, hint=hint))
         if graph.root is None:
             message, name = "the template is empty, so it has no targets", config.rendered.name
-            begin = "begin each block with == super(), which prints the parent's" if config.rendered.parent else None
+            begin = "begin each block with == super(), which prints the parent's"
+            begin = begin if config.rendered.parent else f"write {target}: !list, and below it - !singleton:module:name"
             yield Problem(kind="template", error=TemplateError(message, template=name, hint=begin))
         return
     value, place = graph.target(target), graph.place_of(target)
@@ -202,8 +206,10 @@ def callbacks_of(config: Config, target: str, context_vars: Mapping[str, object]
     Raises:
         TemplateError: if it is no list of callbacks, or can't be built.
     """
-    for problem in no_callbacks(config, target):
-        raise problem.error
+    for problem in (*no_callbacks(config, target), *_beside(config, target), *_redeclared(config)):
+        if problem.is_mistake or (problem.kind == "unbuilt" and target not in config.targets):
+            raise problem.error
+        logger.warning("%s", problem.error)
     built = config.construct(target, context_vars=context_vars)
     if not isinstance(built, list | tuple):
         raise _no_list(config, target, f"of type {type(built).__name__}")
@@ -212,7 +218,7 @@ def callbacks_of(config: Config, target: str, context_vars: Mapping[str, object]
 
 def _no_list(config: Config, target: str, what: str) -> TemplateError:
     message = f"the target {target!r} is no list of callbacks; it is {what}"
-    hint = f"write it as !list:@{target} or !dlist:@{target}"
+    hint = f"write it as !{'d' * isinstance(config.graph.target(target), DictNode)}list:@{target}"
     return config.graph.place_of(target).error(message, hint=hint)
 
 
@@ -237,7 +243,7 @@ def _redeclared(config: Config) -> Iterator[Problem]:
             message = f"{str(again.what)!r} is redeclared, first at {first}; the last one counts"
             if str(first) == str(place):
                 message = f"{str(again.what)!r} is printed twice: is there a second == super()?"
-            yield Problem(kind="redeclared", error=place.error(message, path=path))
+            yield Problem(kind="redeclared", error=place.error(message, path=path, hint="remove one, or rename it"))
         elif again.what == CALLBACKS:
             message = f"{CALLBACKS!r} is given anew; what stands in it above, from {first} on, is lost"
             yield Problem(kind="redeclared", error=place.error(message))

@@ -150,8 +150,11 @@ class Recorder:
                 if work.once in done:
                     continue
                 done.add(work.once)
+            began = self.own.now() if work.books else None
             try:
                 new = work.call(moment, sample)
+                if began is not None and new:
+                    self.own.add(began, sign=-1)
                 if new:
                     record.add(new)
                 work.strikes = 0

@@ -367,7 +367,6 @@ def _conclude(run: Run, since: Clocks, end: str) -> None:
     recorder.own.close()
     fence.call("ledger", run.ledger.close)
     fence.call("ledger", _store_ledger, run)
-    wall_s = time.perf_counter() - recorder.began_at
-    fence.call("facts", finish_facts, run.facts, end, wall_s, run.device)
+    fence.call("facts", finish_facts, run.facts, end, time.perf_counter() - recorder.began_at, run.device)
     run.sinks.collect_problems(summary)
     summary.switched_off = list(dict.fromkeys(summary.switched_off + fence.switched_off + ASK.failure))

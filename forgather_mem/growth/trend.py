@@ -139,6 +139,11 @@ class Series:
         """The trend so far."""
         return judge(self.points, floor)
 
+    def rate_at_end(self, floor: float = GROWTH.floor_bytes) -> float:
+        """Growth per step in the later half: what comes once comes before. 0 where it does not grow throughout."""
+        rate = rate_throughout(self.points[len(self.points) // 2 :], floor) if self.points else None
+        return 0.0 if rate is None else rate.per_step
+
 
 def judge(points: Sequence[Point], floor: float = GROWTH.floor_bytes) -> Trend:
     """Whether the sizes at these steps grow without end.
@@ -210,8 +215,7 @@ def _grows(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Tren
 
 def _without_greatest_rise(points: Sequence[Point]) -> list[Point] | None:
     """The series with its largest single rise moved to the start; None if there is none."""
-    begin = int(len(points) * GROWTH.starts[0])
-    rises = stairs_of(points[begin:])
+    rises = stairs_of(points[int(len(points) * GROWTH.starts[0]) :])
     at, rise = max(rises, key=size_at, default=(0, 0.0))
     if rise < 0.3 * sum(size for _, size in rises):
         return None

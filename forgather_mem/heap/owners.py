@@ -104,8 +104,7 @@ class _Search:
         for key, number in self.targets.items():
             for name in self.variables.get(key, ()):
                 self.found[name] = Owner(path=name, holder=name, target=number)
-        ordered = sorted(self.found.values(), key=lambda owner: len(owner.path))
-        return Owners(ordered[:max_owners])
+        return Owners(sorted(self.found.values(), key=lambda owner: len(owner.path))[:max_owners])
 
     def forget(self) -> None:
         """Release everything reached, even if an error keeps this frame."""

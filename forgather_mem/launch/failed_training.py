@@ -15,7 +15,7 @@ from forgather_mem.telemetry.report_part import ReportPart
 from forgather_mem.units import MIB, format_bytes
 
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
-_TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
+_TENSORS = ("parameters", "gradients", "optimizer", "activations", "the batch")
 HARD_LIMIT = "a hard limit can't be raised; a soft one can: ulimit -S"
 _ALLOCATORS = ("CUDA and libraries", "kept by the allocator", "private pools")
 
@@ -141,7 +141,7 @@ def _grown(report: RunReport, oom: OomReport) -> str | None:
 
 
 def _is_of_training(part: str) -> bool:
-    return part in _TENSORS or part.startswith(("graph", "gradients of", "optimizer state of"))
+    return part in _TENSORS or part.startswith(("graph", "gradients of", "optimizer state of", "evaluation"))
 
 
 def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:

@@ -67,8 +67,7 @@ def _write(folder: str, error: BaseException, reserve_bytes: int) -> None:
     if found is None:
         return
     oom, advice = _explained(error, found, rank, reserve_bytes)
-    told = LastError(oom=oom, advice=advice)
-    replace_file(path, json.dumps(to_dict(told)).encode(), through_links=False)
+    replace_file(path, json.dumps(to_dict(LastError(oom=oom, advice=advice))).encode(), through_links=False)
 
 
 def _explained(

@@ -270,7 +270,7 @@ def _leaks_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterato
             why = "no training was watched for leaks"
         elif not report.leak.why:
             why = f"no verdict after {report.steps:,} step{'s' * (report.steps != 1)}"
-        if report.leak.verdict not in ("no leak", "copied pages"):
+        if report.leak.verdict not in ("leak", "no leak", "copied pages"):
             yield UNDECIDED, f"--fail-on leak: {why}"
             return
     yield 0, ""

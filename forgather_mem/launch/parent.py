@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LOOK_EVERY_S = 1.0
+# Options of ours that hardly any script has: behind the script they are its own, but hardly meant so
+_ONLY_OURS = "--report", "--fail-on", "--baseline", "--update-baseline", "--max-peak", "--advice-s"
 _SITE = os.path.join(os.path.dirname(__file__), "on_path")
 
 
@@ -52,7 +54,10 @@ def run_command(words: Sequence[str]) -> int:
         say(f"forgather-mem: {unknown}")
     folder = SessionFolder(command.stem)
     if not asks_for_help(command):
-        say(f"forgather-mem: watching {command.name}; your run is not changed. Report at the end.")
+        how = "your run is not changed" if arguments.template is None else f"with {arguments.template}"
+        behind = [name for name in (word.partition("=")[0] for word in command.arguments) if name in _ONLY_OURS]
+        given = f" {behind[0]} goes to {command.name}, behind which it stands; for us it goes before." if behind else ""
+        say(f"forgather-mem: watching {command.name}; {how}. Report at the end.{given}")
         if folder.problem is not None:
             say(f"forgather-mem: {_instead(folder)}")
     states = StateMemory()
@@ -75,8 +80,7 @@ def _judged(
         sampler.end(ended)
         if folder.path is not None:
             trainings = run_session.registered(folder.path)
-            kept = [run_session.kept_of(folder.path, training) for training in trainings]
-            states.settle([*kept, *trainings])
+            states.settle([*[run_session.kept_of(folder.path, training) for training in trainings], *trainings])
         if is_worth_a_report(folder.path, arguments, command, ended):
             from forgather_mem.launch.outcome import report_outcome
 

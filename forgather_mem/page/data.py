@@ -15,8 +15,9 @@ from forgather_mem.formats.jsonl import log_files
 from forgather_mem.page.readings import BETWEEN, MAX_RANKS_READ, Column, Readings, read_readings
 from forgather_mem.page.stacks import OOM, Stack, stacks
 from forgather_mem.page.tables import BADGES, headline, tables
+from forgather_mem.reporting.problems import script_name
 from forgather_mem.reporting.table import format_place, format_time
-from forgather_mem.reporting.text import report_text, script_name, with_texts
+from forgather_mem.reporting.text import report_text, with_texts
 from forgather_mem.telemetry.report import NOT_JUDGED, OomReport, RunReport
 from forgather_mem.units import KIB, format_bytes, format_duration
 
@@ -44,8 +45,7 @@ def run_data(report: RunReport, folder: str | Path | None, name: str = "") -> Js
     rank, logs = shown_rank(report), log_files(folder)
     wanted = [other for other in (logs if len(logs) <= MAX_RANKS_READ else [0]) if other in logs and other != rank]
     others = {other: read_readings(folder, other) for other in wanted}
-    readings = read_readings(folder, rank)
-    return page_data(report, readings, others, name)
+    return page_data(report, read_readings(folder, rank), others, name)
 
 
 def shown_rank(report: RunReport) -> int:

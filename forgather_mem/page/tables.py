@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from forgather_mem.reporting.problems import killed_lines, leak_lines, no_leak_sentence, oom_lines
+from forgather_mem.reporting.problems import killed_lines, leak_lines, no_leak_sentence, oom_lines, script_name
 from forgather_mem.reporting.table import (
     Table,
     format_phase,
@@ -14,7 +14,6 @@ from forgather_mem.reporting.table import (
     peaks_sentence,
     places,
 )
-from forgather_mem.reporting.text import script_name
 from forgather_mem.telemetry.report import LeakSuspect, Planned, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 

@@ -168,8 +168,10 @@ def train_on_the_host(trainer: Trainer) -> None:
     arguments, accelerator = trainer.args, trainer.accelerator
     if getattr(trainer, "is_deepspeed_enabled", False):
         raise PlanError("DeepSpeed is not planned in a Trainer: plan the training of one process without it")
-    if arguments.world_size > 1:
-        raise PlanError(f"{arguments.world_size} processes train together: plan the training of one")
+    group = torch.distributed
+    if arguments.world_size > 1 or (group.is_initialized() and group.get_backend() != "fake"):
+        what = f"{arguments.world_size} process{'es train together' * (arguments.world_size > 1) or ' is in a group'}"
+        raise PlanError(f"{what}: plan the script without its launcher, with --ranks N")
     arguments.__dict__["_setup_devices"] = accelerator.state.device = torch.device("cpu")
     arguments._n_gpu = min(1, arguments.n_gpu)
     accelerator.device_placement = False

@@ -36,8 +36,8 @@ class PhaseProbe(Budgeted):
     The startup of the process's first training is all that was before its first step, from the start of the process on;
     `step/startup_s` is how long that took.
 
-    On the host, what a forward pass leaves allocated is counted in the first 16 steps: `tensors/activations_bytes`;
-    no more where the C library takes over 0.2 ms for its account.
+    On the host, what a forward pass leaves allocated is counted in the first 16 steps but the very first, in which
+    much is allocated once: `tensors/activations_bytes`; no more where the C library takes over 0.2 ms for its account.
 
     A mark that is not reset shows a phase's peak only if it rises in that phase; otherwise the phase is absent. If
     steps are so short that measuring exceeds its budget, the phases of some steps are skipped. Processor time counts: a
@@ -94,7 +94,7 @@ class _Phases:
             device = device_peaks() if self._probe.device else None
             if device is not None:
                 entry.device = device.open(reset=self._probe.reset_peaks)
-            elif phase == "forward" and self._counts and self._num_steps < _ALWAYS:
+            elif phase == "forward" and self._counts and 0 < self._num_steps < _ALWAYS:
                 counted_s = time.thread_time()
                 entry.allocated_bytes = allocated_natively_bytes()
                 self._counts = time.thread_time() - counted_s <= _MOST_COUNTING_S

@@ -225,16 +225,14 @@ def _cache(summary: RunSummary) -> CacheClears:
 
 def _overhead(summary: RunSummary, wall_s: float) -> Overhead:
     """What watching costs in each step in steady state, and once; without the actions that free memory."""
-    acting_s = sum(row.time_s for row in summary.told.ledger)
-    reading_s = max(0.0, summary.steady_self_s - acting_s)
     seconds = summary.self_s + summary.facts.header.setup_s
     steady_steps = summary.steady_steps if 2 * summary.steady_steps >= summary.steps else 0  # else not of all steps
     return Overhead(
         seconds=seconds,
         share_of_run=seconds / wall_s if wall_s > 0 else 0.0,
-        share_of_step=reading_s / summary.steady_s if summary.steady_s > 0 else 0.0,
-        step_s=reading_s / steady_steps if steady_steps else 0.0,
-        once_s=max(0.0, seconds - reading_s - acting_s) if steady_steps else seconds,
+        share_of_step=summary.steady_self_s / summary.steady_s if summary.steady_s > 0 else 0.0,
+        step_s=summary.steady_self_s / steady_steps if steady_steps else 0.0,
+        once_s=max(0.0, seconds - summary.steady_self_s) if steady_steps else seconds,
         once_bytes=summary.facts.header.setup_bytes,
         backed_off=tuple(
             BackedOff(what=finding.data["what"], text=finding.text)

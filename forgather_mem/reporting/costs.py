@@ -11,8 +11,6 @@ from forgather_mem.units import MIB, format_bytes, format_duration, format_share
 
 _ACTIONS = {"collect": "collection", "clear": "clear", "trim": "trim"}
 _WITHOUT = {"collect": "`gc: null`", "clear": "`clear_cache: null`"}  # in a child of callbacks/memory.yaml
-# Of a plan: what the C library's allocator counts of a forward pass
-_OF_A_PASS = ("activations", "temporaries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,6 @@ class CostThresholds:
 
     Attributes:
         share_s: From so long on a run's share of our own cost says something.
-        enough_calls: Of our own collections, clears and trims: from so many on they are judged.
         kept_frac: Of what they freed: so much must stay free.
         least_objects, least_bytes: A call that gives less of both is not worth its time.
         dear_frac: Of the run's time: from so much on calls by other code are told, and pauses of Python's collector.
@@ -29,7 +26,6 @@ class CostThresholds:
     """
 
     share_s: float = 60.0
-    enough_calls: int = 2
     kept_frac: float = 0.2
     least_objects: int = 1000
     least_bytes: int = MIB
@@ -89,25 +85,21 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
     if plan.parts and not others:
         text += "; " + ", ".join(part.name for part in plan.parts) + " as predicted"
     yield text
-    passed = sum(row.parts.get(part, 0) for row in plan.phases if row.phase == "forward" for part in _OF_A_PASS)
+    passed = max((row.parts.get("activations", 0) for row in plan.phases), default=0)
     if passed and report.host.activations_bytes:
         was = format_bytes(report.host.activations_bytes)
-        yield f"after a forward pass {format_bytes(passed)} of {' and '.join(_OF_A_PASS)}, was {was}"
+        yield f"after a forward pass {format_bytes(passed)} of activations, was {was}"
 
 
 def own_sentence(report: RunReport) -> str:
     """What watching cost; what we were asked to collect and clear stands apart. Shares are only for longer runs."""
     ours = report.overhead
-    # The ledger's times include waits for a processor that others keep busy; the overhead doesn't
-    watching_s = ours.seconds - sum(row.time_s for row in report.ledger)
-    if watching_s < 0:
-        return f"at most {format_duration(ours.seconds)}, most of it what stands in CLEAN-UP"
-    once = f"{format_duration(ours.once_s if ours.step_s else watching_s)}"
+    once = f"{format_duration(ours.once_s if ours.step_s else ours.seconds)}"
     once += f" and {format_bytes(ours.once_bytes)}" if ours.once_bytes else ""
     of = f" of {format_duration(ours.step_s / ours.share_of_step)}" if ours.share_of_step else ""
     text = f"{format_duration(ours.step_s)} in each step{of}, {once} once" if ours.step_s else once
     wall_s = report.run.wall_s
-    return text + (f"; {format_share(watching_s / wall_s)} of the run" if wall_s >= _COSTS.share_s else "")
+    return text + (f"; {format_share(ours.seconds / wall_s)} of the run" if wall_s >= _COSTS.share_s else "")
 
 
 def _call(row: CleanupCall, wall_s: float) -> str:
@@ -143,6 +135,6 @@ def _given_back(row: LedgerRow) -> str:
     if retaken_bytes > freed_bytes / 2:
         told[-1] += f" ({format_bytes(retaken_bytes)} of it allocated again at once)"
     calls = f"{row.calls:,} {_ACTIONS[row.what]}s" if row.calls != 1 else _ACTIONS[row.what]
-    if useless and row.calls >= _COSTS.enough_calls:
+    if useless:
         told[-1] += f": {_WITHOUT.get(row.what, 'leaving them out')} saves {format_duration(cost_s)}"
     return f"our {calls} {', '.join(told[:-1])} and {told[-1]}."

@@ -38,8 +38,7 @@ def series_of_tags(scalars: Mapping[str, ScalarSeries]) -> dict[str, ScalarSerie
 
 def report_of_events(folder: str | Path) -> RunReport:
     """The report as far as a TensorBoard page contains it: sizes and times, not the end of the run or the ledger."""
-    report = report_of_tags(_scalars(folder), str(folder))
-    return replace(report, hints=(_CURVES_ALONE,))
+    return replace(report_of_tags(_scalars(folder), str(folder)), hints=(_CURVES_ALONE,))
 
 
 def report_of_tags(scalars: Mapping[str, ScalarSeries], folder: str | None = None) -> RunReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal as signals
@@ -130,7 +131,9 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
         lines += _indented(f"No help here: {oom.no_help}", width, hanging=2)
     if oom.fit is None and oom.phase in PLANNED_PHASES and limit_bytes and report.run.script:  # nobody has planned it
         words = ["--card", format_bytes(limit_bytes).replace(" ", ""), report.run.script, *report.run.argv]
-        lines += _indented(f"What would fit: forgather-mem plan {shlex.join(words)}", width, hanging=2)
+        command = f"forgather-mem plan {shlex.join(words)}"
+        how = "forgather_mem.plan(trainer), in a cell" if script_name(report) == "notebook" else command
+        lines += _indented(f"What would fit: {how}", width, hanging=2)
     return lines
 
 
@@ -339,6 +342,14 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
             yield from textwrap.wrap(
                 f"{text}   {note}", width, initial_indent=f"  {number}  ", subsequent_indent=" " * 5
             )
+
+
+def script_name(report: RunReport) -> str:
+    """What was run, in a word: the script without its folder, or the package of `python -m package`."""
+    folder, name = os.path.split(report.run.script)
+    if name == "__main__.py":  # python -m package
+        name = os.path.basename(folder)
+    return "notebook" if name == "ipykernel_launcher.py" else name or "training"
 
 
 def _whose(oom: OomReport) -> str:

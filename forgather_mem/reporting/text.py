@@ -22,6 +22,7 @@ from forgather_mem.reporting.problems import (
     leak_lines,
     no_leak_sentence,
     oom_lines,
+    script_name,
     signal_name,
     was_interrupted,
     was_killed_for_memory,
@@ -199,14 +200,6 @@ def _ending(report: RunReport) -> str:
         "interrupted": "interrupted",
     }
     return f"{how.get(run.end, run.end)} after {done}{took}"
-
-
-def script_name(report: RunReport) -> str:
-    """What was run, in a word: the script without its folder, or the package of `python -m package`."""
-    folder, name = os.path.split(report.run.script)
-    if name == "__main__.py":  # python -m package
-        name = os.path.basename(folder)
-    return "notebook" if name == "ipykernel_launcher.py" else name or "training"
 
 
 def _ranks(report: RunReport) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from forgather_mem.errors import escape_controls, missing
+from forgather_mem.errors import escape_controls, missing, stream_for_people
 from forgather_mem.telemetry.metrics import metric_of
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 from forgather_mem.telemetry.run_session import rank_and_size
@@ -35,7 +35,8 @@ class ConsoleSink:
 
     Args:
         every_steps: Print a line of the record at every Nth step. Default: never.
-        stream: The output stream. Default: the current `sys.stderr`; a script's own stdout is left alone.
+        stream: The output stream. Default: the current `sys.stderr`, so that a script's own stdout is left alone; in a
+            notebook, where that is red, `sys.stdout`.
 
     >>> ConsoleSink(every_steps=0)
     Traceback (most recent call last):
@@ -80,7 +81,7 @@ class ConsoleSink:
             self._print(text)
 
     def _print(self, text: str) -> None:
-        _write(text, self.stream if self.stream is not None else sys.stderr)
+        _write(text, self.stream if self.stream is not None else stream_for_people())
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:

@@ -70,6 +70,7 @@ def short_file(file: str) -> str:
     >>> short_file("/env/lib/python3.11/site-packages/transformers/trainer.py"), short_file("<stdin>")
     ('transformers/trainer.py', '<stdin>')
     """
+    file = os.path.normpath(file)
     roots = [file[: file.rfind(part) + len(part)] for part in _INSTALLED[:2] if part in file]
     roots += [os.path.join(os.path.abspath(folder), "") for folder in sys.path if isinstance(folder, str)]
     root = max((root for root in roots if file.startswith(root)), key=len, default="")

@@ -163,11 +163,14 @@ class OwnTime:
         """The clocks before something of ours, for `add`."""
         return time.perf_counter(), self._read_waited_s()
 
-    def add(self, began: Clocks, *, reading: bool = False) -> Clocks:
-        """Add what has passed since; `reading`: in what can be done less often. Returns the clocks now."""
+    def add(self, began: Clocks, *, reading: bool = False, sign: int = 1) -> Clocks:
+        """Add what has passed since; `reading`: in what can be done less often. Returns the clocks now.
+
+        With a `sign` of -1 it is taken out of what will be added around it: it was asked for.
+        """
         now = self.now()
         spent_s = max(0.0, now[0] - began[0] - max(0.0, now[1] - began[1]))
-        self.spent_s += spent_s
+        self.spent_s += sign * spent_s
         if reading:
             self.reading_s += spent_s
         return now

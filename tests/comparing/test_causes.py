@@ -54,7 +54,8 @@ def causes(before: dict[str, str], after: dict[str, str], **sizes: float) -> dic
 def test_what_a_plain_loop_has_none_of_is_no_cause_but_stands_in_the_table() -> None:
     sizes = {"activations_peak": 120, "optimizer": 60}
     assert causes(LOOP, TRAINER, **sizes) == {"activations": ["batch.rows"], "optimizer": ["optimizer.fused"]}
-    assert causes(TRAINER, LOOP, **sizes) == {"activations": ["batch.rows"], "optimizer": ["optimizer.fused"]}
+    fewer = causes(TRAINER, LOOP, **sizes)
+    assert fewer == {"activations": [], "optimizer": ["optimizer.fused"]}, "fewer rows are not why it has grown"
     found = compared(run(settings=LOOP), run(580, settings=TRAINER))
     assert [one.name for one in found.settings if not one.comparable] == [
         "arguments.per_device_train_batch_size", "arguments.optim",

@@ -55,13 +55,13 @@ def test_so_is_one_with_its_parent_in_the_same_file(tmp_path):
 
 def test_a_key_given_twice_in_one_template_and_a_parent_that_overrides_its_child_are_told(tmp_path):
     child = "-- extends 'base.yaml'\n[inner]\n    == super()\n    gc: 3\n    gc: 4\n"
-    assert found(tmp_path, base=BASE, t=child) == [("redeclared", 5, None)]
+    hint = "remove one, or rename it"
+    assert found(tmp_path, base=BASE, t=child) == [("redeclared", 5, hint)]
     last = "callbacks: !dlist\n    [inner]\n    gc: 1\n    [after]\n    clear: 2\n"
     child = "-- extends 'base.yaml'\n[inner]\n    clear: 3\n"
-    assert found(tmp_path, base=last, t=child) == [("redeclared", 5, None)]
-    assert found(tmp_path, t="x:\n    a: 2\n    -- include 'part.yaml'\n", part="    a: 1\n") == [
-        ("redeclared", 1, None)
-    ]
+    assert found(tmp_path, base=last, t=child) == [("redeclared", 5, hint)]
+    part = "x:\n    a: 2\n    -- include 'part.yaml'\n"
+    assert found(tmp_path, t=part, part="    a: 1\n") == [("redeclared", 1, hint)]
 
 
 def test_a_document_without_its_only_colon_has_no_targets(tmp_path):

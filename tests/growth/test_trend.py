@@ -176,6 +176,12 @@ def test_what_stays_where_it_is_has_no_rate_however_little_is_asked() -> None:
     assert rate_throughout([(step, 7_969_177_600.0) for step in range(100)]) is None
 
 
+def test_the_rate_at_the_end_is_without_what_came_once() -> None:
+    sizes = [(step, 2e6 * step + 4e6 * min(step, 40)) for step in range(0, 120, 4)]
+    assert Series(sizes).judge().per_step > 2.2e6 > Series(sizes).rate_at_end() == pytest.approx(2e6)
+    assert Series(sizes[:1]).rate_at_end() == Series().rate_at_end() == 0
+
+
 # ---- growth that slows down ----
 
 

@@ -48,7 +48,7 @@ def told(report: RunReport) -> FailedTraining:
 def test_what_is_no_tensor_of_the_training_is_beside_it() -> None:
     failed = told(report_of(out_of_memory()))
     assert (failed.taken_bytes, failed.beside_bytes, failed.limit_bytes) == (600 * MIB, 300 * MIB, 950 * MIB)
-    in_heap = {"activations": 500 * MIB, FREE_HEAP: 30 * MIB, "other": MIB}
+    in_heap = {"evaluation (`tensors` of add())": 500 * MIB, FREE_HEAP: 30 * MIB, "other": MIB}
     of_heap = told(report_of(out_of_memory(in_use=in_heap)))
     assert (of_heap.beside_bytes, of_heap.limit_bytes) == (MIB, 581 * MIB)
     assert (failed.phase, failed.is_first_step, failed.requested_bytes) == ("forward", False, 80 * MIB)

@@ -74,6 +74,7 @@ def test_where_the_user_wrote_a_function_is_told_and_where_a_library_did_is_not(
     assert source_line(str(mine.__file__), 3) == "return [1]"
     assert source_line("/no/such/file.py", 3) == ""
     assert line_name("/home/me/train.py", 41) == "train.py:41"
+    assert line_name(f"{sys.path[0]}/runs/../train.py", 41) == "train.py:41"
 
 
 @dataclass

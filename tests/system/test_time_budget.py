@@ -133,6 +133,15 @@ def test_a_wait_for_anything_else_is_ours() -> None:
     assert own.take() == (0.0, 0.0)
 
 
+def test_what_was_asked_for_is_taken_out_of_what_is_around_it() -> None:
+    own = OwnTime()
+    began, asked = own.now(), own.now()
+    time.sleep(0.3)
+    own.add(asked, sign=-1)
+    own.add(began)
+    assert 0 <= own.take()[0] < 0.1
+
+
 def test_a_kernel_that_does_not_tell_of_waits_leaves_the_time_as_it_is() -> None:
     own = OwnTime()
     own._file.path = "/proc/thread-self/no_such_file"

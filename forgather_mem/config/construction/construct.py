@@ -87,8 +87,7 @@ class Partial:
             return resolver.parts(part) if cell is None or cell.value is MISSING else ()
 
         needed = list(walk_nodes([node], parts))
-        names = [part.variable for part in needed if isinstance(part, VarNode)]
-        self._resolver = resolver.narrowed(names)
+        self._resolver = resolver.narrowed([part.variable for part in needed if isinstance(part, VarNode)])
         self._node = node
         self._cells = {part: singletons.setdefault(part, Cell()) for part in needed if part.is_singleton}
 
@@ -183,8 +182,7 @@ class Builder:
 
     def call_partial(self, node: CallNode, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         """Build the arguments of a partial, add those of the call, and call."""
-        values = [self.value(child) for child in self._resolver.parts(node)]
-        own, named = self._arguments(node, values)
+        own, named = self._arguments(node, [self.value(child) for child in self._resolver.parts(node)])
         callee = self.callee(node)
         if node.children:
             self._resolver.guard(node, callee, own, named, self._arguments_check)

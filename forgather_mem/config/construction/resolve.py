@@ -107,8 +107,7 @@ class Resolver:
 
     def allows(self, node: CallNode) -> bool:
         """Whether the policy allows importing the name of a call."""
-        folder = self._folder(node) if is_file(node) else None
-        return self.policy.verdict(node.constructor, folder).allowed
+        return self.policy.verdict(node.constructor, self._folder(node) if is_file(node) else None).allowed
 
     def calls(self, roots: Sequence[Value]) -> list[CallNode]:
         """All calls that the roots reach; their names are allowed and all variables bound.
@@ -230,8 +229,7 @@ class Resolver:
     def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
         """The error about a node, or about one key in it; the caller raises it."""
         marks = node.marks if isinstance(node, CallNode) else {}
-        place = self.graph.place(marks.get(argument, node.mark))
-        return place.error(message, path=self._path(node), hint=hint)
+        return self.graph.place(marks.get(argument, node.mark)).error(message, path=self._path(node), hint=hint)
 
     def _path(self, node: Node) -> str | None:
         if self._paths is None:

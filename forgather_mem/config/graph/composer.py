@@ -180,7 +180,9 @@ class Composer:
             raise TemplateNodeError(mark, f"the alias *{name} refers to what contains it")
         anchored = self._anchors.get(name)
         if anchored is None:
-            hint = did_you_mean(f"*{name}", [f"*{known}" for known in self._anchors])
+            hint = (
+                did_you_mean(f"*{name}", [f"*{known}" for known in self._anchors]) or f"write &{name} where it is made"
+            )
             raise TemplateNodeError(mark, f"there is no anchor &{name} before this alias", hint)
         if not isinstance(anchored.value, Node):
             self._repeat(anchored.scalars - 1, mark)
@@ -238,11 +240,7 @@ class Composer:
             frame.key_mark = mark
         else:
             key, frame.key = frame.key, NO_KEY
-            if key is _MERGE or key in frame.entries or frame.is_root:
-                self._put(frame, key, value)
-            else:
-                frame.entries[key] = value
-                frame.marks[key] = frame.key_mark
+            self._put(frame, key, value)
 
     def _check_key(self, key: Value, mark: Mark) -> None:
         if isinstance(key, Node):

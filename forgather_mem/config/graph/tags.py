@@ -187,7 +187,8 @@ def scalar_node(tag: Tag, mark: Mark, content: tuple[Value] | None, unquoted: Ma
         return _call_node(tag, mark, positional=content or (), marks=None if unquoted is None else {TEXT: unquoted})
     is_mapping = tag.word in MAPPINGS
     if content is not None and content[0] != "":
-        hint = missing_colon_hint(content[0]) if is_mapping else None
+        is_item = str(content[0]).startswith("-")
+        hint = missing_colon_hint(content[0]) if is_mapping else "write a space behind the '-'" if is_item else None
         what = "mapping" if is_mapping else "sequence"
         raise TemplateNodeError(mark, f"{tag} takes a {what}, or nothing; this is text", hint)
     return mapping_node(tag, mark, {}, {}) if is_mapping else sequence_node(tag, mark, ())

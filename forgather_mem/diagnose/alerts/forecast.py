@@ -123,8 +123,7 @@ class Filling:
         if line is None or not _goes_on(line, part):
             return None
         at = self._now
-        left = capacity_bytes - line.at(at)
-        steps_left = max(0.0, left / line.slope)
+        steps_left = max(0.0, (capacity_bytes - line.at(at)) / line.slope)
         if steps_left > self._within_steps or at - part[0][0] < _WHEN.seen_times * steps_left:
             return None
         off = 2 * line.error_at(at + steps_left) / line.slope

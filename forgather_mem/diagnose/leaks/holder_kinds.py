@@ -238,14 +238,13 @@ def is_array(thing: object) -> bool:
 
 
 def _is_small_view(tensor: torch.Tensor) -> bool:
-    needed = max(int(tensor.numel()) * int(tensor.element_size()), 64)
-    return big_bytes(tensor) > 4 * needed
+    return big_bytes(tensor) > 4 * max(int(tensor.numel()) * int(tensor.element_size()), 64)
 
 
 def signature_of(one: GrownObject) -> str:
     """Describes one new piece: "Tensor [8, 128, 800] float32 on cuda:0", or where they differ "e.g. dict of 5"."""
     if one.kind == "graph":
-        return "operation of its graph"
+        return "what a step adds to its graph"
     if not one.samples or one.kind == "size":  # it is longer by the end of the run
         return ""
     texts = [_described(sample) for sample in one.samples[:8]]

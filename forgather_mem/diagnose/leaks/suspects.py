@@ -88,8 +88,7 @@ class Suspect:
         holder = _INDICES.sub("[...]", LINES.sub(r"\1", self.held_by or "nobody"))
         signature = " ".join(filter(None, [self.kind, "in", holder, self.source_line]))
         known = {name: getattr(self, name) for name in keys_of(LeakSuspect) if hasattr(self, name)}
-        last = last_of(self.form, self.written, self.length)
-        cure = self.cure and self.cure.replace("{last}", last)
+        cure = self.cure and self.cure.replace("{last}", last_of(self.form, self.written, self.length))
         return LeakSuspect(**{**known, "cure": cure, "signature": signature})
 
     def set_line(self, found: Line, line_is: LineIs = "added") -> None:

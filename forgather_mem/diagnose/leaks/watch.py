@@ -239,8 +239,7 @@ class LeakWatch:
         if workers is not None and workers.kind == "leak":
             from forgather_mem.diagnose.leaks.worker_code import loader_of, worker_suspects
 
-            loader = loader_of(self._loader())
-            found = worker_suspects(loader, workers.per_step)
+            found = worker_suspects(loader_of(self._loader()), workers.per_step)
             if found:  # at the end of a script its loader may be gone
                 self._suspects = [*(one for one in self._suspects if one.kind != "workers"), *found]
         gains = unexplained(self._totals, self._series, trends)
@@ -255,8 +254,7 @@ class LeakWatch:
 
     def _full_at(self, step: int, rate: float, growing: Collection[str]) -> int | None:
         """When memory will be full; the process may grow faster than what leaks, which lies among what is freed."""
-        process = self._totals.get("process", Series()).judge(floor_of("process"))
-        pace = process.per_step if process.kind == "leak" and "workers" not in growing else 0.0
+        pace = 0.0 if "workers" in growing else self._totals.get("process", Series()).rate_at_end(floor_of("process"))
         return full_at(step, max(rate, pace), "device" in growing)
 
     def _leave_out(self, before: tuple[float, float]) -> None:

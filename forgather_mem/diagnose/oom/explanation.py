@@ -138,7 +138,8 @@ def explained(
 def sentence(failure: Failure) -> str:
     """One line for a log."""
     where = f", in {failure.layer}" if failure.layer else ""
-    return f"out of memory in {failure.phase}{where}: {failure.found}"
+    limit = f"; the limit is {failure.limit}" if failure.where == "host" and failure.limit else ""
+    return f"out of memory in {failure.phase}{where}: {failure.found}{limit}"
 
 
 def _why_now(failure: Failure) -> str | None:

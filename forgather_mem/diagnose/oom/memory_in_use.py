@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ _TENSORS = ("parameters", "gradients", "optimizer")
 # What a phase adds while it runs, by its common name.
 _OF_PHASE = {"forward": "activations", "backward": "activations", "evaluate": "evaluation", "generate": "generation"}
 
+# Functions of trainers, and of the user's, in which an evaluation runs
+_EVALUATES = "evaluate", "predict", "evaluation_loop", "prediction_loop", "validation_step", "test_step", "predict_step"
 # What was being created and is gone with the error.
 _UNFINISHED = {"startup": "being made", "data": "the batch", "save": "copies", "resume": "copies"}
 
@@ -47,8 +50,10 @@ def look_at_memory(
         reserve_bytes: Our reserved addresses, which were taken at the failure and are free now.
     """
     parts = Counter(_tensors_of(failure, model, optimizer))
+    functions = failure.functions if failure.phase == "evaluate" else ()
+    inner = tuple(f" of {name}()" for name in itertools.dropwhile(lambda name: name not in _EVALUATES, functions))
     for held in failure.census:
-        parts[held.part] += held.num_bytes
+        parts[f"evaluation ({held.part})" if held.part.endswith(inner) else held.part] += held.num_bytes
     if failure.where == "device":
         _on_device(failure, parts, between_bytes)
     elif failure.found.kind in SHM_KINDS:

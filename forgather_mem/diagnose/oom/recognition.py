@@ -76,8 +76,8 @@ class OutOfMemory:
 
     def __str__(self) -> str:
         device = "the device" if self.device is None else f"GPU {self.device}"
-        place = "the host" if self.where == "host" else device
-        parts = [f"{place} is out of memory ({self.kind})"]
+        what = "no host memory was given" if self.where == "host" else f"{device} is out of memory"
+        parts = [f"{what} ({self.kind})"]
         if self.requested_bytes is not None:
             parts.append(f"wanted {format_bytes(self.requested_bytes)}")
         if self.free_bytes is not None:

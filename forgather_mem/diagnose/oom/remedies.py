@@ -251,7 +251,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(f"{_PASSES} other", NOTHING, smaller_batches, is_planned=True, is_ladder=True, reduces=ACTIVATIONS),
     Remedy(_PASSES, NOTHING, _attention, is_planned=True, reduces=ACTIVATIONS),
     Remedy("data", NOTHING, _fewer_rows, is_ladder=True, reduces=("the batch",)),
-    Remedy("data evaluate generate other", NOTHING, census_remedies.at_once),
+    Remedy("data forward evaluate generate other", NOTHING, census_remedies.at_once),
     Remedy("evaluate", NOTHING, _evaluation_batches, is_planned=True, is_ladder=True),
     Remedy("evaluate", NOTHING, _evaluation_keeps, is_planned=True),
     Remedy("generate generating", NOTHING, _generation),

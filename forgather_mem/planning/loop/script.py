@@ -259,8 +259,7 @@ class Loop:
         except PlanError as refused:
             problem = str(refused)
         # Where this is no training other answers don't help
-        answers = StandIns() if problem == NOT_HERE else self._answers
-        self._give_answer(Attempt(plan, problem, answers))
+        self._give_answer(Attempt(plan, problem, StandIns() if problem == NOT_HERE else self._answers))
 
     def stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has."""

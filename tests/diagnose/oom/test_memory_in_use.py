@@ -60,6 +60,13 @@ def test_what_the_census_has_found_is_named_and_the_rest_is_not_taken_for_it() -
     assert len(data) > 0
 
 
+def test_what_functions_of_an_evaluation_hold_is_told_as_its_own() -> None:
+    census = [Holding(name=f"`kept` of {name}()", num_bytes=9) for name in ("main", "add")]
+    then = Failure(found=HOST, phase="evaluate", census=census, functions=("main", "evaluation_loop", "add"))
+    look_at_memory(then)
+    assert {"`kept` of main()", "evaluation (`kept` of add())"} <= then.in_use.keys()
+
+
 def test_what_came_free_with_the_error_was_there_before() -> None:
     """And no more than this process has ever had, however little was asked for."""
     wanted = OutOfMemory(kind="MemoryError", where="host", error_type="", message="", requested_bytes=0)
