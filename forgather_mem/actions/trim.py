@@ -53,10 +53,7 @@ def trim_host() -> dict[str, float]:
     empty_host_cache()
     trim(0)
     took_s = time.perf_counter() - began_s
-    return {
-        "trim/time_s": took_s,
-        "trim/freed_bytes": max(0, before - own_memory().resident_bytes),
-    }
+    return {"trim/time_s": took_s, "trim/freed_bytes": max(0, before - own_memory().resident_bytes)}
 
 
 @functools.cache

@@ -22,10 +22,7 @@ from forgather_mem.units import MIB, format_bytes, format_share
 # Less is no growth: on the host, of what the C library's allocator counts, and of what is counted tensor by tensor
 _LEAST_RESIDENT, _LEAST_ALLOCATED = 2**25, 2**20
 _PLANNED, _PARTS = "planned peak", ("parameters", "gradients", "optimizer")
-_LEAST = {
-    **dict.fromkeys((_PLANNED, *_PARTS), 0),
-    **dict.fromkeys(("activations", HELD), _LEAST_ALLOCATED),
-}
+_LEAST = {**dict.fromkeys((_PLANNED, *_PARTS), 0), **dict.fromkeys(("activations", HELD), _LEAST_ALLOCATED)}
 
 
 class NoBaseline(ForgatherMemError):

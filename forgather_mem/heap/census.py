@@ -134,12 +134,7 @@ def take_census(
 
 class _Census:
     def __init__(
-        self,
-        failed: Sequence[TracebackType],
-        model: Any,
-        optimizer: object,
-        passes: Sequence[int],
-        on_host: bool,
+        self, failed: Sequence[TracebackType], model: Any, optimizer: object, passes: Sequence[int], on_host: bool
     ) -> None:
         self._failed, self._passes, self._model, self._optimizer = failed, passes, model, optimizer
         self._on_host = on_host

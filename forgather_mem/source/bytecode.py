@@ -58,9 +58,7 @@ def _last(code: CodeType, position: int) -> list[dis.Instruction]:
 
 
 def _ahead(
-    code: CodeType,
-    position: int,
-    ends: Callable[[dis.Instruction], bool] = lambda step: False,
+    code: CodeType, position: int, ends: Callable[[dis.Instruction], bool] = lambda step: False
 ) -> Iterator[dis.Instruction]:
     """The instructions that may still run, by its jumps and its handlers.
 

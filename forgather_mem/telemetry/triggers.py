@@ -156,12 +156,7 @@ class _Crossing(_Always):
     side: ClassVar[str]
 
     def __init__(
-        self,
-        name: str,
-        limit: float | str,
-        *,
-        at: str = "step_end",
-        rearm: float | str | None = None,
+        self, name: str, limit: float | str, *, at: str = "step_end", rearm: float | str | None = None
     ) -> None:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "limit", _limit(self.side, name, limit, rearm))

@@ -360,8 +360,7 @@ def test_such_a_loop_ends_without_its_cleanup(tmp_path: Path) -> None:
     )
     text = loop.replace('print("trained")', "finally:\n  torch.save(model.state_dict(), 'final.pt'); print('trained')")
     (tmp_path / "train.py").write_text(text)
-    before = tree(tmp_path)
-    result = run_forked([*PLAN, "train.py"], tmp_path)
+    before, result = tree(tmp_path), run_forked([*PLAN, "train.py"], tmp_path)
     assert result.code == 0, result.err
     assert "batch 0" in result.err
     assert not {"trained", "at exit"} & {*result.err.split("\n")}
