@@ -86,7 +86,8 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
     """Adds to what was found, again and again."""
     loop = OwnLoop(training) if isinstance(training, Script) else None
     if failed.taken_bytes is None and failed.phase in ("save", "resume", "data"):  # nobody has named any
-        settings = loop.settings if loop else settings_of(training.args, training.model, training)
+        trainer: Trainer = training
+        settings = loop.settings if loop else settings_of(trainer.args, trainer.model, trainer)
         found.others.extend(may_help(Case(phase=failed.phase, settings=settings)))
     planner = _Planner(failed, training, loop, found)
     yield

@@ -279,13 +279,13 @@ def _keeps_much(failure: Failure) -> bool:
 
 def _of_census(failure: Failure) -> str | None:
     """What takes much that a training may do without, or that one backward pass is to go through several passes."""
-    wanted = failure.requested_bytes or 0
+    wanted, half = failure.requested_bytes or 0, (failure.used_bytes or 0) / 2
     for held in failure.census:
         if not _is_much(held, failure):
             continue
         if held.kind == "activations" and held.num_passes > 1:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
-        if held.collects or held.kind in _KEPT:
+        if held.collects or held.kind in _KEPT or (held.kind == "object" and held.num_bytes > half):
             is_in = "are in" if held.part == held.name else "are"
             return f"{format_bytes(held.num_bytes)} {is_in} {held.part}."
     return f"{failure.line} asks for {format_bytes(wanted)} at once." if failure.asks_at_once else None
