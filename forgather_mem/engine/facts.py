@@ -75,8 +75,7 @@ def sizes_now() -> dict[str, float]:
 
 def finish_facts(facts: RunFacts, end: str, wall_s: float, device: int | None) -> None:
     """Fill in what is known only at the end."""
-    facts.end = end
-    facts.wall_s = wall_s
+    facts.end, facts.wall_s = end, wall_s
     facts.allocated_end_bytes = allocated_natively_bytes() or 0
     for allocator in used_allocators() if device is not None else ():
         used = allocator.device()

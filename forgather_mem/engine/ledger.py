@@ -60,8 +60,7 @@ class _Booking:
     """One action that is still being followed."""
 
     def __init__(self, step: int, time_s: float, freed_bytes: float, level: Level) -> None:
-        self.step = step
-        self.time_s = time_s
+        self.step, self.time_s = step, time_s
         self.freed_bytes = freed_bytes
         self.level = level
         self.after_bytes = level() if freed_bytes > 0 else None

@@ -120,6 +120,7 @@ class RunSummary:
         findings: The first `MAX_FINDINGS` findings that are no part of the report.
         told: What findings and the ledger have told: the report's `leak`, `oom`, `advice`, `cleanup_calls`, `ledger`.
         leak_step: The step at which the leak was told.
+        of_settings: The step and the text of the last settings that were told.
         switched_off: Rules switched off by the failure guard, one sentence each; also what sinks had to drop.
     """
 
@@ -143,6 +144,7 @@ class RunSummary:
         self.findings: list[Finding] = []
         self._told: RunReport | None = None
         self.leak_step = 0
+        self.of_settings = 0, "settings"
         self.switched_off: list[str] = []
 
     @property
@@ -242,6 +244,7 @@ class RunSummary:
             return
         if finding.kind == "settings" and all(isinstance(value, str) for value in finding.data.values()):
             self.facts.settings.update((name, bounded_text(text)) for name, text in finding.data.items())
+            self.of_settings = finding.step, finding.text
         elif len(self.findings) < MAX_FINDINGS:
             # Of its data a report needs this at most
             what = finding.data.get("what")

@@ -6,7 +6,7 @@ import inspect
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 
 from forgather_mem.probes.tensors import StorageKey, storages_in
@@ -55,20 +55,31 @@ def failed_callback(
         called = _called(failed[index].tb_frame)
         if called is not None:
             inner = failed[index + 1 :]
-            users = [entry for entry in inner if is_users(entry)]
-            at = users[-1] if users else inner[0]
-            place = at.tb_frame.f_code.co_filename, at.tb_frame.f_lineno
-            copied_bytes, copied = copied_state(inner, model, optimizer)
-            failure = CallbackFailure(
-                callback=called,
-                line=line_name(*place),
-                source=source_line(*place),
-                copied_bytes=copied_bytes,
-                copied=copied,
-                is_users=bool(users),
-            )
-            return failure, index + 1
+            return _failure_in(called, inner, model, optimizer), index + 1
     return None
+
+
+def failed_copy(failed: Sequence[TracebackType], model: object, optimizer: object) -> CallbackFailure | None:
+    """The same of the user's function that was copying the model or the optimizer's state; None where none was."""
+    made = _failure_in("", failed, model, optimizer)
+    users = [entry.tb_frame.f_code.co_name for entry in failed if is_users(entry)]
+    name = f"{users[-1]}()" if users and users[-1] != "<module>" else "the script"
+    return replace(made, callback=name) if made.is_users and made.copied else None
+
+
+def _failure_in(called: str, inner: Sequence[TracebackType], model: object, optimizer: object) -> CallbackFailure:
+    users = [entry for entry in inner if is_users(entry)]
+    at = users[-1] if users else inner[0]
+    place = at.tb_frame.f_code.co_filename, at.tb_lineno
+    copied_bytes, copied = copied_state(inner, model, optimizer)
+    return CallbackFailure(
+        callback=called,
+        line=line_name(*place),
+        source=source_line(*place),
+        copied_bytes=copied_bytes,
+        copied=copied,
+        is_users=bool(users),
+    )
 
 
 def may_repeat(entry: TracebackType) -> bool:

@@ -72,8 +72,7 @@ class ReachableGraph:
         self._labels: dict[int, str] = {}
         self._kinds: dict[type, bool] = {}
         self._seen: dict[int, int] = {}
-        self._until_s = 0.0
-        self._librarys_from = 0
+        self._until_s, self._librarys_from = 0.0, 0
 
     @classmethod
     def walk(cls, budget_s: float = 0.15, failed: Iterable[FrameType] = ()) -> ReachableGraph:
@@ -81,8 +80,7 @@ class ReachableGraph:
 
         `failed` are functions that an error has left: what only they lead to is reached after the rest.
         """
-        graph = cls()
-        collects = gc.isenabled()
+        graph, collects = cls(), gc.isenabled()
         gc.disable()  # a full collection in between would take longer than the whole budget
         try:
             graph._walk(budget_s, failed)

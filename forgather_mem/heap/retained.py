@@ -96,8 +96,7 @@ class WeakWatch:
 
 class _Watch:
     def __init__(self, thing: object, what: str) -> None:
-        self.what = what
-        self.itself = _weak(thing)
+        self.what, self.itself = what, _weak(thing)
         refs = map(_weak, itertools.islice(tensors_in(thing, gradients=True), _LOOK.watched))
         self.tensors = [ref for ref in refs if ref is not None]
 

@@ -51,6 +51,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if report.killed is not None:
         where = checked(KillInPlan, answer["killed"]) if answer.get("killed") else None
         report = replace(report, killed=explained_kill(report, report.killed, where))
+    report = replace(report, advice=report.advice or checked(tuple[Change, ...], answer.get("others")) or ())
     if "problem" in answer:
         return _not_planned(report, str(answer["problem"]))
     planned = checked(tuple[Change, ...], answer["changes"]) or ()
@@ -63,9 +64,10 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     others = [one for one in report.advice if tuple(sorted({**one.set, **one.in_script})) not in kinds]
     advice = (*planned, *others)
     report = replace(report, advice=advice)
-    if report.oom is None:
-        return report
     what = f"planned, but in {most_s:g} s not all" if "unfinished" in answer else "planned"
+    if report.killed is not None:
+        return replace(report, killed=replace(report.killed, fit=what))
+    assert report.oom is not None
     helps_not = [report.oom.no_help.rstrip(".")] if report.oom.no_help else []
     helps_not += [f"{text.partition(': ')[0]} (too large)" for text in too_large]
     oom = replace(
@@ -80,9 +82,9 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
 def _not_planned(report: RunReport, why: str) -> RunReport:
     if report.oom is not None:
         return replace(report, oom=replace(report.oom, fit=f"not planned: {why}"))
-    if report.killed is not None and not report.killed.why_now:
-        return replace(report, killed=explained_kill(report, report.killed, None))
-    return report
+    assert report.killed is not None
+    killed = report.killed if report.killed.in_use else explained_kill(report, report.killed, None)
+    return replace(report, killed=replace(killed, fit=f"not planned: {why}"))
 
 
 def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str, object]:

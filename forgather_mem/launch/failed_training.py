@@ -15,7 +15,8 @@ from forgather_mem.telemetry.report_part import ReportPart
 from forgather_mem.units import MIB, format_bytes
 
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
-_TENSORS = ("parameters", "gradients", "optimizer", "activations", "the batch")
+_TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
+_GROWN = "grown step by step"
 HARD_LIMIT = "a hard limit can't be raised; a soft one can: ulimit -S"
 _ALLOCATORS = ("CUDA and libraries", "kept by the allocator", "private pools")
 
@@ -89,7 +90,8 @@ def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
 
 def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraining | str:
     if oom.callback is not None or oom.phase not in PLANNED_PHASES:
-        return f"a plan has no {'callback' if oom.callback is not None else oom.phase}"
+        what = "code between steps" if oom.phase == "other" else oom.phase
+        return f"a plan has no {'callback' if oom.callback is not None else what}"
     if (grown := _grown(report, oom)) is not None:
         return f"{grown} has grown until then"
     taken = sum(size for part, size in oom.in_use.items() if _is_of_training(part))
@@ -148,7 +150,8 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
     killed, host, settings = report.killed, report.host, report.run.settings
     if killed is None or not was_killed_for_memory(killed, host):
         return "memory has not run out"
-    if (killed.process_bytes_per_step or 0) * report.steps > (host.activations_bytes or 0):
+    had = _measured(report, killed)
+    if had.get(_GROWN, 0) > had.get("other", 0):
         return "memory grows at each step"
     has_told = report.steps or killed.phase in PLANNED_PHASES
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}
@@ -182,20 +185,25 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     is_between = report.steps > 0 and killed.phase == "other"
     between = f"killed after step {report.steps:,}: in a callback, or in code between steps"
     if planned is None:
-        return replace(killed, in_use=_measured(report, killed), why_now=f"{between}." if is_between else None)
+        why = f"{between}." if is_between else killed.why_now
+        return replace(killed, in_use=_measured(report, killed), why_now=why)
     beside = report.host.limit_bytes - planned.room_bytes
     others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
+    had, rest = dict(planned.parts), planned.room_bytes - planned.num_bytes
+    over = max(0, -rest)
+    for part in ("temporaries", "activations", *planned.parts):  # what comes last had not come whole
+        had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
+    had |= {"Python and libraries": beside - others, "other processes": others, "not in the plan": max(0, rest)}
     if planned.is_shown:
         largest = sorted(planned.parts.items(), key=lambda part: -part[1])
         parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in largest if size >= MIB)
         why = f"{planned.phase} takes {needed} of tensors (planned: {parts}); {room} were left, with gaps between them."
-        return replace(killed, why_now=why)
+        return replace(killed, why_now=f"{killed.why_now or ''} {why}".lstrip(), in_use=_with_size(had))
     here = between if is_between else f"killed in {killed.phase}"
-    rest = planned.room_bytes - planned.num_bytes
+    needed = f"{'at most ' * (planned.phase == 'data')}{needed}"
     why = f"{here}. The training's own tensors take {needed} there (planned); {format_bytes(rest)} more came."
-    known = {**planned.parts, "Python and libraries": beside - others, "other processes": others}
-    return replace(killed, why_now=why, in_use=_with_size({**known, "not in the plan": rest}))
+    return replace(killed, why_now=why, in_use=_with_size(had))
 
 
 def others_bytes_of(killed: KilledReport) -> int:
@@ -208,12 +216,14 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     """By what was measured: the training's own, what there was before it, and what has come since."""
     host, of = report.host, report.breakdown
     limit_bytes = host.limit_bytes - others_bytes_of(killed)
-    known = {"parameters": of.parameters, "gradients": of.gradients, "optimizer": of.optimizer}
+    known = {"parameters": of.parameters, "optimizer": of.optimizer}
+    if killed.phase in ("backward", "optimizer"):  # before and after these they may be gone
+        known["gradients"] = of.gradients
     known["there before the first step"] = max(0, max(host.rss_start_bytes, host.allocated_start_bytes) - of.parameters)
     left = max(0, limit_bytes - sum(known.values()))
-    steps = report.steps - (killed.since_step or report.steps)
+    steps = report.steps - (killed.since_step or 0)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
-    return _with_size({**known, "grown step by step": grown, "other": left - grown}) if report.steps else {}
+    return _with_size({**known, _GROWN: grown, "other": left - grown}) if report.steps else {}
 
 
 def _with_size(parts: Mapping[str, int]) -> dict[str, int]:

@@ -21,7 +21,8 @@ _OF_ONE_SIZE = 1.0, 1.0, 1.0, 1.0
 # has left, and what is freed around it can't be joined. Set on a Llama with bfloat16, without, with checkpointing, with
 # shorter rows, with half a batch: of 892 to 1,576 MiB of the system they come within 6 %, without them within 55 %.
 _SMALL_BYTES = 24, 224
-_LEAST_FRAC = 1000  # of the largest; a smaller one asks for no new memory that counts
+_WITHOUT_NODES = "backward", "evaluate"  # where no graph is made, or should be
+_LEAST_FRAC = 1000  # of the largest; a smaller one asks for no new memory that counts, as results that are kept
 
 
 class Taken(NamedTuple):
@@ -69,7 +70,7 @@ def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[Taken]]:
                 number = event if event >= 0 else ~event
                 if event < 0:
                     total -= held.pop(number).nbytes if number in held else 0
-                elif number not in held:
+                elif number not in held and (trace.sizes[number] > least or stretch.phase != "evaluate"):
                     size = trace.sizes[number]
                     size = size if size in fixed else int(size * scale)
                     try:
@@ -77,7 +78,7 @@ def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[Taken]]:
                     except RuntimeError:
                         taken.append(Taken(size, total, total + size, is_refused=True))
                         return found
-                    if stretch.phase != "backward":
+                    if stretch.phase not in _WITHOUT_NODES:
                         small.append(library.malloc(chance.randint(*_SMALL_BYTES)))
                     if size > least:
                         taken.append(Taken(size, total, own_memory().address_bytes - began))

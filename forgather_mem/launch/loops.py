@@ -24,8 +24,7 @@ _FEWEST = 16  # gradients may be accumulated before an optimizer that is made la
 def meet_optimizers() -> None:
     """torch's optimizers have just been imported: hear of their steps."""
     del run_session.RESERVE[run_session.RESERVE_BYTES // run_session.PIECE_BYTES :]  # a training needs the rest
-    torchs = sys.modules["torch.optim.optimizer"]
-    hears = _FirstStep()
+    torchs, hears = sys.modules["torch.optim.optimizer"], _FirstStep()
     if (autograd := sys.modules.get("torch.autograd")) is not None:
         hears.passes = BackwardPasses(autograd, hears.steps_over)
     torchs.register_optimizer_step_pre_hook(hears.before)
@@ -93,8 +92,7 @@ class _FirstStep:
     def __init__(self) -> None:
         self.passes: BackwardPasses | None = None
         self._loop: ObservedLoop | None = None
-        self._failed = False
-        self._lock = threading.Lock()
+        self._failed, self._lock = False, threading.Lock()
 
     def before(self, optimizer: Any, *_: object) -> None:
         if self.passes is not None:
@@ -157,8 +155,7 @@ class BackwardPasses:
 
     def __init__(self, autograd: ModuleType, stepped: Callable[[int], object]) -> None:
         self._autograd, self._stepped = autograd, stepped
-        self._fence = FailureGuard()
-        self._num_passes = 0
+        self._fence, self._num_passes = FailureGuard(), 0
         self._is_over = False
         self._call = call = autograd.backward
 

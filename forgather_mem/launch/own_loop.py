@@ -121,8 +121,8 @@ def _step_by(optimizer: Callable[..., Optimizer]) -> None:
         one.step = optimizer(parameters).step  # type: ignore[method-assign]
 
 
-def without_graphs_of_untrained(trainer: Trainer | None) -> Edit:
-    """What lets all that no optimizer trains compute without a graph."""
+def without_graphs(trainer: Trainer | None, of_evaluation: bool) -> Edit:
+    """What lets all that no optimizer trains compute without a graph; of an evaluation all models."""
     optimizers = live_objects(Optimizer)
     trained = {id(one) for of in optimizers for group in of.param_groups for one in group["params"]}
     if trainer is not None and not optimizers:
@@ -135,5 +135,11 @@ def without_graphs_of_untrained(trainer: Trainer | None) -> Edit:
             parameters = list(part.parameters())
             if parameters and trained.isdisjoint(map(id, parameters)):
                 part.forward = torch.no_grad()(part.forward)
+        for top in tops if of_evaluation else ():
+            top.forward = partial(_in_mode, top, (torch.no_grad()(top.forward), top.forward))
 
     return edit
+
+
+def _in_mode(model: nn.Module, calls: Sequence[Callable[..., object]], *args: object, **keywords: object) -> object:
+    return calls[model.training](*args, **keywords)

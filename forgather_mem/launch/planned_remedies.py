@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from forgather_mem.diagnose.oom.context import NO_GRAPH, RunSettings, settings_of
-from forgather_mem.diagnose.oom.remedies import plannable
+from forgather_mem.diagnose.oom.context import EVALUATION, NO_GRAPH, RunSettings, settings_of
+from forgather_mem.diagnose.oom.remedies import may_help, plannable
 from forgather_mem.diagnose.oom.remedy import Case
 from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
-from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs_of_untrained
+from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs
 from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.loop.script import Script
@@ -85,6 +85,10 @@ def remedies_for(failed: FailedTraining, training: Trainer | Script) -> Iterator
 def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: PlannedRemedies) -> Iterator[None]:
     """Adds to what was found, again and again."""
     loop = OwnLoop(training) if isinstance(training, Script) else None
+    if failed.taken_bytes is None and failed.phase in ("save", "resume", "data"):  # nobody has named any
+        trainer: Trainer = training
+        settings = loop.settings if loop else settings_of(trainer.args, trainer.model, trainer)
+        found.others.extend(may_help(Case(phase=failed.phase, settings=settings)))
     planner = _Planner(failed, training, loop, found)
     yield
     case = Case(
@@ -95,17 +99,20 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         on_device=failed.on_device,
         keeps_graphs=failed.keeps_graphs or (loop is not None and loop.keeps_graphs),
     )
-    if failed.needless:  # of all at once, since all are planned so
-        texts, notes = zip(*failed.needless, strict=True)
-        change = Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: True})
+    needless = failed.needless
+    if failed.taken_bytes is None and loop is not None and case.phase == EVALUATION:  # no census has been there
+        needless = (("torch.no_grad() around the evaluation", "no backward pass follows"),)
+    if needless:  # of all at once, since all are planned so
+        texts, notes = zip(*needless, strict=True)
+        of = EVALUATION if case.phase == EVALUATION else True
+        change = Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: of})
         with suppress(PlanError):
-            found.changes.extend(filter(None, [planner.first_that_fits([change])]))
+            found.changes.extend(planner.that_fit([change]))
         found.kinds.extend([NO_GRAPH] for _ in found.changes)
         yield
     for remedy, ladder in plannable(case):
         if len(found.changes) < _LIMITS.most_told:
-            found.add(ladder, remedy.reduces, planner, loop)
-            yield
+            yield from found.add(ladder, remedy.reduces, planner, loop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,27 +124,35 @@ class PlannedRemedies:
     kinds: list[list[str]] = field(default_factory=list)
     kills: list[KillInPlan] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # why some could not be planned
+    others: list[Change] = field(default_factory=list)  # that may help
 
-    def add(self, ladder: Sequence[Change], reduces: tuple[str, ...], planner: _Planner, loop: OwnLoop | None) -> None:
-        """Of these changes the first that fits, or that none does; nothing where they can't be planned."""
+    def add(
+        self, ladder: Sequence[Change], reduces: tuple[str, ...], planner: _Planner, loop: OwnLoop | None
+    ) -> Iterator[None]:
+        """Of these changes the first that fits, or that none does; nothing where they can't be planned.
+
+        Yields at each that fits, too: there may be no time to find a smaller one.
+        """
+        place, kind = len(self.changes), sorted({**ladder[0].set, **ladder[0].in_script})
         try:
-            fits = None if planner.has_too_little(reduces) else planner.first_that_fits(ladder)
+            for fits in () if planner.has_too_little(reduces) else planner.that_fit(ladder):
+                self.changes[place:] = [loop.with_line(fits) if loop else fits]
+                self.kinds.extend([kind] * (kind not in self.kinds))
+                yield
         except PlanError as error:
             self.problems.append(str(error))
             return
-        change = fits or ladder[-1]
-        told = loop.with_line(change) if loop else change
-        self.kinds.append(sorted({**ladder[0].set, **ladder[0].in_script}))
-        if fits is not None:
-            self.changes.append(told)
-        else:
-            self.too_large.append(told.text)
+        if len(self.changes) == place:
+            self.kinds.append(kind)
+            self.too_large.append((loop.with_line(ladder[-1]) if loop else ladder[-1]).text)
+            yield
 
     def answer(self) -> dict[str, object]:
         """In JSON's types."""
         changes = [to_dict(change) for change in self.changes]
         killed = to_dict(self.kills[-1]) if self.kills else None
         told = {"changes": changes, "too_large": self.too_large, "kinds": self.kinds, "killed": killed}
+        told["others"] = [to_dict(change) for change in self.others]
         return told if self.kinds or not self.problems else {**told, "problem": self.problems[0]}
 
 
@@ -171,7 +186,7 @@ class _Planner:
         # What a kill has had was not measured: of such a plan nothing says that it is nearer than is tolerated
         kept_frac = _LIMITS.kept_free_frac if failed.taken_bytes is not None else _LIMITS.alike_frac
         self.most_bytes = self._room_bytes - kept_frac * failed.limit_bytes
-        if self._sizes:  # the longest rows of the data, if these take more than the batch that failed
+        if self._sizes and self.own.lengths_differ:  # the longest rows of the data, if these take more than the batch
             sizes, self._sizes = self._sizes, {}
             longest = self._plan({})
             if longest.peak_bytes > self.own.peak_bytes:
@@ -189,13 +204,13 @@ class _Planner:
         there = (size for part, size in self.own.highest_parts().items() if part.startswith((*parts, *_ELSE)))
         return bool(parts) and self._bytes_of(self.own) - sum(there) > self.most_bytes
 
-    def first_that_fits(self, ladder: Sequence[Change]) -> Change | None:
-        """The smallest change of these that fits, with its peak; None if none does.
+    def that_fit(self, ladder: Sequence[Change]) -> Iterator[Change]:
+        """Of these changes some that fit, with their peaks, each smaller than the one before, to the smallest.
 
         Raises:
             PlanError: if the largest can't be planned.
         """
-        low, high, found = 0, len(ladder), None
+        low, high = 0, len(ladder)
         while low < high:
             # The last one first: often none fits
             at = high - 1 if high == len(ladder) else (low + high) // 2
@@ -207,12 +222,10 @@ class _Planner:
                 need = self.most_bytes + 1
             if need <= self.most_bytes:
                 peak_bytes = round(need) + self._failed.limit_bytes - self._room_bytes  # with all that is beside it
-                high, found = at, replace(ladder[at], predicted_bytes=peak_bytes)
-            elif at == len(ladder) - 1:
-                return None
+                high = at
+                yield replace(ladder[at], predicted_bytes=peak_bytes)
             else:
                 low = at + 1
-        return found
 
     def _plan(self, changed: Mapping[str, object]) -> Plan:
         """With these values of `Change.set` and `in_script`.
@@ -227,7 +240,7 @@ class _Planner:
         now = self._failed.rows if self._sizes and self._failed.rows else batch
         rows = max(1, round(now * int(arguments.pop("per_device_train_batch_size", batch)) / batch))
         accumulation, is_lean = arguments.get(_ACCUMULATION), arguments.pop(NO_GRAPH, False)
-        edits = [without_graphs_of_untrained(None if self._loop else self._training)] if is_lean else []
+        edits = [without_graphs(None if self._loop else self._training, is_lean == EVALUATION)] if is_lean else []
         collating = functools.partial(_collating, self._sizes, self._failed.length, length)
         if self._loop is not None:
             shape = PlannedShape(rows if accumulation else None)

@@ -134,8 +134,7 @@ class _Acts:
 
     def notes(self) -> list[str]:
         """A sentence with the first few, if there are any."""
-        more = len(self._done) - _MOST_NAMED
-        here = f"'{os.environ.get('PWD')}/"
+        more, here = len(self._done) - _MOST_NAMED, f"'{os.environ.get('PWD')}/"
         near_first = sorted(self._done, key=lambda act: "'/" in act and here not in act)
         text = ", ".join(near_first[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
         return [*self.missing, *([f"Before it was planned the script acted as in a run: {text}."] if text else [])]

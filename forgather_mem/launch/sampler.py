@@ -32,8 +32,7 @@ class Sampler:
 
     def __init__(self, folder: str | None, pid: int, command: Command) -> None:
         self.first_bytes = self.last_bytes = 0
-        self._statm = f"/proc/{pid}/statm"
-        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._statm, self._page_bytes = f"/proc/{pid}/statm", os.sysconf("SC_PAGE_SIZE")
         self._peak_bytes = 0
         self._ring: RingWriter | None = None
         self.header = {**process_header(pid, command.script, command.arguments), "kills": kill_counter()}

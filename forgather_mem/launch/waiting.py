@@ -51,8 +51,7 @@ class Ended:
     def __init__(self, status: int, wall_s: float, peak_bytes: int) -> None:
         self.code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         self.signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        self.wall_s = wall_s
-        self.time_s = time.time()
+        self.wall_s, self.time_s = wall_s, time.time()
         self.peak_bytes = peak_bytes
 
 
@@ -69,8 +68,7 @@ class Child:
         # Blocked before the child exists, so that none is lost and none ends the parent alone
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
         # If it is ignored, as by some schedulers, the kernel reaps children before their status can be read
-        inherited = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        parent = os.getpid()
+        inherited, parent = signal.signal(signal.SIGCHLD, signal.SIG_DFL), os.getpid()
         self.pid = os.fork()
         if not self.pid:
             signal.signal(signal.SIGCHLD, inherited)

@@ -50,8 +50,7 @@ class LoopEvents:
         optimizer: object = None,
         objects: Callable[[], tuple[object, object]] | None = None,
     ) -> None:
-        self.args = args
-        self.fence = FailureGuard()
+        self.args, self.fence = args, FailureGuard()
         self._objects = objects
         self._run: Run | None = None
         self._due: dict[str, float] = {}  # after so many steps somebody wants this event inside a step again
@@ -224,8 +223,7 @@ class CallbackList:
         self.callbacks: list[TrainerCallback] = []
         for callback in callbacks:
             self.add_callback(callback)
-        self.model = model
-        self.optimizer = optimizer
+        self.model, self.optimizer = model, optimizer
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
         """Add a callback, or a new one of a class."""

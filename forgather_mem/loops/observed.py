@@ -74,6 +74,8 @@ class ObservedLoop:
         self._watches = False  # no other training of ours tells of this step
         self._num_runs = 0  # by then
         self._in_step = self._in_optimizer = self._in_evaluation = self._is_told = False
+        self._trains_in_training = False  # by the last pass of a step
+        self._last_apart = -1  # so many steps were done at the last pass in eval mode with a graph
         self._num_batches = 0  # in this step, or in this evaluation
 
     def listen(self) -> None:
@@ -233,6 +235,7 @@ class ObservedLoop:
             events.leave("optimizer")
         else:
             events.phases.turn("data", ("backward", "optimizer"))
+            events.phases.no_step()  # what comes is between steps: nobody knows yet what it is
 
     def _forward_begins(
         self, events: LoopEvents, model: torch.nn.Module, arguments: Arguments, keywords: Keywords
@@ -240,7 +243,7 @@ class ObservedLoop:
         trains = _trains()
         if not trains and self._is_told:
             return
-        if not trains and not model.training:
+        if not model.training and (not trains or self._is_no_step()):
             if not self._in_evaluation:
                 self._in_evaluation, self._num_batches = True, 0
                 events.leave_all()
@@ -252,12 +255,19 @@ class ObservedLoop:
         if self._in_evaluation:
             self._evaluation_ends(events)
         if not trains:
-            events.enter("forward")
+            if self._in_step:
+                events.enter("forward")
             return
+        self._trains_in_training = model.training
         if not self._in_step:
             self._step_begins(events)
         self._num_batches += 1
         events.forward_begins(arguments, keywords)
+
+    def _is_no_step(self) -> bool:
+        """Whether a pass in eval mode with a graph is an evaluation: not where all are so, or one before each step."""
+        was, self._last_apart = self._last_apart, self.steps_done
+        return self._trains_in_training and not self._in_step and not 0 < self.steps_done - was < 2
 
     def _begin(self, first: torch.optim.Optimizer | None = None) -> LoopEvents | None:
         with self._beginning:  # another thread's step comes after it
@@ -293,8 +303,7 @@ class ObservedLoop:
 
     def _step_begins(self, events: LoopEvents) -> None:
         if not self._in_step:
-            self._in_step = True
-            self._num_batches = 0
+            self._in_step, self._num_batches = True, 0
             if not events.is_quiet:
                 events.leave("data")
                 events.fire("step_begin")
@@ -327,8 +336,7 @@ class ObservedLoop:
 
     def _forget(self) -> None:
         """This is a forked child: the training is the parent's."""
-        self.is_over = True
-        self._watches = False
+        self.is_over, self._watches = True, False
         self._events = None
 
 

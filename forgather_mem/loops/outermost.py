@@ -43,10 +43,8 @@ class Outermost:
         inner = {id(child) for module in modules for child in module.children()}
         roots = [module for module in modules if id(module) not in inner]
         self._roots = [weakref.ref(module) for module in roots if self._holds_trained(module)]
-        self._called = self._roots
-        self._level = 0
-        self._depth = 0
-        self._is_heard = False
+        self._called, self._level = self._roots, 0
+        self._depth, self._is_heard = 0, False
         self._is_first = True
         self._hear: tuple[Begins, Ends] | None = None
         self._heard: set[int] = set()  # ids of the modules whose calls are heard

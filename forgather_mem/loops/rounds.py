@@ -33,8 +33,7 @@ class OptimizerRounds:
         self._first = marked(optimizers)
         self._missing = marked(self._first)  # in this round
         self._calls = Beside[int]()  # in it
-        self._used = marked()
-        self._new = Beside[int]()
+        self._used, self._new = marked(), Beside[int]()
         self.in_round = False
         self._num_calls = 0  # in this round
         self._num_before = 0  # before it

@@ -49,8 +49,7 @@ class TrainingLoop:
     def __init__(
         self, model: Any = None, optimizer: Any = None, *, args: Any = None, callbacks: Sequence[Any] = ()
     ) -> None:
-        self.model = model
-        self.optimizer = optimizer
+        self.model, self.optimizer = model, optimizer
         self.args = args if args is not None else default_arguments()
         self._events = LoopEvents(self.args, callbacks, model=model, optimizer=optimizer)
         self.callback_handler = self._events.handler

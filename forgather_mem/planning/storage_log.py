@@ -99,8 +99,7 @@ class StorageLog:
         self.alive_bytes = self.most_bytes = 0
         self.sizes = array("q")
         self.parts: list[str | None] = []
-        self.events = array("q")
-        self.stretches = [Stretch(0, 1, "data")]
+        self.events, self.stretches = array("q"), [Stretch(0, 1, "data")]
         self.making: str | None = None
         self._made_in = array("q")  # of each the number of its stretch
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}

@@ -23,7 +23,7 @@ from forgather_mem.reporting.peaks import devices_by_shares
 from forgather_mem.reporting.table import WHOSE
 from forgather_mem.system.cgroups import kills_since
 from forgather_mem.system.process_start import is_process_running
-from forgather_mem.telemetry.bounds import MOST
+from forgather_mem.telemetry.bounds import MOST, bounded_text
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.report import Action, KilledReport, LeakReport, LedgerRow, RunReport
@@ -212,6 +212,8 @@ class LogReplay:
         is_named = self.process.limit_kind in WHOSE and (not named or limit <= 1.001 * named)
         phase = ring.state.phase if ring is not None else "other"
         children = latest.get("host/children_pss_bytes")  # in an older log all of them are taken for workers
+        told_at, news = self._summary.of_settings  # of a batch that is larger than those before
+        is_news = news != "settings" and phase in ("forward", "backward") and told_at == self._summary.last_step
         others = max(0.0, children - latest.get("workers/pss_bytes", children)) if children is not None else None
         return KilledReport(
             oom_kill_before=None if counter is None else counter.count,
@@ -226,6 +228,7 @@ class LogReplay:
             process_bytes_per_step=growth.of("process"),
             workers_bytes_per_step=growth.of("workers"),
             since_step=growth.since_step,
+            why_now=bounded_text(news) if is_news else None,
         )
 
 

@@ -50,8 +50,7 @@ _LIMITS = ProblemLimits()
 
 def leak_lines(report: RunReport, width: int) -> list[str]:
     """What grows, how fast, who holds it, and what to do: of the first suspect in full, of the others in a line."""
-    leak = report.leak
-    where = what_grows(report)
+    leak, where = report.leak, what_grows(report)
     grow = "grows" if leak.where in ("native", "host", "shared", "device", None) else "grow"
     leaking = [str(row.rank) for row in report.ranks or () if row.leak == "leak"]
     if 0 < len(leaking) < report.run.world_size:
@@ -103,6 +102,7 @@ def what_grows(report: RunReport) -> str:
 def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     """Where memory ran out, why at that moment, what was in it, and what would have fitted."""
     at = format_time(oom.step, oom.phase) if oom.step else oom.phase
+    at = f"after step {oom.step:,}, between steps" if oom.step and at == f"step {report.steps:,}" else at
     in_layer = f", in {oom.layer}" if oom.layer else ""
     device = oom.limit if oom.limit and oom.limit.startswith("GPU") else _device_place(report)
     place = device if oom.where == "device" else "host"
@@ -164,11 +164,10 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
         cause = "Cause: the workers keep what they load, or touch Python objects and so copy the pages they are on."
         lines += _indented(cause, width, hanging=2)
         tries = ["rows as one array or Arrow table, and nothing kept in the workers"]
-    is_planned = any(advice.predicted_bytes is not None for advice in report.advice)
-    tries += [advice.text for advice in report.advice[:1] if not is_planned]
+    tries += [advice.text for advice in report.advice[:1] if killed.fit is None]
     if tries:
         lines += _indented(f"Try: {'; '.join(tries)}.", width, hanging=2)
-    return [*lines, *(_advice_lines(report, report.host.limit_bytes, "planned", width) if is_planned else ())]
+    return [*lines, *(_advice_lines(report, report.host.limit_bytes, killed.fit, width) if killed.fit else ())]
 
 
 def _in_use_lines(in_use: Mapping[str, int], width: int) -> Sequence[str]:
@@ -192,7 +191,9 @@ def _at_the_end(report: RunReport, killed: KilledReport) -> str:
     total = max(killed.used_bytes or 0, ours)
     where = "in the whole container" if report.host.limit_kind == "cgroup" else "on the whole machine"
     of_others = f" {where}" if total - ours >= _LIMITS.others_bytes else ""
-    sizes = f"At the end {total / GIB:,.1f} GiB{of_others}: this process {process / GIB:,.1f}"
+    is_full = total >= _LIMITS.full_frac * report.host.limit_bytes or not was_killed_for_memory(killed, report.host)
+    at = "At the end" if is_full else "At the last reading"
+    sizes = f"{at} {total / GIB:,.1f} GiB{of_others}: this process {process / GIB:,.1f}"
     if workers is not None:
         count = killed.num_workers
         sizes += f", {f'{count} ' if count else ''}data workers {workers / GIB:,.1f} (counted once)"
@@ -323,6 +324,8 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
     if is_planned and not any(advice.predicted_bytes is not None for advice in in_order):
         yield from textwrap.wrap(f"WOULD HAVE FIT  ({basis})", width, subsequent_indent="  ")
         yield "  nothing of what was planned"
+    if not in_order and basis and not is_planned:
+        yield from textwrap.wrap(f"NO REMEDY  ({basis})", width, subsequent_indent="  ")
     for number, advice in enumerate(in_order, 1):
         predicted, notes = advice.predicted_bytes, [advice.note or ""]
         if predicted is not None:

@@ -179,8 +179,7 @@ def _folders(top: str) -> Iterator[tuple[str, list[str]]]:
     """A folder and those below it, each with the names of its files; no link is followed, nor are hidden ones."""
     waiting = [top]  # os.walk calls itself before Python 3.12
     while waiting:
-        place = waiting.pop()
-        names = []
+        place, names = waiting.pop(), []
         with missing(OSError), os.scandir(place) as entries:
             for entry in entries:
                 if not entry.is_dir(follow_symlinks=False):

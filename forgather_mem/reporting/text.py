@@ -94,8 +94,7 @@ def path_from_here(path: str) -> str:
 
     The shell has its folder in `PWD`: not that of a process that has changed its own, or was started elsewhere.
     """
-    relative = os.path.relpath(path)
-    shell = os.environ.get("PWD")
+    relative, shell = os.path.relpath(path), os.environ.get("PWD")
     is_there = shell is None or os.path.realpath(shell) == os.path.realpath(".")
     return relative if is_there and not relative.startswith("..") else os.path.abspath(path)
 
@@ -136,8 +135,7 @@ def _each(before: str, told: Iterable[str], width: int) -> list[str]:
 
 
 def _whole(report: RunReport, width: int, most: int, before: Sequence[str]) -> list[str]:
-    room = most - len(_end(report))
-    off = report.switched_off
+    room, off = most - len(_end(report)), report.switched_off
     leaks, run = report.leak.verdict == "leak", report.run
     # A process that only told of itself when it ended has cost nothing
     trained = report.steps or run.end is None or (run.end != "finished" and report.overhead.seconds)
@@ -168,8 +166,7 @@ def _whole(report: RunReport, width: int, most: int, before: Sequence[str]) -> l
 
 def _head(report: RunReport, width: int) -> str:
     ending = _ending(report)
-    room = width - len(f"== forgather-mem ==  == {ending} =")
-    script = script_name(report)
+    room, script = width - len(f"== forgather-mem ==  == {ending} ="), script_name(report)
     if len(script) > room:
         script = script[: max(1, room - 3)] + "..."
     return f"== forgather-mem == {script} == {ending} ".ljust(width, "=")
@@ -178,8 +175,7 @@ def _head(report: RunReport, width: int) -> str:
 def _ending(report: RunReport) -> str:
     if _is_of_nothing(report):
         return "not watched"
-    run = report.run
-    steps = report.steps
+    run, steps = report.run, report.steps
     done = f"{steps:,} step{'s' * (steps != 1)}, " if steps else ""  # not every script has steps
     took = format_duration(run.wall_s)
     if run.end == "finished":

@@ -272,6 +272,7 @@ class KilledReport(ReportPart):
     silent_s: float | None = field(default=None, metadata=RARE)
     why_now: str | None = field(default=None, metadata=RARE)
     in_use: Mapping[str, int] = field(default_factory=dict, metadata=RARE)  # when the limit was reached, by category
+    fit: str | None = field(default=None, metadata=RARE)  # why nothing was planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

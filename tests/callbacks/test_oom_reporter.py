@@ -158,7 +158,8 @@ def test_what_fails_outside_all_phases_fails_in_its_own_step(tmp_path: Path, pla
     assert reporter.summary is not None
     report = built(reporter.summary)
     assert (report["oom"]["step"], report["steps"]) == (6, 5 if place in INSIDE else 6)
-    assert f"OUT OF MEMORY   host, step 6{', ' if report['oom']['phase'] != 'other' else ''}" in text_of(report)
+    at = "after step 6, between steps" if report["oom"]["phase"] == "other" and place not in INSIDE else "step 6"
+    assert f"OUT OF MEMORY   host, {at}" in text_of(report)
 
 
 def test_what_was_read_before_the_failure_explains_it(tmp_path: Path) -> None:

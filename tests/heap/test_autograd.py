@@ -26,8 +26,7 @@ def test_operations_are_numbered_in_the_order_in_which_they_ran() -> None:
 
 def test_a_sum_of_losses_reaches_back_and_the_loss_of_one_step_does_not() -> None:
     weight = torch.ones(3, requires_grad=True)
-    total = weight.sum()
-    looked = now(weight)
+    total, looked = weight.sum(), now(weight)
     for _ in range(5):
         total = total + (weight * 2).sum()
     assert reaches_back(total.grad_fn, looked, set())
@@ -38,8 +37,7 @@ def test_a_sum_of_losses_reaches_back_and_the_loss_of_one_step_does_not() -> Non
 
 def test_what_was_visited_for_another_tensor_is_not_visited_again() -> None:
     weight = torch.ones(3, requires_grad=True)
-    old = weight.sum()
-    looked = now(weight)
+    old, looked = weight.sum(), now(weight)
     grown = old + weight.sum()
     seen: set[object] = set()
     assert reaches_back(grown.grad_fn, looked, seen)

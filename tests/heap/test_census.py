@@ -318,8 +318,7 @@ class Distils:
 
     def step(self, join: Callable[..., torch.Tensor]) -> None:
         x = torch.ones(512, 512)
-        first = self.model(x)
-        passes = [number()]
+        first, passes = self.model(x), [number()]
         self.passes = passes
         second = self.model(x + 1)
         join(first, second)

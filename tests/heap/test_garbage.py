@@ -13,8 +13,7 @@ class Node:
 
 def test_cycles_that_wait_for_a_collection_are_told_from_what_lives() -> None:
     with no_collections():
-        mark = Mark()
-        alive = [Node() for _ in range(5)]
+        mark, alive = Mark(), [Node() for _ in range(5)]
         for _ in range(7):
             node = Node()
             node.me = node

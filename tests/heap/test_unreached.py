@@ -9,8 +9,7 @@ pytestmark = pytest.mark.alone(forked=True)
 
 
 def test_lists_of_the_walks_themselves_are_none_that_grow() -> None:
-    then = Unreached(ReachableGraph())
-    walk = ReachableGraph()
+    then, walk = Unreached(ReachableGraph()), ReachableGraph()
     # As if they had got the places of lists that were shorter
     then._ids.extend(map(id, vars(walk).values()))
     then._lengths.extend([0] * len(vars(walk)))

@@ -36,8 +36,7 @@ def test_names_attributes_and_items_that_are_assigned_to_are_cleared_during_the_
     LEFT.clear()
     ALIVE.clear()
     local, owner, table = Thing(), Thing(part=Thing()), {"key": Thing()}
-    GLOBAL = Thing()
-    captured = Thing()
+    GLOBAL, captured = Thing(), Thing()
 
     def look() -> object:
         return captured

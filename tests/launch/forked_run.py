@@ -80,8 +80,7 @@ class _Program:
     returncode: int | None = None
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], start_new_session: bool = False, **files: Any):
-        self._argv = argv
-        self._pid = os.fork()
+        self._argv, self._pid = argv, os.fork()
         if not self._pid:
             try:
                 if start_new_session:

@@ -101,8 +101,7 @@ def look():
 
     umask = os.umask(0)
     os.umask(umask)
-    value = ctypes.c_int()
-    wakeup = signal.set_wakeup_fd(-1)
+    value, wakeup = ctypes.c_int(), signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
     seen = {
         "sys.modules": modules,

@@ -154,6 +154,8 @@ def test_what_does_not_fit_by_the_plan_is_why_it_was_killed() -> None:
     planned = "forward takes 540.0 MiB of tensors (planned: activations 500.0 MiB)"
     assert killed.why_now == f"{planned}; 550.0 MiB were left, with gaps between them."
     assert f"Why now: {killed.why_now}" in text_of(report, killed)
+    larger = explained_kill(report, replace(KILLED, why_now="the first."), replace(NEEDS, room_bytes=300 * MIB))
+    assert (larger.in_use["activations"], str(larger.why_now)[:18]) == (260 * MIB, "the first. forward")
 
 
 def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:
@@ -178,5 +180,7 @@ def test_without_a_plan_it_is_told_by_what_was_measured() -> None:
         "grown step by step": 200 * MIB, "other": 150 * MIB,
     }  # fmt: skip
     assert (sum(killed.in_use.values()), killed.why_now) == (600 * MIB, None)
-    assert "In use 600 MiB: grown step by step 200" in text_of(report, killed)
+    text = text_of(replace(report, advice=()), replace(killed, fit="not planned: interrupted"))
+    assert "In use 600 MiB: grown step by step 200" in text
+    assert "NO REMEDY (not planned: interrupted)" in text
     assert explained_kill(replace(report, steps=0), KILLED, None).in_use == {}, "nothing of it was measured"

@@ -18,8 +18,7 @@ resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 def outcome(folder: Path, text: str, *, exact: bool = True) -> tuple[Watched, dict[str, Any]]:
     (folder / "script.py").write_text(LIMIT + text)
-    plain = run(python("script.py"), folder)
-    with_us = watched(["script.py"], folder)
+    plain, with_us = run(python("script.py"), folder), watched(["script.py"], folder)
     assert (with_us.plain.code, with_us.plain.out) == (plain.code, plain.out)
     assert not exact or with_us.plain.err == plain.err
     return with_us, report_in(folder)

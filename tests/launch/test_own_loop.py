@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from forgather_mem.errors import PlanError
 from forgather_mem.launch import own_loop
-from forgather_mem.launch.own_loop import MADE_AT, OwnLoop, without_graphs_of_untrained
+from forgather_mem.launch.own_loop import MADE_AT, OwnLoop, without_graphs
 from forgather_mem.planning.isolation.child import in_a_child
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.result import Plan
@@ -113,11 +113,14 @@ def test_what_no_optimizer_trains_computes_without_a_graph() -> None:
     teacher, student = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(student.parameters())
 
-    def graphs() -> list[bool]:
-        without_graphs_of_untrained(None)()
+    def graphs(of_evaluation: bool, trains: bool) -> list[bool]:
+        without_graphs(None, of_evaluation)()
+        student.train(trains)
         return [model(torch.ones(1, 2)).requires_grad for model in (teacher, student)]
 
-    assert in_a_child(graphs) == [False, True]
+    assert in_a_child(lambda: graphs(False, trains=False)) == [False, True]
+    assert in_a_child(lambda: graphs(True, trains=True)) == [False, True]
+    assert in_a_child(lambda: graphs(True, trains=False)) == [False, False]
     assert teacher(torch.ones(1, 2)).requires_grad, "here nothing is changed"
     assert optimizer.param_groups
 

@@ -361,8 +361,7 @@ def test_such_a_loop_ends_without_its_cleanup(tmp_path: Path) -> None:
     )
     text = loop.replace('print("trained")', "finally:\n  torch.save(model.state_dict(), 'final.pt'); print('trained')")
     (tmp_path / "train.py").write_text(text)
-    before = tree(tmp_path)
-    result = run_forked([*PLAN, "train.py"], tmp_path)
+    before, result = tree(tmp_path), run_forked([*PLAN, "train.py"], tmp_path)
     assert result.code == 0, result.err
     assert "batch 0" in result.err
     assert not {"trained", "at exit"} & {*result.err.split("\n")}
@@ -393,8 +392,7 @@ def test_a_loop_that_changes_its_parameters_by_hand_is_planned(tmp_path: Path, b
     loop = f"import torch\nmodel = torch.nn.Linear(4, 4, bias=False)\noptimizer = {optimizer}\ntry:\n"
     loop += f"  for number in range(99):\n    print('batch', number)\n    {backward}\n    with torch.no_grad():\n"
     (tmp_path / "train.py").write_text(f"{loop}      {BY_HAND}\nfinally:\n  torch.save({{}}, 'final.pt')\n")
-    before = tree(tmp_path)
-    result = run_forked([*PLAN, "--json", "train.py"], tmp_path)
+    before, result = tree(tmp_path), run_forked([*PLAN, "--json", "train.py"], tmp_path)
     plan = the_plan(result)
     assert plan["phases"][-1]["parts"].get("parameters", 64) == 64  # inside of torch.func they are not told apart
     assert any("AdamW has not stepped" in note for note in plan["notes"]) == (optimizer.startswith("torch.optim"))

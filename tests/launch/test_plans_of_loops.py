@@ -300,8 +300,7 @@ def test_what_a_loop_does_beside_computing_is_not_done_and_is_named(tmp_path: Pa
     acts = "\n    torch.save(model.state_dict(), 'final.pt'); __import__('os').remove('final.pt')\n    optimizer.step("
     loop = EVALUATES_LATER.replace("\n        optimizer.step(", acts.replace("\n    ", "\n        "))
     (tmp_path / "train.py").touch()
-    before = {*tree(tmp_path)}
-    result = planned(tmp_path, loop)
+    before, result = {*tree(tmp_path)}, planned(tmp_path, loop)
     assert result.code == 0, result.err
     assert {*tree(tmp_path)} == before
     assert (tmp_path / "final.pt").read_text() == "trained"

@@ -55,8 +55,7 @@ def test_without_a_place_the_command_runs_and_nothing_is_written(tmp_path: Path)
 
 @pytest.mark.fresh
 def test_without_a_place_a_training_is_watched_all_the_same(tmp_path: Path) -> None:
-    more = nowhere(tmp_path)
-    before = put_files(tmp_path)
+    more, before = nowhere(tmp_path), put_files(tmp_path)
     result = taken_apart(run_forked([*RUN, TRAIN, "short", "."], tmp_path, **more))
     watching, _ = result.plain.out.splitlines()
     assert (result.plain.code, watching) == (0, "['MemoryCallback', 'LeakDetector', 'OOMReporter']")

@@ -17,8 +17,7 @@ from tests.training import make_trainer
 def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A template of the user's, as `forgather-mem run` hands it on; a fork of its parent."""
     monkeypatch.setenv(run_session.FOLDER, "")
-    path = tmp_path / "mine.yaml"
-    every = "{ collect_freq_epoch: {{ every }} }"
+    path, every = tmp_path / "mine.yaml", "{ collect_freq_epoch: {{ every }} }"
     path.write_text(f"trainer_callbacks:\n    - !singleton:forgather_mem.callbacks:SimpleGarbageCollector {every}\n")
     return str(path)
 

@@ -254,13 +254,16 @@ def test_an_evaluation_is_a_phase_of_its_own(watching: tuple[ObservedLoop, Captu
     watched, _, phases = watching
     model = net()
     optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(3):
+    for number in range(3):
         train(model.train(), optimizer, steps=5)
-        model.eval()
         with torch.no_grad():
+            model(torch.randn(64, 8))  # as what looks for hard samples: no pass of a step
+        model.eval()
+        with torch.set_grad_enabled(number == 1):  # a graph that nobody goes back through changes nothing
             for _ in range(4):
                 model(torch.randn(64, 8))
     watched.close()
+    assert phases.begun["forward"] == 14, "the first step is heard from its optimizer on"
     assert phases.begun["evaluate"] == 3
     assert phases.events.count("evaluate") == 2  # the last has no step after it
     assert phases.events.count("step_end") == 15

@@ -45,8 +45,7 @@ def optimizer_of(module: nn.Module) -> torch.optim.Optimizer:
 def test_only_the_outermost_module_that_holds_trained_parameters_is_heard() -> None:
     model, other, calls = Wrapper(nn.Linear(2, 2)), nn.Linear(2, 2), Calls()
     found = Outermost([*model.modules(), other, "no module"], [optimizer_of(model)])
-    stop = found.listen(calls.begins, calls.ends)
-    rows = torch.ones(1, 2)
+    stop, rows = found.listen(calls.begins, calls.ends), torch.ones(1, 2)
     expected = model(rows)
     other(rows)
     assert found.as_one() is model
@@ -72,8 +71,7 @@ def test_an_exception_that_leaves_the_module_is_heard_as_its_end() -> None:
 def test_a_wrapper_that_is_never_called_makes_way_for_what_it_holds() -> None:
     model, calls = Wrapper(Wrapper(nn.Linear(2, 2))), Calls()
     found = Outermost(model.modules(), [optimizer_of(model)])
-    stop = found.listen(calls.begins, calls.ends)
-    rows = torch.ones(1, 2)
+    stop, rows = found.listen(calls.begins, calls.ends), torch.ones(1, 2)
     for _ in range(5):
         model.inner.inner(rows)
         found.are_heard_in_each_step()

@@ -186,8 +186,7 @@ def test_other_libraries_callbacks_work_too(tmp_path: Path) -> None:
 
 
 def test_the_handler_of_the_document_takes_callbacks_and_plain_epoch_calls() -> None:
-    handler = TrainingLoop()
-    collector = SimpleGarbageCollector(collect_freq_epoch=5)
+    handler, collector = TrainingLoop(), SimpleGarbageCollector(collect_freq_epoch=5)
     handler.add_callback(collector)
     for epoch in range(10):
         handler.on_epoch_end(epoch, {"loss": 1.0})

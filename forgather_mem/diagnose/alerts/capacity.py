@@ -34,14 +34,11 @@ class Wall:
     """
 
     def __init__(self, where: str, within_steps: int, allocator: Allocator | None = None) -> None:
-        self.where = where
-        self._of_device = allocator
-        self._filling = Filling(within_steps)
-        self._within = within_steps
+        self.where, self._of_device = where, allocator
+        self._filling, self._within = Filling(within_steps), within_steps
         self._measure: HostMeasure | None = None
         self._rooms: HostRooms | None = None
-        self._calls = 0
-        self._capacity = 0.0
+        self._calls, self._capacity = 0, 0.0
         self._room: Room | None = None
         self._told_step: int | None = None
         self._seen: deque[_UsedAndFree] = deque(maxlen=_Every.rooms_kept)

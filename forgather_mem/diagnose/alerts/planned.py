@@ -85,8 +85,7 @@ class PlannedAhead:
     reading = ("late failures",)  # of two in a training the first tells
 
     def __init__(self, run: RunInfo) -> None:
-        self._run = run
-        self._next = _WHEN.first_step
+        self._run, self._next = run, _WHEN.first_step
         self._since: tuple[int, float] | None = None
         self._child: BegunChild[Outlook] | None = None
         self._has_evaluated = False

@@ -44,13 +44,11 @@ class AlertWatch:
         save: bool,
         stop: bool,
     ) -> None:
-        self._limits = tuple(limits)
-        self._within = full_within_steps
+        self._limits, self._within = tuple(limits), full_within_steps
         self._call = call
         self._save, self._stop = save, stop
         self._devices: set[int] = set()  # those besides the current one
-        self._find = TimeBudget(_FIND_DEVICES_EVERY_S)
-        self._calls = 0
+        self._find, self._calls = TimeBudget(_FIND_DEVICES_EVERY_S), 0
         self._crossings = [Crossing(limit) for limit in self._limits]
         self._read: set[str] = set()
         self._rank, self._world_size = run.rank, run.world_size

@@ -69,8 +69,7 @@ class CopiedPages:
         self._readings = 0
         self._children = Children()
         self._workers: tuple[str, ...] = ()
-        self._series = Series()
-        self._shared_bytes = 0
+        self._series, self._shared_bytes = Series(), 0
         self.each_bytes = 0
         self._ended: Copied | None = None
 

@@ -67,14 +67,12 @@ class CloserLook:
         """
         self.step = step
         walk = ReachableGraph.walk()
-        self._look = look(walk, step)
-        self._saw_all = walk.complete
+        self._look, self._saw_all = look(walk, step), walk.complete
         self._unreached = Unreached(walk) if far and held is None else None
         self._names = held.names.items() if held is not None else set()
         size_of = held.measure(walk) if held is not None else None
         walk.forget()
-        self._mark = Mark()
-        self._kept = KeptLines(opens=far, held=size_of)
+        self._mark, self._kept = Mark(), KeptLines(opens=far, held=size_of)
         self._cycles = cycles
 
     def finish(self, step: int, rate: float, first_step: int = 0) -> list[Suspect]:
@@ -92,8 +90,7 @@ class CloserLook:
             found = self._found(walk, step, rate, num_steps)
             if _told(found) < LOOK.explained_frac * rate and self._lead_to_unreached(walk, steps, rate):
                 found = self._found(walk, step, rate, num_steps)
-            told = _told(found)
-            suspects = [suspect_of(one, walk) for one in found]
+            told, suspects = _told(found), [suspect_of(one, walk) for one in found]
         finally:
             walk.forget()
         found.clear()  # nothing of ours holds what may be garbage

@@ -62,8 +62,7 @@ class LeakSizes:
     """
 
     def __init__(self) -> None:
-        self._statm = KernelFile("/proc/self/statm")
-        self._mallinfo = mallinfo2()
+        self._statm, self._mallinfo = KernelFile("/proc/self/statm"), mallinfo2()
         self._calls = self._asked_at = 0
         self._first: tuple[int, ...] | None = None
         self._of_files, self._shmem = -1, 0
@@ -72,8 +71,7 @@ class LeakSizes:
         self._shared_bytes: dict[int, int] = {}  # with each worker: more workers are growth, what they share is none
         self.copied = CopiedPages()
         self._others: tuple[str, ...] = ()
-        self._found_at = -ReadingPace.found_every
-        self.others_changed = False
+        self._found_at, self.others_changed = -ReadingPace.found_every, False
         self.workers_changed = False
         self.has_more_workers = False  # than at first, beside those
         self._budget = TimeBudget(0.0, budget_frac=ReadingPace.spent_frac)

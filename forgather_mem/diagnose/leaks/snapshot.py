@@ -143,8 +143,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     steps = max(1, step - before.step)
     found: list[GrownObject] = []
     counted: set[tuple[object, int]] = set()
-    sorts = Sorts()
-    known = _known(before, walk)
+    sorts, known = Sorts(), _known(before, walk)
     for position, node in enumerate(walk.nodes):
         then = before.lengths.get(_as_number(id(node), type(node)))  # an id may have been reused
         now = length_of(node) if then is not None else None
@@ -180,8 +179,7 @@ def chains(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             new.setdefault(name, []).append(position)
     found, old = [], _known(before, walk)
     for name, at in new.items():
-        more = types[name] - before.types[name]
-        kind = type(walk.nodes[at[0]])
+        more, kind = types[name] - before.types[name], type(walk.nodes[at[0]])
         is_part = kind.__module__ == "builtins" or is_tensor_class(kind)  # of what it is in
         if more < max(4, 0.5 * steps) or (is_part and kind is not FunctionType):
             continue

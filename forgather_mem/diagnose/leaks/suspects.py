@@ -202,8 +202,7 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     num_bytes = sum(deep_bytes(thing, places - {id(thing)}, counted) for thing in garbage)
     classes = Counter(map(type, garbage))
     ordered = sorted(classes, key=lambda cls: (not is_user_class(cls), cls.__module__ == "builtins", -classes[cls]))
-    telling = ordered[0]
-    found = line_of_function(garbage)
+    telling, found = ordered[0], line_of_function(garbage)
     tensors = any(is_tensor(thing) for thing in garbage)
     suspect = Suspect(
         type="garbage",

@@ -34,16 +34,14 @@ class LeakWatch:
         self._look_closer = look_closer
         self._look: CloserLook | None = None
         run.at_close(self._close)
-        self._sizes = LeakSizes()
-        self._rare = RarePhases(run)
+        self._sizes, self._rare = LeakSizes(), RarePhases(run)
         run.watch_phases(self._rare)
         self._series: dict[str, Series] = {}
         self._totals: dict[str, Series] = {}
         self._live = LiveAlarm()
         self._growing: dict[str, Trend] = {}
         self._past_workers: Trend | None = None
-        self._first_step = run.step
-        self._began_s = time.perf_counter()
+        self._first_step, self._began_s = run.step, time.perf_counter()
         self._at_look: dict[str, float] = {}
         self._suspects: list[Suspect] = []
         self._looks = 0
@@ -81,8 +79,7 @@ class LeakWatch:
         if self._look is not None:
             self._end_look(run)
         self._count_again(run.step, over=True)
-        leak = self._verdict(run)
-        copied = self._sizes.copied.found()
+        leak, copied = self._verdict(run), self._sizes.copied.found()
         if copied is not None:
             from forgather_mem.diagnose.leaks.verdict import with_copied
             from forgather_mem.diagnose.leaks.worker_code import copied_suspect, loader_of
@@ -146,8 +143,7 @@ class LeakWatch:
         if self._look_closer and not named and self._looks < 2 and can_be_held:
             self._looks += 1
             self._look_closely(moment.step, self._suspects[0].place if held else None)
-            self._at_look = {}
-            self._rate = whole_of(growing).per_step
+            self._at_look, self._rate = {}, whole_of(growing).per_step
 
     def _forget_collected(self) -> None:
         """Forget garbage that was collected since, while memory went on to grow: something else keeps it."""

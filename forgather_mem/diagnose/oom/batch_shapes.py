@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
+from forgather_mem.units import by_sides
+
 if TYPE_CHECKING:
     import torch
 
@@ -94,6 +96,27 @@ def _with_states(first: int, second: int, states: Iterable[Sequence[int]]) -> Ba
         if len(state) == 3 and state[0] != first and state[1] == second != first:
             return Batch(second, first)
     return Batch(first, second)
+
+
+def news_of(batch: Batch, largest: Batch | None, *, is_first: bool) -> str | None:
+    """That this batch is the first, or larger than the largest of the steps before; None if it is neither."""
+    if largest is None:
+        return f"the first batch, {_shape(batch)}; there was none before it." if is_first else None
+    if batch.size <= largest.size:
+        return None
+    longest = "longest" if batch.length is not None and batch.rows <= largest.rows else "largest"
+    now, before = _shape(batch), _shape(largest).rpartition(" ")[0]
+    if batch.length is None and len(batch.sample) > 0 and batch.sample != largest.sample:
+        now, before = (f"{one.rows:,} x {_sides(one.sample)}" for one in (batch, largest))
+    return f"the {longest} batch so far, {now}; until then at most {before}."
+
+
+def _sides(sample: tuple[int, ...]) -> str:
+    return by_sides(sample) if len(sample) == 1 else f"({by_sides(sample)})"
+
+
+def _shape(batch: Batch) -> str:
+    return f"{batch.rows:,} rows" if batch.length is None else f"{batch.rows:,} x {batch.length:,} tokens"
 
 
 class BatchFinder:

@@ -51,8 +51,7 @@ class BatchUses:
         self.between_bytes: int | None = None
         self.reading = True
         self._step_batch: Batch | None = None  # the largest of the steps that are not over, or were not told of
-        self.peak_bytes = 0
-        self._on_device = False
+        self.peak_bytes, self._on_device = 0, False
         self._host = HostMeasure()
 
     @property

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from forgather_mem.diagnose.oom.context import DETACHED, NO_GRAPH
+from forgather_mem.diagnose.oom.context import DETACHED, EVALUATION, NO_GRAPH
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.remedy import WHEN, Case, doing
 from forgather_mem.heap.census import Holding
@@ -27,7 +28,10 @@ def callbacks(case: Case) -> Iterator[Change]:
     elif callback.copied_bytes is None:
         yield doing(f"less memory in {name}", "the training itself did not ask for it")
     else:
-        yield doing(f"torch.save to a file in {name}, not a copy", "writing takes no second copy in memory")
+        change = doing(f"torch.save to a file in {name}, not a copy", "writing takes no second copy in memory")
+        # Without any of the copy there was enough, and with that a step fits: one has been made
+        is_known = callback.copied and case.failure.steps_done and not case.failure.freed_bytes
+        yield replace(change, predicted_bytes=case.failure.used_bytes if is_known else None)
 
 
 def needless(case: Case) -> Iterator[Change]:
@@ -43,7 +47,8 @@ def needless(case: Case) -> Iterator[Change]:
             yield doing(f"torch.no_grad() around what {held.name} computes", note, **{NO_GRAPH: held.name})
         elif is_evaluation and (held.kind == "earlier" or (held.kind == "activations" and held.num_passes)):
             of = f", and {held.name} keeps" if held.name else ", but it keeps"
-            yield doing("torch.no_grad() around the evaluation", f"no backward pass follows{of} {size}")
+            note = f"no backward pass follows{of} {size}"
+            yield doing("torch.no_grad() around the evaluation", note, **{NO_GRAPH: EVALUATION})
         elif held.kind == "earlier":
             note = f"{size} are {held.part}, until a backward pass goes through them or they are detached"
             text = f"detach() what {held.name} keeps, or backward() after each pass"

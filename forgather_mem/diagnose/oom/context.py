@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 FREE_HEAP = "free in the C library's heap"  # what it keeps of freed memory, among what is in use
 NO_GRAPH, DETACHED = "no_grad", "detach"  # of `Change.in_script`: who holds the graph
+EVALUATION = "evaluate"  # in its place: what any model computes there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

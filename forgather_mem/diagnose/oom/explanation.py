@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from forgather_mem.diagnose.oom.batch_shapes import Batch
+from forgather_mem.diagnose.oom.batch_shapes import news_of
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
@@ -21,7 +21,7 @@ from forgather_mem.heap.census import Holding
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
-from forgather_mem.units import MIB, by_sides, format_bytes
+from forgather_mem.units import MIB, format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,18 +244,10 @@ def _of_callback(failed: CallbackFailure) -> str:
 
 
 def _of_batch(failure: Failure) -> str | None:
-    batch, largest = failure.batch, failure.largest
-    if not failure.in_training or batch is None:
+    has_cause = any(held.kind in _KEPT and _is_much(held, failure) for held in failure.census)
+    if not failure.in_training or failure.batch is None or (failure.largest is None and has_cause):
         return None
-    if largest is None:
-        return None if failure.steps_done else f"the first batch, {_shape(batch)}; there was none before it."
-    if batch.size <= largest.size:
-        return None
-    longest = "longest" if batch.length is not None and batch.rows <= largest.rows else "largest"
-    now, before = _shape(batch), _shape(largest).rpartition(" ")[0]
-    if batch.length is None and len(batch.sample) > 0 and batch.sample != largest.sample:
-        now, before = (f"{one.rows:,} x {_sides(one.sample)}" for one in (batch, largest))
-    return f"the {longest} batch so far, {now}; until then at most {before}."
+    return news_of(failure.batch, failure.largest, is_first=not failure.steps_done)
 
 
 def _of_new_state(failure: Failure) -> str | None:
@@ -264,14 +256,6 @@ def _of_new_state(failure: Failure) -> str | None:
     if failure.steps_done != 1 or state_bytes < max(1, wanted - (failure.free_bytes or 0)):
         return None
     return f"the first pass beside the optimizer state, {format_bytes(state_bytes)}."
-
-
-def _sides(sample: tuple[int, ...]) -> str:
-    return by_sides(sample) if len(sample) == 1 else f"({by_sides(sample)})"
-
-
-def _shape(batch: Batch) -> str:
-    return f"{batch.rows:,} rows" if batch.length is None else f"{batch.rows:,} x {batch.length:,} tokens"
 
 
 def _of_watching(failure: Failure) -> str | None:
@@ -296,13 +280,13 @@ def _keeps_much(failure: Failure) -> bool:
 
 def _of_census(failure: Failure) -> str | None:
     """What takes much that a training may do without, or that one backward pass is to go through several passes."""
-    wanted = failure.requested_bytes or 0
+    wanted, half = failure.requested_bytes or 0, (failure.used_bytes or 0) / 2
     for held in failure.census:
         if not _is_much(held, failure):
             continue
         if held.kind == "activations" and held.num_passes > 1:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
-        if held.collects or held.kind in _KEPT:
+        if held.collects or held.kind in _KEPT or (held.kind == "object" and held.num_bytes > half):
             is_in = "are in" if held.part == held.name else "are"
             return f"{format_bytes(held.num_bytes)} {is_in} {held.part}."
     return f"{failure.line} asks for {format_bytes(wanted)} at once." if failure.asks_at_once else None

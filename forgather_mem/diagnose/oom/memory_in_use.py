@@ -82,8 +82,7 @@ def _on_host(
     if not rooms:
         return
     room, measure = rooms[0], HostMeasure()
-    used_bytes = measure.read()
-    anonymous_bytes = own_memory().anonymous_bytes
+    used_bytes, anonymous_bytes = measure.read(), own_memory().anonymous_bytes
     whole = measure.name != "anonymous"  # the limit counts this process alone
     if not whole:
         reserve_bytes = 0  # the reserve had no memory behind it

@@ -125,6 +125,7 @@ def failure_at(
         phase = _phase_of_callback(callback.callback, inside, model) or told
     else:
         phase = _phase_of_training(failed, inside, told, model, optimizer)
+        callback = failed_call.failed_copy(failed, model, optimizer) if phase == "other" else None
     batch = batch_on_the_way(frames)
     users = [entry for entry in failed if is_users(entry)]
     if not phase:
@@ -242,7 +243,7 @@ def _phase_of_training(
         return inside
     if told in OPAQUE_PHASES or (told, inside) == ("optimizer", "backward"):
         return told
-    if inside == "forward" and _is_evaluating(failed, model):
+    if inside == "forward" and _is_evaluating(failed, model, optimizer):
         return "evaluate"
     if inside is None and "optimizer" in failed_call.copied_state(failed, model, optimizer)[1]:
         return "save"  # what a checkpoint is made of
@@ -255,10 +256,10 @@ def _phase_of_training(
     return inside or told
 
 
-def _is_evaluating(failed: Sequence[TracebackType], model: object) -> bool:
+def _is_evaluating(failed: Sequence[TracebackType], model: object, optimizer: object) -> bool:
     """Whether the model that is trained runs in evaluation mode; another one may be a teacher."""
     outermost = next(failed_call.modules_running(failed), None)
-    own = set(map(id, model_parameters(model)))
+    own = set(map(id, trained_parameters(None, optimizer) or model_parameters(model)))
     is_trained = not own or any(id(one) in own for one in model_parameters(outermost))
     return getattr(outermost, "training", True) is False and is_trained
 

@@ -56,7 +56,7 @@ def may_help(case: Case) -> list[Change]:
 def smaller_batches(case: Case) -> list[Change]:
     """As many rows a step in smaller micro-batches, the largest first."""
     settings = case.settings
-    if case.keeps_graphs:
+    if case.keeps_graphs or (case.phase == "other" and case.failure is not None and case.failure.asks_at_once):
         return []
     rows = settings.number("per_device_train_batch_size", case.rows or 1)
     accumulation = settings.number("gradient_accumulation_steps")

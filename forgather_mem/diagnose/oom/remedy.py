@@ -123,13 +123,12 @@ class Remedy(NamedTuple):
         of_phase = _OF_PHASE.get(failure.phase, ACTIVATIONS[0])
         now = {part: failure.in_use.get(part, 0) + wanted * (part == of_phase) for part in {*failure.in_use, of_phase}}
         to_come = now.get(ACTIVATIONS[0], 0) * (1 / failure.done_frac - 1)
-        asked = wanted * (
-            3 if failure.phase == "forward" else 1
-        )  # what is made of it next is as large, and its gradient
-        to_come += asked - wanted
-        # What computes again asks for that again
-        smaller = to_come * (ACTIVATIONS[0] in self.reduces) - asked * (self.alters == SPEED)
+        if failure.phase == "forward":  # beside it a backward pass has its gradient, and that of what is made of it
+            to_come += 2 * wanted
+        smaller = to_come * (ACTIVATIONS[0] in self.reduces)
         smaller += sum(size for part, size in now.items() if part.startswith(self.reduces))
+        if any("checkpointing" in name for name in change.set):  # what one layer asks for it asks for again
+            smaller -= 3 * wanted if failure.phase == "forward" else wanted
         return smaller * (1 - min(1, WHEN.error_times * _leaves(change, case))) >= missing + to_come
 
 

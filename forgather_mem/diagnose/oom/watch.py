@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.diagnose.oom.batch_shapes import Batch, BatchFinder
+from forgather_mem.diagnose.oom.batch_shapes import Batch, BatchFinder, news_of
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of, trained_parameters
 from forgather_mem.source.source_lines import is_user_file
@@ -50,10 +50,8 @@ class OutOfMemoryWatch:
             from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
 
             self._snapshot = Snapshot()
-        self.wants_begin = True
-        self._run = run
-        self.uses = BatchUses()
-        self._batch_of = BatchFinder()
+        self.wants_begin, self._run = True, run
+        self.uses, self._batch_of = BatchUses(), BatchFinder()
         self._reserve = Reserve(run_session.RESERVE_BYTES)
         self._model = self._optimizer = _nothing
         self._settings: RunSettings | None = None
@@ -139,7 +137,8 @@ class OutOfMemoryWatch:
     def _emit_batch(self, batch: Batch, sizes: str) -> None:
         shape = {"batch.rows": batch.rows, "batch.length": batch.length, "batch.sizes": sizes}
         settings = {name: str(size) for name, size in shape.items() if size}
-        self._run.emit(Finding(kind="settings", step=self._run.step, text="settings", data=settings))
+        news = news_of(batch, self.uses.largest, is_first=self._run.step == self._first_step)
+        self._run.emit(Finding(kind="settings", step=self._run.step, text=news or "settings", data=settings))
 
     def _failed(self, error: BaseException) -> None:
         """An error ends the training: record everything that can be known while its frames are alive."""
@@ -151,27 +150,30 @@ class OutOfMemoryWatch:
         if found is None:
             return
         told = run.failed_phase or run.phase
+        is_between = told == "data" and run.in_step is False  # of an observed loop
+        told = "other" if is_between else told
         limit = near_a_kill()
         if limit is not None:
             oom = unexamined(found, limit, told, run.step + bool(run.in_step), run.rank)
             self._unexamined = oom, f"out of memory in {told}: {found}"
             return
-        self._failure = self._looked_into(error, found, told, reserve_bytes)
+        self._failure = self._looked_into(error, found, told, reserve_bytes, is_between)
         if self._snapshot is not None and found.where == "device" and run.folder is not None:
             self._snapshot_path = self._snapshot.write(run.folder, run.rank)
 
-    def _looked_into(self, error: BaseException, found: OutOfMemory, told: str, reserve_bytes: int) -> Failure:
+    def _looked_into(
+        self, error: BaseException, found: OutOfMemory, told: str, reserve_bytes: int, is_between: bool
+    ) -> Failure:
         """What the error, its traceback and the run so far tell."""
         from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
         from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer
 
         run, uses, model = self._run, self.uses, self._model()
         optimizer = stepping_optimizer(error) or self._optimizer()
-        before_bytes = self._trained_bytes
-        failure = failure_at(
-            error, found, model, optimizer, told=told, passes=self._passes, trained_before_bytes=before_bytes
-        )
-        if failure.phase == "startup" and run.step > self._first_step:  # a model is made, copied or cast in between
+        passes, before = self._passes, self._trained_bytes
+        failure = failure_at(error, found, model, optimizer, told=told, passes=passes, trained_before_bytes=before)
+        # In between a model is made, copied or cast; or called without a graph, for no step
+        if run.step > self._first_step and failure.phase in ("startup", "forward" if is_between else ""):
             failure.phase = "other"
         phase = failure.phase
         failure.in_training, failure.rank = True, run.rank
@@ -179,7 +181,8 @@ class OutOfMemoryWatch:
         if phase == "evaluate" and (self._predictions or run.trainer() is not None):
             failure.predictions = self._predictions  # which a custom loop may not report
         step = max(run.step, self._trainers_step())
-        in_step = phase in STEP_PHASES if run.in_step is None else run.in_step and told not in OPAQUE_PHASES
+        is_told = run.in_step or phase == "data"  # of a loop of its own no step has begun by then
+        in_step = phase in STEP_PHASES if run.in_step is None else is_told and told not in OPAQUE_PHASES
         if phase == "evaluate" and run.trainer() is None:  # with gradients its passes look like those of a step
             in_step = False
         failure.step, failure.steps_done = step + (in_step and step == run.step), step - self._first_step

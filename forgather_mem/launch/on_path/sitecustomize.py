@@ -11,8 +11,7 @@ def _step_aside():  # type: ignore[no-untyped-def]
     """Leave path and modules as they are without us, and run the sitecustomize that would have run."""
     import os
 
-    before = set(sys.modules)
-    here = os.path.dirname(os.path.abspath(__file__))
+    before, here = set(sys.modules), os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     try:
         from forgather_mem.launch.import_hook import install

@@ -36,7 +36,7 @@ class TrainerLoop(Loop):
 
     def __init__(self, stage: Stage, trainer: Trainer, between: Callable[..., None]) -> None:
         super().__init__(stage, [trainer.model])
-        self._trainer, self._between = trainer, between
+        self._trainer, self._between, self.tells_ends = trainer, between, True
         self.each = int(trainer.args.gradient_accumulation_steps)
         self._loaders = Loaders(self)
         callbacks = trainer.callback_handler.callbacks
@@ -81,6 +81,7 @@ class TrainerLoop(Loop):
         self._fire("on_epoch_begin", *given, **keywords)
 
     def on_step_end(self, *given: object, **keywords: object) -> None:
+        self.log.begin("data", self.step)  # the gradients are gone by now
         self._fire("on_step_end", *given, **keywords)
         control, is_over = self._trainer.control, self._is_over()
         self._steps += 1

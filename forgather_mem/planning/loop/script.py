@@ -146,6 +146,7 @@ class Loop:
         is_certain: Whether a training is here in any case.
         all_rows: Of the data set that is trained with.
         looks_ahead: Whether it ends somewhere.
+        tells_ends: Whether its steps go on after that of the optimizer, to an end that is told.
         ahead: What comes later.
     """
 
@@ -153,13 +154,14 @@ class Loop:
         self._stage, self.wanted, self._answers = stage, stage.wanted.shape, stage.answers
         self.log, self.host, self.notes = stage.log, stage.mode.host, stage.notes
         self._models, self._stepping = WeakSet[nn.Module](models), WeakSet[nn.Module]()
+        self._in_training = WeakSet[nn.Module]()  # those that were called so
         self._trained = _of_optimizers(optimizers)
         self.rounds = Rounds(self.log, optimizers)
         self.shapes: list[PlannedShape] = []
         self._given: list[PlannedShape] = []
         self.all_rows = 0
         # Of a batch of another size that was made before, or of what was computed before, a first round is not planned
-        self.skipped, self.is_certain, self.looks_ahead = 0, True, False
+        self.skipped, self.is_certain, self.looks_ahead, self.tells_ends = 0, True, False, False
         self.each, self._most_operations = 1, 0
         self._idle = self._calls = self.num_passes = self._leaving = 0
         self._is_new, self._is_enough = True, False
@@ -270,7 +272,7 @@ class Loop:
             self.each, self._leaving = max(1, self._leaving), 0
         if self.skipped and self.rounds.step > 1:
             self.rounds, self.skipped = Rounds(self.log, self.rounds.optimizers), 0
-        if self.step != self.log.step or not self._calls:
+        if not self.tells_ends and (self.step != self.log.step or not self._calls):
             self.log.begin("data" if self._calls else "forward", self.step)
 
     def _made(self, make: Callable[..., None], optimizer: Optimizer, *args: object, **keywords: object) -> None:
@@ -296,9 +298,11 @@ class Loop:
             self._models.add(module)
         if parameters and self.log.phase != "backward":  # else it is called again by checkpointing
             self._calls += 1
-            self._begin("forward" if torch.is_grad_enabled() else "evaluate", parameters)
+            evaluates = module in self._in_training and not module.training  # with a graph, too
+            self._begin("evaluate" if evaluates or not torch.is_grad_enabled() else "forward", parameters)
             if torch.is_grad_enabled():
                 self._stepping.add(module)
+                (self._in_training if module.training else set()).add(module)
                 self._given.append(shape_of(keywords or args))
         for tensor in tensors_among((args, keywords)):
             if not tensor.requires_grad:
@@ -320,8 +324,7 @@ class Loop:
         """It has ended. Those that only return gradients, and an optimizer's own, are no batches."""
         self.num_passes += 1
         self._leaving += leaves_gradients and not self.ahead.is_stepping
-        self._idle = 0
-        self._is_new = True
+        self._idle, self._is_new = 0, True
         if not self._calls and not self.rounds.optimizers:
             self.log.begin("forward", self.step)
 

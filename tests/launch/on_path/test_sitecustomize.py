@@ -44,8 +44,7 @@ def test_a_sitecustomize_of_the_user_still_runs(folder: Path) -> None:
 def test_a_script_begins_with_the_modules_that_it_has_alone(folder: Path, command: list[str], sites: bool) -> None:
     (folder / "show.py").write_text(SHOW)
     (folder / "sitecustomize.py").write_text("import colorsys\n")
-    more = {"PYTHONPATH": str(folder) if sites else ""}
-    found = []
+    more, found = {"PYTHONPATH": str(folder) if sites else ""}, []
     for words in (python(), command):
         run([*words, "show.py"], folder, **more)
         found.append(json.loads((folder / "found.json").read_text()))
@@ -73,7 +72,6 @@ def test_no_file_that_is_named_as_a_module_of_python_is_run_for_us(folder: Path)
     (folder / "start.sh").write_text(
         'PYTHONPATH="$PYTHONPATH${PYTHONPATH:+:}$PWD/beside" exec "$@" beside/show.py\n'  # of the command alone
     )
-    words = ["sh", "start.sh", sys.executable]
-    env = environment(PYTHONPATH="")
+    words, env = ["sh", "start.sh", sys.executable], environment(PYTHONPATH="")
     assert run([*RUN, *words], folder, **env).out == run(words, folder, **env).out == "shown\n"
     assert not os.path.exists(folder / "run.txt")
