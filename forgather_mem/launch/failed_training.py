@@ -16,7 +16,6 @@ from forgather_mem.units import MIB, format_bytes
 
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
 _TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
-_GROWN = "grown step by step"
 HARD_LIMIT = "a hard limit can't be raised; a soft one can: ulimit -S"
 _ALLOCATORS = ("CUDA and libraries", "kept by the allocator", "private pools")
 
@@ -151,7 +150,7 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
     if killed is None or not was_killed_for_memory(killed, host):
         return "memory has not run out"
     had = _measured(report, killed)
-    if had.get(_GROWN, 0) > had.get("other", 0):
+    if had.get("grown step by step", 0) > had.get("other", 0):
         return "memory grows at each step"
     has_told = report.steps or killed.phase in PLANNED_PHASES
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}
@@ -223,7 +222,7 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     left = max(0, limit_bytes - sum(known.values()))
     steps = report.steps - (killed.since_step or 0)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
-    return _with_size({**known, _GROWN: grown, "other": left - grown}) if report.steps else {}
+    return _with_size({**known, "grown step by step": grown, "other": left - grown}) if report.steps else {}
 
 
 def _with_size(parts: Mapping[str, int]) -> dict[str, int]:

@@ -164,10 +164,11 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
         cause = "Cause: the workers keep what they load, or touch Python objects and so copy the pages they are on."
         lines += _indented(cause, width, hanging=2)
         tries = ["rows as one array or Arrow table, and nothing kept in the workers"]
-    tries += [advice.text for advice in report.advice[:1] if killed.fit is None]
+    basis = killed.fit or ("planned" if any(advice.predicted_bytes for advice in report.advice) else None)
+    tries += [advice.text for advice in report.advice[:1] if basis is None]
     if tries:
         lines += _indented(f"Try: {'; '.join(tries)}.", width, hanging=2)
-    return [*lines, *(_advice_lines(report, report.host.limit_bytes, killed.fit, width) if killed.fit else ())]
+    return [*lines, *(_advice_lines(report, report.host.limit_bytes, basis, width) if basis else ())]
 
 
 def _in_use_lines(in_use: Mapping[str, int], width: int) -> Sequence[str]:
