@@ -1,21 +1,14 @@
 """What the parent sees of a command from outside."""
 
 import inspect
-import itertools
-import json
 import os
-import re
 import signal
 import subprocess
 import time
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
-
 from forgather_mem.cli.command import Command
-from forgather_mem.cli.parser import CommandParser
-from forgather_mem.cli.run import add_arguments
 from forgather_mem.formats.ring import read_ring
 from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.waiting import Ended
@@ -23,8 +16,7 @@ from forgather_mem.reporting.run_dir import read_run
 from forgather_mem.system.process_start import process_header
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.report_part import RunHeader
-from tests.launch.commands import JUDGED, RUN, python, watched
-from tests.launch.forked_run import run_forked
+from tests.launch.commands import JUDGED, python, watched
 from tests.launch.processes import Waiting
 from tests.launch.scripts import script
 
@@ -86,40 +78,3 @@ def test_it_keeps_the_first_the_last_and_the_highest_size(tmp_path: Path) -> Non
     assert ring.state.end == "finished"
     peak_bytes = ring.samples[-1].values["host/rss_peak_bytes"]
     assert 2**25 - 2**20 <= peak_bytes - sampler.first_bytes < 2**25 + 2**23
-
-
-# What is given to each option of `run`, where that can't be any text
-GIVEN = {
-    "--template": "callbacks/watch.yaml", "--set": "logging_dir=said", "--report": "said.json", "--fail-on": "leak",
-    "--baseline": "said.base.json", "--max-peak": "host=900GiB", "--advice-s": "0",
-}  # fmt: skip
-TRAINS = """
-import sys, torch
-model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(int(sys.argv[1])):
-    model(torch.ones(4, 8)).sum().backward()
-    optimizer.step()
-"""
-
-
-@pytest.mark.fresh
-def test_what_an_option_says_in_a_header_is_in_that_of_a_command_that_never_trained(tmp_path: Path) -> None:
-    parser = CommandParser("forgather-mem run", "")
-    add_arguments(parser)
-    options = {
-        one.option_strings[-1]: one.nargs for one in parser._actions if one.option_strings[:1] not in ([], ["-h"])
-    }
-    words = [[name, *[GIVEN.get(name, "said")] * (nargs != 0)] for name, nargs in options.items()]
-    said = []
-    for steps in ("3", "0"):
-        folder = tmp_path / steps
-        folder.mkdir()
-        (folder / "train.py").write_text(TRAINS)
-        result = run_forked([*RUN, *itertools.chain(*words), "--", "train.py", steps], folder)
-        log = next(folder.glob("forgather_mem/*/*.jsonl"), None)
-        assert (log is not None) == (steps == "3"), result.err
-        box = read_ring(next(folder.glob("forgather_mem/*/ring.rank0")))
-        header = box.header if log is None else json.loads(log.read_text().splitlines()[0])
-        said.append({name for name, value in header.items() if re.search("said|leak|900GiB|watch.yaml", str(value))})
-    assert said[0] == said[1], "the parent knows it by its arguments: `process_header`, as `Sampler` calls it, has it"
