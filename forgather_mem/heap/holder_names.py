@@ -6,9 +6,9 @@ import sys
 from dataclasses import replace
 from types import CodeType, FunctionType
 
-from forgather_mem.heap.owner_paths import attributes_of, frame_name, has_attributes, variable_of
+from forgather_mem.heap.owner_paths import attributes_of, frame_name, has_attributes, suspended_frame, variable_of
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.source.frame_variables import running_frames
+from forgather_mem.source.frame_variables import frame_variables, running_frames
 from forgather_mem.source.source_lines import is_user_class, is_user_file, user_modules
 from forgather_mem.source.syntax import Named, class_regions, function_regions, regions_of_module
 
@@ -22,6 +22,9 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
         held, holder = way[number], way[number - 1]
         if type(holder) is FunctionType:
             return _of_function(holder, held, item=below > 0)
+        if (frame := suspended_frame(holder)) is not None:
+            name = next((name for name, value in frame_variables(frame).items() if value is held), None)
+            return [] if name is None else _of_code(frame.f_code, name, item=below > 0)
         instance = _instance_of(way, number - 1)
         if instance is not None:
             name = _attribute(instance, held)
@@ -32,6 +35,14 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
         else:
             below += 1
     return _of_frame(label, item=below > 0) if label.startswith("local ") else []
+
+
+def users_names(walk: ReachableGraph, position: int) -> list[Named]:
+    """The names of a library's object, in an attribute of which this node is: its methods fill it."""
+    way = walk.way(position)
+    instance = next((one for one in reversed(way[:-1]) if has_attributes(one)), None)
+    at = walk.position(id(instance))
+    return [] if instance is None or at is None or is_user_class(type(instance)) else names_of(walk, at)
 
 
 def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named]:
