@@ -94,13 +94,16 @@ class KeptLines:
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
         if not is_user_file(frame.f_code.co_filename):
             return None
+        at = next(_users_frames(frame.f_back), frame) if event == "return" else frame
+        to = at.f_code.co_filename, at.f_lineno
+        if to == self._at:  # as in a comprehension, many times
+            return self._trace
         began_s = time.thread_time()
         for number, read in enumerate(self._sizes):
             now = read()
             self._kept[number][self._at] += int(now - self._before[number])
             self._before[number] = now
-        at = next(_users_frames(frame.f_back), frame) if event == "return" else frame
-        self._at = at.f_code.co_filename, at.f_lineno
+        self._at = to
         self._left_s -= time.thread_time() - began_s
         if self._left_s < 0:
             sys.settrace(None)

@@ -27,11 +27,11 @@ from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_f
 from forgather_mem.diagnose.leaks.places import LINES, Place
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, length_of
-from forgather_mem.heap.holder_names import module_names, names_of, slot_names, users_names
+from forgather_mem.heap.holder_names import anywhere, module_names, names_of, slot_names, users_names
 from forgather_mem.heap.object_size import deep_bytes, inside, is_tensor, runs_workers
 from forgather_mem.heap.owner_paths import attributes_of, has_attributes, write_path
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.source.container_code import added_to
+from forgather_mem.source.container_code import added_to, adding_lines
 from forgather_mem.source.source_lines import Line, is_user_class, is_user_file, line_name, source_line, user_modules
 from forgather_mem.telemetry.report import LeakSuspect, LineIs
 from forgather_mem.telemetry.report_schema import keys_of
@@ -220,7 +220,7 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     classes = Counter(map(type, garbage))
     ordered = sorted(classes, key=lambda cls: (not is_user_class(cls), cls.__module__ == "builtins", -classes[cls]))
     telling = ordered[0]
-    found = line_of_function(garbage)
+    found = line_of_function(garbage) or _line_of_link(garbage, telling)
     tensors = any(is_tensor(thing) for thing in garbage)
     count = classes[telling]
     pace = pace_of(count, steps, count / steps)  # the newest may be in use still
@@ -238,6 +238,14 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     if found is not None:
         suspect.set_line(found)
     return [suspect]
+
+
+def _line_of_link(garbage: Sequence[object], cls: type) -> Line | None:
+    """The line that sets an attribute of one of this class to something in its cycle."""
+    ids, one = set(map(id, garbage)), next(thing for thing in garbage if type(thing) is cls)
+    links = [name for name, value in (attributes_of(one) or {}).items() if id(value) in ids]
+    names = [named for name in links for named in (*slot_names(one, name), *anywhere(name, item=False))]
+    return next((line for named in names for line in adding_lines(named, False, assigned=True)), None)
 
 
 def num_collected() -> int:

@@ -8,7 +8,6 @@ import inspect
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from forgather_mem.diagnose.leaks.copied_pages import Copied
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
@@ -35,10 +34,10 @@ def loader_of(known: object) -> object:
     around = itertools.chain(walk.nodes, gc.get_objects())
     loaders = [node for node in around if any(c.__name__ in _LOADERS for c in type(node).__mro__)]
     walk.forget()
-    return max(loaders, key=lambda loader: _of(loader, "num_workers"), default=None)
+    return max(loaders, key=lambda one: getattr(one, "num_workers", getattr(one, "_num_workers", 0)), default=None)
 
 
-def _of(loader: object, name: str) -> Any:
+def _of(loader: object, name: str) -> object:
     """An attribute of a loader, or of a pass of it."""
     return getattr(loader, name, getattr(loader, f"_{name}", None))
 
