@@ -19,6 +19,13 @@ from forgather_mem.source.source_lines import Line, line_of_code
 from forgather_mem.source.syntax import Named
 
 
+def lines_of_cache(cache: object) -> list[Line]:
+    """The line of the function whose results it keeps."""
+    code = getattr(getattr(cache, "__wrapped__", None), "__code__", None)
+    found = None if code is None else line_of_code(code)
+    return [] if found is None else [found]
+
+
 def lines_of_holder(held: Held, names: Sequence[Named]) -> list[Line]:
     """The lines that add to it, as far as the source shows.
 
@@ -28,9 +35,7 @@ def lines_of_holder(held: Held, names: Sequence[Named]) -> list[Line]:
     """
     one, container, _, _ = held
     if type(container) is LRU_CACHE:
-        code = getattr(container.__wrapped__, "__code__", None)
-        found = None if code is None else line_of_code(code)
-        return [] if found is None else [found]
+        return lines_of_cache(container)
     is_list = issubclass(type(container), list | deque) and one.kind == "items"
     in_place = any(isinstance(sample, StringIO) for sample in one.samples)
     every = (adding_lines(named, is_list, assigned=one.kind != "items" and not in_place) for named in names)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import ast
 import gc
 import inspect
-import itertools
 import sys
 from collections.abc import Iterable, Iterator
 
 from forgather_mem.diagnose.leaks.copied_pages import Copied
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
+from forgather_mem.diagnose.leaks.holder_lines import lines_of_cache
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.holder_names import slot_names
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import adding_lines
-from forgather_mem.source.source_lines import Line, is_user_class, line_of_code
+from forgather_mem.source.source_lines import Line, is_user_class
 from forgather_mem.source.syntax import Named, local_names, regions_of_module
 
 _FEWEST_OBJECTS = 1_000  # of a data set's container: below, few pages are copied
@@ -31,9 +31,10 @@ def loader_of(known: object) -> object:
         return getattr(known, "base_dataloader", known)  # Accelerate's
     walk = ReachableGraph.walk()
     # The collector does not show what is frozen, nor the walk what only a `for` statement has
-    around = itertools.chain(walk.nodes, gc.get_objects())
-    loaders = [node for node in around if any(c.__name__ in _LOADERS for c in type(node).__mro__)]
+    around = [*walk.nodes, *gc.get_objects()]
     walk.forget()
+    kinds = {kind for kind in set(map(type, around)) if any(base.__name__ in _LOADERS for base in kind.__mro__)}
+    loaders = [one for one in around if type(one) in kinds]
     return max(loaders, key=lambda one: getattr(one, "num_workers", getattr(one, "_num_workers", 0)), default=None)
 
 
@@ -120,8 +121,7 @@ def _held_by_code(part: object) -> Iterator[tuple[str, str, list[Line]]]:
 def _caches(owner: str, values: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str, list[Line]]]:
     for name, value in values:
         if isinstance(value, LRU_CACHE) and value.cache_info().maxsize is None:
-            line = line_of_code(value.__wrapped__.__code__)
-            yield f"{owner}.{name}", "lru_cache", [line] if line is not None else []
+            yield f"{owner}.{name}", "lru_cache", lines_of_cache(value)
 
 
 def _variables(module: str, within: str) -> Iterator[tuple[str, str, list[Line]]]:
