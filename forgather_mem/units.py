@@ -70,17 +70,18 @@ def format_share(fraction: float) -> str:
 
 
 def format_pace(count: float, what: str = "", per: str = "a step") -> str:
-    """A number of things per step on average, to three digits; of rare ones in how many steps one comes.
+    """A number of things per step on average, to three digits; of rare ones in about how many steps one comes.
 
     >>> format_pace(0.1, " item"), format_pace(1.0, " item"), format_pace(8040.2)
     ('+1 item in 10 steps', '+1 item a step', '+8,040 a step')
     >>> format_pace(1 / 3.75), format_pace(1 / 999.6)
-    ('+1 in 3.75 steps', '+1 in 1,000 steps')
+    ('+1 in about 4 steps', '+1 in 1,000 steps')
     >>> format_pace(20.0, " item", "an evaluation")
     '+20 items an evaluation'
     """
     if 0 < count < 0.5 and per == "a step":
-        return f"+1{what} in {_three_digits(1 / count)} steps"
+        steps = round(1 / count)
+        return f"+1{what} in {'about ' * (abs(steps * count - 1) > 0.005)}{steps:,} steps"
     many = _three_digits(count)
     return f"+{many}{what}{'s' * bool(what and many != '1')} {per}"
 

@@ -43,7 +43,7 @@ class _Sizes(ReportPart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SoFar(ReportPart):
-    """A `RunSummary`; `spans` has the six numbers of each."""
+    """A `RunSummary`; `spans` has the five numbers of each."""
 
     first_step: int
     last_step: int
@@ -81,8 +81,7 @@ def plain_summary(summary: RunSummary) -> dict[str, object]:
     return {name: getattr(summary, name) for name in _PLAIN} | {
         "latest": {name: value for name, value in summary.latest.items() if is_known(name)},
         "spans": {
-            name: (span.first, span.last, span.highest, span.step, span.placed, span.read)
-            for name, span in summary.spans.items()
+            name: (span.first, span.last, span.highest, span.step, span.read) for name, span in summary.spans.items()
         },
         "since_step": summary.growth.since_step,
         "growth": {who: {"seen": one.seen, "points": one.points} for who, one in summary.growth.series.items()},
@@ -105,8 +104,8 @@ def read_summary(value: object) -> RunSummary | None:
     for name in (*_PLAIN, "told"):
         setattr(summary, name, getattr(so_far, name))
     summary.latest, summary.rises = dict(so_far.latest), dict(so_far.rises)
-    for name, (first, last, highest, step, placed, read) in so_far.spans.items():
-        summary.add_span(name, GaugeRange(first, last, highest, int(step), None, placed, int(read)))
+    for name, (first, last, highest, step, read) in so_far.spans.items():
+        summary.add_span(name, GaugeRange(first, last, highest, int(step), None, int(read)))
     summary.growth.since_step = so_far.since_step
     for who, sizes in so_far.growth.items():
         summary.growth.series[who] = Series(((int(step), size) for step, size in sizes.points), sizes.seen)
@@ -128,7 +127,7 @@ def _is_possible(so_far: _SoFar) -> bool:
         and all(map(is_known, so_far.latest))
         and all(map(is_spanned, so_far.spans))
         and so_far.rises.keys() <= so_far.spans.keys()
-        and all(len(numbers) == 6 for numbers in so_far.spans.values())
+        and all(len(numbers) == 5 for numbers in so_far.spans.values())
         and so_far.growth.keys() == (set() if so_far.since_step is None else SOURCES.keys())
         and all(len(row) == 2 for sizes in so_far.growth.values() for row in sizes.points)
     )

@@ -15,7 +15,7 @@ from forgather_mem.engine.growth import Growth
 from forgather_mem.source.source_lines import failed_line
 from forgather_mem.telemetry.bounds import bounded_text
 from forgather_mem.telemetry.metrics import name_on_current
-from forgather_mem.telemetry.records import RISEN, Finding, Sample
+from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.redaction import redacted
 from forgather_mem.telemetry.report_part import RunHeader
 
@@ -49,8 +49,7 @@ _PHASE_HEADS = (("phase/host/", "host"), ("phase/device/", "device"))
 class GaugeRange:
     """A gauge over a run: first, last and highest value, and the step and phase of the highest.
 
-    If a record follows steps without one, a rise of less than 1 % can't be assigned to one of them: the step remains
-    that of the last clear rise, to the value `placed`. `read` is the last step with a value.
+    The step is that of the first record with it. `read` is the last step with a value.
     """
 
     first: float
@@ -58,14 +57,7 @@ class GaugeRange:
     highest: float
     step: int
     phase: str | None = None
-    placed: float = 0.0
     read: int = 0
-
-    def rise(self, value: float, step: int, certain: bool) -> None:
-        """Record a value above all earlier ones."""
-        self.highest = value
-        if certain or value > RISEN * self.placed:
-            self.step, self.placed = step, value
 
 
 @dataclass(slots=True)
@@ -193,7 +185,6 @@ class RunSummary:
         values, step = sample.values, sample.step
         if self.first_step is None:
             self.begin(step - 1)
-        certain = step <= self.last_step + 1
         if step > self.last_step:
             self.last_step = step
         if sample.device is not None:
@@ -207,7 +198,7 @@ class RunSummary:
             if value is not None:
                 span.last, span.read = value, step
                 if value > span.highest:
-                    span.rise(value, step, certain)
+                    span.highest, span.step = value, step
         anon_bytes = values.get("host/anon_bytes") if sample.event == "step_end" else None
         if anon_bytes is not None and (self.least_anon_bytes is None or anon_bytes < self.least_anon_bytes):
             self.least_anon_bytes = anon_bytes
@@ -230,7 +221,7 @@ class RunSummary:
     def _look_for_new(self, sample: Sample) -> None:
         for name, value in sample.values.items():
             if name not in self.spans and is_spanned(name):
-                self.add_span(name, GaugeRange(value, value, value, sample.step, None, value, sample.step))
+                self.add_span(name, GaugeRange(value, value, value, sample.step, None, sample.step))
 
     def add_span(self, name: str, span: GaugeRange) -> None:
         """Begin with a gauge or a phase's peak."""

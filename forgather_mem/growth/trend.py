@@ -280,7 +280,8 @@ def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
         # Too few to distinguish growth from a curve
         return Trend(kind="not enough data", steps=steps, per_step=rate, high=rate)
     rises = [after[1] - before[1] for before, after in itertools.pairwise(edges)]
-    grown, last = edges[-1][1] - edges[0][1], rises[-1] + rises[-2]
+    grown, usual = edges[-1][1] - edges[0][1], statistics.median(size for step, size in later if step <= edges[-3][0])
+    last = min(rises[-1] + rises[-2], edges[-1][1] - usual)  # what only goes back to its usual size has not begun
     scatter = statistics.median(abs(rise) for rise in rises)
     at_end = last > 2 * floor * (edges[-1][0] - edges[-3][0]) and last > max(0.5 * abs(grown), 4 * scatter)
     in_stairs = grown > floor * (edges[-1][0] - edges[0][0]) and has_stairs(later, grown, fewest=3)

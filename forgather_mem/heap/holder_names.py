@@ -6,9 +6,9 @@ import sys
 from dataclasses import replace
 from types import CodeType, FunctionType
 
-from forgather_mem.heap.owner_paths import attributes_of, frame_name, has_attributes, variable_of
+from forgather_mem.heap.owner_paths import attributes_of, frame_name, has_attributes, suspended_frame, variable_of
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.source.frame_variables import running_frames
+from forgather_mem.source.frame_variables import frame_variables, running_frames
 from forgather_mem.source.source_lines import is_user_class, is_user_file, user_modules
 from forgather_mem.source.syntax import Named, class_regions, function_regions, regions_of_module
 
@@ -21,17 +21,28 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
     for number in range(len(way) - 1, 0, -1):
         held, holder = way[number], way[number - 1]
         if type(holder) is FunctionType:
-            return _of_function(holder, held, item=below > 0)
+            return _of_code(holder.__code__, variable_of(holder, held), item=below > 0)
+        if (frame := suspended_frame(holder)) is not None:
+            name = next((name for name, value in frame_variables(frame).items() if value is held), None)
+            return _of_code(frame.f_code, name, item=below > 0)
         instance = _instance_of(way, number - 1)
         if instance is not None:
             name = _attribute(instance, held)
             if name is not None:
-                return slot_names(instance, name, item=below > 0) + _anywhere(name, item=below > 0)
+                return slot_names(instance, name, item=below > 0) + anywhere(name, item=below > 0)
         elif number == 1 and type(holder) is dict and not label.startswith("local "):
             return module_names(label, holder, held, item=below > 0)
         else:
             below += 1
     return _of_frame(label, item=below > 0) if label.startswith("local ") else []
+
+
+def users_names(walk: ReachableGraph, position: int) -> list[Named]:
+    """The names of a library's object, in an attribute of which this node is: its methods fill it."""
+    way = walk.way(position)
+    instance = next((one for one in reversed(way[:-1]) if has_attributes(one)), None)
+    at = walk.position(id(instance))
+    return [] if instance is None or at is None or is_user_class(type(instance)) else names_of(walk, at)
 
 
 def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named]:
@@ -43,7 +54,7 @@ def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named
     return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
 
 
-def _anywhere(name: str, *, item: bool) -> list[Named]:
+def anywhere(name: str, *, item: bool) -> list[Named]:
     """The attribute by its own name in all of the user's code: `optimizer.seen.append(x)`, `agent.memory[key] = x`."""
     around = (region for module in user_modules(len(sys.modules)) for region in regions_of_module(module, name))
     regions = tuple(replace(region, own=False) for region in around)
@@ -81,12 +92,6 @@ def module_names(module: str, namespace: dict[str, object], held: object, *, ite
     return [Named(name=name, attribute=False, item=item, regions=regions, of_module=True)]
 
 
-def _of_function(function: FunctionType, held: object, *, item: bool) -> list[Named]:
-    """A variable of the enclosing function."""
-    name = variable_of(function, held)
-    return [] if name is None else _of_code(function.__code__, name, item=item)
-
-
 def _of_frame(label: str, *, item: bool) -> list[Named]:
     """A variable of a function that runs now; `label` as the walk writes it."""
     name, _, place = label.removeprefix("local '").partition("' of ")
@@ -94,6 +99,6 @@ def _of_frame(label: str, *, item: bool) -> list[Named]:
     return [] if frame is None else _of_code(frame.f_code, name, item=item)
 
 
-def _of_code(code: CodeType, name: str, *, item: bool) -> list[Named]:
-    regions = tuple(function_regions(code, name)) if is_user_file(code.co_filename) else ()
-    return [Named(name=name, attribute=False, item=item, regions=regions)] if regions else []
+def _of_code(code: CodeType, name: str | None, *, item: bool) -> list[Named]:
+    regions = tuple(function_regions(code, name)) if name is not None and is_user_file(code.co_filename) else ()
+    return [Named(name=name, attribute=False, item=item, regions=regions)] if name and regions else []

@@ -118,7 +118,9 @@ class _Accounts(dict[type, _Account | None]):
     """
 
     def __missing__(self, kind: type) -> _Account | None:
-        account: _Account | None = sys.getsizeof, gc.get_referents, False
+        # What a class in Python says of its size may count what is in it, and change that: a DataFrame's does both
+        own = _alone if type(kind.__sizeof__) is FunctionType else sys.getsizeof
+        account: _Account | None = own, gc.get_referents, False
         # Ours are reached through the frames that an exception keeps
         if issubclass(kind, (type, ModuleType, CodeType)) or is_our_class(kind):
             account = None
@@ -126,18 +128,27 @@ class _Accounts(dict[type, _Account | None]):
             account = (lambda _, default: 200.0), None, True
         elif kind in _SHARED:
             account = sys.getsizeof, None, False
-        elif kind is StringIO:  # its size as Python has it is that of an empty one
-            account = (lambda part, default: default if part.closed else default + part.tell()), None, False
+        elif kind is StringIO:
+            account = (lambda part, default: default + _written(part)), None, False
         elif kind in _LED_TO:
             account = sys.getsizeof, _LED_TO[kind], False
         elif issubclass(kind, dict):
             account = sys.getsizeof, _entries, False
         elif issubclass(kind, threading.Thread):
             account = sys.getsizeof, lambda thread: gc.get_referents(thread) + _variables_of_thread(thread), False
-        elif "_type_" in kind.__dict__ or "_fields_" in kind.__dict__ or _is_array_class(kind):
+        elif own is not _alone and ("_type_" in kind.__dict__ or "_fields_" in kind.__dict__ or _is_array_class(kind)):
             account = (lambda part, default: array_bytes(part) or sys.getsizeof(part, default)), gc.get_referents, False
         self[kind] = account
         return account
+
+
+def _alone(part: object, default: int) -> int:
+    return object.__sizeof__(part)
+
+
+def _written(text: StringIO) -> int:
+    """What is written to it: its size as Python has it is that of an empty one; the collector sees nothing in it."""
+    return 0 if text.closed else text.tell()
 
 
 def _entries(mapping: dict[object, object]) -> list[object]:
@@ -237,7 +248,7 @@ def _picture_bytes(picture: object) -> int:
 
 def _bytes_of(thing: Any, sort: int) -> int:
     if sort == TEXT:
-        return sys.getsizeof(thing)
+        return _written(thing) if type(thing) is StringIO else sys.getsizeof(thing)
     if sort == TENSOR:
         return sum(size for _, size in storages_of(thing))
     return array_bytes(thing)
@@ -248,7 +259,7 @@ def _sort_of(kind: type) -> int:
         return TENSOR
     if container_kind(kind) is not None:
         return CONTAINER
-    if kind in (bytes, str, bytearray):
+    if kind in (bytes, str, bytearray, StringIO):
         return TEXT
     if kind in (FrameType, TracebackType, MethodType):
         return NOT_ASKED

@@ -69,6 +69,11 @@ def write_path(nodes: Sequence[object], *, begins_with_namespace: bool = False) 
     return _MODULE_PARTS.sub(lambda part: f"[{part[1]}]" if part[1].isdecimal() else f".{part[1]}", "".join(steps))
 
 
+def suspended_frame(holder: object) -> FrameType | None:
+    """The frame of a generator or a coroutine, with its variables; None for anything else, and once it is over."""
+    return getattr(holder, FRAMES.get(type(holder), ""), None)
+
+
 def attributes_of(holder: object) -> dict[str, object] | None:
     """The holder's own `__dict__`, looked up without running code of its class."""
     try:
@@ -147,7 +152,7 @@ def _step(before: object, holder: object, held: object, *, names: bool) -> str:
     if kind is LRU_CACHE:
         return f", cache of {holder.__qualname__}"  # type: ignore[attr-defined]
     if kind in FRAMES:
-        frame = getattr(holder, FRAMES[kind])
+        frame = suspended_frame(holder)
         return "" if frame is None else _local_step(frame, held)
     return _attribute_step(holder, held)
 

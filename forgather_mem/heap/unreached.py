@@ -12,7 +12,7 @@ from collections.abc import Collection, Sized
 from types import FrameType
 
 from forgather_mem.heap.containers import CONTAINERS
-from forgather_mem.heap.owner_paths import FRAMES, has_attributes
+from forgather_mem.heap.owner_paths import FRAMES, has_attributes, suspended_frame
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.source_lines import is_user_file
 
@@ -63,7 +63,7 @@ def lead_to(thing: object, walk: ReachableGraph, passed_over: set[int], most_lev
     label = label or f"a {type(way[0]).__name__} that no variable holds"
     if type(way[0]) in FRAMES:
         label = ""  # the path names the variable and its place
-        frame = getattr(way[0], FRAMES[type(way[0])])
+        frame = suspended_frame(way[0])
         if frame is None or not is_user_file(frame.f_code.co_filename):
             return False
     walk.lead(label, way)

@@ -12,7 +12,7 @@ from forgather_mem.source.syntax import Named, Region, local_names, tree_of
 
 _ADDS = frozenset(("append", "appendleft", "extend", "extendleft", "add", "insert", "setdefault", "update", "put",
                    "put_nowait", "enter_context", "push", "subtract", "frombytes", "fromlist", "fromfile",
-                   "fromunicode"))  # fmt: skip
+                   "fromunicode", "write", "writelines"))  # fmt: skip
 _PUSHES = frozenset(("heappush", "insort", "insort_left", "insort_right"))
 _JOINS = frozenset(("cat", "stack", "concatenate", "append", "vstack", "hstack"))
 _ITEMS = frozenset(("get", "setdefault"))

@@ -11,15 +11,6 @@ def sample(step: int, event: str = "step_end", device: int | None = None, **valu
     return Sample(event, step, None, 0.0, readings, device)
 
 
-def test_a_small_rise_behind_steps_without_a_record_is_given_to_none_of_them() -> None:
-    summary = RunSummary()
-    for step, size in ((1, 100.0), (10, 100.5), (11, 100.9), (30, 101.2), (60, 150.0)):
-        summary.add(sample(step, host__rss_peak_bytes=size))
-        span = summary.spans["host/rss_peak_bytes"]
-        assert span.highest == size
-        assert span.step == {1: 1, 10: 1, 11: 11, 30: 11, 60: 60}[step]
-
-
 def test_steps_are_counted_from_where_the_run_began() -> None:
     summary = RunSummary()
     assert summary.steps == 0

@@ -85,6 +85,11 @@ def test_what_has_just_begun_to_rise_is_not_called_free_of_leaks() -> None:
     assert trend.kind == "not enough data"
 
 
+def test_what_only_goes_back_to_its_usual_size_has_not_begun_to_rise() -> None:
+    points = [(4 * number, 150e6 - 330e3 * (number < 33 and number % 3 == 0)) for number in range(40)]
+    assert judge(points).kind == "no leak"
+
+
 def test_a_long_series_keeps_few_points_and_the_same_rate() -> None:
     series = Series()
     for step in range(100_000):

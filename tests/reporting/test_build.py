@@ -176,7 +176,7 @@ def test_a_run_is_named_after_its_script_or_package(script: str, shown: str) -> 
     assert text_of(built(summary)).startswith(f"== forgather-mem == {shown} == ")
 
 
-@pytest.mark.parametrize(("steps", "told"), [((1, 2, 3, 4), 4), ((1, 2, 19, 80), 19), ((1, 2, 19, 20), 20)])
+@pytest.mark.parametrize(("steps", "told"), [((1, 2, 3, 4), 4), ((1, 2, 19, 80), 80), ((1, 2, 19, 20), 20)])
 def test_a_peak_is_told_at_the_step_that_is_known_to_have_it(steps: tuple[int, ...], told: int) -> None:
     summary = RunSummary()
     for step, size in zip(steps, (100.0, 100.0, 1658.0, 1670.0), strict=True):

@@ -18,6 +18,7 @@ from forgather_mem.diagnose.leaks.suspects import (
     Suspect,
     cycle_suspects,
     made_suspect,
+    pace_of,
     path_of,
     suspect_of,
 )
@@ -114,8 +115,10 @@ class CloserLook:
         """What has grown and matters, the largest first."""
         more = grown(self._look, walk, step)
         for one in more:  # an evaluation may lie between the looks, or a part of a step
-            if one.kind == "items" and one.bytes_per_step > rate:
-                one.count_per_step = min(one.count_per_step, max(one.count / num_steps, rate / one.each_bytes))
+            if one.kind == "items":
+                whole, steps = one.count / num_steps, max(1, step - self.step)
+                pace, most = pace_of(round(one.count_per_step * steps), steps, whole), rate / one.each_bytes
+                one.count_per_step = pace if whole > 0.8 * pace else min(pace, max(whole, most))
         found = [one for one in _nearest(merge_similar(more, walk), walk) if _matters(one, rate)]
         # Else these are the pieces of those, or what the first look had no time for
         explains = any(one.bytes_per_step > LOOK.held_frac * rate or has_graph(one.samples) for one in found)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from io import StringIO
 from types import FunctionType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -161,6 +162,8 @@ def cure_of(kind: HolderKind, held: Held) -> str:
         return f"{method}() empties it: call it once what it holds is no longer needed"
     if kind.name == "lru_cache" and "." in held.container.__qualname__.rpartition("<locals>.")[2]:  # type: ignore[attr-defined]
         return f"{kind.cure}: each key holds `self`, too; or keep a dict in the object"
+    if kind.name == "size" and any(isinstance(sample, StringIO) for sample in held.one.samples):
+        return "write it to a file, then empty it: seek(0) and truncate()"
     if kind.name == "tensor" and isinstance(held.container, dict):
         return KINDS["dict"].cure
     if kind.name == "threads" and (num := sum(map(_waits_in_put, threading.enumerate()))):

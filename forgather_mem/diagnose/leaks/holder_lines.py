@@ -6,6 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from io import StringIO
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -18,6 +19,13 @@ from forgather_mem.source.source_lines import Line, line_of_code
 from forgather_mem.source.syntax import Named
 
 
+def lines_of_cache(cache: object) -> list[Line]:
+    """The line of the function whose results it keeps."""
+    code = getattr(getattr(cache, "__wrapped__", None), "__code__", None)
+    found = None if code is None else line_of_code(code)
+    return [] if found is None else [found]
+
+
 def lines_of_holder(held: Held, names: Sequence[Named]) -> list[Line]:
     """The lines that add to it, as far as the source shows.
 
@@ -27,11 +35,10 @@ def lines_of_holder(held: Held, names: Sequence[Named]) -> list[Line]:
     """
     one, container, _, _ = held
     if type(container) is LRU_CACHE:
-        code = getattr(container.__wrapped__, "__code__", None)
-        found = None if code is None else line_of_code(code)
-        return [] if found is None else [found]
+        return lines_of_cache(container)
     is_list = issubclass(type(container), list | deque) and one.kind == "items"
-    every = (adding_lines(named, is_list, assigned=one.kind != "items") for named in names)
+    in_place = any(isinstance(sample, StringIO) for sample in one.samples)
+    every = (adding_lines(named, is_list, assigned=one.kind != "items" and not in_place) for named in names)
     return next(filter(None, every), [])
 
 
@@ -54,13 +61,13 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
         if not any([*(adding_lines(one, True) for one in names), *(adding_lines(one, False) for one in inside_it)]):
             return HolderBound(f"{path} has {len(container):,} places, and what is in them is replaced")
     if one.kind == "size" and is_fixed and is_users and not any(adding_lines(named, False) for named in names):
-        return HolderBound(f"{path} is replaced by a longer one at each step, as where batches get longer")
+        return HolderBound(f"{path} is replaced by longer ones, as where batches get longer")
     if one.bound is not None:
         return HolderBound(f"{path} holds {one.bound:,} at most", one.bound)
     if queue_module(held) and (most := getattr(owner, "maxsize", 0)) > 0:
         return HolderBound(f"{path} holds {most:,} at most", most)
     entries = _most_entries(owner, container)
-    if entries is not None and one.kind == "items" and one.count < entries[0]:
+    if entries is not None and one.kind == "items" and one.count <= entries[0]:  # also once it is full
         return HolderBound(f"{path} holds one entry for each of {entries[0]:,} {entries[1]} at most", entries[0])
     return None
 

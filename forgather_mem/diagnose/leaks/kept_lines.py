@@ -2,7 +2,8 @@
 
 Tensors, arrays and texts count, Python's small objects, and what C or C++ code keeps, whoever holds it. What one
 statement allocates and another frees cancels out over the steps only in their sum: one is told if it alone explains
-what has grown meanwhile. The statement that adds to a known holder is the one after which that is longer.
+what has grown meanwhile, or what has grown beside all that Python traces. The statement that adds to a known holder is
+the one after which that is longer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import Any
 from forgather_mem.diagnose.leaks.sizes import large_bytes, objects_bytes
 from forgather_mem.source.source_lines import Line, is_user_file, with_callers
 from forgather_mem.source.syntax import first_lines
+from forgather_mem.system.installed import installed
+
+tracemalloc = installed("tracemalloc")
 
 
 class KeptLines:
@@ -32,7 +36,10 @@ class KeptLines:
             budget_s: For the readings.
         """
         self._is_held = held is not None
-        self._sizes: tuple[Callable[[], float], ...] = (large_bytes, held or objects_bytes)
+        self._records = opens and held is None and not tracemalloc.is_tracing()
+        if self._records:
+            tracemalloc.start()
+        self._sizes: tuple[Callable[[], float], ...] = (large_bytes, held or objects_bytes, *[_native] * self._records)
         self._kept: list[Counter[Line]] = [Counter() for _ in self._sizes]  # of lines until `close`, then of statements
         self._left_s = budget_s
         self._at: Line = ("", 0)
@@ -48,6 +55,9 @@ class KeptLines:
     def close(self) -> None:
         """Stop, and add up what the lines of each statement have kept; nothing is known if somebody else traces now."""
         self._sizes = ()
+        if self._records:
+            self._records = False
+            tracemalloc.stop()
         if not self._is_open:
             return
         self._is_open = False
@@ -67,7 +77,7 @@ class KeptLines:
 
         To within a sixteenth, set on one script: what is made for a step alone may be as large by chance.
         """
-        for kept in self._kept[: 2 - self._is_held]:
+        for kept in self._kept[:1] if self._is_held else self._kept:
             grown = kept.total()
             wanted = (grown, num_bytes if 4 * abs(grown - num_bytes) <= num_bytes else grown)
             found = [line for line, size in kept.items() if any(16 * abs(size - one) <= one for one in wanted)]
@@ -84,17 +94,25 @@ class KeptLines:
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
         if not is_user_file(frame.f_code.co_filename):
             return None
+        at = next(_users_frames(frame.f_back), frame) if event == "return" else frame
+        to = at.f_code.co_filename, at.f_lineno
+        if to == self._at:  # as in a comprehension, many times
+            return self._trace
         began_s = time.thread_time()
         for number, read in enumerate(self._sizes):
             now = read()
             self._kept[number][self._at] += int(now - self._before[number])
             self._before[number] = now
-        at = next(_users_frames(frame.f_back), frame) if event == "return" else frame
-        self._at = at.f_code.co_filename, at.f_lineno
+        self._at = to
         self._left_s -= time.thread_time() - began_s
         if self._left_s < 0:
             sys.settrace(None)
         return self._trace
+
+
+def _native() -> float:
+    """What others than Python's allocators have given out; of what Python had before, what it frees counts, too."""
+    return large_bytes() - float(tracemalloc.get_traced_memory()[0] + tracemalloc.get_tracemalloc_memory())
 
 
 def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:

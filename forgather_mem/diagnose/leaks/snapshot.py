@@ -151,7 +151,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
         if above is not None and above.has_parts:
             continue  # the cache itself is told
         if then is not None and now is not None and now > then:
-            samples, each = _usual_items(node, now - then, steps, known, counted)
+            samples, each = _usual_items(node, now - then, known, counted)
             row = container_kind(type(node))
             assert row is not None  # it has a length
             each += row.place_bytes(node)
@@ -236,23 +236,22 @@ def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
             yield GrownObject(position, "graph", 1.0, 0.0, 1, [walk.nodes[position]])
 
 
-def _usual_items(
-    node: Any, more: int, steps: int, known: set[int], counted: set[tuple[object, int]]
-) -> tuple[list[object], float]:
+def _usual_items(node: Any, more: int, known: set[int], counted: set[tuple[object, int]]) -> tuple[list[object], float]:
     """Some of the new items, of the usual size first, and the mean size of one.
 
-    Where sizes differ, all that one step brings are looked at.
+    Where sizes differ, up to `most_samples` are looked at.
     """
     samples = _new_items(node, min(more, _LIMITS.samples), known)
     sizes = [deep_bytes(sample, known, counted) for sample in samples]
-    a_step = min(more // steps, _LIMITS.most_samples)
-    if a_step > len(samples) and max(sizes, default=0.0) > 1.5 * min(sizes, default=0.0):
-        further = _new_items(node, a_step, known)[: -len(samples)]
+    most = min(more, _LIMITS.most_samples)
+    if most > len(samples) and max(sizes, default=0.0) > 1.5 * min(sizes, default=0.0):
+        further = _new_items(node, most, known)[: -len(samples)]
         samples, sizes = samples + further, sizes + [deep_bytes(sample, known, counted) for sample in further]
     each = usual_bytes(sizes)
     # The newest may not have all of it yet, as a task that still runs
     nearest = sorted(zip(samples, sizes, strict=True), key=lambda pair: abs(pair[1] - each))
-    return [sample for sample, _ in nearest[: _LIMITS.samples]], each
+    nearest = nearest[: _LIMITS.samples - 1] + nearest[_LIMITS.samples - 1 :][-1:]  # with one that differs, if any does
+    return [sample for sample, _ in nearest], each
 
 
 def usual_bytes(sizes: list[float]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import re
 import sys
 from collections import Counter
@@ -26,11 +27,11 @@ from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_f
 from forgather_mem.diagnose.leaks.places import LINES, Place
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, length_of
-from forgather_mem.heap.holder_names import module_names, names_of, slot_names
+from forgather_mem.heap.holder_names import anywhere, module_names, names_of, slot_names, users_names
 from forgather_mem.heap.object_size import deep_bytes, inside, is_tensor, runs_workers
 from forgather_mem.heap.owner_paths import attributes_of, has_attributes, write_path
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.source.container_code import added_to
+from forgather_mem.source.container_code import added_to, adding_lines
 from forgather_mem.source.source_lines import Line, is_user_class, is_user_file, line_name, source_line, user_modules
 from forgather_mem.telemetry.report import LeakSuspect, LineIs
 from forgather_mem.telemetry.report_schema import keys_of
@@ -124,6 +125,8 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         names = slot_names(owner if attributes_of(owner) is container else container, last_name(path)) or names
     held = Held(one, container, path, owner)
     lines = lines_of_holder(held, names)
+    if not lines and one.kind == "items":  # `inbox.put(x)` for what is in `inbox.queue`
+        lines = lines_of_holder(held, users_names(walk, one.position))
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
     bound = bound_of_holder(held, names)
     grows = one.samples[0] if one.kind == "size" and one.samples else container
@@ -181,16 +184,29 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             if length < LEAK.shrunk_frac * one.count:
                 one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
             is_long = step - one.seen_at > 2 * LEAK.judged_every
-            pace = (length - one.count) / (step - one.seen_at) if is_long else one.count_per_step
-            whole = length / max(1, step - first_step)
-            # It was empty at first; a quarter is a guess
-            pace = whole if 4 * abs(whole - pace) <= pace else pace
+            whole, pace = length / max(1, step - first_step), one.count_per_step
+            pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else pace
             if pace > 0 and one.count_per_step:
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
             one.length = one.length * length // one.count
             had_others = length - pace * (step - first_step) > length / 4  # of another size, from before
             one.bytes = None if had_others or one.bytes is None else round(one.bytes / one.count * length)
             one.count, one.seen_at = length, step
+
+
+def pace_of(count: int, steps: int, whole: float) -> float:
+    """Items a step, of which so many came in so many steps, to within one; `whole` if it began empty.
+
+    >>> pace_of(11, 12, 0.8), pace_of(36, 144, 0.254), pace_of(5, 56, 0.083), pace_of(28, 12, 2.3)
+    (1.0, 0.25, 0.083, 2.3)
+    """
+    pace, off = count / steps, 1 / steps
+    if count > 0:
+        each = (pace - off, pace + off) if count >= steps else (1 / (pace + off), 1 / max(pace - off, 1e-9))
+        if (fits := math.ceil(each[0])) == math.floor(each[1]):
+            return fits if count >= steps else 1 / fits
+    # A quarter is a guess
+    return whole if 4 * abs(whole - pace) <= pace or abs(whole - pace) <= off else pace
 
 
 def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
@@ -202,12 +218,15 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     num_bytes = sum(deep_bytes(thing, places - {id(thing)}, counted) for thing in garbage)
     classes = Counter(map(type, garbage))
     ordered = sorted(classes, key=lambda cls: (not is_user_class(cls), cls.__module__ == "builtins", -classes[cls]))
-    telling, found = ordered[0], line_of_function(garbage)
+    telling = ordered[0]
+    found = line_of_function(garbage) or _line_of_link(garbage, telling)
     tensors = any(is_tensor(thing) for thing in garbage)
+    count = classes[telling]
+    pace = pace_of(count, steps, count / steps)  # the newest may be in use still
     suspect = Suspect(
         type="garbage",
-        bytes_per_step=num_bytes / steps,
-        count_per_step=classes[telling] / steps,
+        bytes_per_step=num_bytes / count * pace,
+        count_per_step=pace,
         held_by=f"{telling.__name__}, in a reference cycle",
         each=", ".join(cls.__name__ for cls in ordered[:3]),
         kind="cycle",
@@ -218,6 +237,14 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     if found is not None:
         suspect.set_line(found)
     return [suspect]
+
+
+def _line_of_link(garbage: Sequence[object], cls: type) -> Line | None:
+    """The line that sets an attribute of one of this class to something in its cycle."""
+    ids, one = set(map(id, garbage)), next(thing for thing in garbage if type(thing) is cls)
+    links = [name for name, value in (attributes_of(one) or {}).items() if id(value) in ids]
+    names = [named for name in links for named in (*slot_names(one, name), *anywhere(name, item=False))]
+    return next((line for named in names for line in adding_lines(named, False, assigned=True)), None)
 
 
 def num_collected() -> int:

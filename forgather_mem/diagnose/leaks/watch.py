@@ -163,10 +163,9 @@ class LeakWatch:
     def _warn(self, run: RunInfo, step: int) -> None:
         """Print what grows, if it is due, with who holds it as far as that is known."""
         growing = self._growing
-        # What a holder has gained was counted, and some of it may be in a size that can't be judged yet
-        rate = max([whole_of(growing).per_step, *(one.bytes_per_step for one in self._suspects[:1])])
-        full = self._full_at(step, rate, growing)
         known = self._verdict(run) if self._suspects or "workers" in growing else None
+        rate = known.bytes_per_step if known and known.verdict == "leak" else whole_of(growing).per_step
+        full = self._full_at(step, rate, growing)
         if not self._live.is_due(growing, step, full, known):
             return
         from forgather_mem.telemetry.report import NOT_JUDGED

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 
 from forgather_mem.diagnose.leaks.copied_pages import Copied
+from forgather_mem.diagnose.leaks.holder_kinds import KINDS
+from forgather_mem.diagnose.leaks.holder_lines import lines_of_cache
 from forgather_mem.diagnose.leaks.suspects import Suspect
+from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.holder_names import slot_names
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.reachable import ReachableGraph
@@ -17,35 +22,44 @@ from forgather_mem.source.syntax import Named, local_names, regions_of_module
 
 _FEWEST_OBJECTS = 1_000  # of a data set's container: below, few pages are copied
 _MOST = 3
+_LOADERS = ("DataLoader", "_MultiProcessingDataLoaderIter")
 
 
 def loader_of(known: object) -> object:
-    """The training's loader, or the one with the most workers near the user's code; None without any."""
+    """The training's loader, or else the one with the most workers, or a pass of it, which keeps its data set."""
     if known is not None:
         return getattr(known, "base_dataloader", known)  # Accelerate's
     walk = ReachableGraph.walk()
-    loaders = [node for node in walk.nodes if any(c.__name__ == "DataLoader" for c in type(node).__mro__)]
+    # The collector does not show what is frozen, nor the walk what only a `for` statement has
+    around = [*walk.nodes, *gc.get_objects()]
     walk.forget()
-    return max(loaders, key=lambda loader: getattr(loader, "num_workers", 0), default=None)
+    kinds = {kind for kind in set(map(type, around)) if any(base.__name__ in _LOADERS for base in kind.__mro__)}
+    loaders = [one for one in around if type(one) in kinds]
+    return max(loaders, key=lambda one: getattr(one, "num_workers", getattr(one, "_num_workers", 0)), default=None)
+
+
+def _of(loader: object, name: str) -> object:
+    """An attribute of a loader, or of a pass of it."""
+    return getattr(loader, name, getattr(loader, f"_{name}", None))
 
 
 def worker_suspects(loader: object, bytes_per_step: float) -> list[Suspect]:
-    """Lines of the dataset and the collator that add to an attribute or to a module's variable."""
+    """What the code of the dataset and the collator fills: attributes, a module's variables, caches without a limit."""
     found: dict[tuple[str, Line], Suspect] = {}
     for part in _parts(loader):
-        for owner, named, is_list in _held_by_code(part):
-            for line in adding_lines(named, is_list)[:1]:
-                held_by = f"{owner}.{named.name}"
+        for held_by, sort, lines in _held_by_code(part):
+            for line in lines[:1]:
                 one = found[held_by, line] = Suspect(
-                    type="attribute" if named.attribute else "variable",
+                    type=sort,
                     bytes_per_step=bytes_per_step,
                     held_by=held_by,
                     each="in each data worker",
                     kind="workers",
                     where="workers",
+                    cure=KINDS["lru_cache"].cure if sort == "lru_cache" else None,
                 )
                 one.set_line(line)
-                if getattr(loader, "persistent_workers", False):
+                if _of(loader, "persistent_workers"):
                     one.cure = f"{one.cure}; until then, start new workers each epoch: persistent_workers=False"
     return list(found.values())[:_MOST]
 
@@ -77,7 +91,7 @@ def copied_suspect(loader: object, copied: Copied) -> Suspect:
 
 def _parts(loader: object) -> list[object]:
     """The data set and the collator; of what only wraps a data set (`Subset`), the inner one, too."""
-    parts = [getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)]
+    parts = [_of(loader, "dataset"), _of(loader, "collate_fn")]
     for part in parts:
         inner = getattr(part, "dataset", None)
         if inner is not None and not any(inner is known for known in parts):
@@ -85,8 +99,11 @@ def _parts(loader: object) -> list[object]:
     return [part for part in parts if part is not None]
 
 
-def _held_by_code(part: object) -> Iterator[tuple[str, Named, bool]]:
-    """The attributes of a part and the variables of its module: the owner's name, and whether each is a list."""
+def _held_by_code(part: object) -> Iterator[tuple[str, str, list[Line]]]:
+    """What the code of a part may fill: its attributes, the variables of its module, caches without a limit.
+
+    With the sort of each, and the lines that add to it.
+    """
     if inspect.isfunction(part):
         yield from _variables(part.__module__, part.__code__.co_name)
         return
@@ -95,11 +112,19 @@ def _held_by_code(part: object) -> Iterator[tuple[str, Named, bool]]:
         return
     for name, value in list((attributes_of(part) or {}).items()):
         for named in slot_names(part, name):
-            yield cls.__name__, named, isinstance(value, list)
+            yield f"{cls.__name__}.{name}", "attribute", adding_lines(named, isinstance(value, list))
+    for base in filter(is_user_class, cls.__mro__):
+        yield from _caches(base.__name__, vars(base).items())
     yield from _variables(cls.__module__, cls.__name__)
 
 
-def _variables(module: str, within: str) -> Iterator[tuple[str, Named, bool]]:
+def _caches(owner: str, values: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str, list[Line]]]:
+    for name, value in values:
+        if isinstance(value, LRU_CACHE) and value.cache_info().maxsize is None:
+            yield f"{owner}.{name}", "lru_cache", lines_of_cache(value)
+
+
+def _variables(module: str, within: str) -> Iterator[tuple[str, str, list[Line]]]:
     """The module's variables that a function or the methods of a class name."""
     regions = [
         region
@@ -113,4 +138,7 @@ def _variables(module: str, within: str) -> Iterator[tuple[str, Named, bool]]:
         if isinstance(part, ast.Name) and part.id not in local_names(region.node)
     }
     for name in sorted(names):
-        yield module, Named(name=name, attribute=False, item=False, regions=tuple(regions), of_module=True), False
+        named = Named(name=name, attribute=False, item=False, regions=tuple(regions), of_module=True)
+        yield f"{module}.{name}", "variable", adding_lines(named, is_list=False)
+    values = vars(sys.modules[module]) if module in sys.modules else {}
+    yield from _caches(module, ((name, values.get(name)) for name in sorted(names)))

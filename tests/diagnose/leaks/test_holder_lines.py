@@ -19,6 +19,7 @@ def test_a_queue_with_a_size_is_limited() -> None:
     holder.outbox = queue.Queue(maxsize=300)
     (top, *_) = suspects_after(lambda step: holder.outbox.put(bytes(5_000 + step)))
     assert top.bounded == "Holder.outbox.queue holds 300 at most"
+    assert "holder.outbox.put(bytes(" in top.source_line, "the user's name is that of the queue"
 
 
 class Clips:
@@ -45,12 +46,13 @@ def test_what_keeps_one_entry_a_row_is_limited_by_their_number() -> None:
     assert (top.held_by, top.bounded) == ("Clips.decoded", None)
 
 
-def test_the_state_of_an_optimizer_is_limited_by_its_parameters() -> None:
-    parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(30)]
+@pytest.mark.parametrize("num", [30, 11])
+def test_the_state_of_an_optimizer_is_limited_by_its_parameters_also_once_it_is_full(num: int) -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(num)]
     adam = torch.optim.Adam(parameters)
     adam.state[parameters[-1]] = {}
     (top, *_) = suspects_after(lambda step: adam.state.update({parameters[step]: {"moment": torch.zeros(5000)}}))
-    assert top.bounded == "Adam.state holds one entry for each of 30 parameters at most"
+    assert top.bounded == f"Adam.state holds one entry for each of {num} parameters at most"
 
 
 def test_a_parameter_has_no_rows_that_limit_its_hooks() -> None:

@@ -3,6 +3,7 @@
 import ctypes
 import queue
 import sys
+import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -190,6 +191,18 @@ def test_the_statement_that_keeps_it_is_told_not_one_that_is_given_back() -> Non
     found, other = lines.line_of(12 * 4_000), lines.line_of(12 * 100_000)
     assert (found, other) == ((__file__, step.__code__.co_firstlineno + 2), None)
     assert sys.gettrace() is None
+
+
+def test_what_c_code_keeps_is_told_apart_from_an_array_that_another_line_gives_back() -> None:
+    last = [np.ones(5_000)]
+
+    def resample() -> None:
+        LIBC.malloc(ctypes.c_size_t(40_000))
+        made = np.ones(5_000)
+        last[0] = made
+
+    (top, *_) = suspects_of(resample)
+    assert (top.source_line, tracemalloc.is_tracing()) == ("LIBC.malloc(ctypes.c_size_t(40_000))", False)
 
 
 def test_where_a_debugger_traces_it_is_left_alone() -> None:
