@@ -14,7 +14,7 @@ class LeakThresholds:
     """When growth is looked into, printed and called a leak.
 
     Set on the scripts of `tests/leaks/zoo` and on the series of `tests/diagnose/leaks/live_series.py`; those by others
-    (`tests/leaks/by_others`) were judged with them afterwards.
+    (benchmarks/results/leaks.md) were judged with them afterwards.
 
     Attributes:
         judged_every, judged_frac: While it trains, sizes are judged after so many more readings, or this fraction of
