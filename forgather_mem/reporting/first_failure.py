@@ -134,8 +134,8 @@ def first_failure_lines(report: RunReport, first: FirstFailure, width: int) -> l
     at = f"at {format_time(first.step, first.phase)}"
     if first.how == "exception" and first.step:
         at = f"after {first.step:,} step{'s' * (first.step != 1)}"
-    elif not first.step and first.phase == "other":
-        at = "before its first step"
+    elif first.phase == "other":
+        at = f"after step {first.step:,}" if first.step else "before its first step"
     if first.how == "behind":
         text = f"{who} WAS BEHIND the others, {at}, when all were asked to end"
     else:

@@ -171,7 +171,7 @@ def find_runs(folder: str | Path) -> list[Path]:
         raise NoRun(f"the event files below {str(folder)!r} have no tags mem_*: no memory was logged there")
     raise NoRun(
         f"no run was found below {str(folder)!r}: no report, log or event file\n"
-        "  a watched training writes them to <output_dir>/forgather_mem or ./forgather_mem, or in FORGATHER_MEM_DIR"
+        "  a watched training writes them to <output_dir>/forgather_mem, ./forgather_mem or FORGATHER_MEM_DIR"
     )
 
 

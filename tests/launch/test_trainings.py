@@ -202,7 +202,7 @@ def test_under_torchrun_the_rank_that_was_killed_is_named_with_its_last_step_and
     assert result.plain.code == 1
     head, first, others, *_ = result.report.splitlines()
     assert head.startswith(f"{REPORT}ranks_die.py == killed (SIGKILL) after 11 steps, ")
-    assert first == "RANK 1 OF 2 FAILED FIRST, at step 12, data."
+    assert first == "RANK 1 OF 2 FAILED FIRST, after step 11."
     assert others in ("  The others: 1 ended by an exception.", "  The others: 1 left no end.")
     assert "\nKILLED BY SIGKILL" in result.report
     (report,) = (path for path in tmp_path.rglob("report.json"))

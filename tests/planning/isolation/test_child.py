@@ -61,7 +61,7 @@ def test_it_is_asked_for_its_line_again_and_again_and_goes_on() -> None:
             sum(range(100))
 
     begun = begun_in_a_child(computes)
-    while not (at := begun._tell_line()):
+    while "test_child" not in (at := begun._tell_line()):  # an audit hook of another test may run
         pass
     for _ in range(2_000):
         os.kill(begun.pid, signal.SIGUSR2)
