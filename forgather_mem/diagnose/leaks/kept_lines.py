@@ -24,7 +24,13 @@ tracemalloc = installed("tracemalloc")
 
 
 class KeptLines:
-    """Traces the lines of this thread until `close`; nothing where somebody else traces, a debugger for example."""
+    """Traces the lines of this thread until `close`; nothing where somebody else traces, a debugger for example.
+
+    Attributes:
+        records: Whether `tracemalloc` is on because of one.
+    """
+
+    records = False
 
     def __init__(self, *, opens: bool = True, held: Callable[[], float] | None = None, budget_s: float = 0.25) -> None:
         """Begin, if it `opens`; where reading takes longer than this many CPU seconds, it ends without a result.
@@ -36,17 +42,22 @@ class KeptLines:
             budget_s: For the readings.
         """
         self._is_held = held is not None
-        self._records = opens and held is None and not tracemalloc.is_tracing()
-        if self._records:
+        # Without torch we look in a call that CPython has put off: there 3.11 comes to no end when it traces and
+        # another such call is waiting
+        self._is_open = opens and sys.gettrace() is None and "torch" in sys.modules
+        # It is one for all of the process: a script that knows of it may start it at any time
+        KeptLines.records = self._is_open and held is None and not (tracemalloc.is_tracing() or _is_known())
+        if KeptLines.records:
             tracemalloc.start()
-        self._sizes: tuple[Callable[[], float], ...] = (large_bytes, held or objects_bytes, *[_native] * self._records)
+        self._sizes: tuple[Callable[[], float], ...] = (
+            large_bytes,
+            held or objects_bytes,
+            *[_native] * KeptLines.records,
+        )
         self._kept: list[Counter[Line]] = [Counter() for _ in self._sizes]  # of lines until `close`, then of statements
         self._left_s = budget_s
         self._at: Line = ("", 0)
         self._before = [read() for read in self._sizes]
-        # Without torch we look in a call that CPython has put off: there 3.11 comes to no end when it traces and
-        # another such call is waiting
-        self._is_open = opens and sys.gettrace() is None and "torch" in sys.modules
         if self._is_open:
             for frame in _users_frames(sys._getframe()):
                 frame.f_trace = self._trace
@@ -55,9 +66,10 @@ class KeptLines:
     def close(self) -> None:
         """Stop, and add up what the lines of each statement have kept; nothing is known if somebody else traces now."""
         self._sizes = ()
-        if self._records:
-            self._records = False
-            tracemalloc.stop()
+        if KeptLines.records:
+            KeptLines.records = False
+            if not _is_known():
+                tracemalloc.stop()
         if not self._is_open:
             return
         self._is_open = False
@@ -108,6 +120,11 @@ class KeptLines:
         if self._left_s < 0:
             sys.settrace(None)
         return self._trace
+
+
+def _is_known() -> bool:
+    """Whether the script, or what it imports, has the module; ours is another one."""
+    return "tracemalloc" in sys.modules
 
 
 def _native() -> float:
