@@ -8,6 +8,8 @@ export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 # What one process has compiled, the others don't compile again.
 unexport PYTHONDONTWRITEBYTECODE
+# Streams are as most users have them.
+unexport PYTHONUNBUFFERED
 # More than there are cores: many tests wait.
 JOBS ?= 3
 

@@ -15,7 +15,16 @@ def main() -> int:
     if words[:1] == ["run"]:
         from forgather_mem.launch.parent import run_command
 
-        return run_command(words[1:])
+        code = run_command(words[1:])
+        try:
+            sys.stderr.flush()
+        except (
+            AttributeError,
+            OSError,
+            ValueError,
+        ):  # as on a full disk: Python would end with 120 in place of the code
+            sys.stderr = None
+        return code
     from forgather_mem.cli.app import dispatch
 
     return dispatch(words)

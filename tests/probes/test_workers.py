@@ -134,7 +134,7 @@ def test_shared_pages_are_not_counted_twice(probe: Work, read: Read) -> None:
 
 
 def test_children_that_are_no_data_workers_are_other_children(probe: Work, read: Read) -> None:
-    script = f"import sys; x = b'x' * {48 * MIB}; print('ready'); sys.stdin.read()"
+    script = f"import sys; x = b'x' * {48 * MIB}; print('ready', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", script]
     others = reading(read, probe)["host/other_children"]  # multiprocessing's own, of earlier tests
     with loader(allocates_32_mib) as data, multiprocessing.get_context("fork").Pool(2) as pool:
