@@ -16,13 +16,11 @@ def main() -> int:
         from forgather_mem.launch.parent import run_command
 
         code = run_command(words[1:])
+        from forgather_mem.errors import ours
+
         try:
             sys.stderr.flush()
-        except (
-            AttributeError,
-            OSError,
-            ValueError,
-        ):  # as on a full disk: Python would end with 120 in place of the code
+        except ours(AttributeError, OSError, ValueError):  # a full disk: Python would end with 120
             sys.stderr = None
         return code
     from forgather_mem.cli.app import dispatch
