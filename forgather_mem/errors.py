@@ -206,8 +206,8 @@ def shown(text: str) -> str:
 
 
 def stream_for_people() -> TextIO:
-    """The current stderr; in a notebook, where that is red, stdout."""
-    return sys.stdout if "ipykernel" in sys.modules else sys.stderr
+    """The current stderr; where that is a notebook's, which is red, stdout."""
+    return sys.stdout if type(sys.stderr).__module__.startswith("ipykernel") else sys.stderr
 
 
 def say(text: str, *, is_shown: bool = False) -> None:

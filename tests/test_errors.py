@@ -1,7 +1,10 @@
 """Errors that users see: bounded, printable, picklable, with the name that was meant."""
 
 import copy
+import io
 import pickle
+import sys
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -15,6 +18,7 @@ from forgather_mem.errors import (
     did_you_mean,
     escape_controls,
     nearest,
+    say,
 )
 
 TEXT = st.none() | st.text(max_size=3_000)
@@ -63,3 +67,13 @@ def test_flags_are_true_or_false() -> None:
 def test_control_and_direction_characters_are_written_out() -> None:
     assert escape_controls("a\n\t\x1b[2J\u202e\ud800", keep="\n") == "a\n\\t\\x1b[2J\\u202e\\ud800"
     assert escape_controls("gr\u00fc\u00dfe") == "gr\u00fc\u00dfe"
+
+
+def test_only_where_stderr_is_a_notebooks_a_text_goes_to_stdout(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))  # a script may import it
+    say("a script's")
+    monkeypatch.setattr(sys, "stderr", type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})())
+    say("a notebook's")
+    assert capsys.readouterr() == ("a notebook's\n", "a script's\n")

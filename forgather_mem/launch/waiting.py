@@ -68,7 +68,8 @@ class Child:
         # Blocked before the child exists, so that none is lost and none ends the parent alone
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
         # If it is ignored, as by some schedulers, the kernel reaps children before their status can be read
-        inherited, parent = signal.signal(signal.SIGCHLD, signal.SIG_DFL), os.getpid()
+        inherited = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        parent = os.getpid()
         self.pid = os.fork()
         if not self.pid:
             signal.signal(signal.SIGCHLD, inherited)

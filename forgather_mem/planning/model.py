@@ -203,7 +203,7 @@ def _check_kind(name: str, parameter: torch.Tensor) -> None:
 def _note_of(part: str, sizes: Iterable[tuple[object, int]], names: dict[int, str]) -> list[str]:
     """What the largest of these things are, by the names that hold them."""
     largest = sorted(((thing, size) for thing, size in sizes if size >= MIB), key=lambda row: -row[1])[:3]
-    for budget_s in (0.05, 0.5):  # what a module has is found in the first
+    for budget_s in (0.05, 0.5):  # guesses: what a module has was found in the first, in ten scripts of our own
         things = [thing for thing, _ in largest if id(thing) not in names]
         if things:
             gc.unfreeze()

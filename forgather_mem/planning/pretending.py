@@ -129,7 +129,8 @@ class Pretending(TorchDispatchMode):
             return self._compute(func, args, keywords, key)
         if func.namespace == "c10d":
             return _together(func, args, keywords)
-        asked, result = self._answers.asked, self._pretend(func, args, keywords)
+        asked = self._answers.asked  # before it
+        result = self._pretend(func, args, keywords)
         if key and asked == self._answers.asked and func.namespace == "aten" and FakeTensor in map(type, given):
             # Values that are known may be the size of the result, or are no more known
             told = [one for one in given if one.dtype in _MASKS] if func.overloadpacket in _INDEXED else []

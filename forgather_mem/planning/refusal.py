@@ -25,8 +25,10 @@ def problem_of(error: BaseException) -> str:
     if isinstance(error, PlanError):
         return str(error)
     if BAD_FORK in str(error):
-        why = "this process has computed gradients, and torch can't go on with that in a forked child where there is a"
-        return f"{why} device: plan before the first backward(), or with `forgather-mem plan SCRIPT`"
+        return (
+            "this process has computed gradients, and torch can't go on with that in a forked child where there is a "
+            "device: plan before the first backward(), or with `forgather-mem plan SCRIPT`"
+        )
     if isinstance(error, _OF_SIZES | fake_tensor.UnsupportedOperatorException):
         what = f"the size of what {getattr(error, 'func', '')} makes is known only by computing it"
     else:

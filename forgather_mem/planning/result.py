@@ -132,7 +132,13 @@ PLANS = Beside[Plan]()
 
 
 def plan_of_log(
-    log: StorageLog, shape: PlannedShape, notes: Iterable[str] = (), host: StorageLog | None = None, **counts: int
+    log: StorageLog,
+    shape: PlannedShape,
+    notes: Iterable[str] = (),
+    host: StorageLog | None = None,
+    *,
+    accumulation: int = 1,
+    passes: int = 1,
 ) -> Plan:
     """The plan that two logged steps with batches of this shape come to; `host` has what goes to the host."""
     log.close()
@@ -143,7 +149,8 @@ def plan_of_log(
         phase=highest.phase,
         step=highest.step,
         **shape._asdict(),
-        **counts,
+        accumulation=accumulation,
+        passes=passes,
         reserved_bytes=reserved_by_allocator(log.events, log.sizes) or 0,
         host_bytes=max((row.bytes for row in _phase_peaks(host)), default=0) if host is not None else 0,
         phases=rows,

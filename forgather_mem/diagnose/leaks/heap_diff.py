@@ -118,6 +118,7 @@ class CloserLook:
             if one.kind == "items":
                 whole, steps = one.count / num_steps, max(1, step - self.step)
                 pace, most = pace_of(round(one.count_per_step * steps), steps, whole), rate / one.each_bytes
+                # Where the run has had it as well; a fifth is a guess
                 one.count_per_step = pace if whole > 0.8 * pace else min(pace, max(whole, most))
         found = [one for one in _nearest(merge_similar(more, walk), walk) if _matters(one, rate)]
         # Else these are the pieces of those, or what the first look had no time for

@@ -79,7 +79,8 @@ class LeakWatch:
         if self._look is not None:
             self._end_look(run)
         self._count_again(run.step, over=True)
-        leak, copied = self._verdict(run), self._sizes.copied.found()
+        leak = self._verdict(run)
+        copied = self._sizes.copied.found()
         if copied is not None:
             from forgather_mem.diagnose.leaks.verdict import with_copied
             from forgather_mem.diagnose.leaks.worker_code import copied_suspect, loader_of

@@ -98,7 +98,8 @@ def forked() -> int:
     """As `os.fork`, but the child draws the numbers that its parent would: Python seeds its generator anew in it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forks where there are threads
-        state, child = random.getstate(), os.fork()
+        state = random.getstate()
+        child = os.fork()
     if not child:
         random.setstate(state)
     return child
