@@ -1,8 +1,9 @@
 """Graphs that reach back over steps are told from those of one step."""
 
+import pytest
 import torch
 
-from forgather_mem.heap.autograd import number_of, reaches_back
+from forgather_mem.heap.autograd import number_of, reaches_back, saved_by
 
 
 def now(weight: torch.Tensor) -> int:
@@ -42,3 +43,22 @@ def test_what_was_visited_for_another_tensor_is_not_visited_again() -> None:
     seen: set[object] = set()
     assert reaches_back(grown.grad_fn, looked, seen)
     assert not reaches_back(grown.grad_fn, looked, seen)
+
+
+class Keeps(torch.autograd.Function):
+    """Saves so many copies of its input."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, given: torch.Tensor, number: int) -> torch.Tensor:
+        ctx.save_for_backward(*(given.clone() for _ in range(number)))
+        return given * 2
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grads[0] * 2, None
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_what_a_users_function_saves_is_found_also_where_it_saves_nothing(number: int) -> None:
+    made = Keeps.apply(torch.ones(100, requires_grad=True), number)
+    assert sorted(size for _, size in saved_by(made.grad_fn)) == [400] * number
