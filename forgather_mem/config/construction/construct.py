@@ -12,7 +12,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.construction.resolve import Callee, Resolver, in_words, is_file
 from forgather_mem.config.construction.sizes import Sizes, TooLarge
 from forgather_mem.config.construction.value_builtins import Values
@@ -62,11 +61,10 @@ class Construction:
                 a constructor raises, with its exception as the cause.
         """
         run = Builder(self._resolver, self._singletons, self._memo, self._items)
-        with run.clock:
-            for node in self._resolver.calls(roots):
-                if not is_file(node):  # an earlier call of the template may write the file
-                    run.check_ahead(node)
-            return [run.value(root) for root in roots]
+        for node in self._resolver.calls(roots):
+            if not is_file(node):  # an earlier call of the template may write the file
+                run.check_ahead(node)
+        return [run.value(root) for root in roots]
 
 
 class Partial:
@@ -92,9 +90,7 @@ class Partial:
         self._cells = {part: singletons.setdefault(part, Cell()) for part in needed if part.is_singleton}
 
     def __call__(self, /, *args: object, **kwargs: object) -> object:
-        run = Builder(self._resolver, self._cells, {})
-        with run.clock:
-            return run.call_partial(self._node, args, kwargs)
+        return Builder(self._resolver, self._cells, {}).call_partial(self._node, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<!partial:{self._node.constructor} at {self._resolver.graph.place(self._node.mark)}>"
@@ -121,18 +117,17 @@ class Builder:
         self._singletons = singletons
         self._resolver = resolver
         self._memo = memo
-        self.clock = resolver.clock()
-        self._values = Values(clock=self.clock)
+        self._values = Values()
         self._arguments_check = ArgumentCheck(resolver.allows_address)
-        self._ahead = Sizes(resolver.budgets, self.clock, {})
-        self._sizes = Sizes(resolver.budgets, self.clock, {} if items is None else items)
+        self._ahead = Sizes(resolver.budgets, {})
+        self._sizes = Sizes(resolver.budgets, {} if items is None else items)
 
     def callee(self, node: CallNode) -> Callee:
         """The callee of a call, imported if necessary."""
         if function := self._values.function(node.constructor):
             return Callee(function, is_value=node.constructor != "call")
         try:
-            return self.clock.outside(self._resolver.callee, (node,), {})
+            return self._resolver.callee(node)
         except TemplateError:
             raise
         except ours(Exception) as error:
@@ -145,7 +140,7 @@ class Builder:
         if not callee.is_value and node.kind != "partial":
             try:
                 self._ahead.add_call()
-            except (TooLarge, OutOfTime) as error:
+            except TooLarge as error:
                 raise self._resolver.error(node, str(error)) from error
         found = callee.misfit(len(node.args), node.kwargs.keys(), more_come=more_come)
         if found is not None:
@@ -216,7 +211,7 @@ class Builder:
                 assert isinstance(node, VarNode)
                 made = self._variable(node, values)
             self._sizes.add(node, self._resolver.parts, made)
-        except (TooLarge, OutOfTime, Unfit) as error:
+        except (TooLarge, Unfit) as error:
             raise self._resolver.error(node, str(error)) from error
         if node.is_singleton:
             self._singletons.setdefault(node, Cell()).value = made
@@ -242,9 +237,7 @@ class Builder:
         if not callee.is_value:
             self._sizes.add_call()
         try:
-            if callee.is_value:
-                return callee.function(*args, **kwargs)
-            return self.clock.outside(callee.function, args, kwargs)
+            return callee.function(*args, **kwargs)
         except ours(Exception) as error:
             raise self._resolver.raised(node, callee, args, kwargs, error) from error
 

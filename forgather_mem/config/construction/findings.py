@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Literal, Union, get_args, get_origin
 
-from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.construction.construct import Builder
 from forgather_mem.config.construction.resolve import MAX_NAMES, Callee, Resolver, is_file, meant_arguments
 from forgather_mem.config.construction.signature_check import python_function
@@ -48,18 +47,17 @@ class _Search:
         self._users: dict[int, list[Node]] = {}  # the nodes that have a node among their parts, by its id
 
     def run(self, roots: Sequence[Value]) -> list[TemplateError]:
-        with self._builder.clock:
-            names: set[str] = set()
-            nodes = []
-            for node in self._resolver.reached(roots):
-                nodes.append(node)
-                if max(len(self._found), len(names)) >= MAX_NAMES:
-                    return self._found
-                if isinstance(node, CallNode):
-                    names.add(node.constructor)
-                if not self._look_at(node):
-                    return self._found
-            self._try(nodes)
+        names: set[str] = set()
+        nodes = []
+        for node in self._resolver.reached(roots):
+            nodes.append(node)
+            if max(len(self._found), len(names)) >= MAX_NAMES:
+                return self._found
+            if isinstance(node, CallNode):
+                names.add(node.constructor)
+            if not self._look_at(node):
+                return self._found
+        self._try(nodes)
         return self._found
 
     def _look_at(self, node: Node) -> bool:
@@ -85,7 +83,7 @@ class _Search:
         except TemplateError as error:
             self._found.append(error)
             self._unbuildable.add(id(node))
-            return not isinstance(error.__cause__, TooLarge | OutOfTime)
+            return not isinstance(error.__cause__, TooLarge)
         return True
 
     def _check_values(self, node: CallNode, callee: Callee) -> None:
@@ -116,7 +114,7 @@ class _Search:
             except TemplateError as error:
                 failed.setdefault(str(error), error)
                 self._spread([id(node)])
-                if isinstance(error.__cause__, TooLarge | OutOfTime) or len(failed) >= MAX_NAMES:
+                if isinstance(error.__cause__, TooLarge) or len(failed) >= MAX_NAMES:
                     break
         self._found += reversed(failed.values())
 

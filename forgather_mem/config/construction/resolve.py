@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.construction.signature_check import Misfit, Parameters, misfit, parameters_of
 from forgather_mem.config.graph.nodes import TEXT, CallNode, DictNode, Graph, Node, Paths, Value, VarNode, walk_nodes
 from forgather_mem.config.graph.scalars import is_text
@@ -66,7 +65,6 @@ class Resolver:
         variables: Values for `!var`.
         budgets: How much may be built.
         addresses: Those that the person who loads gave as values.
-        num_chars: Length of the template's text.
         folder_of: Takes the name of a template to the folder of its file, None for text from memory.
     """
 
@@ -76,7 +74,6 @@ class Resolver:
     _: KW_ONLY
     budgets: Limits = DEFAULT_LIMITS
     addresses: Sequence[str] = ()
-    num_chars: int = 0
     folder_of: Callable[[str], str | None] | None = None
     _callees: dict[object, Callee] = field(default_factory=dict)
     _paths: Paths | None = None  # found when an error wants one
@@ -84,10 +81,6 @@ class Resolver:
     def __getstate__(self) -> dict[str, object]:
         graph = Graph(root=None)  # its `locate` belongs to a load that has ended
         return {**self.__dict__, "graph": graph, "folder_of": None, "_callees": {}, "_paths": None}
-
-    def clock(self) -> CpuClock:
-        """The clock of one construction, or of one call of a partial."""
-        return CpuClock(self.budgets.render_cpu_s, self.num_chars)
 
     def narrowed(self, names: Iterable[str]) -> Resolver:
         """A copy with only some of the variables, so that it keeps no more alive than it needs."""

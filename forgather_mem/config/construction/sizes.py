@@ -1,4 +1,4 @@
-"""The size of what a construction builds, with shared parts counted at each occurrence, and the time it takes.
+"""The size of what a construction builds, with shared parts counted at each occurrence.
 
 Printing, comparing or hashing an object visits shared parts each time. Parsing limits what the text contains. What is
 counted here are the objects that factories make, and what parsing can't see: the items of a `range`, the only call that
@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.graph.nodes import Node
 from forgather_mem.config.limits import Limits
-
-_LOOK_EVERY = 100  # objects
 
 
 class TooLarge(Exception):
@@ -26,16 +23,14 @@ class Sizes:
     Args:
         budgets: How many objects may be built (a third of `nodes`), how many of them by calls (`objects`), and how many
             items one of them may have (`expanded_nodes`). A text has one for each 64 characters.
-        clock: Of the construction; looked at where the counts are.
         items: Items in what earlier runs built, by id of the node; extended in place.
     """
 
-    def __init__(self, budgets: Limits, clock: CpuClock, items: dict[int, int]) -> None:
+    def __init__(self, budgets: Limits, items: dict[int, int]) -> None:
         self._limit = budgets.expanded_nodes
         self._objects = min(budgets.expanded_nodes, budgets.nodes // 3)  # as many as can be written
         self._left = self._objects
         self._calls = self._calls_left = budgets.objects
-        self._clock = clock
         self._items = items
 
     def add_call(self) -> None:
@@ -43,11 +38,8 @@ class Sizes:
 
         Raises:
             TooLarge: if there are too many.
-            OutOfTime: if they take too long.
         """
         self._calls_left -= 1
-        if self._calls_left % _LOOK_EVERY == 0:
-            self._clock.look()
         if self._calls_left < 0:
             raise TooLarge(f"more than {self._calls:,} objects are built by calls, each copy of a !factory counted")
 
@@ -56,11 +48,8 @@ class Sizes:
 
         Raises:
             TooLarge: if there are too many objects, or too many items in this one.
-            OutOfTime: if they take too long.
         """
         self._left -= 1
-        if self._left % _LOOK_EVERY == 0:
-            self._clock.look()
         if self._left < 0:
             raise TooLarge(f"more than {self._objects:,} objects are built, each copy of a !factory counted")
         own = len(made[: self._limit + 1]) if type(made) is range else len(made) >> 6 if type(made) is str else 0

@@ -2,7 +2,7 @@
 
 `list`, `range`, `sorted`, `items` and the like are open to every template, so they must be harmless in any number and
 combination. Parsing has limited what an argument holds with all its aliases. Here each call is charged the lengths of
-its arguments, and the clock is looked at after it.
+its arguments.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, 
 from dataclasses import dataclass
 from typing import Any
 
-from forgather_mem.config.clock import CpuClock
 from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
-from forgather_mem.config.limits import DEFAULT_LIMITS
 
 _COUNTED = (Sequence, Set, Mapping, MappingView)
 
@@ -42,14 +40,10 @@ class Values:
     counts as one item per 16 characters; what is in an item does not count.
 
     A `!partial` that is called later is a construction of its own, with a limit of its own.
-
-    Args:
-        clock: Of the construction.
     """
 
-    def __init__(self, clock: CpuClock | None = None) -> None:
+    def __init__(self) -> None:
         self._left = _MOST.items
-        self._clock = clock or CpuClock(DEFAULT_LIMITS.render_cpu_s)
 
     def function(self, name: str) -> Callable[..., object] | None:
         """The function of that name, or None if it is not a value built-in.
@@ -69,10 +63,7 @@ class Values:
             self._left -= 1 + sum(map(_num_items, (*args, *kwargs.values())))
             if self._left < 0:
                 raise LimitExceeded(_TOO_MANY)
-            with self._clock:
-                made = function(*args, **kwargs)
-                self._clock.look()
-                return made
+            return function(*args, **kwargs)
 
         charged.__name__ = charged.__qualname__ = function.__name__
         return charged

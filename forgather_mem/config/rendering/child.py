@@ -16,8 +16,7 @@ import sys
 from dataclasses import astuple, fields
 from types import FrameType
 
-from forgather_mem.config.clock import OutOfTime
-from forgather_mem.config.rendering.render import Renderer
+from forgather_mem.config.rendering.render import OutOfTime, Renderer
 from forgather_mem.config.rendering.source_map import SourceMap, Tracer
 from forgather_mem.config.rendering.stranger import Request
 from forgather_mem.config.rendering.taint import TaintTokens

@@ -15,7 +15,6 @@ from jinja2 import TemplateSyntaxError
 from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from jinja2.parser import Parser
 
-from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Load, Missing, Outline
 from forgather_mem.config.rendering.sandbox import MissingName
@@ -28,6 +27,10 @@ from forgather_mem.config.source.search import Searcher
 from forgather_mem.errors import TemplateError, did_you_mean, nearest, ours
 
 _MISSPELT = 0.8  # measured on Forgather's templates: leftovers are below 0.72, a changed or lost letter above 0.85
+
+
+class OutOfTime(Exception):
+    """A render has taken more CPU time than its limit."""
 
 
 class Renderer:
