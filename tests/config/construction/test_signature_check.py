@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import forgather_mem.callbacks
-from forgather_mem.config.construction.signature_check import Parameters, misfit, parameters_of
+from forgather_mem.config.construction.resolve import Parameters, misfit, parameters_of
 
 
 def plain(a, b=1, /, c=2, *, d, e=3): ...
