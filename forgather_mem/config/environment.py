@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from forgather_mem.config.construction.construct import Construction
 from forgather_mem.config.construction.findings import misfits
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE, Resolver
-from forgather_mem.config.graph.nodes import CallNode, Graph, Node, Paths, Value, VarNode, extended
+from forgather_mem.config.graph.nodes import CallNode, Graph, Node, Paths, Value, VarNode
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
@@ -322,7 +322,7 @@ class Config:
         """The variables that targets use, at each occurrence."""
         paths = Paths(self.graph)
         return [
-            VariableUse(node.variable, self.graph.place(node.mark), extended(paths.of(node) or ""), node.has_default)
+            VariableUse(node.variable, self.graph.place(node.mark), paths.of(node) or "", node.has_default)
             for node in self.reached(targets)
             if isinstance(node, VarNode)
         ]

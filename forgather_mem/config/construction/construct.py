@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from forgather_mem.config.construction.resolve import Callee, Resolver, in_words, is_file
 from forgather_mem.config.construction.value_builtins import Values
-from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
 from forgather_mem.config.graph.nodes import CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.policy.remote_code import ArgumentCheck
@@ -321,8 +320,6 @@ def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:
 def _made(make: Callable[..., object], items: list[object] | dict[object, object]) -> object:
     if make is type(items):
         return items
-    if make is not tuple and too_many(items):  # what else is made may hash them
-        raise Unfit(f"more than {MAX_COLLIDING} items are chosen so that Python finds them in one place")
     try:
         return make(items)
     except (TypeError, ValueError) as error:

@@ -29,10 +29,6 @@ from forgather_mem.errors import TemplateError, did_you_mean, nearest, ours
 _MISSPELT = 0.8  # measured on Forgather's templates: leftovers are below 0.72, a changed or lost letter above 0.85
 
 
-class OutOfTime(Exception):
-    """A render has taken more CPU time than its limit."""
-
-
 class Renderer:
     """Renders templates and caches their compiled form until a file changes. Thread-safe: renders run one at a time.
 
@@ -334,7 +330,7 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
             straight = "use straight quotes" if _CURLY.search(unexpected[1]) else None
             return f"unexpected character {unexpected[1]}", _UNCLOSED if unexpected[2] else straight
         return message[:1].lower() + message[1:], _near_word(message, compiler)
-    if isinstance(error, LimitPassed | OutOfTime):
+    if isinstance(error, LimitPassed):
         return text, _repeated(compiler.job) or _LIMITS
     if isinstance(error, RecursionError) or (isinstance(error, MemoryError) and compiler.job.compiling):
         return "templates, macros or expressions nest too deeply", _repeated(compiler.job)

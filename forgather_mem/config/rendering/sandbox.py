@@ -18,7 +18,6 @@ import getpass
 import json
 import math
 import os
-import random
 from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinMethodType, MappingProxyType, MethodType
 from typing import Any, Final, cast
@@ -111,13 +110,6 @@ def _to_yaml(value: object, default: object = _ABSENT) -> object:
     return write(value)
 
 
-@pass_environment
-def _random(sandbox: Sandbox, value: Iterable[object]) -> object:
-    items = list(value)
-    sandbox.random = sandbox.random or random.Random(0)
-    return sandbox.random.choice(items) if items else sandbox.undefined("no random item, the sequence was empty")
-
-
 def _text(value: object) -> str:
     return value if isinstance(value, str) else str(value)
 
@@ -131,7 +123,6 @@ _OWN: dict[str, Callable[..., object]] = {
     "format": _format,
     "indent": _indent,
     "list": list,
-    "random": _random,
     "replace": _replace,
     "safe": lambda value: value,
     "tojson": _to_json,
@@ -353,13 +344,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
     Attributes:
         marks: The strings from outside.
         moment: Of the render in progress.
-        random: Seeded per render, so that it can be repeated; None until first used.
         paste_values: Values from outside are pasted, as Forgather does, not tainted.
     """
 
     intercepted_binops = frozenset("%")
     moment: datetime.datetime
-    random: random.Random | None
 
     def __init__(self, marks: TaintTokens, *, paste_values: bool) -> None:
         super().__init__(trim_blocks=True, undefined=_Missing, optimized=False, cache_size=0)
