@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from forgather_mem.config.construction.construct import Construction
 from forgather_mem.config.construction.findings import misfits
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE, Resolver
-from forgather_mem.config.graph.nodes import CallNode, Graph, Node, Paths, Value, VarNode
+from forgather_mem.config.graph.nodes import CallNode, Graph, Node, Value, VarNode
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import addresses_in
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.source.loader import StrangersTemplate
-from forgather_mem.config.source.rendered import STRING, Reference, Rendered, SourceLocation
+from forgather_mem.config.source.rendered import STRING, Reference, Rendered
 from forgather_mem.config.source.search import Searcher, library
 from forgather_mem.config.source.syntax import is_plain
 from forgather_mem.errors import TemplateError, did_you_mean, missing
@@ -125,24 +125,9 @@ class ConfigEnvironment:
         """The templates that a template uses: level (0 is the template itself), name and file of each.
 
         Raises:
-            TemplateError: when the template itself can't be read.
+            TemplateError: if anything goes wrong in rendering it.
         """
-        return self.references(name, **variables)[0]
-
-    def references(
-        self, name: str | os.PathLike[str], /, **variables: object
-    ) -> tuple[list[Reference], TemplateError | None]:
-        """As `find_referenced_templates`, with the error that rendering it ended in: until there they were found.
-
-        Raises:
-            TemplateError: when the template itself can't be read.
-        """
-        try:
-            return [*self._rendered(os.fspath(name), variables).references], None
-        except TemplateError as error:
-            if not error.references:
-                raise
-            return [(level, name, file) for level, name, file in error.references], error
+        return [*self._rendered(os.fspath(name), variables).references]
 
     def _rendered(self, name: str, variables: Mapping[str, object]) -> Rendered:
         found = self._searcher.find(name)
@@ -234,23 +219,6 @@ class ConfigEnvironment:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class VariableUse:
-    """A `!var` in a template.
-
-    Attributes:
-        name: The variable's name.
-        place: Its location.
-        path: Its path in the graph, e.g. `$.trainer_callbacks.gc`.
-        has_default: Whether it may be left out.
-    """
-
-    name: str
-    place: SourceLocation
-    path: str
-    has_default: bool
-
-
 @dataclass(eq=False, repr=False)
 class Config:
     """A loaded template: its text, its graph, and the objects it describes.
@@ -318,14 +286,9 @@ class Config:
         """Every node that is built for these targets."""
         return self._resolver({}).reached(self._roots(targets))
 
-    def variables(self, targets: Iterable[str] | None = None) -> list[VariableUse]:
+    def variables(self, targets: Iterable[str] | None = None) -> list[VarNode]:
         """The variables that targets use, at each occurrence."""
-        paths = Paths(self.graph)
-        return [
-            VariableUse(node.variable, self.graph.place(node.mark), paths.of(node) or "", node.has_default)
-            for node in self.reached(targets)
-            if isinstance(node, VarNode)
-        ]
+        return [node for node in self.reached(targets) if isinstance(node, VarNode)]
 
     def misfits(
         self, targets: Iterable[str] | None = None, *, context_vars: Mapping[str, object] | None = None

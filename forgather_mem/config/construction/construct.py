@@ -36,10 +36,6 @@ class Cell:
 Cells = dict[Node, Cell]
 
 
-class Unfit(Exception):
-    """A tag can't make its value of what stands after it: an item of a set that can't be hashed, say."""
-
-
 class Construction:
     """The objects built from one graph: one node is one object.
 
@@ -210,7 +206,7 @@ class Builder:
                 assert isinstance(node, VarNode)
                 made = self._variable(node, values)
             self._sizes.add(node, self._resolver.parts, made)
-        except (TooLarge, Unfit) as error:
+        except (TooLarge, TypeError, ValueError) as error:  # the latter of a tag, as of a set whose items have no hash
             raise self._resolver.error(node, str(error)) from error
         if node.is_singleton:
             self._singletons.setdefault(node, Cell()).value = made
@@ -308,7 +304,7 @@ def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:
     """What a sequence or a mapping becomes: of a `!dlist` the list of its values.
 
     Raises:
-        Unfit: if that can't have these items.
+        TypeError, ValueError: if that can't have these items.
     """
     if isinstance(node, ListNode):
         return _made(node.maker, _filled(node.items, iter(values)))
@@ -318,12 +314,7 @@ def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:
 
 
 def _made(make: Callable[..., object], items: list[object] | dict[object, object]) -> object:
-    if make is type(items):
-        return items
-    try:
-        return make(items)
-    except (TypeError, ValueError) as error:
-        raise Unfit(str(error)) from error
+    return items if make is type(items) else make(items)
 
 
 def filled_arguments(node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object], object]:

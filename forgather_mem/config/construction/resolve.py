@@ -230,14 +230,7 @@ class Resolver:
     def raised(
         self, node: CallNode, callee: Callee, args: Sequence[object], kwargs: Mapping[str, object], error: Exception
     ) -> TemplateError:
-        """The error about an exception of a callable; the caller raises it.
-
-        A wrapper that accepts anything may hide a function that does not; the message then names the argument.
-        """
-        if isinstance(error, TypeError) and (inner := parameters_of(callee.function, follow_wrapped=True)):
-            found = misfit(inner, len(args), kwargs.keys())
-            if found is not None:
-                return self.misfit_error(node, callee, found)
+        """The error about an exception of a callable; the caller raises it."""
         taken = callee.parameters.positional if callee.parameters else ()
         names = [*taken[: len(args)], *(f"args[{i}]" for i in range(len(taken), len(args))), *kwargs]
         shown = in_words(error)
@@ -313,17 +306,16 @@ def is_file(node: CallNode) -> bool:
     return ".py:" in node.constructor
 
 
-def parameters_of(function: Callable[..., object], *, follow_wrapped: bool = False) -> Parameters | None:
+def parameters_of(function: Callable[..., object]) -> Parameters | None:
     """The signature of a callable, or None where Python has none (many functions written in C).
 
-    By default the outermost wrapper counts: what Python accepts is never reported here, although the function inside
-    the wrapper may still refuse it. For the same reason a signature that a class only declares (`__signature__`) is
-    followed only with `follow_wrapped`.
+    The outermost wrapper counts: what Python accepts is never reported here, although the function inside the wrapper
+    may still refuse it. For the same reason a signature that a class only declares (`__signature__`) is not followed.
     """
-    if not follow_wrapped and getattr(function, "__signature__", None) is not None:
+    if getattr(function, "__signature__", None) is not None:
         return None
     try:
-        signature = inspect.signature(function, follow_wrapped=follow_wrapped)
+        signature = inspect.signature(function, follow_wrapped=False)
     except (ValueError, TypeError):
         return None
     every = signature.parameters.values()
