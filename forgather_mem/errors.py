@@ -7,7 +7,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from types import FrameType
     from typing import TextIO, TypeVar
 
@@ -52,7 +52,10 @@ class TemplateError(ForgatherMemError, ValueError):
         chain: How the text was reached, e.g. "in block callback_list, extended by configs/demo.yaml".
 
     Attributes:
+        references: Of an error in rendering, the templates in use by then: level, name and file of each.
     """
+
+    references: Sequence[tuple[int, str, str]] = ()
 
     def __init__(
         self,

@@ -125,9 +125,24 @@ class ConfigEnvironment:
         """The templates that a template uses: level (0 is the template itself), name and file of each.
 
         Raises:
-            TemplateError: if anything goes wrong in rendering it.
+            TemplateError: when the template itself can't be read.
         """
-        return [*self._rendered(os.fspath(name), variables).references]
+        return self.references(name, **variables)[0]
+
+    def references(
+        self, name: str | os.PathLike[str], /, **variables: object
+    ) -> tuple[list[Reference], TemplateError | None]:
+        """As `find_referenced_templates`, with the error that rendering it ended in: until there they were found.
+
+        Raises:
+            TemplateError: when the template itself can't be read.
+        """
+        try:
+            return [*self._rendered(os.fspath(name), variables).references], None
+        except TemplateError as error:
+            if not error.references:
+                raise
+            return [(level, name, file) for level, name, file in error.references], error
 
     def _rendered(self, name: str, variables: Mapping[str, object]) -> Rendered:
         found = self._searcher.find(name)

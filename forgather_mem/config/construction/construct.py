@@ -206,6 +206,8 @@ class Builder:
                 assert isinstance(node, VarNode)
                 made = self._variable(node, values)
             self._sizes.add(node, self._resolver.parts, made)
+        except TemplateError:
+            raise
         except (TooLarge, TypeError, ValueError) as error:  # the latter of a tag, as of a set whose items have no hash
             raise self._resolver.error(node, str(error)) from error
         if node.is_singleton:

@@ -109,8 +109,12 @@ class Renderer:
             wrapped = self._wrapped(variables)
             job = Job(self._sources, self._budgets, self._read)
             job.moment = moment or job.moment
-            text, values = self._run(self._compiler, job, source, wrapped)
-            unknown: tuple[TemplateError, ...] = _unknown_blocks(self._compiler) if job.parents else ()
+            try:
+                text, values = self._run(self._compiler, job, source, wrapped)
+                unknown: tuple[TemplateError, ...] = _unknown_blocks(self._compiler) if job.parents else ()
+            except TemplateError as error:
+                error.references = _referenced(job.loads)
+                raise
             parent = job.parents.get(source.key)
             outlines = [self._compiler.outline(load.source) for load in job.first.values()]
             mentioned = frozenset().union(*(outline.mentioned for outline in outlines))
