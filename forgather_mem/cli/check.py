@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-import os
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from forgather_mem.cli.command import FAILURE
@@ -22,9 +18,6 @@ from forgather_mem.errors import TemplateError
 if TYPE_CHECKING:
     from forgather_mem.config.check import Problem
     from forgather_mem.config.environment import ConfigEnvironment
-
-_OURS = ("forgather_mem:", "forgather_mem.")
-_HEAVY = ("torch", "transformers", "transformers.trainer_callback")
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -68,7 +61,7 @@ def check(
 def found_problems(
     environment: ConfigEnvironment, name: str, variables: dict[str, object], target: str | None = None
 ) -> tuple[list[Problem], str]:
-    """What is wrong with a template, found without torch and transformers if it names only ours; and what comes of it.
+    """What is wrong with a template, and what comes of it. Torch is imported only if what it names imports it.
 
     `target` is one that it has to have.
     """
@@ -80,27 +73,7 @@ def found_problems(
             callbacks_of(config, target, None)  # raises: it says what may have been meant
     except TemplateError as error:
         return [Problem(kind="template", error=error)], ""
-    is_light = all(use.name.startswith(_OURS) for use in config.names())
-
-    found = functools.partial(problems_of, config, environment, name, variables)
-    return [] if is_light and _is_well_without_torch(lambda: not found()) else found(), results(config)
-
-
-def _is_well_without_torch(check: Callable[[], bool]) -> bool:
-    """Whether a check succeeds in a separate process, with empty stand-ins for the modules that take seconds to import.
-
-    If it does not, or fails, the same check with the real modules produces the message.
-    """
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    code = 1
-    try:
-        sys.modules.update({heavy: _StandIn(heavy) for heavy in _HEAVY})
-        if check():
-            code = 0
-    finally:
-        os._exit(code)
+    return problems_of(config, environment, name, variables), results(config)
 
 
 @contextlib.contextmanager
@@ -127,16 +100,3 @@ def _summary(name: str, found: Sequence[Problem], results: str) -> Iterator[str]
     entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
     if len(entries) > 1:
         yield f"  forgather-mem allow {shlex.quote(name)}  opens {first_names(entries)}"
-
-
-class _StandIn(ModuleType):
-    """A module in which every name is a class that does nothing; used as a decorator it returns its argument."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__path__: list[str] = []  # marks it as a package
-
-    def __getattr__(self, name: str) -> type:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {"__module__": self.__name__, "__call__": lambda decorator, function: function})

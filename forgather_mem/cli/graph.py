@@ -29,7 +29,6 @@ def graph(template: str, settings: list[str], searchpath: list[Path], targets: l
             hint = did_you_mean(wanted, config.targets) or f"the targets are {', '.join(config.targets)}"
             raise TemplateError(f"there is no target {wanted!r}", template=name, hint=hint)
     rows = []
-    for branch in tree(config.graph, targets or None):
-        note = f"   ({branch.note})" if branch.note else ""
-        rows.append((f"{'    ' * branch.depth}{branch.label}: {branch.text}{note}",))
+    for depth, label, text, note in tree(config.graph, targets or None):
+        rows.append((f"{'    ' * depth}{label}: {text}{f'   ({note})' if note else ''}",))
     print_rows(rows)

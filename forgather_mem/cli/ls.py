@@ -22,5 +22,4 @@ def ls(searchpath: list[Path], path: bool) -> None:
         print_text(str(library()))
         return
     check_folders(searchpath)
-    found = Searcher([*searchpath, "."]).names()
-    print_rows([(template.name, template.comment) for template in found])
+    print_rows([*Searcher([*searchpath, "."]).names().items()])

@@ -116,7 +116,7 @@ def unused(config: Config, name: str, variables: Mapping[str, object], path: str
     Of a variable's parts (`a.b`), only those close to a name that some template mentions: a template may also pass on a
     mapping as a whole.
     """
-    known = config.rendered.mentioned | {use.name for use in config.variables()}
+    known = config.rendered.mentioned | {node.variable for node in config.variables()}
     for key, value in variables.items():
         if key not in known and ((hint := did_you_mean(key, known)) or not path):
             error = TemplateError(f"no template uses the variable {path + key!r}", template=name, hint=hint)
@@ -131,15 +131,17 @@ def _misfits(config: Config, variables: Mapping[str, object]) -> Iterator[Proble
 
 
 def _unbound(config: Config, variables: Mapping[str, object]) -> Iterator[Problem]:
-    seen = set()
-    for use in config.variables():
-        if use.has_default or use.name in variables or use.name == OWN_VARIABLE or use.name in seen:
-            continue
-        seen.add(use.name)
-        message = f"the variable {use.name!r} has no default, so a value must be given"
-        hint = did_you_mean(use.name, variables)
-        given = f"context_vars={{{use.name!r}: ...}} in Python, --set {use.name}=... here"
-        error = use.place.error(message, path=use.path, hint=f"{hint} Else: {given}" if hint else given)
+    unbound: dict[str, VarNode] = {}
+    for node in config.variables():
+        if not node.has_default and node.variable not in (*variables, OWN_VARIABLE):
+            unbound.setdefault(node.variable, node)
+    paths = Paths(config.graph)
+    for name, node in unbound.items():
+        message = f"the variable {name!r} has no default, so a value must be given"
+        hint = did_you_mean(name, variables)
+        given = f"context_vars={{{name!r}: ...}} in Python, --set {name}=... here"
+        place = config.graph.place(node.mark)
+        error = place.error(message, path=paths.of(node), hint=f"{hint} Else: {given}" if hint else given)
         yield Problem(kind="unbound", error=error)
 
 

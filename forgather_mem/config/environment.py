@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from forgather_mem.config.construction.construct import Construction
 from forgather_mem.config.construction.findings import misfits
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE, Resolver
-from forgather_mem.config.graph.nodes import CallNode, Graph, Node, Paths, Value, VarNode, extended
+from forgather_mem.config.graph.nodes import CallNode, Graph, Node, Value, VarNode
 from forgather_mem.config.graph.parse import parse
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import addresses_in
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.source.loader import StrangersTemplate
-from forgather_mem.config.source.rendered import STRING, Reference, Rendered, SourceLocation
+from forgather_mem.config.source.rendered import STRING, Reference, Rendered
 from forgather_mem.config.source.search import Searcher, library
 from forgather_mem.config.source.syntax import is_plain
 from forgather_mem.errors import TemplateError, did_you_mean, missing
@@ -219,9 +219,8 @@ class ConfigEnvironment:
         graph = parse(rendered, self._budgets)
         given = (*addresses_in(self._global_vars), *addresses_in(variables))
         resolver = partial(
-            Resolver, graph, self.policy, budgets=self._budgets, addresses=given, num_chars=len(rendered.text),
-            folder_of=self._folder_of,
-        )  # fmt: skip
+            Resolver, graph, self.policy, budgets=self._budgets, addresses=given, folder_of=self._folder_of
+        )
         return Config(rendered, graph, resolver, partial(self._parent, rendered, variables))
 
     def _parent(self, rendered: Rendered, variables: Mapping[str, object]) -> Config | None:
@@ -233,23 +232,6 @@ class ConfigEnvironment:
         with missing(TemplateError):  # "<string>", or a deleted file
             return str(found.file.parent) if (found := self._searcher.find(name)) else None
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class VariableUse:
-    """A `!var` in a template.
-
-    Attributes:
-        name: The variable's name.
-        place: Its location.
-        path: Its path in the graph, e.g. `$.trainer_callbacks.gc`.
-        has_default: Whether it may be left out.
-    """
-
-    name: str
-    place: SourceLocation
-    path: str
-    has_default: bool
 
 
 @dataclass(eq=False, repr=False)
@@ -319,14 +301,9 @@ class Config:
         """Every node that is built for these targets."""
         return self._resolver({}).reached(self._roots(targets))
 
-    def variables(self, targets: Iterable[str] | None = None) -> list[VariableUse]:
+    def variables(self, targets: Iterable[str] | None = None) -> list[VarNode]:
         """The variables that targets use, at each occurrence."""
-        paths = Paths(self.graph)
-        return [
-            VariableUse(node.variable, self.graph.place(node.mark), extended(paths.of(node) or ""), node.has_default)
-            for node in self.reached(targets)
-            if isinstance(node, VarNode)
-        ]
+        return [node for node in self.reached(targets) if isinstance(node, VarNode)]
 
     def misfits(
         self, targets: Iterable[str] | None = None, *, context_vars: Mapping[str, object] | None = None

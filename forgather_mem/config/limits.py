@@ -1,6 +1,8 @@
 """Limits on how much one load may read, compute and build.
 
-The limits stop a hostile or broken template before it hurts; no real template comes near them.
+The limits stop a hostile or broken template before it hurts; no real template comes near them. Counts stop what a
+template does before it is done; reading its YAML, which libyaml does, has a clock. A stranger's template is rendered in
+a process with a clock of its own.
 """
 
 from __future__ import annotations
@@ -28,9 +30,8 @@ class Limits:
         includes: Templates loaded by one render, counted each time.
         render_bytes: Memory that the process of its own may take in which a stranger's template is rendered, its start
             not counted.
-        render_cpu_s: CPU time of reading the YAML that a render gives, and again of a construction's own work, imports
-            and constructors not counted; for each MiB of template text three times as much again. A stranger's render
-            may take the same, and half as much again for each MiB.
+        render_cpu_s: CPU time of reading the YAML that a render gives; for each MiB of template text three times as
+            much again. A stranger's render may take the same, and half as much again for each MiB.
     """
 
     source_bytes: int = 4 * MIB

@@ -1,10 +1,15 @@
-"""The limits that docs/security_details.md shows are those there are."""
+"""The limits that docs/security_details.md shows are those there are, and the clock of a load."""
 
 import dataclasses
 import re
 from pathlib import Path
 
+import pytest
+
+from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.limits import Limits
+from forgather_mem.config.policy.policy import Policy
+from forgather_mem.errors import TemplateError
 
 
 def test_the_table_of_the_document_is_that_of_the_code():
@@ -13,3 +18,19 @@ def test_the_table_of_the_document_is_that_of_the_code():
     assert table is not None
     shown = {name: float(limit) for name, limit in map(str.split, table[0].splitlines())}
     assert shown == dataclasses.asdict(Limits())
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("a: 1\nb: [" + "1, " * 2_000 + "]", {1}),
+        # The loop may be through before the process's timer has its first tick, and then reading the YAML is stopped
+        ("a: 1\n-- for i in range(2000)\nb{{ i }}: 1\n-- endfor", {3, 1}),
+    ],
+    ids=["events", "render"],
+)
+def test_the_clock_stops_a_load_where_it_is_and_code_may_give_more_time(text, lines):
+    with pytest.raises(TemplateError, match="s of CPU time") as refused:
+        ConfigEnvironment(policy=Policy(), budgets=Limits(render_cpu_s=1e-9)).load_from_string(text)
+    assert refused.value.line in lines
+    ConfigEnvironment(policy=Policy(), budgets=Limits(render_cpu_s=60)).load_from_string(text)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from forgather_mem.system.allocator import devices
 from forgather_mem.telemetry.records import Moment
 from forgather_mem.telemetry.redaction import redacted_value
 from forgather_mem.units import format_bytes
+
+if TYPE_CHECKING:
+    import torch
 
 # Shown on every page and compared across runs: what people change from run to run.
 SETTINGS = (
@@ -25,6 +26,8 @@ Facts = dict[str, str]
 
 def training_facts(moment: Moment) -> dict[str, Facts]:
     """Sections of named facts, each a short text; what a trainer does not provide is left out."""
+    import torch  # here and below: who only checks a template that names a logger waits for no torch
+
     model, objects = moment.objects.get("model"), moment.objects
     facts: dict[str, Facts] = {}
     if isinstance(model, torch.nn.Module):
@@ -122,6 +125,8 @@ def num_items(sized: Any) -> int | None:
 
 
 def _devices(model: object, world_size: int) -> Facts:
+    import torch
+
     facts: Facts = {"processes": str(world_size)}
     if isinstance(model, torch.nn.Module):
         places = Counter(str(parameter.device) for parameter in model.parameters())
@@ -175,6 +180,5 @@ def sharded_by(model: torch.nn.Module, args: object) -> str | None:
 
 
 def _num_bytes(tensor: torch.Tensor) -> int:
-    part = getattr(tensor, "_local_tensor", None)
-    local = part if isinstance(part, torch.Tensor) else tensor
+    local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     return local.numel() * local.element_size()

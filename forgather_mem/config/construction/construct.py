@@ -12,12 +12,10 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.construction.resolve import Callee, Resolver, in_words, is_file
-from forgather_mem.config.construction.sizes import Sizes, TooLarge
 from forgather_mem.config.construction.value_builtins import Values
-from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
 from forgather_mem.config.graph.nodes import CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
+from forgather_mem.config.limits import Limits
 from forgather_mem.config.policy.remote_code import ArgumentCheck
 from forgather_mem.errors import TemplateError, ours
 
@@ -36,10 +34,6 @@ class Cell:
 
 
 Cells = dict[Node, Cell]
-
-
-class Unfit(Exception):
-    """A tag can't make its value of what stands after it: an item of a set that can't be hashed, say."""
 
 
 class Construction:
@@ -62,11 +56,10 @@ class Construction:
                 a constructor raises, with its exception as the cause.
         """
         run = Builder(self._resolver, self._singletons, self._memo, self._items)
-        with run.clock:
-            for node in self._resolver.calls(roots):
-                if not is_file(node):  # an earlier call of the template may write the file
-                    run.check_ahead(node)
-            return [run.value(root) for root in roots]
+        for node in self._resolver.calls(roots):
+            if not is_file(node):  # an earlier call of the template may write the file
+                run.check_ahead(node)
+        return [run.value(root) for root in roots]
 
 
 class Partial:
@@ -92,9 +85,7 @@ class Partial:
         self._cells = {part: singletons.setdefault(part, Cell()) for part in needed if part.is_singleton}
 
     def __call__(self, /, *args: object, **kwargs: object) -> object:
-        run = Builder(self._resolver, self._cells, {})
-        with run.clock:
-            return run.call_partial(self._node, args, kwargs)
+        return Builder(self._resolver, self._cells, {}).call_partial(self._node, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<!partial:{self._node.constructor} at {self._resolver.graph.place(self._node.mark)}>"
@@ -121,18 +112,17 @@ class Builder:
         self._singletons = singletons
         self._resolver = resolver
         self._memo = memo
-        self.clock = resolver.clock()
-        self._values = Values(clock=self.clock)
+        self._values = Values()
         self._arguments_check = ArgumentCheck(resolver.allows_address)
-        self._ahead = Sizes(resolver.budgets, self.clock, {})
-        self._sizes = Sizes(resolver.budgets, self.clock, {} if items is None else items)
+        self._ahead = Sizes(resolver.budgets, {})
+        self._sizes = Sizes(resolver.budgets, {} if items is None else items)
 
     def callee(self, node: CallNode) -> Callee:
         """The callee of a call, imported if necessary."""
         if function := self._values.function(node.constructor):
             return Callee(function, is_value=node.constructor != "call")
         try:
-            return self.clock.outside(self._resolver.callee, (node,), {})
+            return self._resolver.callee(node)
         except TemplateError:
             raise
         except ours(Exception) as error:
@@ -145,7 +135,7 @@ class Builder:
         if not callee.is_value and node.kind != "partial":
             try:
                 self._ahead.add_call()
-            except (TooLarge, OutOfTime) as error:
+            except TooLarge as error:
                 raise self._resolver.error(node, str(error)) from error
         found = callee.misfit(len(node.args), node.kwargs.keys(), more_come=more_come)
         if found is not None:
@@ -216,7 +206,9 @@ class Builder:
                 assert isinstance(node, VarNode)
                 made = self._variable(node, values)
             self._sizes.add(node, self._resolver.parts, made)
-        except (TooLarge, OutOfTime, Unfit) as error:
+        except TemplateError:
+            raise
+        except (TooLarge, TypeError, ValueError) as error:  # the latter of a tag, as of a set whose items have no hash
             raise self._resolver.error(node, str(error)) from error
         if node.is_singleton:
             self._singletons.setdefault(node, Cell()).value = made
@@ -242,9 +234,7 @@ class Builder:
         if not callee.is_value:
             self._sizes.add_call()
         try:
-            if callee.is_value:
-                return callee.function(*args, **kwargs)
-            return self.clock.outside(callee.function, args, kwargs)
+            return callee.function(*args, **kwargs)
         except ours(Exception) as error:
             raise self._resolver.raised(node, callee, args, kwargs, error) from error
 
@@ -258,11 +248,65 @@ class Builder:
         return args, {**kwargs, **latent}
 
 
+class TooLarge(Exception):
+    """A construction exceeds its limit; the message is for people."""
+
+
+class Sizes:
+    """The sizes within one run of a construction, shared parts counted at each occurrence: printing, comparing or
+    hashing an object visits them each time.
+
+    Parsing limits what the text contains. What is counted here are the objects that factories make, and what parsing
+    can't see: the items of a `range`, the only call that returns more than it is given, and texts that are built or
+    come from variables.
+
+    Args:
+        budgets: How many objects may be built (a third of `nodes`), how many of them by calls (`objects`), and how many
+            items one of them may have (`expanded_nodes`). A text has one for each 64 characters.
+        items: Items in what earlier runs built, by id of the node; extended in place.
+    """
+
+    def __init__(self, budgets: Limits, items: dict[int, int]) -> None:
+        self._limit = budgets.expanded_nodes
+        self._objects = min(budgets.expanded_nodes, budgets.nodes // 3)  # as many as can be written
+        self._left = self._objects
+        self._calls = self._calls_left = budgets.objects
+        self._items = items
+
+    def add_call(self) -> None:
+        """Count an object that a call is about to build.
+
+        Raises:
+            TooLarge: if there are too many.
+        """
+        self._calls_left -= 1
+        if self._calls_left < 0:
+            raise TooLarge(f"more than {self._calls:,} objects are built by calls, each copy of a !factory counted")
+
+    def add(self, node: Node, parts: Callable[[Node], Sequence[Node]], made: object) -> None:
+        """Count an object made from a node and from what `parts` returns.
+
+        Raises:
+            TooLarge: if there are too many objects, or too many items in this one.
+        """
+        self._left -= 1
+        if self._left < 0:
+            raise TooLarge(f"more than {self._objects:,} objects are built, each copy of a !factory counted")
+        own = len(made[: self._limit + 1]) if type(made) is range else len(made) >> 6 if type(made) is str else 0
+        if not own and not self._items:
+            return
+        items = own + sum(self._items.get(id(part), 0) for part in parts(node))
+        if items:
+            self._items[id(node)] = items
+        if items > self._limit:
+            raise TooLarge(f"this has more than {self._limit:,} items, each alias counted as a copy")
+
+
 def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:
     """What a sequence or a mapping becomes: of a `!dlist` the list of its values.
 
     Raises:
-        Unfit: if that can't have these items.
+        TypeError, ValueError: if that can't have these items.
     """
     if isinstance(node, ListNode):
         return _made(node.maker, _filled(node.items, iter(values)))
@@ -272,14 +316,7 @@ def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:
 
 
 def _made(make: Callable[..., object], items: list[object] | dict[object, object]) -> object:
-    if make is type(items):
-        return items
-    if make is not tuple and too_many(items):  # what else is made may hash them
-        raise Unfit(f"more than {MAX_COLLIDING} items are chosen so that Python finds them in one place")
-    try:
-        return make(items)
-    except (TypeError, ValueError) as error:
-        raise Unfit(str(error)) from error
+    return items if make is type(items) else make(items)
 
 
 def filled_arguments(node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object], object]:

@@ -5,14 +5,13 @@ Nothing is built here. Exceptions of an imported module pass through; `construct
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from forgather_mem.config.clock import CpuClock
-from forgather_mem.config.construction.signature_check import Misfit, Parameters, misfit, parameters_of
 from forgather_mem.config.graph.nodes import TEXT, CallNode, DictNode, Graph, Node, Paths, Value, VarNode, walk_nodes
 from forgather_mem.config.graph.scalars import is_text
 from forgather_mem.config.graph.tags import missing_colon_hint
@@ -21,6 +20,34 @@ from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import ArgumentCheck, addresses_in, is_below
 from forgather_mem.config.source.rendered import SourceLocation
 from forgather_mem.errors import TemplateError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The signature of a callable.
+
+    Attributes:
+        positional: Parameters that can be passed by position, in order.
+        named: Parameters that can be passed by keyword.
+        required: Parameters without a default.
+        more_positions: It has `*args`.
+        more_names: It has `**kwargs`.
+    """
+
+    positional: tuple[str, ...]
+    named: frozenset[str]
+    required: frozenset[str]
+    more_positions: bool
+    more_names: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Why a call can't work: half a sentence, the offending keyword (None for the whole call), and the fix."""
+
+    message: str
+    argument: str | None = None
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +93,6 @@ class Resolver:
         variables: Values for `!var`.
         budgets: How much may be built.
         addresses: Those that the person who loads gave as values.
-        num_chars: Length of the template's text.
         folder_of: Takes the name of a template to the folder of its file, None for text from memory.
     """
 
@@ -76,7 +102,6 @@ class Resolver:
     _: KW_ONLY
     budgets: Limits = DEFAULT_LIMITS
     addresses: Sequence[str] = ()
-    num_chars: int = 0
     folder_of: Callable[[str], str | None] | None = None
     _callees: dict[object, Callee] = field(default_factory=dict)
     _paths: Paths | None = None  # found when an error wants one
@@ -84,10 +109,6 @@ class Resolver:
     def __getstate__(self) -> dict[str, object]:
         graph = Graph(root=None)  # its `locate` belongs to a load that has ended
         return {**self.__dict__, "graph": graph, "folder_of": None, "_callees": {}, "_paths": None}
-
-    def clock(self) -> CpuClock:
-        """The clock of one construction, or of one call of a partial."""
-        return CpuClock(self.budgets.render_cpu_s, self.num_chars)
 
     def narrowed(self, names: Iterable[str]) -> Resolver:
         """A copy with only some of the variables, so that it keeps no more alive than it needs."""
@@ -209,14 +230,7 @@ class Resolver:
     def raised(
         self, node: CallNode, callee: Callee, args: Sequence[object], kwargs: Mapping[str, object], error: Exception
     ) -> TemplateError:
-        """The error about an exception of a callable; the caller raises it.
-
-        A wrapper that accepts anything may hide a function that does not; the message then names the argument.
-        """
-        if isinstance(error, TypeError) and (inner := parameters_of(callee.function, follow_wrapped=True)):
-            found = misfit(inner, len(args), kwargs.keys())
-            if found is not None:
-                return self.misfit_error(node, callee, found)
+        """The error about an exception of a callable; the caller raises it."""
         taken = callee.parameters.positional if callee.parameters else ()
         names = [*taken[: len(args)], *(f"args[{i}]" for i in range(len(taken), len(args))), *kwargs]
         shown = in_words(error)
@@ -290,3 +304,72 @@ def meant_arguments(node: CallNode, callee: Callee) -> str | None:
 def is_file(node: CallNode) -> bool:
     """Whether a call names something in a Python file."""
     return ".py:" in node.constructor
+
+
+def parameters_of(function: Callable[..., object]) -> Parameters | None:
+    """The signature of a callable, or None where Python has none (many functions written in C).
+
+    The outermost wrapper counts: what Python accepts is never reported here, although the function inside the wrapper
+    may still refuse it. For the same reason a signature that a class only declares (`__signature__`) is not followed.
+    """
+    if getattr(function, "__signature__", None) is not None:
+        return None
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (ValueError, TypeError):
+        return None
+    every = signature.parameters.values()
+    plain = [p for p in every if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return Parameters(
+        positional=tuple(p.name for p in plain if p.kind is not p.KEYWORD_ONLY),
+        named=frozenset(p.name for p in plain if p.kind is not p.POSITIONAL_ONLY),
+        required=frozenset(p.name for p in plain if p.default is p.empty),
+        more_positions=any(p.kind is p.VAR_POSITIONAL for p in every),
+        more_names=any(p.kind is p.VAR_KEYWORD for p in every),
+    )
+
+
+def misfit(takes: Parameters, num_args: int, names: Set[str], *, more_come: bool = False) -> Misfit | None:
+    """The first reason why a call with these arguments would fail, or None.
+
+    Args:
+        takes: The callable's signature.
+        num_args: Number of positional arguments given.
+        names: The keywords given.
+        more_come: Further arguments may still be added, so none is missing yet.
+
+    >>> misfit(parameters_of(lambda lr, momentum=0: None), 0, {"lr", "momentun"})
+    Misfit(message="unknown argument 'momentun'", argument='momentun', hint="did you mean 'momentum'?")
+    """
+    by_name = names & takes.named
+    if num_args == 0 and (takes.more_names or by_name == names) and (more_come or takes.required <= by_name):
+        return None
+    if num_args > len(takes.positional) and not takes.more_positions:
+        return Misfit(f"too many positional arguments ({num_args}, at most {len(takes.positional)})")
+    filled = takes.positional[:num_args]
+    for name in names:
+        if name in filled and name in takes.named:
+            return Misfit(f"argument {name!r} is given twice, by position {filled.index(name)} and by name", name)
+        if name not in takes.named and not takes.more_names:
+            return _unknown(takes, name, names)
+    missing = [] if more_come else [name for name in takes.required if name not in by_name and name not in filled]
+    if missing:
+        order = {name: i for i, name in enumerate(takes.positional)}
+        missing.sort(key=lambda name: (order.get(name, len(order)), name))
+        shown = ", ".join(map(repr, missing))
+        return Misfit(f"missing argument{'s' if len(missing) > 1 else ''} {shown}", None, f"it takes {_list(takes)}")
+    return None
+
+
+def _unknown(takes: Parameters, name: str, names: Collection[str]) -> Misfit:
+    if name in takes.positional:
+        return Misfit(f"argument {name!r} is taken by position only", name, f"write arg{takes.positional.index(name)}")
+    free = sorted(takes.named - set(names))
+    return Misfit(f"unknown argument {name!r}", name, did_you_mean(name, free) or f"it takes {_list(takes)}")
+
+
+def _list(takes: Parameters) -> str:
+    names = [*takes.positional, *sorted(takes.named - set(takes.positional))]
+    if not names:
+        return "no arguments"
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")

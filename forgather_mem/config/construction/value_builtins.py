@@ -2,30 +2,28 @@
 
 `list`, `range`, `sorted`, `items` and the like are open to every template, so they must be harmless in any number and
 combination. Parsing has limited what an argument holds with all its aliases. Here each call is charged the lengths of
-its arguments, and the clock is looked at after it.
+its arguments.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
-
-from forgather_mem.config.clock import CpuClock
-from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, too_many
-from forgather_mem.config.limits import DEFAULT_LIMITS
 
 _COUNTED = (Sequence, Set, Mapping, MappingView)
 
 
 @dataclass(frozen=True, slots=True)
 class _Most:
-    """Items that the built-ins of one construction are given, and digits to round to: round(1, -10**9) would first
-    build 10**10**9."""
+    """Items that the built-ins of one construction are given; keys of one mapping that have the same hash; and digits
+    to round to: round(1, -10**9) would first build 10**10**9."""
 
     items: int = 500_000
+    alike: int = 20
     digits: int = 400
 
 
@@ -42,14 +40,10 @@ class Values:
     counts as one item per 16 characters; what is in an item does not count.
 
     A `!partial` that is called later is a construction of its own, with a limit of its own.
-
-    Args:
-        clock: Of the construction.
     """
 
-    def __init__(self, clock: CpuClock | None = None) -> None:
+    def __init__(self) -> None:
         self._left = _MOST.items
-        self._clock = clock or CpuClock(DEFAULT_LIMITS.render_cpu_s)
 
     def function(self, name: str) -> Callable[..., object] | None:
         """The function of that name, or None if it is not a value built-in.
@@ -69,10 +63,7 @@ class Values:
             self._left -= 1 + sum(map(_num_items, (*args, *kwargs.values())))
             if self._left < 0:
                 raise LimitExceeded(_TOO_MANY)
-            with self._clock:
-                made = function(*args, **kwargs)
-                self._clock.look()
-                return made
+            return function(*args, **kwargs)
 
         charged.__name__ = charged.__qualname__ = function.__name__
         return charged
@@ -85,8 +76,19 @@ def _num_items(value: object) -> int:
 
 
 def _check_keys(keys: Iterable[object]) -> None:
-    if too_many(keys):
-        raise LimitExceeded(f"more than {MAX_COLLIDING} keys are chosen so that Python finds them in one place")
+    """Refuse keys that were chosen to collide.
+
+    Python hashes a number to its value modulo 2**61 - 1, and a tuple, a range or a value class by a fixed formula of
+    its parts. So whoever chooses them chooses the places where they lie in a dict or a set: with 100 000 that share
+    one place, building it takes hours. Text and dates are hashed with a secret of the process.
+    """
+    alike: dict[int, list[object]] = collections.defaultdict(list)
+    with contextlib.suppress(TypeError):  # a key has no hash: whoever uses it says so
+        for key in keys:
+            if type(key) is not str and key not in (others := alike[hash(key)]):
+                others.append(key)
+                if len(others) > _MOST.alike:
+                    raise LimitExceeded(f"more than {_MOST.alike} keys are chosen so that Python hashes them alike")
 
 
 def _keyed(kind: Callable[[Iterable[object]], object]) -> Callable[..., object]:

@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import yaml
 
-from forgather_mem.config.graph.hash_flooding import MAX_COLLIDING, Hashes
 from forgather_mem.config.graph.nodes import LINE, DictNode, ListNode, Mark, Node, Redeclared, Value, step
 from forgather_mem.config.graph.scalars import STANDARD, convert, resolve
 from forgather_mem.config.graph.tags import (
@@ -26,6 +25,7 @@ from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.errors import did_you_mean
 
 _MISSPELT = 0.85  # a changed or lost letter is above; gc and gc2 are below
+_LARGEST_KEY = 2**60  # larger ones can be chosen so that Python hashes all alike, and a mapping takes hours
 _MERGE: Final = object()
 _MISSING: Final = object()
 NO_KEY: Final = object()
@@ -110,12 +110,10 @@ class Composer:
         self._tags: dict[str, Tag] = {}
         self._names: set[str] = set()
         self._left = budgets.nodes
-        self._copies = 0  # entries copied by merge keys
-        self._repeated = 0  # text that aliases repeat, in pieces of 64 characters
+        self._copies = 0  # entries copied by merge keys, and text that aliases repeat in pieces of 64 characters
         self._nodes = 0  # with every alias counted as a copy
         self._scalars = 0
         self._documents = 0
-        self._hashes = Hashes()  # of keys that are no text
 
     @property
     def path(self) -> str:
@@ -245,9 +243,8 @@ class Composer:
     def _check_key(self, key: Value, mark: Mark) -> None:
         if isinstance(key, Node):
             raise TemplateNodeError(mark, "a key is a scalar; this one is a list, a mapping or a call")
-        if self._hashes.are_too_many_with(key):
-            message = f"more than {MAX_COLLIDING} keys are chosen so that Python finds them in one place"
-            raise TemplateNodeError(mark, message, "quote them")
+        if isinstance(key, int | float) and abs(key) >= _LARGEST_KEY:
+            raise TemplateNodeError(mark, f"a number that is a key is below {_LARGEST_KEY:,}", "quote it")
 
     def _put(self, frame: OpenNode, key: object, value: Value) -> None:
         if key is _MERGE:
@@ -286,10 +283,8 @@ class Composer:
         entries: dict[object, Value] = {}
         marks: dict[object, Mark] = {}
         for written, places in frame.merges:
-            self._copies += len(written)
-            if self._copies > self.budgets.nodes:
-                raise TemplateNodeError(frame.mark, f"merge keys copy more than {self.budgets.nodes:,} entries")
-            self._repeat(sum(len(value) >> 6 for value in written.values() if type(value) is str), frame.mark)
+            texts = (len(value) >> 6 for value in written.values() if type(value) is str)
+            self._repeat(len(written) + sum(texts), frame.mark)
             entries.update(written)
             marks.update(places)
         entries.update(frame.entries)
@@ -297,10 +292,11 @@ class Composer:
         return entries, marks
 
     def _repeat(self, amount: int, mark: Mark) -> None:
-        """Count the text of scalars that stand in several places: whoever shows the graph writes all of it."""
-        self._repeated += amount
-        if self._repeated > self.budgets.nodes:
-            raise TemplateNodeError(mark, f"aliases repeat more than {self.budgets.nodes << 6:,} characters of text")
+        """Count what stands in several places, entries and pieces of text: whoever shows the graph writes all of it."""
+        self._copies += amount
+        if self._copies > self.budgets.nodes:
+            limit = f"{self.budgets.nodes:,} entries, or {self.budgets.nodes << 6:,} characters of text"
+            raise TemplateNodeError(mark, f"aliases and merge keys repeat more than {limit}")
 
     def _tagged_scalar(self, event: yaml.ScalarEvent, tag_text: str, mark: Mark) -> Value:
         text = self._rendered.put_back(event.value)

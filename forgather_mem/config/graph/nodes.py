@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from forgather_mem.config.source.rendered import SourceLocation
 from forgather_mem.config.source.syntax import MAPPINGS, SEQUENCES
@@ -207,31 +207,23 @@ class Paths:
     """The paths to all nodes of a graph, found in one walk: targets first, in written order."""
 
     def __init__(self, graph: Graph) -> None:
-        self._came: dict[int, tuple[int | None, str]] = {}
+        self._found: dict[int, str] = {}
         self._graph = graph  # keeps the ids from being reused
-        hidden = [(value, f"$[{shortened_text(key)!r}]") for key, value in graph.definitions]
-        stack: list[tuple[Value, int | None, str]] = [(value, None, label) for value, label in reversed(hidden)]
-        stack.append((graph.root, None, "$"))
+        hidden = [(value, f"$[{shortened_text(key)!r}]") for key, value in reversed(graph.definitions)]
+        stack: list[tuple[Value, str]] = [*hidden, (graph.root, "$")]
         while stack:
-            node, parent, label = stack.pop()
-            if isinstance(node, Node) and id(node) not in self._came:
-                self._came[id(node)] = (parent, label)
-                parts = [(value, id(node), label) for label, value in edges(node) if isinstance(value, Node)]
+            node, path = stack.pop()
+            if isinstance(node, Node) and id(node) not in self._found:
+                self._found[id(node)] = path
+                parts = [(value, _extended(path, way)) for way, value in edges(node) if isinstance(value, Node)]
                 stack.extend(reversed(parts))
 
     def of(self, node: Node) -> str | None:
         """The path to one node, or None."""
-        if id(node) not in self._came:
-            return None
-        steps = []
-        at: int | None = id(node)
-        while at is not None:
-            at, label = self._came[at]
-            steps.append(label)
-        return "".join(reversed(steps))
+        return self._found.get(id(node))
 
 
-def extended(path: str, way: str = "") -> str:
+def _extended(path: str, way: str) -> str:
     """A path and one step more, cut at some hundred characters."""
     if len(path) + len(way) <= SHOWN.path:
         return path + way
@@ -301,46 +293,30 @@ def walk_nodes(roots: Iterable[Value], parts: Callable[[Node], Sequence[Node]] |
         stack.extend(reversed(node.children if parts is None else parts(node)))
 
 
-class Branch(NamedTuple):
-    """One line of the tree.
-
-    Attributes:
-        depth: 0 for a target.
-        label: Key, index or keyword.
-        text: The value of a scalar, or a description of the node.
-        note: "redeclared, first at FILE:LINE:COLUMN", "the same as $.PATH", or "".
-    """
-
-    depth: int
-    label: str
-    text: str
-    note: str = ""
-
-
-def tree(graph: Graph, targets: Sequence[str] | None = None) -> Iterator[Branch]:
-    """The graph line by line, in written order. A node that occurs in several places is shown in full once.
+def tree(graph: Graph, targets: Sequence[str] | None = None) -> Iterator[tuple[int, str, str, str]]:
+    """The graph line by line, in written order: depth, label, what it is, and a note ("redeclared, first at ...", "the
+    same as $.PATH") or "". A node that occurs in several places is shown in full once.
 
     Args:
         graph: The graph.
         targets: Show only these; None for all.
     """
     notes = {(id(r.node), step(r.what)): f"redeclared, first at {graph.place(r.first)}" for r in graph.redeclared}
-    shown: dict[int, str] = {}
-    stack: list[tuple[int, str, Value, str, str]] = []
+    paths, shown = Paths(graph), set[int]()
+    stack: list[tuple[int, str, Value, str]] = []
     if targets is None and not graph.targets:
-        stack.append((0, "$", graph.root, "$", ""))
+        stack.append((0, "$", graph.root, ""))
     for name in reversed(graph.targets if targets is None else targets):
-        way = step(name)
-        note = notes.get((id(graph.root), way), "")
-        stack.append((0, shortened_text(name), graph.target(name), extended("$", way), note))
+        stack.append((0, shortened_text(name), graph.target(name), notes.get((id(graph.root), step(name)), "")))
     while stack:
-        depth, label, value, path, note = stack.pop()
-        first = shown.setdefault(id(value), path) if isinstance(value, Node) else path
-        yield Branch(depth, label, in_a_line(value), note if first == path else f"the same as {first}")
-        for way, part in reversed(list(edges(value))) if first == path else ():
-            note = notes.get((id(value), way), "") if notes else ""
-            inner = extended(path, way) if isinstance(part, Node) else ""
-            stack.append((depth + 1, way.removeprefix("."), part, inner, note))
+        depth, label, value, note = stack.pop()
+        if isinstance(value, Node) and id(value) in shown:
+            yield depth, label, in_a_line(value), f"the same as {paths.of(value)}"
+            continue
+        shown.add(id(value))
+        yield depth, label, in_a_line(value), note
+        for way, part in reversed(list(edges(value))):
+            stack.append((depth + 1, way.removeprefix("."), part, notes.get((id(value), way), "")))
 
 
 def built_of(value: Value) -> str:

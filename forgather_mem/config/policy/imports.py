@@ -6,7 +6,6 @@ import functools
 import importlib.util
 import inspect
 import os
-import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from forgather_mem.config.policy import denied as refusals
 from forgather_mem.config.policy.allowlist import Grant, is_hard
 from forgather_mem.config.policy.names import Name, is_within
-from forgather_mem.errors import did_you_mean, nearest
+from forgather_mem.errors import did_you_mean
 
 _CACHED = type(functools.lru_cache(len))
 
@@ -45,17 +44,8 @@ def import_module(name: str, *, anywhere: bool = True) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            raise NoSuchName(f"there is no module {error.name!r} to import", _other_module(error.name)) from error
+            raise NoSuchName(f"there is no module {error.name!r} to import") from error
         raise
-
-
-def _other_module(name: str) -> str | None:
-    """A hint with the module of the same package whose name is closest."""
-    package, _, last = name.rpartition(".")
-    folders = getattr(sys.modules.get(package), "__path__", ())
-    known = [module.name for module in pkgutil.iter_modules(folders) if not module.name.startswith("_")]
-    near = nearest(last, known)
-    return f"did you mean '{package}.{near}'?" if near else None
 
 
 def _check_installed(root: str) -> None:

@@ -16,7 +16,7 @@ import sys
 from dataclasses import astuple, fields
 from types import FrameType
 
-from forgather_mem.config.clock import OutOfTime
+from forgather_mem.config.rendering.compiler import LimitPassed
 from forgather_mem.config.rendering.render import Renderer
 from forgather_mem.config.rendering.source_map import SourceMap, Tracer
 from forgather_mem.config.rendering.stranger import Request
@@ -114,7 +114,7 @@ class _ProcessClock:
 
     def _end(self, signum: int, frame: FrameType | None) -> None:
         signal.setitimer(signal.ITIMER_PROF, 1.0)  # to say the error in
-        raise OutOfTime(f"this template takes more than {self.limit_s:.2g} s of CPU time")
+        raise LimitPassed(f"this template takes more than {self.limit_s:.2g} s of CPU time")
 
 
 def _limit_memory(num_bytes: int) -> None:

@@ -397,7 +397,6 @@ class Compiler(Sandbox):
         self.job = job
         self.variables = variables
         self.moment = job.moment
-        self.random = None
 
     def outline(self, source: Source) -> Outline:
         """The outline of a template, empty if it could not be compiled."""

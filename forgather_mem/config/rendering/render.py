@@ -15,7 +15,6 @@ from jinja2 import TemplateSyntaxError
 from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from jinja2.parser import Parser
 
-from forgather_mem.config.clock import OutOfTime
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Load, Missing, Outline
 from forgather_mem.config.rendering.sandbox import MissingName
@@ -331,7 +330,7 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
             straight = "use straight quotes" if _CURLY.search(unexpected[1]) else None
             return f"unexpected character {unexpected[1]}", _UNCLOSED if unexpected[2] else straight
         return message[:1].lower() + message[1:], _near_word(message, compiler)
-    if isinstance(error, LimitPassed | OutOfTime):
+    if isinstance(error, LimitPassed):
         return text, _repeated(compiler.job) or _LIMITS
     if isinstance(error, RecursionError) or (isinstance(error, MemoryError) and compiler.job.compiling):
         return "templates, macros or expressions nest too deeply", _repeated(compiler.job)

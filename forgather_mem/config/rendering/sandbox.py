@@ -18,7 +18,6 @@ import getpass
 import json
 import math
 import os
-import random
 from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinMethodType, MappingProxyType, MethodType
 from typing import Any, Final, cast
@@ -28,7 +27,7 @@ from jinja2.environment import TemplateModule
 from jinja2.exceptions import FilterArgumentError, SecurityError, TemplateRuntimeError, UndefinedError
 from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment, SandboxedFormatter
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.utils import Cycler, Joiner, Namespace, missing
 
@@ -111,13 +110,6 @@ def _to_yaml(value: object, default: object = _ABSENT) -> object:
     return write(value)
 
 
-@pass_environment
-def _random(sandbox: Sandbox, value: Iterable[object]) -> object:
-    items = list(value)
-    sandbox.random = sandbox.random or random.Random(0)
-    return sandbox.random.choice(items) if items else sandbox.undefined("no random item, the sequence was empty")
-
-
 def _text(value: object) -> str:
     return value if isinstance(value, str) else str(value)
 
@@ -131,7 +123,6 @@ _OWN: dict[str, Callable[..., object]] = {
     "format": _format,
     "indent": _indent,
     "list": list,
-    "random": _random,
     "replace": _replace,
     "safe": lambda value: value,
     "tojson": _to_json,
@@ -170,13 +161,12 @@ class Format:
 
     Args:
         sandbox: Decides what fields like `{0.name}` may reach.
-        marks: The strings from outside.
         template: The string.
         name: Name of the method.
     """
 
-    def __init__(self, sandbox: SandboxedEnvironment, marks: TaintTokens, template: str, name: str) -> None:
-        self._formatter = _Formatter(sandbox, marks)
+    def __init__(self, sandbox: Sandbox, template: str, name: str) -> None:
+        self._sandbox = sandbox
         self._template = template
         self._is_map = name == "format_map"
 
@@ -185,25 +175,11 @@ class Format:
             if kwargs or len(args) != 1:
                 raise TypeError("format_map takes exactly one argument, a mapping")
             kwargs, args = args[0], ()
+        made = SandboxedFormatter(self._sandbox).vformat
         template = text_of(self._template)
         if is_tainted(self._template):
-            made = self._formatter.vformat(template, untaint(args), untaint(kwargs))
-            return str(self._formatter.marks.mark(made))
-        return self._formatter.vformat(template, args, kwargs)
-
-
-class _Formatter(SandboxedFormatter):
-    def __init__(self, sandbox: SandboxedEnvironment, marks: TaintTokens) -> None:
-        super().__init__(sandbox)
-        self.marks = marks
-
-    def convert_field(self, value: object, conversion: str | None) -> object:
-        if conversion == "a" and is_tainted(value):
-            return self.marks.mark(ascii(untaint(value)))
-        return super().convert_field(value, conversion)
-
-    def format_field(self, value: object, format_spec: str) -> object:
-        return super().format_field(value, str(text_of(format_spec)))
+            return str(self._sandbox.marks.mark(made(template, untaint(args), untaint(kwargs))))
+        return made(template, args, kwargs)
 
 
 _FILE_TIME = "%Y-%m-%dT%H-%M-%S"
@@ -368,13 +344,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
     Attributes:
         marks: The strings from outside.
         moment: Of the render in progress.
-        random: Seeded per render, so that it can be repeated; None until first used.
         paste_values: Values from outside are pasted, as Forgather does, not tainted.
     """
 
     intercepted_binops = frozenset("%")
     moment: datetime.datetime
-    random: random.Random | None
 
     def __init__(self, marks: TaintTokens, *, paste_values: bool) -> None:
         super().__init__(trim_blocks=True, undefined=_Missing, optimized=False, cache_size=0)
@@ -413,7 +387,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if not isinstance(value, BuiltinMethodType) or value.__name__ not in ("format", "format_map"):
             return None
         owner = value.__self__
-        return Format(self, self.marks, owner, value.__name__) if isinstance(owner, str) else None
+        return Format(self, owner, value.__name__) if isinstance(owner, str) else None
 
     def call(__self, __context: Context, __obj: Any, *args: object, **kwargs: object) -> object:
         self, obj = __self, __obj

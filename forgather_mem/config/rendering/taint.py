@@ -4,10 +4,10 @@ A value from outside is data: neither Jinja nor YAML may read it as template tex
 characters but a *token* that nobody can guess; the parser puts the value back after YAML has been read. To code unaware
 of taint a tainted string is its text with the tokens in place: such code may mangle a value but can't smuggle it in.
 
-The methods of a tainted string work on the string that is meant. Putting strings together, cutting and trimming them
-and what changes each character by itself keep apart which characters came from outside; of anything else the whole
-result is tainted. The same strings carry *origins* when a template is rendered for its source map: a marker before each
-piece names its template and line.
+The methods of a tainted string work on the string that is meant. Putting strings together, trimming and indenting them
+and what changes each part by itself keep values and template text apart; of anything else the whole result is a value.
+The same strings carry *origins* when a template is rendered for its source map: a marker before each piece names its
+template and line.
 """
 
 from __future__ import annotations
@@ -17,14 +17,19 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex
 
 from jinja2.exceptions import TemplateRuntimeError
 
-from forgather_mem.config.source.rendered import ORIGIN_CLOSE, ORIGIN_OPEN, RESERVED, TOKEN, TOKEN_CLOSE, TOKEN_OPEN
-
-# Characters, whether they came from outside, and the origin marker ("" if origins are not kept).
-Piece: TypeAlias = tuple[str, bool, str]
+from forgather_mem.config.source.rendered import (
+    ORIGIN,
+    ORIGIN_CLOSE,
+    ORIGIN_OPEN,
+    RESERVED,
+    TOKEN,
+    TOKEN_CLOSE,
+    TOKEN_OPEN,
+)
 
 _MARK = re.compile(f"({TOKEN_OPEN}[0-9a-f_]+{TOKEN_CLOSE}|{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})")
 _TAG = re.compile(rf"(?<![^\s\[{{,{ORIGIN_CLOSE}])![A-Za-z]\S*")
@@ -91,157 +96,127 @@ class TaintTokens:
             self.by_token[token] = text
         return token
 
-    def mark(self, made: Any, origin: str = "") -> Any:
+    def mark(self, made: Any) -> Any:
         """A string from outside, tainted as a whole; of a list or a tuple each string in it."""
         if type(made) in (list, tuple):
-            return type(made)(self.mark(item, origin) for item in made)
-        return TaintedStr([(str(made), True, origin)], self) if isinstance(made, str) else made
+            return type(made)(map(self.mark, made))
+        return TaintedStr(self.token(made), made, self) if isinstance(made, str) else made
 
     def lifted(self, text: str) -> TaintedStr:
         """The same string, whose methods keep the taint of their arguments."""
-        return text if isinstance(text, TaintedStr) else TaintedStr([(text, False, "")], self)
+        return text if isinstance(text, TaintedStr) else TaintedStr(text, text, self)
 
     def read(self, text: str) -> str:
         """The string that a text with tokens and origins stands for; the text itself if it has none."""
         if TOKEN_OPEN not in text and ORIGIN_OPEN not in text:
             return text
-        pieces: list[Piece] = []
-        origin = ""
-        for part in _MARK.split(text):
-            if part[:1] == ORIGIN_OPEN and part[-1] == ORIGIN_CLOSE:
-                origin = part
-            elif part in self.by_token:
-                pieces.append((self.by_token[part], True, origin))
-            else:
-                pieces.append((part, False, origin))
-        return self.build(pieces)
-
-    def build(self, pieces: Iterable[Piece]) -> str:
-        """A string of these pieces: tainted if necessary, else a plain one."""
-        kept = [piece for piece in pieces if piece[0] or piece[1]]  # an empty string from outside is data too
-        if any(outside or origin for _, outside, origin in kept):
-            return TaintedStr(kept, self)
-        return "".join(piece[0] for piece in kept)
+        meant = TOKEN.sub(lambda match: self.by_token.get(match[0], match[0]), ORIGIN.sub("", text))
+        return TaintedStr(text, meant, self)
 
 
 class TaintedStr(str):
-    """A string that knows which of its characters came from outside. Made by `TaintTokens`."""
+    """A string that contains strings from outside. Made by `TaintTokens`.
 
-    __slots__ = ("_marks", "pieces", "real")
-    pieces: list[Piece]
+    Attributes:
+        real: The string that is meant; the characters of this one are its text, with tokens and origins.
+    """
+
+    __slots__ = ("_marks", "real")
     real: str
     _marks: TaintTokens
 
-    def __new__(cls, pieces: list[Piece], marks: TaintTokens) -> TaintedStr:
-        last = ""
-        text = []
-        for chars, outside, origin in pieces:
-            if origin != last:
-                text.append(origin)
-                last = origin
-            text.append(marks.token(chars) if outside else chars)
-        self = super().__new__(cls, "".join(text))
-        self.pieces = pieces
-        self.real = "".join(piece[0] for piece in pieces)
+    def __new__(cls, text: str, real: str, marks: TaintTokens) -> TaintedStr:
+        self = super().__new__(cls, text)
+        self.real = real
         self._marks = marks
         return self
 
-    def _cut(self, start: int, stop: int) -> str:
-        """The characters from `start` to `stop`, taint kept."""
-        cut: list[Piece] = []
-        at = 0
-        for chars, outside, origin in self.pieces:
-            part = chars[max(start - at, 0) : max(stop - at, 0)]
-            if part or (not chars and start <= at <= stop):
-                cut.append((part, outside, origin))
-            at += len(chars)
-        return self._marks.build(cut or [("", *self.pieces[0][1:])])
-
     def indented(self, indent: str, first: bool, blank: bool) -> str:
-        """The lines indented, empty ones only if `blank`; what is inserted has the origin of its newline."""
-        pieces: list[Piece] = [(indent, False, self.pieces[0][2])] if first else []
-        begins = False
-        for chars, outside, origin in self.pieces:
-            if not chars:
-                pieces.append((chars, outside, origin))
-            for line in chars.splitlines(keepends=True):
-                if begins and (blank or line.strip("\n")):
-                    pieces.append((indent, pieces[-1][1], origin))
-                pieces.append((line, outside, origin))
-                begins = line.endswith("\n")
-        if blank and begins:
-            pieces.append((indent, *pieces[-1][1:]))
-        return self._marks.build(pieces)
+        """The lines indented, empty ones only if `blank`; a value in the text stays as it is."""
+        if TOKEN.fullmatch(str(self)):
+            whole: str = self._marks.mark(self._marks.lifted(self.real).indented(indent, first, blank))
+            return whole
+        begin, *lines = str(self).split("\n")
+        lines = [indent + line if blank or ORIGIN.sub("", line) else line for line in lines]
+        return self._marks.read("\n".join([indent * first + begin, *lines]))
 
     def __repr__(self) -> str:
-        quoted = self._marks.build([(_escaped(c, outside), outside, o) for c, outside, o in self.pieces])
-        return f"'{quoted}'"
+        return f"'{self._whole(self.real)}'" if is_tainted(self) else repr(self.real)
 
     def __add__(self, other: str) -> str:
-        return self._marks.build([*self.pieces, *_pieces(other)])
+        return self._marks.read(str(self) + str(other))
 
     def __radd__(self, other: str) -> str:
-        return self._marks.build([*_pieces(other), *self.pieces])
+        return self._marks.read(str(other) + str(self))
 
     def __mul__(self, times: SupportsIndex) -> str:
-        return self._marks.build(self.pieces * times)
+        return self._marks.read(str(self) * times)
 
     __rmul__ = __mul__
 
-    def __getitem__(self, key: SupportsIndex | slice) -> str:
-        start, stop, step = (key if isinstance(key, slice) else slice(key, None)).indices(len(self.real))
-        made = self.real[key]
-        return self._cut(start, stop if isinstance(key, slice) else start + 1) if step == 1 else self._whole(made)
-
     def __iter__(self) -> Iterator[str]:
-        return (self._cut(at, at + 1) for at in range(len(self.real)))
+        return map(self._whole, self.real)
 
     def join(self, parts: Iterable[str]) -> str:
         return self._marks.read(str(self).join(map(str, parts)))
 
     def lstrip(self, chars: str | None = None) -> str:
-        return self._cut(len(self.real) - len(self.real.lstrip(text_of(chars))), len(self.real))
+        return self._trimmed(str.lstrip, text_of(chars), iter)
 
     def rstrip(self, chars: str | None = None) -> str:
-        return self._cut(0, len(self.real.rstrip(text_of(chars))))
+        return self._trimmed(str.rstrip, text_of(chars), reversed)
 
     def strip(self, chars: str | None = None) -> str:
         return self._marks.lifted(self.lstrip(chars)).rstrip(chars)
 
+    def _trimmed(self, method: Callable[..., str], chars: str | None, order: Callable[[range], Iterable[int]]) -> str:
+        """The string without what `method` takes away at one end, the parts looked at in this order."""
+        parts = _MARK.split(str(self))
+        for at in order(range(len(parts))):
+            left, parts[at] = self._changed(parts[at], method, chars)
+            if left:
+                break
+        return self._marks.read("".join(parts))
+
+    def _changed(self, part: str, method: Callable[..., str], *args: object) -> tuple[str, str]:
+        """What a method makes of one part, a value or text between values; and that as a part."""
+        if part.startswith(ORIGIN_OPEN):
+            return "", part
+        value = self._marks.by_token.get(part)
+        made = method(part if value is None else value, *args)
+        return made, made if value is None else self._marks.token(made)
+
     def _whole(self, made: Any, *others: object) -> Any:
         """What was made of this string and others in a way that can't be tracked: all of it is tainted if any of them
         was."""
-        if is_tainted(self) or is_tainted(others):
-            return self._marks.mark(made, self.pieces[0][2])
-        return self._marks.build([(made, False, self.pieces[0][2])]) if isinstance(made, str) else made
+        return self._marks.mark(made) if is_tainted(self) or is_tainted(others) else made
 
 
-def _method(name: str, *, by_character: bool) -> Callable[..., Any]:
+def _method(name: str, *, by_part: bool) -> Callable[..., Any]:
     """A method of a string on the string that is meant; the taint of what it makes is kept."""
     method = getattr(str, name)
 
     def run(self: TaintedStr, *args: Any, **kwargs: object) -> Any:
-        real_args = untaint(args)
-        made = method(self.real, *real_args, **untaint(kwargs))
-        if by_character and not is_tainted(args):
-            pieces = [(method(chars, *real_args, **kwargs), *kind) for chars, *kind in self.pieces]
-            if "".join(piece[0] for piece in pieces) == made:
-                return self._marks.build(pieces)
+        made = method(self.real, *untaint(args), **untaint(kwargs))
+        if by_part and not is_tainted(args):
+            changed = [self._changed(part, method, *args) for part in _MARK.split(str(self))]
+            if "".join(left for left, _ in changed) == made:
+                return self._marks.read("".join(part for _, part in changed))
         return self._whole(made, args, kwargs)
 
     run.__name__ = name  # the sandbox checks it
     return run
 
 
-_BY_CHARACTER = "upper lower casefold swapcase replace __format__"
+_BY_PART = "upper lower casefold swapcase replace __format__"
 _AT_ONCE = (
-    "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __len__ __contains__ __mod__ capitalize center "
+    "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __len__ __contains__ __getitem__ __mod__ capitalize center "
     "count endswith expandtabs find index isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric "
     "isprintable isspace istitle isupper ljust partition removeprefix removesuffix rfind rindex rjust rpartition "
     "rsplit split splitlines startswith title zfill"
 )
-for _name in f"{_BY_CHARACTER} {_AT_ONCE}".split():
-    setattr(TaintedStr, _name, _method(_name, by_character=_name in _BY_CHARACTER.split()))
+for _name in f"{_BY_PART} {_AT_ONCE}".split():
+    setattr(TaintedStr, _name, _method(_name, by_part=_name in _BY_PART.split()))
 
 
 def text_of(value: object) -> Any:
@@ -263,20 +238,12 @@ def untaint(value: object) -> Any:
 def is_tainted(value: object) -> bool:
     """Whether a value contains characters from outside, also deep inside lists and dicts."""
     if isinstance(value, TaintedStr):
-        return any(piece[1] for piece in value.pieces)
+        return TOKEN_OPEN in str(value)
     if isinstance(value, list | tuple):
         return any(map(is_tainted, value))
     if isinstance(value, dict):
         return any(map(is_tainted, value)) or any(map(is_tainted, value.values()))
     return False
-
-
-def _pieces(text: str) -> list[Piece]:
-    return text.pieces if isinstance(text, TaintedStr) else [(str(text), False, "")]
-
-
-def _escaped(text: str, outside: bool) -> str:
-    return text if outside else "".join("\\'" if c == "'" else repr(c)[1:-1] for c in text)
 
 
 _SHORT = 100  # characters of what is kept

@@ -39,21 +39,6 @@ _MOST = _Most()
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateFile:
-    """A template on the search path.
-
-    Attributes:
-        name: The name to load it by.
-        file: Its path.
-        comment: Its first comment line, without the "#"; "" if it has none.
-    """
-
-    name: str
-    file: Path
-    comment: str
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
     """A template's file.
 
@@ -139,20 +124,20 @@ class Searcher:
                 f"byte 0x{data[error.start]:02x} is not UTF-8", template=found.name, line=line, hint="save it as UTF-8"
             ) from error
 
-    def names(self) -> list[TemplateFile]:
-        """All templates of the search path, at most some thousands, a name once: the file that it means.
+    def names(self) -> dict[str, str]:
+        """All templates of the search path, at most some thousands: the name to load each by, and its first comment
+        line without the "#".
 
         What can't be loaded, as a link that leads out of the search path, is not among them, and is not opened.
         """
-        seen: dict[str, TemplateFile] = {}
+        seen: dict[str, str] = {}
         for folder in self.folders:
             for name in _walk(folder):
                 if name not in seen and len(seen) < _MOST.templates:
                     with missing(TemplateError, OSError):
                         if found := self.find(name):
-                            comment = _first_comment(self._head(found, _MOST.comment_bytes))
-                            seen[name] = TemplateFile(name, found.file, comment)
-        return sorted(seen.values(), key=lambda template: template.name)
+                            seen[name] = _first_comment(self._head(found, _MOST.comment_bytes))
+        return dict(sorted(seen.items()))
 
     def not_found(self, name: str) -> TemplateError:
         """The error about a template that no folder has; the caller raises it."""

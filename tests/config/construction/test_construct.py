@@ -248,10 +248,10 @@ def test_a_module_that_raises_while_it_is_imported_is_an_error_of_ours(parts, tm
 # Size
 
 
-def test_an_error_at_the_end_of_a_chain_of_2000_has_its_path(parts):
+def test_an_error_at_the_end_of_a_chain_of_2000_has_the_begin_of_its_path(parts):
     text = "x: " + "[" * 2000 + "!singleton:parts_of_test:fail []" + "]" * 2000
     error = refused(text, budgets=Limits(depth=5000))
-    assert error.path == "$.x" + "[0]" * 2000
+    assert error.path.startswith("$.x" + "[0]" * 130)
     assert len(str(error)) < 2_000
 
 

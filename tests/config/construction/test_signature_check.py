@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import forgather_mem.callbacks
-from forgather_mem.config.construction.signature_check import Parameters, misfit, parameters_of
+from forgather_mem.config.construction.resolve import Parameters, misfit, parameters_of
 
 
 def plain(a, b=1, /, c=2, *, d, e=3): ...
@@ -98,12 +98,10 @@ def test_a_signature_that_a_class_merely_states_is_not_believed():
         def __init__(self, x): ...
 
     assert parameters_of(Stated) is None
-    assert parameters_of(Stated, follow_wrapped=True).positional == ()
 
 
-def test_a_wrapper_counts_as_it_is_unless_it_is_followed():
+def test_a_wrapper_counts_as_it_is():
     assert parameters_of(wrapper).more_names
-    assert parameters_of(wrapper, follow_wrapped=True) == parameters_of(plain)
 
 
 NAMES = st.sampled_from(["a", "b", "c", "d", "e", "x", "y"])

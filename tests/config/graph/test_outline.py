@@ -1,6 +1,6 @@
 """Graphs as a tree."""
 
-from forgather_mem.config.graph.nodes import Branch, tree
+from forgather_mem.config.graph.nodes import tree
 from tests.config.graph.graphs import build_the_same, graph
 
 
@@ -12,22 +12,22 @@ def test_shared_levels_are_shown_once():
     found = graph("l0: &l0 [1, 2]\n" + "\n".join(f"l{i}: &l{i} [*l{i - 1}, *l{i - 1}]" for i in range(1, 18)))
     lines = list(tree(found))
     assert len(lines) < 100
-    assert lines[3:5] == [Branch(0, "l1", "list of 2", ""), Branch(1, "[0]", "list of 2", "the same as $.l0")]
+    assert lines[3:5] == [(0, "l1", "list of 2", ""), (1, "[0]", "list of 2", "the same as $.l0")]
 
 
 def test_the_tree_shows_values_places_and_what_is_redeclared():
     found = graph("cb: !dlist:@cb\n  gc: 1\n  tb: !singleton:my:C {a b: x, args: 2}\n  gc: !partial:f [~]\nn: !var q\n")
     assert list(tree(found)) == [
-        Branch(0, "cb", "!dlist @cb", ""),
-        Branch(1, "gc", "!partial:f", "redeclared, first at t.yaml:2:3"),
-        Branch(2, "[0]", "null", ""),
-        Branch(1, "tb", "!singleton:my:C", ""),
-        Branch(2, "['a b']", "'x'", ""),
-        Branch(2, "args", "2", ""),
-        Branch(0, "n", "!var q", ""),
+        (0, "cb", "!dlist @cb", ""),
+        (1, "gc", "!partial:f", "redeclared, first at t.yaml:2:3"),
+        (2, "[0]", "null", ""),
+        (1, "tb", "!singleton:my:C", ""),
+        (2, "['a b']", "'x'", ""),
+        (2, "args", "2", ""),
+        (0, "n", "!var q", ""),
     ]
-    assert [branch.label for branch in tree(found, ["n"])] == ["n"]
-    assert list(tree(graph("5"))) == [Branch(0, "$", "5", "")]
+    assert [branch[1] for branch in tree(found, ["n"])] == ["n"]
+    assert list(tree(graph("5"))) == [(0, "$", "5", "")]
 
 
 DIFFERENT = """[[1], [1]]

@@ -61,8 +61,9 @@ def test_the_pure_parser_gives_the_same_graph(monkeypatch):
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**12), 10**12), st.floats(allow_nan=False), st.text(max_size=12)
 )
+KEYS = SCALARS.filter(lambda key: not isinstance(key, float) or abs(key) < 2**60)
 DATA = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(SCALARS, inner, max_size=4), max_leaves=20
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=20
 )
 
 

@@ -87,7 +87,6 @@ def test_other_names_are_no_misspelling(name):
         ("forgather_mem.callbacks:TBMemoryLoger", "did you mean 'TBMemoryLogger'?"),
         ("transformers:TrainngArguments", "did you mean 'TrainingArguments'?"),  # among thousands, loaded on first use
         ("torch.optim:AdmaW", "did you mean 'AdamW'?"),
-        ("torch.optim.lbfg:LBFGS", "did you mean 'torch.optim.lbfgs'?"),
     ],
 )
 def test_a_misspelt_name_in_an_open_module_is_found(name, hint):

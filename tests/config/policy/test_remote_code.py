@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forgather_mem.config.construction.resolve import Callee, Resolver
-from forgather_mem.config.construction.signature_check import Parameters
+from forgather_mem.config.construction.resolve import Callee, Parameters, Resolver
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy.policy import Policy
 from forgather_mem.config.policy.remote_code import ArgumentCheck, code_argument, entry_for_address
