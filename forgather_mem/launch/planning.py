@@ -219,7 +219,7 @@ def _answer(made: Callable[[], dict[str, object] | None], acts: _Acts) -> None:
 
     try:
         again = without_handlers(
-            lambda number, _: _end({"problem": f"it was ended by {signal.Signals(number).name}{_place()}"}, acts)
+            lambda number, _: _end({"problem": f"it was ended by {signal.Signals(number).name}"}, acts)
         )
         if not acts.may_go_on:
             write_no_files([1, 2, *(stream.fileno() for stream in _streams())])
@@ -248,14 +248,6 @@ def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
         end_processes(os.environ[run_session.PLAN], {os.getpid()})
     finally:
         os._exit("problem" in answer)
-
-
-def _place() -> str:
-    """Where it was last."""
-    path = os.path.join(os.environ[run_session.PLAN], run_session.DOING)
-    with suppress(OSError), open(path, encoding="utf-8") as file:
-        return "".join(file.read().partition(", at ")[1:])
-    return ""
 
 
 def _write(answer: dict[str, object], acts: _Acts) -> None:
