@@ -107,7 +107,7 @@ class _Acts:
             self.may_go_on = may_go_on
             self.end()
             _answer(made, self)
-            if self.planner[0] == os.getpid():
+            if self.planner == (os.getpid(), get_ident()):  # else it is the child
                 self.planner = None
 
     def notes(self) -> list[str]:

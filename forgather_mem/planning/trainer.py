@@ -18,14 +18,11 @@ from forgather_mem.planning.batches import Trainer, Wanted
 from forgather_mem.planning.generation import generate_first_and_last_tokens
 from forgather_mem.planning.highest import Attempt
 from forgather_mem.planning.known_operations import tensors_among
-from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.phases import TrainerLoop
 from forgather_mem.planning.loop.script import go_on
-from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.private_state import surround
 from forgather_mem.planning.ranks import shards_model, train_with_ranks
-from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
 
@@ -60,10 +57,9 @@ def plan_of_trainer(
     """
     train_on_the_host(trainer)
     apply_changes(trainer, wanted.changes)
-    stage = Stage(wanted, answers)
-    log, notes = stage.log, stage.notes
+    loop = TrainerLoop(wanted, answers, trainer)
     if wanted.ranks > 1:
-        train_with_ranks(trainer, wanted.ranks, stage.mode, wanted.on_device, notes)
+        train_with_ranks(trainer, wanted.ranks, loop.mode, wanted.on_device, loop.notes)
     elif shards_model(trainer):
         raise PlanError("FSDP shards a model over several processes: say how many (--ranks N)")
     for name, value in _ARGUMENTS.items():
@@ -74,29 +70,15 @@ def plan_of_trainer(
     # A model that will be sharded is on the host: its shards alone are on a device
     is_whole = not (wanted.on_device and shards_model(trainer))
     optimizers = [] if trainer.optimizer is None else [trainer.optimizer]
-    stage.empty([trainer.model], optimizers, alive or AliveThings(), log if is_whole else StorageLog())
-    gather_without_values(trainer, stage)
-
-    def between(*given: object, **keywords: object) -> None:
-        if trainer.args.logging_strategy != "no":
-            loop.on_log(*given, **keywords)
-        if trainer.eval_dataset is not None or trainer.args.eval_strategy != "no":
-            log.begin("evaluate")
-            try:
-                trainer.evaluate()
-            except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same
-                notes.append(Note(f"The evaluation is not planned: {problem_of(error)}", "at least"))
-        if trainer.args.save_strategy != "no":
-            loop.on_save(*given, **keywords)
-
-    generate_first_and_last_tokens(notes)
-    loop = TrainerLoop(stage, trainer, between)
+    loop.empty([trainer.model], optimizers, alive or AliveThings(), None if is_whole else StorageLog())
+    gather_without_values(trainer, loop)
+    generate_first_and_last_tokens(loop.notes)
     go_on(loop, trainer.train, tell)
 
 
-def gather_without_values(trainer: Trainer, stage: Stage) -> None:
+def gather_without_values(trainer: Trainer, loop: TrainerLoop) -> None:
     """Let the trainer's evaluations gather tensors, for good, where they would arrays; nothing is computed of them."""
-    mode, host = stage.mode, stage.mode.host
+    mode, host = loop.mode, loop.mode.host
 
     def numpify(_: object, value: object) -> object:
         def on_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -123,10 +105,10 @@ def gather_without_values(trainer: Trainer, stage: Stage) -> None:
     if trainer.compute_metrics is not None:
         trainer.compute_metrics = lambda *_, **__: {}  # it asks for values, and is given none
     container = "transformers.trainer_pt_utils:EvalLoopContainer"
-    surround("transformers.trainer_pt_utils:nested_numpify", numpify, stage.notes)
-    surround(f"{container}.add", add, stage.notes)
-    surround(f"{container}.to_cpu_and_numpy", move, stage.notes)
-    surround(f"{container}.get_arrays", gather, stage.notes)
+    surround("transformers.trainer_pt_utils:nested_numpify", numpify, loop.notes)
+    surround(f"{container}.add", add, loop.notes)
+    surround(f"{container}.to_cpu_and_numpy", move, loop.notes)
+    surround(f"{container}.get_arrays", gather, loop.notes)
 
 
 def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:
