@@ -1,14 +1,17 @@
 """Calls a function in a forked child, where it may change what it likes, and gives back its result.
 
-Memory is the child's own by `fork()`. Open files are not: their positions are shared, and what is read from a pipe is
-gone for the parent. So the child has files of its own, and neither pipes nor sockets. It acts on nothing outside.
+Memory is the child's own by `fork()`, but for what was mapped to be shared: that is made its own. Open files are not:
+their positions are shared, and what is read from a pipe is gone for the parent. So the child has files of its own, and
+neither pipes nor sockets. It acts on nothing outside.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import gc
 import logging
+import mmap
 import os
 import pickle
 import random
@@ -29,11 +32,11 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation.acts import ON_NOTHING, Lines, act_on_nothing
-from forgather_mem.planning.isolation.own_memory import have_own_memory
 from forgather_mem.system.forks import FIRST_IN_CHILD
 from forgather_mem.system.installed import installed
 from forgather_mem.system.procfs import PLANNER
 from forgather_mem.telemetry.run_session import DOING, PLAN, SWITCH
+from forgather_mem.units import MIB
 
 Result = TypeVar("Result")
 _resource = installed("resource")
@@ -42,6 +45,10 @@ _ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
 _IDLE_S = 10.0  # without any processor time: longer than any read of data that was seen; a slower disk is refused
 _LINE = "line"  # of the script that the child is at
+_OF_DEVICES = ("/dev/", "/proc/", "/sys/")
+_OF_MEMORY = ("/dev/shm/", "/dev/zero")
+_MAP_FIXED = 0x10  # as in <sys/mman.h>: in place of what is there
+_MOST_COPIED_BYTES = 64 * MIB  # locks and counters have a page
 GiveAnswer = Callable[..., NoReturn]  # given the result, or None and the error
 
 
@@ -333,3 +340,36 @@ def _opened_again(number: int) -> int:
             os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
             return own
     return os.open(os.devnull, os.O_RDWR)
+
+
+def have_own_memory() -> None:
+    """From now on nobody else sees what this process writes into memory that it shares; it sees what stood there.
+
+    What is small is copied. What is large can only be read: who writes there dies. What belongs to a device stays as
+    it is.
+
+    Raises:
+        OSError: if there is no memory left for it.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    with open("/proc/self/maps") as maps:
+        rows = [row.split(None, 5) for row in maps]
+    for addresses, rights, _, _, _, *named in rows:
+        path = named[0] if named else ""
+        of_memory = path.startswith("/") and (path.startswith(_OF_MEMORY) or not path.startswith(_OF_DEVICES))
+        if rights[1] == "w" and rights[3] == "s" and of_memory:
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            if not _made_private(library, begin, end - begin):
+                raise OSError(ctypes.get_errno(), "memory that is shared can't be made this process's own")
+
+
+def _made_private(library: ctypes.CDLL, begin: int, num_bytes: int) -> bool:
+    place, size = ctypes.c_void_p(begin), ctypes.c_size_t(num_bytes)
+    if num_bytes > _MOST_COPIED_BYTES:
+        return library.mprotect(place, size, mmap.PROT_READ) == 0  # type: ignore[no-any-return]
+    copied, flags = ctypes.string_at(begin, num_bytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+    found = library.mmap(place, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, ctypes.c_long(0))
+    if found == begin:
+        ctypes.memmove(place, copied, len(copied))
+    return found == begin  # type: ignore[no-any-return]
