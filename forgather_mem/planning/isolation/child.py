@@ -44,6 +44,7 @@ _TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 _ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
 _IDLE_S = 10.0  # without any processor time: longer than any read of data that was seen; a slower disk is refused
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _LINE = "line"  # of the script that the child is at
 _OF_DEVICES = ("/dev/", "/proc/", "/sys/")
 _OF_MEMORY = ("/dev/shm/", "/dev/zero")
@@ -102,12 +103,13 @@ def begun_in_a_child(function: Callable[[], Result], not_done: Lines | None = No
 
 
 def forked() -> int:
-    """As `os.fork`, but the child draws the numbers that its parent would: Python seeds its generator anew in it."""
+    """As `os.fork`, but the child dies with its parent, and draws its numbers: Python seeds its generator anew."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forks where there are threads
         state = random.getstate()
         child = os.fork()
     if not child:
+        ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
         random.setstate(state)
     return child
 

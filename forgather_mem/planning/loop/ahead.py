@@ -9,12 +9,10 @@ same way, and plans it. All of it is set for good: it is called in a process tha
 
 from __future__ import annotations
 
-import ctypes
 import io
 import json
 import os
 import pickle
-import signal
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -37,7 +35,6 @@ from forgather_mem.planning.ranks import like_shard
 from forgather_mem.planning.refusal import BAD_FORK
 from forgather_mem.system.tracing import is_traced
 
-_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 # A guess: some 1,000 steps of small models, in 2 s. The fork has these, and as many as the planned rounds had
 _MOST_OPERATIONS = 20_000
 _OF_CALL = 10  # operations, for the time that a call takes which is not made: a guess
@@ -108,7 +105,6 @@ class Ahead:
     def _look(self) -> None:
         reader, writer = os.pipe()
         if not forked():
-            ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
             self._teller = writer
             self._news.clear()
             operations = self._loop.answers.operations
