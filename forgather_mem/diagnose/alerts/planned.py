@@ -45,6 +45,7 @@ class AheadLimits(NamedTuple):
         again_bytes_s: How fast a step writes to pages that the child had, too: 0.25 GiB took 0.2 s, copied 0.4 s.
         own_bytes: What the child takes beside what it may copy: 82 MiB with a small model.
         most_s: The child is ended after so long: where all cores are busy it gets 1/70 of one, and may need 18 s of it.
+        patience_s: How long the training waits for the answer. None; some in trainings that end before it comes.
     """
 
     first_step: int = 2
@@ -53,6 +54,7 @@ class AheadLimits(NamedTuple):
     again_bytes_s: int = GIB
     own_bytes: int = 200 * MIB
     most_s: int = 1800
+    patience_s: float = 0.0
 
 
 _WHEN = AheadLimits()
@@ -96,7 +98,7 @@ class PlannedAhead:
         since_step, since_s = self._since = self._since or (moment.step, time.monotonic())
         outlook = None
         if self._child is not None:
-            outlook = self._answer()
+            outlook = self._answer(0)
         elif self._next and moment.step >= self._next:
             step_s = (time.monotonic() - since_s) / max(1, moment.step - since_step)
             outlook = self._begin((getattr(moment.state, "max_steps", 0) - moment.step) * step_s)
@@ -121,11 +123,12 @@ class PlannedAhead:
             self._child = begun_in_a_child(lambda: _outlook(trainer))
             with missing(OSError), open(f"/proc/{self._child.pid}/oom_score_adj", "w") as score:
                 score.write("1000")  # the first to be killed
+            return self._answer(_WHEN.patience_s)
         return None
 
-    def _answer(self) -> Outlook | None:
+    def _answer(self, within_s: float) -> Outlook | None:
         child = self._child
-        if child is None or not child.has_answered():
+        if child is None or not child.has_answered(within_s):
             return None
         self._child = None
         try:
