@@ -23,9 +23,9 @@ import torch
 from plan import CASES, Case, in_a_process, llama, quiet, t5, trainer_of
 
 import forgather_mem
+from forgather_mem.planning.answers import all_of, largest_plan, side_by_side
 from forgather_mem.planning.batches import PlannedShape, Wanted
 from forgather_mem.planning.entry import begun_plan
-from forgather_mem.planning.search import all_of, largest_plan, side_by_side
 
 LIBRARIES_BYTES = 48 * 2**20  # of the libraries, and lost between blocks
 _TIMES = {

@@ -35,7 +35,7 @@ IMPORTED = (
     "hypothesis", "torch", "torch._dynamo", "transformers.trainer", "transformers.models.llama.modeling_llama",
     *("forgather_mem.callbacks." + name for name in ("leak_detector", "memory_loggers", "oom_reporter")),
     *("forgather_mem.launch." + name for name in ("at_exit", "loops", "outcome", "parent", "planning", "watching")),
-    *("forgather_mem.planning." + name for name in ("answers", "generation", "loop.script", "refusal", "trainer")),
+    *("forgather_mem.planning." + name for name in ("answers", "loop.script", "refusal", "trainer")),
     "forgather_mem.diagnose.alerts.planned",
     "forgather_mem.callbacks.run_begin", "forgather_mem.engine.run", "forgather_mem.loops.observed",
     "forgather_mem.config.rendering.stranger", "pdb", "readline", "tomllib", *_PLUGINS,  # and what pytest does

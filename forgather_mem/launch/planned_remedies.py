@@ -300,7 +300,7 @@ class _Planner:
         Raises:
             PlanError: if there is none.
         """
-        there = [one for one in self.own.requests if (one.step, one.phase) == (row.step, row.phase)]
+        there = [one for one in self.own.trace.requests() if (one.step, one.phase) == (row.step, row.phase)]
         alike = [one for one in there if abs(one.size - wanted) <= _LIMITS.alike_frac * wanted]
         if not alike:
             raise PlanError(f"the plan's {row.phase} asks nowhere for {format_bytes(wanted)} at once")

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _OPTIMIZERS, _LOADERS = "torch.optim.optimizer", "torch.utils.data.dataloader"
-_NOT_HERE = 2  # the exit code of a fork that has found nothing to plan
 _MOST_NAMED = 5
 _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trainer", "transformers.modeling_utils"
 
@@ -73,7 +72,7 @@ class _Acts:
         self.planner: tuple[int, int] | None = None  # its process and thread
         self._turn = allocate_lock()
         self._not_noted = os.environ[run_session.PLAN], "/dev/", "/proc/"
-        self.waiting = 0  # the process from which this one was forked, which ends as this one does
+        self.may_go_on = False
 
     def look(self, event: str, arguments: tuple[object, ...]) -> None:
         """For `sys.addaudithook`."""
@@ -85,7 +84,7 @@ class _Acts:
         if event == "os.kill" and self.planner == (os.getpid(), get_ident()):
             return  # a child that plans, and is asked or ended
         if self.planner is not None and event != "os.kill":
-            if self.planner[1] == get_ident() or self.waiting != os.getpid():
+            if self.planner[1] == get_ident() or not self.may_go_on:
                 raise PermissionError(f"{event}: a plan acts on nothing")
             with self._turn:  # until it is known whether the script goes on
                 pass
@@ -100,37 +99,16 @@ class _Acts:
 
         Args:
             made: Makes it. Another thread that would answer waits for the end.
-            may_go_on: Whether the script goes on where there is no answer: a fork makes it then.
+            may_go_on: Whether the script goes on where there is no answer: until then its files stay open.
         """
         if self.planner is not None and self.planner[0] != os.getpid():
             return
         with self._turn:
+            self.may_go_on = may_go_on
             self.end()
-            if not may_go_on or self._is_fork():
-                _answer(made, self)
-            else:
+            _answer(made, self)
+            if self.planner == (os.getpid(), get_ident()):  # else it is the child
                 self.planner = None
-
-    def _is_fork(self) -> bool:
-        """True in a fork. Here it is waited for, and unless it has found nothing to plan, this process ends as it did.
-
-        A signal that would end this process ends it.
-        """
-        self.waiting, planner = os.getpid(), 0
-        from forgather_mem.planning.isolation.child import forked, without_handlers
-
-        # Before the fork, and in it until it has handlers of its own, there is nothing to pass a signal on to
-        again = without_handlers(lambda number, _: os.kill(planner, number) if planner else os._exit(1))
-        planner = forked()
-        if not planner:
-            self.end()
-            return True
-        code = os.waitstatus_to_exitcode(os.waitpid(planner, 0)[1])
-        if code != _NOT_HERE:
-            os._exit(code if code >= 0 else 1)
-        self.waiting = 0
-        again()
-        return False
 
     def notes(self) -> list[str]:
         """A sentence with the first few, if there are any."""
@@ -234,16 +212,17 @@ def _answer_to(training: object, acts: _Acts) -> dict[str, object] | None:
 
 
 def _answer(made: Callable[[], dict[str, object] | None], acts: _Acts) -> None:
-    """Answer, and end; but in a child that is planned go on."""
+    """Answer, and end; but go on in a child that is planned, and where there is nothing to answer."""
     import traceback
 
     from forgather_mem.planning.isolation.child import GoesOn, without_handlers, write_no_files
 
     try:
-        without_handlers(
-            lambda number, _: _end({"problem": f"it was ended by {signal.Signals(number).name}{_place()}"}, acts)
+        again = without_handlers(
+            lambda number, _: _end({"problem": f"it was ended by {signal.Signals(number).name}"}, acts)
         )
-        write_no_files([1, 2, *(stream.fileno() for stream in _streams())])
+        if not acts.may_go_on:
+            write_no_files([1, 2, *(stream.fileno() for stream in _streams())])
         answer = made()
     except GoesOn:
         return
@@ -251,9 +230,9 @@ def _answer(made: Callable[[], dict[str, object] | None], acts: _Acts) -> None:
         answer = {"problem": f"planning has failed with {error!r}"}
         with suppress(BaseException):
             traceback.print_exc(file=sys.__stderr__)
-    if answer is None:
-        os._exit(_NOT_HERE)
-    _end(answer, acts)
+    if answer is not None:
+        _end(answer, acts)
+    again()
 
 
 def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
@@ -266,17 +245,9 @@ def _end(answer: dict[str, object], acts: _Acts) -> NoReturn:
         _write(answer, acts)
         for stream in _streams():
             stream.flush()
-        end_processes(os.environ[run_session.PLAN], {os.getpid(), acts.waiting or os.getpid()})
+        end_processes(os.environ[run_session.PLAN], {os.getpid()})
     finally:
         os._exit("problem" in answer)
-
-
-def _place() -> str:
-    """Where it was last."""
-    path = os.path.join(os.environ[run_session.PLAN], run_session.DOING)
-    with suppress(OSError), open(path, encoding="utf-8") as file:
-        return "".join(file.read().partition(", at ")[1:])
-    return ""
 
 
 def _write(answer: dict[str, object], acts: _Acts) -> None:

@@ -1,10 +1,18 @@
-"""What `forgather-mem plan` asks of a script's Trainer, and the answer, both as plain values."""
+"""What `forgather-mem plan` asks of a script's training, and the answer, both as plain values.
+
+The largest size that fits is found by few plans: what rows need is nearly a line, so that two tell where the third is
+to look. A search is a generator, which yields what it asks for and is sent its plan; several run side by side.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from math import prod
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from forgather_mem.engine.settings import settings_of_training
@@ -16,16 +24,17 @@ from forgather_mem.planning.isolation.child import WaitsError
 from forgather_mem.planning.loop.script import NOT_HERE, Script
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.result import Plan
-from forgather_mem.planning.search import Search, all_of, largest_plan, side_by_side
 from forgather_mem.planning.text import CardPlan, Most, card_text
 from forgather_mem.planning.trainer import ATTENTION, CHECKPOINTING
 
 Answer = dict[str, object]
-
-
 Found = TypeVar("Found")
+Asked = TypeVar("Asked")
+Search = Generator[Asked, Plan, Found]
 _Search: TypeAlias = Search[Wanted, Found]
 _MOST_ROWS, _MOST_LENGTH = _UNBOUNDED = 2**16, 2**17  # of a search, where nothing else bounds them
+_MOST_PLANS = 10  # a search whose forecasts are all wrong ends with the best that it has found
+_NEAR = 32  # a size that is larger by less than one in so many is not looked for: a guess
 
 
 class Card(NamedTuple):
@@ -139,6 +148,72 @@ def card_plan(
     )
 
 
+def side_by_side(
+    searches: Sequence[Search[Asked, Found]], begin: Callable[[Asked], Callable[[], Plan]]
+) -> list[Found | PlanError]:
+    """What each comes to, or why it could not be planned; as many plans are made at once as there are processors.
+
+    Args:
+        searches: Each yields what it asks for.
+        begin: Begins a plan; what it returns waits for it.
+    """
+    found: dict[int, Found | PlanError] = {}
+    told: deque[tuple[int, Plan | None]] = deque((number, None) for number in range(len(searches)))
+    begun: deque[tuple[int, Callable[[], Plan]]] = deque()
+    while told or begun:
+        try:
+            if told and len(begun) < len(os.sched_getaffinity(0)):
+                number, plan = told.popleft()
+                begun.append((number, begin(searches[number].send(plan))))  # type: ignore[arg-type]
+            else:
+                number, wait = begun.popleft()
+                told.appendleft((number, wait()))  # before what has not begun: its way is longer
+        except StopIteration as end:
+            found[number] = end.value
+        except PlanError as error:
+            found[number] = error
+    return [found[number] for number in range(len(searches))]
+
+
+def all_of(found: Sequence[Found | PlanError]) -> list[Found]:
+    """The same, where all are needed.
+
+    Raises:
+        PlanError: the first of those.
+    """
+    for one in found:
+        if isinstance(one, PlanError):
+            raise one
+    return cast(list[Found], found)
+
+
+def largest_plan(
+    at: Callable[[int], Asked], need: Callable[[Plan], int], room: int, first: int, most: int, own: Plan | None = None
+) -> Search[Asked, tuple[int, Plan] | None]:
+    """The largest size that fits, within 3 %, and its plan; None where not even 1 does.
+
+    Args:
+        at: What to ask for, for the plan of a size.
+        need: The bytes that a plan needs; a larger size needs no less.
+        room: What there is of them.
+        first: The size to begin with.
+        most: No larger one is asked for.
+        own: The plan of the first, if there is one.
+    """
+    needs, best = dict[int, int](), None
+    size, low, high = min(first, most), 0, most + 1
+    while low < size < high and size - low > low // _NEAR and len(needs) < _MOST_PLANS:
+        plan = own if own is not None and size == first else (yield at(size))
+        needs[size] = need(plan)
+        if needs[size] <= room:
+            low, best = size, (size, plan)
+        else:
+            high = size
+        size = _foretold(needs, room, low, high) if len(needs) > 1 else min(2 * size, most) if low else size // 2
+        size = size if low else max(1, size)
+    return best
+
+
 def _once(asked: Wanted) -> _Search[Plan]:
     return (yield asked)
 
@@ -159,3 +234,16 @@ def _ways(trainer: Trainer) -> Iterator[tuple[str, object]]:
 def _longest(trainer: Trainer) -> int:
     config = getattr(getattr(trainer, "model", None), "config", None)
     return int(getattr(config, "max_position_embeddings", None) or _MOST_LENGTH)
+
+
+def _foretold(needs: Mapping[int, int], room: int, low: int, high: int) -> int:
+    """The largest size from the one to below the other that is to fit, by the curve through the three nearest needs.
+
+    Attention that keeps its weights needs the square of a length.
+    """
+    near = sorted(needs, key=lambda size: abs(size - (low or high)))[:3]
+
+    def at(size: int) -> float:
+        return sum(needs[one] * prod((size - other) / (one - other) for other in near if other != one) for one in near)
+
+    return low + bisect_left(range(low + 1, high), True, key=lambda size: at(size) > room)

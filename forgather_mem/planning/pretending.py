@@ -305,13 +305,6 @@ def _numbers_of_all(count: Count, mask: torch.Tensor) -> torch.Tensor:
     return mask.new_empty((count(mask.numel()), mask.dim()), dtype=torch.long)
 
 
-def _each_once(count: Count, given: torch.Tensor, *_: object, **__: object) -> tuple[torch.Tensor, ...]:
-    """As if no two were alike."""
-    different = count(given.numel())
-    like = functools.partial(given.new_empty, dtype=torch.long)
-    return given.new_empty(different), like(given.shape), like(different)
-
-
 def _alignments(count: Count, logits: torch.Tensor, labels: torch.Tensor, *_: object, **__: object) -> object:
     """As if a label had all tokens."""
     rows, steps = logits.size(-2), logits.size(0)
@@ -324,7 +317,6 @@ _GREATEST: dict[Operation, Callable[..., object]] = {
     torch.ops.aten.masked_select.default: lambda count, *of: of[0].new_empty(
         count(torch.broadcast_tensors(*of)[0].numel())
     ),
-    torch.ops.aten._unique2.default: _each_once,
     torch.ops.aten._ctc_loss.Tensor: _alignments,
 }
 

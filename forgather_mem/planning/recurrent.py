@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map_only
 
 from forgather_mem.planning.private_state import surround
 from forgather_mem.units import MIB
@@ -63,24 +62,9 @@ def take_fewer_tokens(notes: list[str]) -> None:
         surround(f"torch:_VF.{name}", _in_pieces, notes)
 
 
-def _packed_in_fewer(
-    layer: Callable[..., Tensors], rows: torch.Tensor, of_steps: torch.Tensor, state: Any, *rest: object
-) -> Tensors:
-    """Rows of many lengths: as many in fewer steps."""
-    steps, batch = min(of_steps.numel(), _MOST_TOKENS // 2), int(of_steps[0])
-    each, more = divmod(rows.size(0), steps)
-    fewer = torch.tensor([each + 1] * more + [each] * (steps - more))
-    numbers = torch.arange(int(fewer[0])) % batch
-    state = tree_map_only(torch.Tensor, lambda one: one.index_select(1, numbers), state)
-    result, *last = layer(rows, fewer, state, *rest)
-    return result, *(one.index_select(1, torch.arange(batch) % one.size(1)) for one in last)
-
-
 def _in_pieces(layer: Callable[..., Tensors], rows: torch.Tensor, state: Any, *rest: object) -> Tensors:
-    if not isinstance(rest[0], list):
-        return _packed_in_fewer(layer, rows, state, *rest)
-    if not isinstance(state, torch.Tensor):  # an LSTM is one operation
-        return layer(rows, state, *rest)
+    if not isinstance(rest[0], list) or not isinstance(state, torch.Tensor):
+        return layer(rows, state, *rest)  # of many lengths, or an LSTM, which is one operation
     at = int(cast(bool, rest[-1]))  # where rows have their tokens: 1 if the batch is first
     near = -(-rows.size(at) // _MOST_TOKENS)
     pieces = next((number for number in range(near, 2 * near) if rows.size(at) % number == 0), 1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 
 from forgather_mem.planning.batches import PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.loop.notes import Bound, Note, bound_of_notes
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
-from forgather_mem.planning.storage_log import StorageLog, StorageRequest, Trace
+from forgather_mem.planning.storage_log import StorageLog, Trace
 from forgather_mem.planning.text import bars
 from forgather_mem.telemetry.beside import Beside
 from forgather_mem.units import format_bytes
@@ -72,11 +72,6 @@ class Plan:
     notes: tuple[str, ...] = ()
     trace: Trace = field(default=Trace(), repr=False, compare=False)
     all_rows: int = field(default=0, repr=False, compare=False)
-
-    @property
-    def requests(self) -> Sequence[StorageRequest]:
-        """Its larger allocations, in order."""
-        return list(self.trace.requests())
 
     @property
     def bound(self) -> Bound:

@@ -31,7 +31,7 @@ def trainer_of(folder: Path, **arguments: Any) -> Trainer:
 
 def failed_in(plan: Plan, phase: str, **facts: Any) -> FailedTraining:
     """As if the largest allocation at this phase's highest moment had failed, with half of it free."""
-    there = [one for one in plan.requests if (one.step, one.phase) == (2, phase)]
+    there = [one for one in plan.trace.requests() if (one.step, one.phase) == (2, phase)]
     highest = max(there, key=lambda one: one.before_bytes + one.size)
     known = FailedTraining(
         phase=phase,
@@ -95,7 +95,7 @@ def test_where_the_optimizer_is_too_large_no_batch_is_told_to_fit(tmp_path: Path
     trainer = make_trainer(tmp_path, model=Wide(), max_steps=3, per_device_train_batch_size=2)
     plan = forgather_mem.plan(trainer)
     # The second state of the large tensor can't be made
-    second = [one for one in plan.requests if one[:3] == (1, "optimizer", 4 * WIDE)][-1]
+    second = [one for one in plan.trace.requests() if one[:3] == (1, "optimizer", 4 * WIDE)][-1]
     limit = BESIDE + second.before_bytes + second.size // 2
     failed = failed_in(
         plan,

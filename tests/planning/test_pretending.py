@@ -95,7 +95,7 @@ def test_a_mask_of_the_batch_chooses_as_many_as_it_does(mode: Pretending) -> Non
 def test_a_mask_that_is_unknown_chooses_all(mode: Pretending) -> None:
     weight = mode.unknown(torch.zeros(2, 3))
     with mode:
-        assert weight[weight > 0].shape == weight.masked_select(weight > 0).shape == weight.unique().shape == (6,)
+        assert weight[weight > 0].shape == weight.masked_select(weight > 0).shape == (6,)
         assert weight.nonzero().shape == (6, 2)
 
 

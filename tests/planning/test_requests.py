@@ -28,7 +28,7 @@ def test_each_allocation_stands_beside_what_there_was_before_it() -> None:
 
 def test_a_plan_has_them_and_its_json_has_not(tmp_path: Path) -> None:
     plan = forgather_mem.plan(make_trainer(tmp_path))
-    highest = max(plan.requests, key=lambda one: one.before_bytes + one.size)
+    highest = max(plan.trace.requests(), key=lambda one: one.before_bytes + one.size)
     assert highest.before_bytes + highest.size == plan.peak_bytes
     assert (highest.step, highest.phase) == (plan.step, plan.phase)
     assert "requests" not in plan.to_dict()

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.errors import PlanError
+from forgather_mem.planning.answers import Search, largest_plan, side_by_side
 from forgather_mem.planning.result import PhasePlan, Plan
-from forgather_mem.planning.search import Search, largest_plan, side_by_side
 
 
 def plan_of(size: int) -> Plan:

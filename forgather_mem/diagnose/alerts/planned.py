@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _Trainer = Any  # of transformers, which is not imported here
-_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _PASSING = ("batch", "activations", "results", "temporaries")  # parts of a plan that are not there between two steps
 
 
@@ -208,11 +207,9 @@ def _outlook(trainer: _Trainer) -> NoReturn:
         PlanError: if it is of a kind that can't be planned.
         GoesOn: else.
     """
-    library = ctypes.CDLL(None)
-    library.prctl(_DIES_WITH_PARENT, signal.SIGKILL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_WHEN.most_s)
-    _drop_values(library, trainer)
+    _drop_values(trainer)
     os.nice(19)  # from now on: until then the training copies what it writes
     raise_own_limits()  # the training's
     from forgather_mem.planning.batches import Wanted
@@ -243,7 +240,7 @@ def _of_plan(plan: Plan, trainer: _Trainer, loader: object) -> Outlook:
     )
 
 
-def _drop_values(library: ctypes.CDLL, trainer: _Trainer) -> None:
+def _drop_values(trainer: _Trainer) -> None:
     """Give the memory of weights back, so that whoever else has it need not copy it before it writes there."""
     for tensor in _of_unread_values(trainer):
         storage = tensor.untyped_storage()
@@ -251,4 +248,4 @@ def _drop_values(library: ctypes.CDLL, trainer: _Trainer) -> None:
         whole_pages = (storage.data_ptr() + storage.nbytes() - begin) // mmap.PAGESIZE
         if whole_pages > 0:
             size = ctypes.c_size_t(whole_pages * mmap.PAGESIZE)
-            library.madvise(ctypes.c_void_p(begin), size, mmap.MADV_DONTNEED)
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), size, mmap.MADV_DONTNEED)

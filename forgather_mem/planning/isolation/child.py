@@ -1,14 +1,17 @@
 """Calls a function in a forked child, where it may change what it likes, and gives back its result.
 
-Memory is the child's own by `fork()`. Open files are not: their positions are shared, and what is read from a pipe is
-gone for the parent. So the child has files of its own, and neither pipes nor sockets. It acts on nothing outside.
+Memory is the child's own by `fork()`, but for what was mapped to be shared: that is made its own. Open files are not:
+their positions are shared, and what is read from a pipe is gone for the parent. So the child has files of its own, and
+neither pipes nor sockets. It acts on nothing outside.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import gc
 import logging
+import mmap
 import os
 import pickle
 import random
@@ -29,11 +32,11 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation.acts import ON_NOTHING, Lines, act_on_nothing
-from forgather_mem.planning.isolation.own_memory import have_own_memory
 from forgather_mem.system.forks import FIRST_IN_CHILD
 from forgather_mem.system.installed import installed
 from forgather_mem.system.procfs import PLANNER
 from forgather_mem.telemetry.run_session import DOING, PLAN, SWITCH
+from forgather_mem.units import MIB
 
 Result = TypeVar("Result")
 _resource = installed("resource")
@@ -41,7 +44,13 @@ _TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 _ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
 _IDLE_S = 10.0  # without any processor time: longer than any read of data that was seen; a slower disk is refused
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _LINE = "line"  # of the script that the child is at, where it was asked
+_ASKS = signal.SIGURG  # it kills nobody where a library has set its own handlers back, as Lightning does
+_OF_DEVICES = ("/dev/", "/proc/", "/sys/")
+_OF_MEMORY = ("/dev/shm/", "/dev/zero")
+_MAP_FIXED = 0x10  # as in <sys/mman.h>: in place of what is there
+_MOST_COPIED_BYTES = 64 * MIB  # locks and counters have a page
 GiveAnswer = Callable[..., NoReturn]  # given the result, or None and the error
 
 
@@ -95,12 +104,13 @@ def begun_in_a_child(function: Callable[[], Result], not_done: Lines | None = No
 
 
 def forked() -> int:
-    """As `os.fork`, but the child draws the numbers that its parent would: Python seeds its generator anew in it."""
+    """As `os.fork`, but the child dies with its parent, and draws its numbers: Python seeds its generator anew."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forks where there are threads
         state = random.getstate()
         child = os.fork()
     if not child:
+        ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
         random.setstate(state)
     return child
 
@@ -156,10 +166,9 @@ class BegunChild(Generic[Result]):
         """Ask the child for the script's line that it is at, and tell whoever waits for the plan."""
         at = ""
         with suppress(OSError):
-            with open(os.path.join(self._scratch, _LINE), encoding="utf-8") as file:  # where it can be asked
-                if _handles(self.pid, signal.SIGUSR2):
-                    os.kill(self.pid, signal.SIGUSR2)
-                time.sleep(0.02)  # a guess: who answers later, on a busy core, has told an earlier line
+            os.kill(self.pid, _ASKS)
+            time.sleep(0.02)  # a guess: who answers later, on a busy core, has told an earlier line
+            with open(os.path.join(self._scratch, _LINE), encoding="utf-8") as file:
                 at = file.readline().rstrip()
             with open(os.path.join(os.environ.get(PLAN, self._scratch), DOING), "w", encoding="utf-8") as file:
                 file.write(f"planning the training{at}")
@@ -212,13 +221,6 @@ def without_handlers(end: Callable[[int, object], object] | signal.Handlers = si
             signal.setitimer(timer, *values)
 
     return again
-
-
-def _handles(pid: int, number: int) -> bool:
-    """Whether it would not be killed by this signal: a library may have set its own handlers back."""
-    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-        caught = file.read().partition("SigCgt:")[2].split()[0]
-    return bool(int(caught, 16) >> number - 1 & 1)
 
 
 def _processor_time_of(pid: int) -> list[bytes]:
@@ -283,15 +285,14 @@ def _tell_line_when_asked(path: str) -> None:
     """By a handler of Python's, between two instructions: `faulthandler` crashed in one of 1,400 looks at a plan."""
     from forgather_mem.source.source_lines import is_user_file, line_name, with_callers
 
-    file = os.open(f"{path}-", os.O_CREAT | os.O_WRONLY, 0o600)
+    file = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
 
     def tell(_: int, frame: FrameType | None) -> None:
         at = next((one for one in with_callers(frame) if is_user_file(one.f_code.co_filename)), None)
         if at is not None:
             os.pwrite(file, f", at {line_name(at.f_code.co_filename, at.f_lineno)}\n".encode(), 0)
 
-    signal.signal(signal.SIGUSR2, tell)
-    os.rename(f"{path}-", path)
+    signal.signal(_ASKS, tell)
 
 
 def _prepare() -> None:
@@ -343,3 +344,36 @@ def _opened_again(number: int) -> int:
             os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
             return own
     return os.open(os.devnull, os.O_RDWR)
+
+
+def have_own_memory() -> None:
+    """From now on nobody else sees what this process writes into memory that it shares; it sees what stood there.
+
+    What is small is copied. What is large can only be read: who writes there dies. What belongs to a device stays as
+    it is.
+
+    Raises:
+        OSError: if there is no memory left for it.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    with open("/proc/self/maps") as maps:
+        rows = [row.split(None, 5) for row in maps]
+    for addresses, rights, _, _, _, *named in rows:
+        path = named[0] if named else ""
+        of_memory = path.startswith("/") and (path.startswith(_OF_MEMORY) or not path.startswith(_OF_DEVICES))
+        if rights[1] == "w" and rights[3] == "s" and of_memory:
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            if not _made_private(library, begin, end - begin):
+                raise OSError(ctypes.get_errno(), "memory that is shared can't be made this process's own")
+
+
+def _made_private(library: ctypes.CDLL, begin: int, num_bytes: int) -> bool:
+    place, size = ctypes.c_void_p(begin), ctypes.c_size_t(num_bytes)
+    if num_bytes > _MOST_COPIED_BYTES:
+        return library.mprotect(place, size, mmap.PROT_READ) == 0  # type: ignore[no-any-return]
+    copied, flags = ctypes.string_at(begin, num_bytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+    found = library.mmap(place, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, ctypes.c_long(0))
+    if found == begin:
+        ctypes.memmove(place, copied, len(copied))
+    return found == begin  # type: ignore[no-any-return]

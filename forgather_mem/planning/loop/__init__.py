@@ -1,1 +1,1 @@
-"""A loop that is planned where it stands; its stage and phases are a Trainer's, too."""
+"""A loop that is planned where it stands; its phases are a Trainer's, too."""

@@ -9,12 +9,10 @@ same way, and plans it. All of it is set for good: it is called in a process tha
 
 from __future__ import annotations
 
-import ctypes
 import io
 import json
 import os
 import pickle
-import signal
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -32,13 +30,11 @@ from forgather_mem.heap.autograd import operations_of
 from forgather_mem.planning.isolation.child import forked
 from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.rounds import not_through
-from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.private_state import around_passes, surround
 from forgather_mem.planning.ranks import like_shard
 from forgather_mem.planning.refusal import BAD_FORK
 from forgather_mem.system.tracing import is_traced
 
-_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 # A guess: some 1,000 steps of small models, in 2 s. The fork has these, and as many as the planned rounds had
 _MOST_OPERATIONS = 20_000
 _OF_CALL = 10  # operations, for the time that a call takes which is not made: a guess
@@ -51,9 +47,9 @@ class Ahead:
     """Of one training, from now on.
 
     Args:
-        stage: Where it is planned; its log is told of phases, gradients and the state of optimizers.
+        loop: Told of it: of modules that no other has called, passes that begin and have ended, and steps; its log of
+            phases, gradients and the state of optimizers.
         models: That are trained.
-        heard: Told of it: of modules that no other has called, passes that begin and have ended, and steps.
 
     Attributes:
         is_stepping: Whether an optimizer is.
@@ -64,8 +60,8 @@ class Ahead:
         steps: Those of optimizers so far.
     """
 
-    def __init__(self, stage: Stage, models: Iterable[nn.Module], heard: Any) -> None:
-        self._stage, self._log, self._models, self._heard = stage, stage.log, models, heard
+    def __init__(self, loop: Any, models: Iterable[nn.Module]) -> None:
+        self._loop, self._log, self._models = loop, loop.log, models
         # What a call has made
         self._known = WeakKeyDictionary[nn.Module, dict[Hashable, _Result]]()
         # Of each kind of call the largest input, and the most that was alive
@@ -78,11 +74,11 @@ class Ahead:
         self.skips, self.repeats, self.has_all, self.steps = False, False, False, 0
         self._todo, self._planned_to, self._teller = list[int](), -1, 0
         self._most_bytes = self._until = 0
-        surround("torch.nn:Module.__call__", self._called, stage.notes)
-        around_passes(self._passed, stage.notes)
+        surround("torch.nn:Module.__call__", self._called, loop.notes)
+        around_passes(self._passed, loop.notes)
         self._saved: dict[str, object] = {}  # by file
-        surround("torch:save", self._save, stage.notes)
-        surround("torch:load", self._load, stage.notes)
+        surround("torch:save", self._save, loop.notes)
+        surround("torch:load", self._load, loop.notes)
         register_optimizer_step_pre_hook(self._stepping)
         register_optimizer_step_post_hook(self._stepped)
 
@@ -109,10 +105,9 @@ class Ahead:
     def _look(self) -> None:
         reader, writer = os.pipe()
         if not forked():
-            ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
             self._teller = writer
             self._news.clear()
-            operations = self._stage.answers.operations
+            operations = self._loop.answers.operations
             self._until = operations + max(operations, _MOST_OPERATIONS)
             return
         os.close(writer)
@@ -120,14 +115,14 @@ class Ahead:
             self._todo, self.has_all, most_steps = json.loads(file.read() or b"[[], false, 0]")
         os.wait()
         if most_steps:
-            self._stage.notes.append(not_through(f"{most_steps:,} steps."))
+            self._loop.notes.append(not_through(f"{most_steps:,} steps."))
 
     def _called(self, call: Call, module: nn.Module, *args: object, **keywords: object) -> object:
         if self._is_called or is_traced():
             return call(module, *args, **keywords)
         self._is_called = True
         try:
-            self._heard.called(module, args, keywords)
+            self._loop.called(module, args, keywords)
             if self._log.phase == "backward":  # checkpointing calls it again
                 return call(module, *args, **keywords)
             return self._met(call, module, args, keywords)
@@ -176,7 +171,7 @@ class Ahead:
         return self._seen(like.blank) if like.values is None else like.values.clone()
 
     def _seen(self, like: torch.Tensor) -> torch.Tensor:
-        made = like_shard(like, self._stage.mode.unknown)
+        made = like_shard(like, self._loop.mode.unknown)
         self._log.saw(made)
         return made
 
@@ -193,7 +188,7 @@ class Ahead:
         return tree_map_only(_Made, self._made, self._saved[path])
 
     def _spend(self) -> None:
-        answers = self._stage.answers
+        answers = self._loop.answers
         answers.operations += _OF_CALL
         if self._teller and answers.operations > self._until:
             self.tell(True, self.steps)
@@ -201,7 +196,7 @@ class Ahead:
     def _passed(self, backward: Call, *args: object, **keywords: object) -> object:
         is_outer = self._log.phase != "backward"  # checkpointing calls it again, inside
         if is_outer:
-            self._heard.passes()
+            self._loop.passes()
         self._log.begin("backward")
         if self.skips and not keywords.get("accumulate_grad"):
             result: object = tuple(self._seen(one).requires_grad_(bool(args[3])) for one in args[4])  # type: ignore[attr-defined]
@@ -210,7 +205,7 @@ class Ahead:
         if is_outer:
             self._saw_gradients(one for model in self._models for one in model.parameters())  # which may be sharded
             self._log.begin("optimizer")
-            self._heard.passed(bool(keywords.get("accumulate_grad")))
+            self._loop.passed(bool(keywords.get("accumulate_grad")))
         return result
 
     def _backward(self, backward: Call, *args: object, **keywords: object) -> object:
@@ -254,12 +249,12 @@ class Ahead:
         for tensor in tensors_among(list(optimizer.state.values())) if not self.skips else ():
             self._log.saw(tensor, "optimizer")
         self._count()
-        self._heard.stepped(optimizer)
+        self._loop.stepped(optimizer)
 
     def _count(self) -> None:
         """A step is through: that before something new begins to be planned."""
         self.steps += 1
-        self._stage.answers.steps()
+        self._loop.answers.steps()
         a_round = max(1, len(self._optimizers))
         if self._teller:
             if 1000 * (self._log.most_bytes - self._most_bytes) > self._log.most_bytes:
@@ -272,7 +267,7 @@ class Ahead:
             while self._todo and self._todo[0] <= self.steps + 2 * a_round:
                 self._planned_to = self._todo.pop(0)
             self.skips = False
-            self._heard.again()
+            self._loop.again()
 
 
 def _weights_behind(output: torch.Tensor) -> Iterator[torch.Tensor]:

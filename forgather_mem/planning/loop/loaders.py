@@ -65,7 +65,7 @@ class Loaders:
         if iterator not in self._met:
             is_known = isinstance(iterator._dataset, Sized)
             most = min(len(iterator) + 1, _MOST_OF_EVALUATION) if is_known else MOST_BATCHES
-            self._met[iterator] = None if loop.trains else Rounds(loop.log, most=most, host=loop.host)
+            self._met[iterator] = None if loop.trains else Rounds(loop.log, most=most, host=loop.mode.host)
             self._meet(iterator)
         elif iterator in self._unordered and not loop.ahead.skips:
             self._order(iterator)

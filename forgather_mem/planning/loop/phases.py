@@ -14,12 +14,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from forgather_mem.planning.batches import Trainer
+from forgather_mem.planning.batches import Trainer, Wanted
 from forgather_mem.planning.loop.loaders import Loaders
+from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.rounds import MOST_BATCHES
 from forgather_mem.planning.loop.script import Loop
-from forgather_mem.planning.loop.stage import Stage
 from forgather_mem.planning.refusal import problem_of
+from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.source.source_lines import is_our_class, is_user_module
 
 _NUMBERS = {"on_log": "logs", "on_evaluate": "metrics"}
@@ -29,14 +30,15 @@ class TrainerLoop(Loop):
     """In place of the trainer's callbacks.
 
     Args:
-        stage: Its notes are told of callbacks that are left out from where they failed.
+        wanted: What is planned.
+        answers: Asked for values.
         trainer: Whose callbacks are planned, and whose model is trained.
-        between: What comes between steps: called once, and again where more is kept.
     """
 
-    def __init__(self, stage: Stage, trainer: Trainer, between: Callable[..., None]) -> None:
-        super().__init__(stage, [trainer.model])
-        self._trainer, self._between, self.tells_ends = trainer, between, True
+    def __init__(self, wanted: Wanted, answers: StandIns, trainer: Trainer) -> None:
+        super().__init__(wanted, answers)
+        self._models.add(trainer.model)
+        self._trainer, self.tells_ends = trainer, True
         self.each = int(trainer.args.gradient_accumulation_steps)
         self._loaders = Loaders(self)
         callbacks = trainer.callback_handler.callbacks
@@ -109,12 +111,23 @@ class TrainerLoop(Loop):
             self.end()
 
     def _come_between(self, *given: object, **keywords: object) -> None:
-        kept_bytes = self.log.alive_bytes
-        if not self.ahead.skips and 1000 * (kept_bytes - self._kept_bytes) > kept_bytes:
-            self._is_between = True
-            self._between(*given, **keywords)
-            self._is_between = False
-            self._kept_bytes = max(kept_bytes, self.log.alive_bytes)
+        """A log, an evaluation and a checkpoint: once, and again where more is kept."""
+        kept_bytes, trainer = self.log.alive_bytes, self._trainer
+        if self.ahead.skips or 1000 * (kept_bytes - self._kept_bytes) <= kept_bytes:
+            return
+        self._is_between = True
+        if trainer.args.logging_strategy != "no":
+            self._fire("on_log", *given, **keywords)
+        if trainer.eval_dataset is not None or trainer.args.eval_strategy != "no":
+            self.log.begin("evaluate")
+            try:
+                trainer.evaluate()
+            except Exception as error:  # noqa: BLE001  # the evaluation's own: the training is planned all the same
+                self.notes.append(Note(f"The evaluation is not planned: {problem_of(error)}", "at least"))
+        if trainer.args.save_strategy != "no":
+            self._fire("on_save", *given, **keywords)
+        self._is_between = False
+        self._kept_bytes = max(kept_bytes, self.log.alive_bytes)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):

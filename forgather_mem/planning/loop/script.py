@@ -27,11 +27,14 @@ from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.ahead import Ahead
 from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
-from forgather_mem.planning.loop.stage import Stage
-from forgather_mem.planning.model import AliveThings, Emptied, roots
+from forgather_mem.planning.model import AliveThings, Emptied, notes_on, roots
+from forgather_mem.planning.pretending import Pretending
+from forgather_mem.planning.ranks import follow_resizing, prepare_ranks
+from forgather_mem.planning.recurrent import take_fewer_tokens
 from forgather_mem.planning.refusal import problem_of
-from forgather_mem.planning.result import Plan
+from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.stand_ins import StandIns
+from forgather_mem.planning.storage_log import StorageLog
 from forgather_mem.system.tracing import is_traced
 
 NOT_HERE = "no training begins here"
@@ -60,7 +63,7 @@ class Script:
             raise PlanError("--ranks is for a Trainer: of another loop plan the model of one rank, in Python")
         for edit in self._edits:
             edit()
-        loop = Loop(Stage(wanted, answers))
+        loop = Loop(wanted, answers)
         loop.find(alive or AliveThings(), self.is_late)
         loop.looks_ahead = True
 
@@ -89,17 +92,17 @@ def plan_function(
         PlanError: if a model can't be planned.
         GoesOn: else.
     """
-    stage = Stage(wanted, answers)
+    loop = Loop(wanted, answers)
     given, batch = batch, resized(batch, wanted.shape.rows, wanted.shape.length)
     for tensor in tensors_among(batch):
-        stage.log.saw(tensor, "batch")
-    stage.empty(models, optimizers, AliveThings(), replaced=given)
-    loop = Loop(stage, models, optimizers)
+        loop.log.saw(tensor, "batch")
+    loop.empty(models, optimizers, AliveThings(), replaced=given)
+    loop.trains_with(models, optimizers)
     loop.shapes.append(shape_of(batch))
 
     def run() -> None:
         while not loop.is_through():
-            stage.log.begin("forward", loop.step)
+            loop.log.begin("forward", loop.step)
             step(batch)
             if not loop.has_stepped():
                 raise PlanError(
@@ -128,15 +131,17 @@ def go_on(loop: Loop, run: Callable[[], object], tell: Callable[[Attempt], objec
 
 
 class Loop:
-    """The loop in its child.
+    """The loop in its child: from here on nothing has values in this process, and each storage is noted.
 
     Args:
-        stage: Where it runs.
-        models: That are trained.
-        optimizers: Of them.
+        wanted: What is planned.
+        answers: Asked for values.
 
     Attributes:
-        log, host, notes: The stage's.
+        answers: The same.
+        log: The storages.
+        mode: Under which the training runs.
+        notes: Of the plan.
         wanted: The shape of batches.
         rounds: Of the training that is under way.
         shapes: Of the batches.
@@ -150,13 +155,20 @@ class Loop:
         ahead: What comes later.
     """
 
-    def __init__(self, stage: Stage, models: Iterable[nn.Module] = (), optimizers: Iterable[Optimizer] = ()) -> None:
-        self._stage, self.wanted, self._answers = stage, stage.wanted.shape, stage.answers
-        self.log, self.host, self.notes = stage.log, stage.mode.host, stage.notes
-        self._models, self._stepping = WeakSet[nn.Module](models), WeakSet[nn.Module]()
+    def __init__(self, wanted: Wanted, answers: StandIns) -> None:
+        self.wanted, self._on_device, self.answers = wanted.shape, wanted.on_device, answers
+        self.log, self.notes = StorageLog(), list[str]()
+        self.mode = Pretending(self.log, wanted.on_device, answers)
+        private_state.need_no_values(self.notes)
+        take_fewer_tokens(self.notes)
+        private_state.leave_uncompiled(self.notes)
+        follow_resizing(self.log, self.notes)
+        if wanted.on_device:
+            private_state.step_as_on_a_device(self.notes)
+        answers.answer(not wanted.on_device, self.notes)
+        self._models, self._stepping = WeakSet[nn.Module](), WeakSet[nn.Module]()
         self._in_training = WeakSet[nn.Module]()  # those that were called so
-        self._trained = _of_optimizers(optimizers)
-        self.rounds = Rounds(self.log, optimizers)
+        self.trains_with((), ())
         self.shapes: list[PlannedShape] = []
         self._given: list[PlannedShape] = []
         self.all_rows = 0
@@ -170,27 +182,59 @@ class Loop:
         """Find the models that are trained, their optimizers and the loaders, and take their values."""
         optimizers = alive.all_of(Optimizer)
         leaves = [one for one in alive.all_of(torch.Tensor) if one.is_leaf and one.requires_grad]
-        self._trained = _of_optimizers(optimizers)
-        trained = self._trained or set(map(id, leaves))
+        trained = _of_optimizers(optimizers) or set(map(id, leaves))
         models = [one for one in roots(alive.all_of(nn.Module)) if not trained.isdisjoint(map(id, one.parameters()))]
         gradients = [(one, one.grad) for one in leaves if is_late and one.grad is not None]
         if not is_traced():
-            self._stage.empty(models, optimizers, alive, leaves=leaves)
+            self.empty(models, optimizers, alive, leaves=leaves)
         else:  # inside of `torch.func.grad`, whose arguments keep their values
             for parameter in nn.ModuleList(models).parameters():
                 self.log.saw(parameter, "parameters")
         for leaf, gradient in gradients:  # the step goes on with them
-            leaf.grad = self._stage.mode.unknown(gradient)
-        self._models.update(models)
-        self.rounds = Rounds(self.log, optimizers)
+            leaf.grad = self.mode.unknown(gradient)
+        self.trains_with(models, optimizers)
         private_state.let_no_queue_wait(alive.all_of(Queue), self.notes)
         self.is_certain, self.skipped = is_late, int(is_late or self.wanted != PlannedShape())
         self._loaders = Loaders(self, alive.all_of(_BaseDataLoaderIter))
 
+    def empty(
+        self,
+        models: Sequence[nn.Module],
+        optimizers: Iterable[Optimizer],
+        alive: AliveThings,
+        log: StorageLog | None = None,
+        leaves: Iterable[torch.Tensor] = (),
+        replaced: object = None,
+    ) -> None:
+        """Take the values of these, and of all else that is alive; ranks over which they are spread are not waited for.
+
+        Args:
+            models: That are trained, which may share weights.
+            optimizers: Of them.
+            alive: What there is.
+            log: Told of the models' weights in place of this one's.
+            leaves: What is trained and is in no model.
+            replaced: A batch that is planned in another size.
+        """
+        emptied = Emptied(self.mode, self.log if log is None else log)
+        for model in models:
+            emptied.model(model)
+        emptied.leaves(leaves)
+        for optimizer in optimizers:
+            emptied.optimizer(optimizer)
+        self.notes += emptied.others(alive, self.log, self.answers.names, replaced)
+        prepare_ranks(models, self.mode, self.notes)
+
+    def trains_with(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
+        """These are trained; others are noticed when they are called, or step."""
+        self._models.update(models)
+        self._trained = _of_optimizers(optimizers)
+        self.rounds = Rounds(self.log, optimizers)
+
     def begin(self, give_answer: GiveAnswer) -> None:
         """Compute nothing from now on, until the script ends or it is enough: then answer the parent."""
         self._give_answer = give_answer
-        self.ahead = Ahead(self._stage, self._models, self)
+        self.ahead = Ahead(self, self._models)
         # `Module.to`: it refuses weights in use
         private_state.replace("torch.utils:swap_tensors", lambda _: private_state.swap, self.notes)
         # What is saved is lost
@@ -198,7 +242,7 @@ class Loop:
         private_state.surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
         private_state.surround("torch.optim:Optimizer.__init__", self._made, self.notes)
         self.log.begin("data", self.step)
-        self._stage.mode.__enter__()  # type: ignore[no-untyped-call]
+        self.mode.__enter__()  # type: ignore[no-untyped-call]
 
     @property
     def step(self) -> int:
@@ -232,7 +276,7 @@ class Loop:
             if self._is_enough and self.ahead.has_all and not self._loaders.differ:
                 self.end()
             if self._is_enough and not was_enough:
-                self._most_operations = self._answers.operations + max(self._answers.operations, 10 * _MOST_CALLS)
+                self._most_operations = self.answers.operations + max(self.answers.operations, 10 * _MOST_CALLS)
         return self._is_enough
 
     def again(self) -> None:
@@ -243,9 +287,9 @@ class Loop:
     def counts_idle(self) -> None:
         """No training may follow, or its steps may fail; and where it is enough what follows may be long."""
         self._idle += 1
-        is_long = self.is_through() and self._answers.operations > self._most_operations
+        is_long = self.is_through() and self.answers.operations > self._most_operations
         if is_long or self._idle > _MOST_CALLS:
-            self.end(f"{self._answers.operations:,} operations")
+            self.end(f"{self.answers.operations:,} operations")
 
     def end(self, before: str = "", error: BaseException | None = None) -> NoReturn:
         """Tell the parent what there is, and end this process.
@@ -261,7 +305,7 @@ class Loop:
         except PlanError as refused:
             problem = str(refused)
         # Where this is no training other answers don't help
-        self._give_answer(Attempt(plan, problem, StandIns() if problem == NOT_HERE else self._answers))
+        self._give_answer(Attempt(plan, problem, StandIns() if problem == NOT_HERE else self.answers))
 
     def stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has."""
@@ -294,7 +338,7 @@ class Loop:
         parameters = list(module.parameters())
         # Made since, not gathered by `fully_shard`
         if any(type(one) is nn.Parameter for one in parameters) and not hasattr(module, "_get_fsdp_state"):
-            Emptied(self._stage.mode, self.log).model(module)
+            Emptied(self.mode, self.log).model(module)
             self._models.add(module)
         if parameters and self.log.phase != "backward":  # else it is called again by checkpointing
             self._calls += 1
@@ -341,7 +385,9 @@ class Loop:
         self.notes += [not_through(f"{before}.")] if before else []
         self.notes += self.rounds.notes() if self.rounds.optimizers else []
         batches = self.each * max(1, len(self.shapes) // max(1, self.num_passes))
-        plan = self._stage.plan(self._models, largest(self.shapes or self._given), batches, self.each)
+        notes = [*(note for model in self._models for note in notes_on(model, self._on_device)), *self.notes]
+        shape = largest(self.shapes or self._given)
+        plan = plan_of_log(self.log, shape, notes, self.mode.host, accumulation=batches, passes=self.each)
         return replace(plan, all_rows=self.all_rows)
 
 

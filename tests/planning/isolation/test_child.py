@@ -64,7 +64,7 @@ def test_it_is_asked_for_its_line_again_and_again_and_goes_on() -> None:
     while "test_child" not in (at := begun._tell_line()):  # an audit hook of another test may run
         pass
     for _ in range(2_000):
-        os.kill(begun.pid, signal.SIGUSR2)
+        os.kill(begun.pid, child._ASKS)
     assert re.fullmatch(r", at .*test_child\.py:\d+", at)
     assert os.waitpid(begun.pid, os.WNOHANG) == (0, 0)
     begun.end()

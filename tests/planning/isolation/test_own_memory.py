@@ -14,7 +14,7 @@ import numpy
 import pytest
 import torch
 
-from forgather_mem.planning.isolation.own_memory import have_own_memory
+from forgather_mem.planning.isolation.child import have_own_memory
 from forgather_mem.units import MIB
 
 _NOBODY = 65534
