@@ -55,10 +55,10 @@ class LeakSizes:
     Pages of files mapped long before (a data set in /dev/shm) are excluded.
     - `device`, `pinned`: live tensors on the accelerator, and page-locked memory.
     - `workers`: anonymous memory of the data workers; pages that a worker copies only by reading them are excluded
-    (`copied_pages`). Children that run no loop of a torch DataLoader are none.
+    (`CopiedPages`). Children that run no loop of a torch DataLoader are none.
 
     Attributes:
-        totals: What was read last of the sums in which these sizes are contained, by the names in `gains.TOTALS`, and
+        totals: What was read last of the sums in which these sizes are contained, by the names in `verdict.TOTALS`, and
             `kept`: free memory that the C library's allocator keeps. Each is read once.
         copied: What data workers copy of the pages that they share with this process.
     """

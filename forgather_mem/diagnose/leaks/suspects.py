@@ -40,8 +40,8 @@ from forgather_mem.telemetry.report_schema import keys_of
 MAX_SUSPECTS = 5
 # The parts of a holder's name that vary from run to run: keys
 _INDICES = re.compile(r"\[[^\]]*\]")
-_MODULE_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\.")
-_PARTS = re.compile(r"\._(?:modules|parameters|buffers)$")
+# Where torch keeps a module's parts; people write module.part
+_PARTS = re.compile(r"\._(?:modules|parameters|buffers)(?=\.|$)")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     if one.kind == "size" and one.samples:
         is_plain = has_attributes(container) and path == walk.holder(one.position)
         path = (type(container).__name__ if is_plain else path) + _slots(container, one.samples, is_item)
-        path = _MODULE_PARTS.sub(".", path)
+        path = _PARTS.sub("", path)
     if kind.name == "cycle iterator":
         path = path[: path.index(CYCLE) + len(CYCLE)]
     names = names_of(walk, one.position)

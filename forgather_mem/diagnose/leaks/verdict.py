@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from forgather_mem.diagnose.leaks.suspects import Suspect
 
 _RARE = ("objects", "workers")
+# The highest bound at which "no leak" is still said: arenas and maps grow by a MiB at a time.
+MOST_PER_STEP = 4 * GROWTH.floor_bytes
+# Each total: the sizes that may explain what it gains, and where that is
+TOTALS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "process": (("native", "mapped", "shared", "pinned"), "in this process, in none of the sizes that are judged"),
+    "children": ((), "in child processes that are not data workers"),
+    "workers": (("workers",), "in the data workers"),
+    "/dev/shm": (("shared",), "in /dev/shm, which other processes may use, too"),
+    "reserved": (("device",), "held by the device's allocator beside the tensors"),
+}
 
 
 def verdict_of(
@@ -182,18 +192,6 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakRep
     kept = "; ".join(kept_sentence(gain) for gain in gains if gain.per_step > bound)
     high = max(high, *(left.per_step for left in rest), 0.0)
     return LeakReport(verdict="no leak", bytes_per_step_high=high, sure="yes", judged=True, why=kept or None)
-
-
-# The highest bound at which "no leak" is still said: arenas and maps grow by a MiB at a time.
-MOST_PER_STEP = 4 * GROWTH.floor_bytes
-# Each total: the sizes that may explain what it gains, and where that is
-TOTALS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "process": (("native", "mapped", "shared", "pinned"), "in this process, in none of the sizes that are judged"),
-    "children": ((), "in child processes that are not data workers"),
-    "workers": (("workers",), "in the data workers"),
-    "/dev/shm": (("shared",), "in /dev/shm, which other processes may use, too"),
-    "reserved": (("device",), "held by the device's allocator beside the tensors"),
-}
 
 
 @dataclass(frozen=True, slots=True)

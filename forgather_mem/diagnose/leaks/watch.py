@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from forgather_mem.diagnose.leaks.suspects import Place, Suspect
     from forgather_mem.telemetry.report import LeakReport, Unit
 
+# The phases that don't come in each step
+_UNITS: dict[str, Unit] = {"evaluate": "an evaluation", "save": "a save", "generate": "a generation"}
+_COUNTED = ("native", "objects", "device", "pinned")
+
 
 class LeakWatch:
     """The work of `LeakDetector`, in one training."""
@@ -285,11 +289,8 @@ def _print(run: RunInfo, text: str) -> None:
 
 def _is_known(suspects: Sequence[Suspect]) -> tuple[bool, bool]:
     """What these suspects tell: a holder, and a line."""
-    return any(one.held_by for one in lasting(suspects)), any(one.allocated_at for one in suspects[:1])
-
-
-_UNITS: dict[str, Unit] = {"evaluate": "an evaluation", "save": "a save", "generate": "a generation"}
-_COUNTED = ("native", "objects", "device", "pinned")
+    known = lasting(suspects)
+    return any(one.held_by for one in known), any(one.allocated_at for one in known[:1])
 
 
 @dataclass(slots=True)
