@@ -263,7 +263,7 @@ def sentence_of(gains: Sequence[Gain]) -> str:
 
     >>> sentence_of([Gain(name="children", bytes=3 * MIB, steps=100)])
     "3.0 MiB grew that we can't attribute, in 100 steps: in child processes that are not data workers"
-    >>> sentence_of([Gain(name="process", bytes=9 * MIB, steps=40, kept_bytes=9 * MIB)])[-63:]
+    >>> sentence_of([Gain(name="process", bytes=9 * MIB, steps=40, kept_bytes=9 * MIB)])[-65:]
     'judged (9.0 MiB of it free, kept by the C library: fragmentation)'
     """
     parts = []
