@@ -14,8 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from forgather_mem.growth.line import fit_line
-from forgather_mem.growth.lower_envelope import Point, Rate, edges_of, has_stairs, rate_of, size_at, stairs_of
+from forgather_mem.growth.lower_envelope import Point, Rate, edges_of, fit_line, has_stairs, rate_of, size_at, stairs_of
 
 Kind = Literal["leak", "slowing", "no leak", "not enough data"]
 
@@ -39,7 +38,7 @@ class GrowthThresholds:
         steady_frac: Of the first third's rate: from this on the last third's counts as steady.
         walk_errors: Standard errors by which the mean rise of a stretch is above 0. Set on 60 made-up buffers of
             which random items are replaced: 1 alarm in place of 3.
-        third_errors, chance_errors: Standard errors by which thirds differ, and by which stretches bring ever less.
+        chance_errors: Standard errors by which stretches bring ever less.
         edges, fewest_edges: Stretches in which slowing down is looked for, and the fewest of them in a third.
     """
 
@@ -55,7 +54,6 @@ class GrowthThresholds:
     at_end_frac = 0.4
     single_rises = 2
     steady_frac = 0.9
-    third_errors = 4.0
     walk_errors = 2.5
     chance_errors = 2.0
     edges = 24
@@ -315,8 +313,7 @@ def slowing_rates(part: Sequence[Point]) -> tuple[float, float] | None:
     if min(map(len, thirds)) < GROWTH.fewest_edges:
         return None
     first, middle, last = map(fit_line, thirds)
-    error = math.hypot(first.slope_error, last.slope_error)
-    if last.slope > GROWTH.steady_frac * first.slope or first.slope - last.slope < GROWTH.third_errors * error:
+    if last.slope > GROWTH.steady_frac * first.slope:
         return None
     # While it fills up, each third slows down by the same factor; after a warm-up the last one does not
     if last.slope > 0 < middle.slope and last.slope / middle.slope > (last.slope / first.slope) ** 0.25:

@@ -37,14 +37,6 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
     return _of_frame(label, item=below > 0) if label.startswith("local ") else []
 
 
-def users_names(walk: ReachableGraph, position: int) -> list[Named]:
-    """The names of a library's object, in an attribute of which this node is: its methods fill it."""
-    way = walk.way(position)
-    instance = next((one for one in reversed(way[:-1]) if has_attributes(one)), None)
-    at = walk.position(id(instance))
-    return [] if instance is None or at is None or is_user_class(type(instance)) else names_of(walk, at)
-
-
 def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named]:
     """The names of a value that is an attribute of this instance, or of an item of it."""
     users = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import itertools
 import sys
@@ -10,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from io import StringIO
-from multiprocessing.process import BaseProcess
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -136,7 +134,7 @@ class _Accounts(dict[type, _Account | None]):
             account = sys.getsizeof, _entries, False
         elif issubclass(kind, threading.Thread):
             account = sys.getsizeof, lambda thread: gc.get_referents(thread) + _variables_of_thread(thread), False
-        elif own is not _alone and ("_type_" in kind.__dict__ or "_fields_" in kind.__dict__ or _is_array_class(kind)):
+        elif own is not _alone and _is_array_class(kind):
             account = (lambda part, default: array_bytes(part) or sys.getsizeof(part, default)), gc.get_referents, False
         self[kind] = account
         return account
@@ -209,14 +207,6 @@ def keeps_frames(samples: list[object]) -> bool:
     return any(isinstance(part, BaseException) and part.__traceback__ is not None for part in inside(samples))
 
 
-def runs_workers(samples: Sequence[object]) -> bool:
-    """Whether these hold processes: a pass of a loader over its data has workers that end with it."""
-    return any(
-        isinstance(part, BaseProcess) or type(part).__name__ == "_MultiProcessingDataLoaderIter"
-        for part in inside(samples)
-    )
-
-
 def _variables_of_thread(thread: threading.Thread) -> list[object]:
     """What the thread's running functions hold."""
     innermost = None if thread is threading.current_thread() else sys._current_frames().get(thread.ident or 0)
@@ -224,10 +214,8 @@ def _variables_of_thread(thread: threading.Thread) -> list[object]:
 
 
 def array_bytes(part: object) -> int:
-    """Size of an array including the base of a view, of a picture of PIL or of a ctypes object; 0 for anything else."""
+    """Size of an array including the base of a view, or of a picture of PIL; 0 for anything else."""
     kind = type(part)
-    if "_type_" in kind.__dict__ or "_fields_" in kind.__dict__:
-        return ctypes.sizeof(part) if isinstance(part, ctypes.Array | ctypes.Structure) else 0
     if not _is_array_class(kind):
         return 0
     if kind.__module__.startswith("PIL."):

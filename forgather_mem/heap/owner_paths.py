@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 import sys
@@ -20,7 +19,6 @@ from types import (
     FunctionType,
     GeneratorType,
     MemberDescriptorType,
-    MethodType,
     TracebackType,
 )
 
@@ -31,17 +29,8 @@ from forgather_mem.source.source_lines import line_name
 MAX_KEY_CHARS = 40
 # torch keeps a module's parts in internal dicts; people write module.part.
 _MODULE_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
-_NAMED_BY_ATTRIBUTE = (
-    "__self__",
-    "__func__",
-    "func",
-    "args",
-    "keywords",
-    "__wrapped__",
-    "__cause__",
-    "__context__",
-    "obj",
-)
+# What objects written in C compute when asked, and `_slots` does not see
+_ASKED_FOR = ("__self__", "args", "__cause__", "__context__", "__traceback__")
 _TENSOR_PARTS = ("_backward_hooks", "_post_accumulate_grad_hooks", "grad", "_base")
 # What is suspended, and which attribute has its frame
 FRAMES = {GeneratorType: "gi_frame", CoroutineType: "cr_frame", AsyncGeneratorType: "ag_frame"}
@@ -142,13 +131,11 @@ def _step(before: object, holder: object, held: object, *, names: bool) -> str:
         return "{...}"
     if kind is FrameType:
         return _local_step(holder, held)  # type: ignore[arg-type]
-    if kind in (TracebackType, CellType, ContextVar):
+    if kind in (TracebackType, CellType, ContextVar, SimpleQueue):
         return ""
     if kind is FunctionType:
         defaults = held is holder.__kwdefaults__  # type: ignore[attr-defined]
         return f", default arguments of {_function(holder.__code__)} " * defaults  # type: ignore[attr-defined]
-    if kind is SimpleQueue:
-        return ""
     if kind is LRU_CACHE:
         return f", cache of {holder.__qualname__}"  # type: ignore[attr-defined]
     if kind in FRAMES:
@@ -160,8 +147,6 @@ def _step(before: object, holder: object, held: object, *, names: bool) -> str:
 def _dict_step(before: object, holder: dict[object, object], held: object, *, names: bool) -> str:
     for key, value in list(dict.items(holder)):
         if value is held:
-            if type(before) is FrameType and not _is_variable(before, holder):  # someone's snapshot of the variables
-                return f", local {key!r} of {frame_name(before)}"
             return f".{key}" if names and type(key) is str else f"[{_short(key)}]"
     if any(key is held for key in list(dict.keys(holder))):
         return " (as a key)"
@@ -183,28 +168,20 @@ def _index_step(before: object, holder: Iterable[object], held: object) -> str:
 
 
 def _local_step(frame: FrameType, held: object) -> str:
-    if type(held) is dict and not _is_variable(frame, held):
-        return ""  # a snapshot of the variables; the next step names one
     if type(held) is CellType:
         held = cell_contents(held, empty=frame)  # which is no variable's value
     name = next((name for name, value in frame_variables(frame).items() if value is held), None)
     return f", a variable of {frame_name(frame)}" if name is None else f", local {name!r} of {frame_name(frame)}"
 
 
-def _is_variable(frame: FrameType, held: object) -> bool:
-    return any(value is held for value in frame_variables(frame).values())
-
-
 def _attribute_step(holder: object, held: object) -> str:
     attributes = attributes_of(holder)
     if attributes is held:
         return ""
-    if type(holder) in (MethodType, BuiltinMethodType, functools.partial) or issubclass(type(holder), BaseException):
-        for name in _NAMED_BY_ATTRIBUTE:
+    if type(holder) is BuiltinMethodType or issubclass(type(holder), BaseException):
+        for name in _ASKED_FOR:
             if getattr(holder, name, None) is held:
                 return f".{name}"
-        if getattr(holder, "__traceback__", None) is held:
-            return ".__traceback__"
     for name, value in list((attributes or {}).items()):
         if value is held:
             return f".{name}"

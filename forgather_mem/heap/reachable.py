@@ -131,11 +131,6 @@ class ReachableGraph:
             position = self._above[position]
         return found[::-1]
 
-    def above(self, position: int) -> int:
-        """A number that identifies the object that led to this node; for a root, its name."""
-        above = self._above[position]
-        return hash(self._labels[position]) if above < 0 else id(self.nodes[above])
-
     def parent(self, position: int) -> int:
         """The position of the object that led to this node; -1 for a root."""
         return self._above[position]

@@ -1,9 +1,12 @@
 """What no name leads to is compared with what there was, by where it stands."""
 
+import gc
+
 import pytest
 
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.heap.unreached import Unreached
+from forgather_mem.heap.unreached import Mark, Unreached, garbage_among
+from tests.programs import no_collections
 
 pytestmark = pytest.mark.alone(forked=True)
 
@@ -16,3 +19,32 @@ def test_lists_of_the_walks_themselves_are_none_that_grow() -> None:
     for one in (walk.nodes, walk._above):
         one.extend(range(1000))
     assert not {id(walk.nodes), id(walk._above)} & {id(thing) for thing, _ in then.grown(walk, 900)}
+
+
+class Node:
+    def __init__(self) -> None:
+        self.me: object = None
+
+
+def test_cycles_that_wait_for_a_collection_are_told_from_what_lives() -> None:
+    with no_collections():
+        mark, alive = Mark(), [Node() for _ in range(5)]
+        for _ in range(7):
+            node = Node()
+            node.me = node
+        del node
+        young = mark.younger()
+        assert young is not None
+        garbage = garbage_among(young)
+        assert sum(type(thing) is Node for thing in garbage) == 7
+        assert len(alive) == 5
+        mark.drop()
+        del young, garbage
+        assert gc.collect() >= 7, "looking has kept nothing"
+
+
+def test_after_a_full_collection_nothing_is_claimed() -> None:
+    mark = Mark()
+    gc.collect()
+    assert mark.younger() is None
+    mark.drop()

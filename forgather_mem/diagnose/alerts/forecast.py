@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forgather_mem.growth.line import Line, fit_without_outliers
-from forgather_mem.growth.lower_envelope import Point
+from forgather_mem.growth.lower_envelope import Line, Point, fit_without_outliers
 from forgather_mem.growth.trend import rate_throughout
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, label_of, whole_of
 from forgather_mem.growth.lower_envelope import Point, edges_of
@@ -20,7 +20,10 @@ from forgather_mem.growth.trend import GROWTH, Series, Trend
 from forgather_mem.units import format_bytes
 
 if TYPE_CHECKING:
-    from forgather_mem.telemetry.report import LeakReport
+    from forgather_mem.diagnose.leaks.suspects import Suspect
+    from forgather_mem.telemetry.report import LeakReport, LeakSuspect
+
+T = TypeVar("T", "Suspect", "LeakSuspect")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +160,14 @@ class LiveAlarm:
 
 
 def is_held(leak: LeakReport) -> bool:
-    """Whether holders that nothing empties, or lines, explain the growth; garbage waits only for its collection."""
+    """Whether holders that nothing empties, or lines, explain the growth."""
     if leak.verdict != "leak":  # the verdict is another one where the holder is bounded
         return False
-    waits = ("cycle",) if gc.isenabled() else ()
-    held = sum(
-        one.bytes_per_step for one in leak.suspects if (one.held_by or one.allocated_at) and one.kind not in waits
-    )
+    held = sum(one.bytes_per_step for one in lasting(leak.suspects) if one.held_by or one.allocated_at)
     return LEAK.explains(held, leak.bytes_per_step)
+
+
+def lasting(suspects: Sequence[T]) -> list[T]:
+    """Those that hold for good: garbage waits only for its collection."""
+    waits = ("cycle",) if gc.isenabled() else ()
+    return [one for one in suspects if one.kind not in waits]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
-from forgather_mem.diagnose.leaks.places import Place
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, usual_bytes
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
+    Place,
     Suspect,
     cycle_suspects,
     made_suspect,
@@ -23,10 +23,9 @@ from forgather_mem.diagnose.leaks.suspects import (
     suspect_of,
 )
 from forgather_mem.heap.containers import CONTAINERS, newest
-from forgather_mem.heap.garbage import Mark, garbage_among
-from forgather_mem.heap.object_size import deep_bytes, has_graph, keeps_frames, runs_workers
+from forgather_mem.heap.object_size import deep_bytes, has_graph, keeps_frames
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.heap.unreached import Unreached, lead_to
+from forgather_mem.heap.unreached import Mark, Unreached, garbage_among, lead_to
 from forgather_mem.source.syntax import forget_trees
 
 
@@ -57,14 +56,13 @@ class CloserLook:
 
     STEPS = 10  # between the two
 
-    def __init__(self, step: int, far: bool = False, held: Place | None = None, cycles: bool = True) -> None:
+    def __init__(self, step: int, far: bool = False, held: Place | None = None) -> None:
         """Take the first look, at the step that has just finished.
 
         Args:
             step: The number of it.
             far: Look for lines, and at what no name leads to,
             held: unless the holder is known: then for the line that adds to it.
-            cycles: Look for garbage, too.
         """
         self.step = step
         walk = ReachableGraph.walk()
@@ -74,7 +72,6 @@ class CloserLook:
         size_of = held.measure(walk) if held is not None else None
         walk.forget()
         self._mark, self._kept = Mark(), KeptLines(opens=far, held=size_of)
-        self._cycles = cycles
 
     def finish(self, step: int, rate: float, first_step: int = 0) -> list[Suspect]:
         """What has grown since, most likely cause first.
@@ -149,7 +146,7 @@ class CloserLook:
 
     def _garbage(self, step: int, rate: float) -> list[Suspect]:
         """Reference cycles created since the first look that nothing holds any more."""
-        young = self._mark.younger() if self._cycles else None
+        young = self._mark.younger()
         if young is None:
             return []
         found = cycle_suspects(garbage_among(young), max(1, step - self.step))
@@ -190,7 +187,7 @@ def _matters(one: GrownObject, rate: float) -> bool:
         return True
     # The size of some pieces is known to C++ only
     holds_graphs = one.count_per_step >= 0.5 and has_graph(one.samples)
-    return one.kind == "items" and (holds_graphs or keeps_frames(one.samples) or runs_workers(one.samples))
+    return one.kind == "items" and (holds_graphs or keeps_frames(one.samples))
 
 
 def _give_rest_to_graph(suspects: list[Suspect], rate: float) -> None:
@@ -210,7 +207,6 @@ def _is_part(one: Suspect, suspects: list[Suspect]) -> bool:
 
 
 _INDEX = re.compile(r"\[[^\]]*\]")
-_HOOKS = re.compile(r"^\w+(\._(?:\w+_)?hooks(?:_\w+)?)$")  # of one layer, whose class it begins with
 
 
 def merge_similar(found: list[GrownObject], walk: ReachableGraph) -> list[GrownObject]:
@@ -218,8 +214,7 @@ def merge_similar(found: list[GrownObject], walk: ReachableGraph) -> list[GrownO
     groups: dict[tuple[str, str], list[tuple[str, GrownObject]]] = {}
     for one in found[: LOOK.most_merged]:
         name = path_of(walk, one.position)
-        key = _HOOKS.sub(r"Module\1", _INDEX.sub("[]", name))
-        groups.setdefault((key, one.kind), []).append((name, one))
+        groups.setdefault((_INDEX.sub("[]", name), one.kind), []).append((name, one))
     merged = [group[0][1] if len(group) == 1 else _sum_of(group) for group in groups.values()]
     return sorted([*merged, *found[LOOK.most_merged :]], key=lambda one: -one.bytes_per_step)
 
@@ -229,11 +224,7 @@ def common_name(names: list[str]) -> str:
 
     >>> common_name(["Norms.of['a'][0]", "Norms.of['b'][0]"])
     'Norms.of[...][0]'
-    >>> common_name(["Linear._forward_hooks", "LayerNorm._forward_hooks"])
-    'Module._forward_hooks'
     """
-    if len(set(names)) > 1 and all(map(_HOOKS.match, names)):
-        return _HOOKS.sub(r"Module\1", names[0])
     indices = [_INDEX.findall(name) for name in names]
     shared = iter([same[0] if len(set(same)) == 1 else "[...]" for same in zip(*indices, strict=True)])
     return _INDEX.sub(lambda _: next(shared), names[0])

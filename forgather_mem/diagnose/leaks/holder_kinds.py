@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dis
 import inspect
-import itertools
 import math
 import queue
 import re
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
 tracemalloc = installed("tracemalloc")
 # The attribute that has the items, by the module of the class `Queue`
 _ITEMS_OF_QUEUE = {"queue": "queue", "asyncio.queues": "_queue", "multiprocessing.queues": "_buffer"}
+# How the path to what `itertools.cycle` keeps goes through it
+CYCLE = " (cycle)"
 # Methods that empty what they belong to
 _EMPTIES = re.compile(r"(?:reset|clear|free|empty)(?:_|$)")
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
@@ -55,14 +55,12 @@ class HolderKind:
         cure: What to do about it; `{last}` stands for code that leaves only the last ones, if the source shows any.
         holder: Recognizes it by what has grown.
         item: Recognizes it by something inside a new item.
-        iterators: Types of iterators that keep their items, by which it is recognized.
     """
 
     name: str
     cure: str
     holder: Callable[[Held], bool] = lambda held: False
     item: Callable[[Any], bool] = lambda item: False
-    iterators: tuple[str, ...] = ()
     is_sized: bool = True
 
 
@@ -72,10 +70,8 @@ _KINDS = (
         holder=lambda held: held.one.kind == "graph",
         item=lambda item: is_tensor(item) and item.grad_fn is not None,
         cure="keep numbers, not graphs: loss.item()"),
-    HolderKind(name="cycle iterator", iterators=("cycle",),
+    HolderKind(name="cycle iterator", holder=lambda held: CYCLE in held.path,
         cure="itertools.cycle() keeps a copy of every item: start a new pass with iter(loader) when one ends"),
-    HolderKind(name="tee", iterators=("_tee", "_tee_dataobject"),
-        cure="itertools.tee() keeps what only one of its iterators has read: read both, or make two iterators"),
     HolderKind(name="hooks",
         holder=lambda held: _HOOKS.search(held.path) is not None,
         cure="register it once; or keep the handle that register_..._hook() returns, and call handle.remove()"),
@@ -93,9 +89,6 @@ _KINDS = (
         cure="drain it, or bound it with maxsize: then put() waits, and put_nowait() raises"),
     HolderKind(name="simple queue", holder=lambda held: issubclass(type(held.container), queue.SimpleQueue),
         cure="drain it; a SimpleQueue has no limit, queue.Queue(maxsize=...) has: then put() waits"),
-    HolderKind(name="open contexts",
-        holder=lambda held: held.path.endswith("._exit_callbacks"),
-        cure="these contexts are entered and never left: close() the stack, or use `with`"),
     HolderKind(name="exceptions", is_sized=False, item=lambda item: isinstance(item, BaseException | TracebackType),
         cure="keep str(error), or traceback.clear_frames(error.__traceback__) before keeping it"),
     HolderKind(name="threads", is_sized=False,
@@ -141,7 +134,7 @@ def queue_module(held: Held) -> str | None:
 def kind_of(held: Held) -> HolderKind:
     """The first kind that recognizes the holder, or else what a new item is for the most part."""
     for kind in _KINDS:
-        if kind.holder(held) or any(f"({name})" in held.path for name in kind.iterators):
+        if kind.holder(held):
             return kind
     for item, part in [(one, part) for one in held.one.samples[:2] for part in inside([one])]:
         for kind in _KINDS:
@@ -197,19 +190,15 @@ def last_of(form: str, written: str | None, length: int) -> str:
 
 
 def _emptied_by(held: Held) -> str | None:
-    """The public method of the holder's that assigns or clears the attribute that has grown: `Mock.reset_mock`."""
+    """The public method of the holder's that by its name empties it, and names what has grown: `Mock.reset_mock`."""
     slot = last_name(held.path)
     for owner in (type(held.owner), type(held.container)):
         for name in filter(_EMPTIES.match, dir(owner)):
             code = getattr(inspect.getattr_static(owner, name), "__code__", None)
-            steps = list(dis.get_instructions(code)) if code is not None else []
-            if code is not None and "setattr" in code.co_names:  # all of them, by name: a metric's states
-                return f"{owner.__name__}.{name}"
-            for step, after in itertools.pairwise(steps):
-                empties = step.opname == "STORE_ATTR" or after.argval == "clear"
-                attribute = str(step.argval) if empties else ""
-                # `_mock_call_args_list` is emptied by way of a property `call_args_list`
-                if 2 * len(attribute) > len(slot) and f"_{slot}".endswith(f"_{attribute}"):
+            for attribute in getattr(code, "co_names", ()):
+                # `_mock_call_args_list` is emptied by a property `call_args_list`, a metric's states by `setattr`
+                is_slot = 2 * len(attribute) > len(slot) and f"_{slot}".endswith(f"_{attribute}")
+                if is_slot or attribute == "setattr":
                     return f"{owner.__name__}.{name}"
     return None
 

@@ -6,7 +6,7 @@ import gc
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -19,9 +19,7 @@ from forgather_mem.heap.object_size import (
     TENSOR,
     TUPLE,
     Sorts,
-    big_bytes,
     deep_bytes,
-    inside,
     is_tensor,
     is_tensor_class,
     largest_held,
@@ -38,13 +36,11 @@ class SnapshotLimits:
         samples: New items of a container whose sizes are measured,
         most_samples: and where these differ.
         big_bytes: A single value that grows by less is none that grows.
-        own_frac: Of an item: a tensor in it that is so much of it is told as all of it.
     """
 
     samples: int = 6
     most_samples: int = 64
     big_bytes: int = 2048
-    own_frac: float = 0.99
 
 
 _LIMITS = SnapshotLimits()
@@ -54,14 +50,12 @@ _LIMITS = SnapshotLimits()
 class Look:
     """Lengths and sizes of nearby objects at one step; numbers only, nothing is kept alive.
 
-    `below` has the longest container of a class under one holder, for containers that are rebuilt longer at every step.
     `storages` has each tensor's by its id: the place of a tensor that is freed is given to a new one.
     """
 
     step: int
     known: set[int]
     lengths: dict[int, int] = field(default_factory=dict)
-    below: dict[int, int] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     storages: dict[int, object] = field(default_factory=dict)
     newest_operation: int | None = None
@@ -109,7 +103,7 @@ def look(walk: ReachableGraph, step: int) -> Look:
     found = Look(step, walk.ids())
     types: Counter[type] = Counter()
     sorts = Sorts()
-    for position, node in enumerate(walk.nodes):
+    for node in walk.nodes:
         kind = type(node)
         sort = sorts[kind]
         if sort == TENSOR:
@@ -120,13 +114,12 @@ def look(walk: ReachableGraph, step: int) -> Look:
                 found.newest_operation = max(number, found.newest_operation or 0)
             continue
         length = None
-        if sort in (CONTAINER, TUPLE):
-            length = length_of(node) if sort == CONTAINER else len(node)
+        if sort == CONTAINER:
+            length = length_of(node)
             if length is not None:
-                place = _as_number(walk.above(position), kind)
-                found.below[place] = max(found.below.get(place, 0), length)
-                if sort == CONTAINER:
-                    found.lengths[_as_number(id(node), kind)] = length
+                found.lengths[_as_number(id(node), kind)] = length
+        elif sort == TUPLE:
+            length = len(node)
         else:
             types[kind] += 1
         if sort != NOT_ASKED and (length is None or length <= MANY):
@@ -155,14 +148,11 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             row = container_kind(type(node))
             assert row is not None  # it has a length
             each += row.place_bytes(node)
-            own = max(map(big_bytes, inside(samples[:1])), default=0)
-            each = own if _LIMITS.own_frac * each <= own <= each else each  # the size that people know
             found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, row.bound(node)))
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _LIMITS.big_bytes:
                 found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node, known)))
-    found += _rebuilt(before, walk, steps, known, counted)
     found += _graphs(before, walk)
     return sorted(found, key=lambda one: -one.bytes_per_step)
 
@@ -205,23 +195,6 @@ def _known(before: Look, walk: ReachableGraph) -> set[int]:
     return before.known - {
         id(node) for node in walk.nodes if is_tensor(node) and before.storages.get(id(node)) != _storage(node)
     }
-
-
-def _rebuilt(
-    before: Look, walk: ReachableGraph, steps: int, known: set[int], counted: set[tuple[object, int]]
-) -> Iterator[GrownObject]:
-    """Containers rebuilt each time, each longer than the one before: `self.kept = self.kept + [x]`."""
-    for position, node in enumerate(walk.nodes):
-        kind = type(node)
-        if id(node) in before.known or (kind is not tuple and length_of(node) is None):
-            continue
-        then = before.below.get(_as_number(walk.above(position), kind), 0)
-        more = len(node) - then if issubclass(kind, Sized) else 0
-        if then and more >= max(4, steps / 2) and not walk.is_namespace(position):
-            samples = newest(node, _LIMITS.samples)
-            each = usual_bytes([deep_bytes(sample, known, counted) for sample in samples])
-            each += row.place_bytes(node) if (row := container_kind(kind)) is not None else 0
-            yield GrownObject(position, "items", more / steps, each, len(node), samples)
 
 
 def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:

@@ -7,11 +7,13 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.diagnose.leaks.holder_kinds import (
+    CYCLE,
     KINDS,
     Held,
     cure_of,
@@ -24,11 +26,10 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
     signature_of,
 )
 from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_function, lines_of_holder
-from forgather_mem.diagnose.leaks.places import LINES, Place
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, length_of
-from forgather_mem.heap.holder_names import anywhere, module_names, names_of, slot_names, users_names
-from forgather_mem.heap.object_size import deep_bytes, inside, is_tensor, runs_workers
+from forgather_mem.heap.holder_names import anywhere, module_names, names_of, slot_names
+from forgather_mem.heap.object_size import Sorts, deep_bytes, inside, is_tensor
 from forgather_mem.heap.owner_paths import attributes_of, has_attributes, write_path
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import added_to, adding_lines
@@ -39,8 +40,8 @@ from forgather_mem.telemetry.report_schema import keys_of
 MAX_SUSPECTS = 5
 # The parts of a holder's name that vary from run to run: keys
 _INDICES = re.compile(r"\[[^\]]*\]")
-_MODULE_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\.")
-_PARTS = re.compile(r"\._(?:modules|parameters|buffers)$")
+# Where torch keeps a module's parts; people write module.part
+_PARTS = re.compile(r"\._(?:modules|parameters|buffers)(?=\.|$)")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,9 +50,8 @@ class Suspect:
 
     `kind` is a key of `KINDS`, which has its usual cure. `bounded`: why it will stop growing by itself, or may;
     `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `place`: where. `last`:
-    any other one is a better explanation. `collected`: once so many objects were, it was, too. `runs_workers`: each of
-    its items keeps processes running. `lines`: all that add to it, as far as the source shows, where it is `written`
-    so; `form`: how it is shortened; `length`: its items.
+    any other one is a better explanation. `lines`: all that add to it, as far as the source shows, where it is
+    `written` so; `form`: how it is shortened; `length`: its items.
     """
 
     type: str
@@ -71,14 +71,12 @@ class Suspect:
     bounded: str | None = None
     full_bytes: int | None = None
     seen_at: int = 0
-    collected: int = 0
     place: Place | None = None
     form: str = ""
     lines: tuple[Line, ...] = ()
     written: str | None = None
     length: int = 0
     last: bool = False
-    runs_workers: bool = False
 
     def __post_init__(self) -> None:
         if self.cure is None and self.kind:
@@ -112,10 +110,9 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     if one.kind == "size" and one.samples:
         is_plain = has_attributes(container) and path == walk.holder(one.position)
         path = (type(container).__name__ if is_plain else path) + _slots(container, one.samples, is_item)
-        path = _MODULE_PARTS.sub(".", path)
-    if kind.iterators:
-        ends = (path.index(f"({name})") + len(name) + 2 for name in kind.iterators if f"({name})" in path)
-        path = path[: min(ends)]
+        path = _PARTS.sub("", path)
+    if kind.name == "cycle iterator":
+        path = path[: path.index(CYCLE) + len(CYCLE)]
     names = names_of(walk, one.position)
     if one.kind == "size" and walk.is_module(one.position) and one.samples:
         names = module_names(walk.label(one.position), container, one.samples[0], item=False)
@@ -125,8 +122,6 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         names = slot_names(owner if attributes_of(owner) is container else container, last_name(path)) or names
     held = Held(one, container, path, owner)
     lines = lines_of_holder(held, names)
-    if not lines and one.kind == "items":  # `inbox.put(x)` for what is in `inbox.queue`
-        lines = lines_of_holder(held, users_names(walk, one.position))
     tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
     bound = bound_of_holder(held, names)
     grows = one.samples[0] if one.kind == "size" and one.samples else container
@@ -145,7 +140,6 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         full_bytes=int(bound.most * one.each_bytes) if bound is not None and bound.most is not None else None,
         last=walk.is_librarys_variable(one.position)
         and not is_user_class(owner if isinstance(owner, type) else type(owner)),
-        runs_workers=runs_workers(one.samples),
         place=Place.of(walk, [one.position, *one.others], one.kind == "items"),
         form=form_of(type(container), one.kind, type(grows)),
         lines=tuple(lines),
@@ -230,7 +224,6 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
         held_by=f"{telling.__name__}, in a reference cycle",
         each=", ".join(cls.__name__ for cls in ordered[:3]),
         kind="cycle",
-        collected=num_collected() + len(garbage),
         cure=cure_of_cycle(telling),
         where="tensors" if tensors else "python",
     )
@@ -245,11 +238,6 @@ def _line_of_link(garbage: Sequence[object], cls: type) -> Line | None:
     links = [name for name, value in (attributes_of(one) or {}).items() if id(value) in ids]
     names = [named for name in links for named in (*slot_names(one, name), *anywhere(name, item=False))]
     return next((line for named in names for line in adding_lines(named, False, assigned=True)), None)
-
-
-def num_collected() -> int:
-    """How many objects the collector has freed in this process."""
-    return sum(int(one["collected"]) for one in gc.get_stats())
 
 
 def made_suspect(line: Line | None, bytes_per_step: float) -> Suspect:
@@ -297,3 +285,46 @@ def _slots(container: object, values: Sequence[object], is_item: bool) -> str:
     held = list(dict.items(container if isinstance(container, dict) else getattr(container, "__dict__", {})))
     named = [name for name, value in held if isinstance(name, str) and any(value is one for one in values)]
     return f"[{named[0]!r}]" if named and is_item else f".{' and '.join(named)}" if named else ""
+
+
+# The line of a function that runs changes
+LINES = re.compile(r"(\([^():]*):\d+(?=\))")
+
+
+@dataclass(slots=True)
+class Place:
+    """The place of a holder's items; numbers and names only.
+
+    Attributes:
+        names: The paths to its containers, by their `id`; the first one stands for all.
+        has_items: Whether it has more of them, not one that is longer.
+    """
+
+    names: dict[int, str]
+    has_items: bool
+
+    @classmethod
+    def of(cls, walk: ReachableGraph, positions: Sequence[int], has_items: bool) -> Place:
+        """Of the containers at these positions."""
+        return cls({id(walk.nodes[at]): _name(walk, at) for at in positions}, has_items)
+
+    def find(self, walk: ReachableGraph, over: bool) -> dict[int, object]:
+        """What is there now, by `id`: when the training is `over`, only under its name."""
+        known = ((key, walk.position(key), name) for key, name in self.names.items())
+        return {
+            key: walk.nodes[at] for key, at, name in known if at is not None and (not over or _name(walk, at) == name)
+        }
+
+    def measure(self, walk: ReachableGraph) -> Callable[[], float]:
+        """What gives the number of items, or else the bytes of the texts and arrays in it; it keeps the container."""
+        own = next(iter(self.find(walk, over=False).values()), None)
+        return (lambda: float(length_of(own) or 0)) if self.has_items else partial(Sorts().own_bytes, own)
+
+    def length(self, there: Mapping[int, object]) -> int | None:
+        """How many items there are now; None if a container is gone."""
+        lengths = [length_of(there.get(key)) for key in self.names]
+        return sum(length or 0 for length in lengths) if None not in lengths else None
+
+
+def _name(walk: ReachableGraph, position: int) -> str:
+    return LINES.sub(r"\1", walk.holder(position))

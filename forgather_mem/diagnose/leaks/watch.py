@@ -6,23 +6,25 @@ import textwrap
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, taken_back
+from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, lasting, taken_back
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_of, whole_of
-from forgather_mem.diagnose.leaks.rare_phases import RarePhases
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
-from forgather_mem.growth.trend import Series, Trend, fewest_steps
+from forgather_mem.growth.trend import GROWTH, Series, Trend, fewest_steps
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes, format_duration, format_pace
 
 if TYPE_CHECKING:
     # What looks for a holder is loaded when something grows: most trainings never need it, and it takes a MiB.
     from forgather_mem.diagnose.leaks.heap_diff import CloserLook
-    from forgather_mem.diagnose.leaks.places import Place
-    from forgather_mem.diagnose.leaks.suspects import Suspect
-    from forgather_mem.telemetry.report import LeakReport
+    from forgather_mem.diagnose.leaks.suspects import Place, Suspect
+    from forgather_mem.telemetry.report import LeakReport, Unit
+
+# The phases that don't come in each step
+_UNITS: dict[str, Unit] = {"evaluate": "an evaluation", "save": "a save", "generate": "a generation"}
+_COUNTED = ("native", "objects", "device", "pinned")
 
 
 class LeakWatch:
@@ -45,7 +47,7 @@ class LeakWatch:
         self._at_look: dict[str, float] = {}
         self._suspects: list[Suspect] = []
         self._looks = 0
-        self._searched, self._cycles = False, True
+        self._searched = False
         self._loader: Callable[[], object] = lambda: None
         self._run = run
         self._read_at, self._read_s = run.step, self._began_s
@@ -134,24 +136,14 @@ class LeakWatch:
         self._growing = growing
         if self._live.alarm is None:
             self._warn(moment.run, moment.step)
-        if self._suspects and self._suspects[0].kind == "cycle":
-            self._forget_collected()
-        known = sum(one.bytes_per_step for one in self._suspects if one.held_by and one.kind != "workers")
+        known = sum(one.bytes_per_step for one in lasting(self._suspects) if one.held_by and one.kind != "workers")
         held = known >= LEAK.explained[0] * whole_of(growing).per_step
         named = held and self._suspects[0].allocated_at is not None
-        # Whether it is this process that holds it, or the loaders whose workers are ever more
-        can_be_held = set(growing) != {"workers"} or self._sizes.has_more_workers
+        can_be_held = set(growing) != {"workers"}  # by this process
         if self._look_closer and not named and self._looks < 2 and can_be_held:
             self._looks += 1
             self._look_closely(moment.step, self._suspects[0].place if held else None)
             self._at_look, self._rate = {}, whole_of(growing).per_step
-
-    def _forget_collected(self) -> None:
-        """Forget garbage that was collected since, while memory went on to grow: something else keeps it."""
-        from forgather_mem.diagnose.leaks.suspects import num_collected
-
-        if num_collected() >= self._suspects[0].collected:
-            self._suspects, self._looks, self._cycles = [], 1, False
 
     def _rising_early(self, moment: Moment) -> dict[str, Trend]:
         """What has risen by the middle of a training that ends before growth is sure: later nobody can look."""
@@ -185,7 +177,7 @@ class LeakWatch:
         before = counted_bytes()
         from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 
-        self._look = CloserLook(step, far=self._looks > 1, held=held, cycles=self._cycles)
+        self._look = CloserLook(step, far=self._looks > 1, held=held)
         self._leave_out(before)
 
     def _look_again(self, run: RunInfo, values: Mapping[str, float]) -> None:
@@ -204,7 +196,7 @@ class LeakWatch:
             if run.step > look.step:
                 found = look.finish(run.step, self._rate, self._first_step)
                 self._searched = True
-                self._suspects = max(found, self._suspects, key=_is_known)
+                self._suspects = max(found, self._suspects, key=_is_known) if found else self._suspects
         finally:
             look.drop()
         del look  # its numbers are given back
@@ -227,8 +219,7 @@ class LeakWatch:
         return trends
 
     def _verdict(self, run: RunInfo) -> LeakReport:
-        from forgather_mem.diagnose.leaks.gains import unexplained
-        from forgather_mem.diagnose.leaks.verdict import verdict_of
+        from forgather_mem.diagnose.leaks.verdict import unexplained, verdict_of
 
         trends = self._trends()
         workers = trends.get("workers")
@@ -298,4 +289,70 @@ def _print(run: RunInfo, text: str) -> None:
 
 def _is_known(suspects: Sequence[Suspect]) -> tuple[bool, bool]:
     """What these suspects tell: a holder, and a line."""
-    return any(one.held_by for one in suspects), any(one.allocated_at for one in suspects[:1])
+    known = lasting(suspects)
+    return any(one.held_by for one in known), any(one.allocated_at for one in known[:1])
+
+
+@dataclass(slots=True)
+class _Gained:
+    """Since the first of a kind: how many more there were, and what was gained with and without them."""
+
+    first_step: int
+    step: int
+    count: int = 0
+    beside: float = 0.0
+    without: float = 0.0
+    steps_without: int = 0
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it grows with them, and not in the steps between, of which there are some."""
+        is_seen = self.count >= GROWTH.fewest_edges and 4 * self.steps_without >= self.step - self.first_step
+        return is_seen and abs(self.without) <= (1 - LEAK.sure_frac) * (self.beside + self.without)
+
+
+class RarePhases:
+    """Hears of the phases that don't come in each step; of each kind only sums are kept.
+
+    What such a phase brings may come shortly before or after it is told of, so what counts is the stretch between two
+    readings in which it ends.
+    """
+
+    wants_begin = False  # of the phases of a step
+
+    def __init__(self, run: RunInfo) -> None:
+        self._run, self._then, self._step = run, 0.0, run.step
+        self._gained: dict[str, _Gained] = {}
+        self._ended: set[str] = set()
+
+    def phase_begin(self, phase: str) -> None:
+        """Only its end matters."""
+
+    def phase_end(self, phase: str) -> None:
+        one = self._gained.setdefault(phase, _Gained(self._run.step, self._run.step))
+        if one.step < self._run.step:
+            one.step, one.count = self._run.step, one.count + 1
+            self._ended.add(phase)
+
+    def read(self, step: int, values: Mapping[str, float]) -> None:
+        """What was read after this step."""
+        if "native" not in values:
+            return
+        now, steps = sum(values.get(name, 0.0) for name in _COUNTED), step - self._step
+        for phase, one in self._gained.items():
+            if phase in self._ended:
+                one.beside += now - self._then
+            elif one.count:
+                one.without += now - self._then
+                one.steps_without += steps
+        self._then, self._step = now, step
+        self._ended.clear()
+
+    def told(self, leak: LeakReport) -> LeakReport:
+        """The leak with its unit: the only kind of phase with which it grows."""
+        found = [(per, one) for phase, per in _UNITS.items() if (one := self._gained.get(phase)) and one.is_all]
+        if len(found) != 1:
+            return leak
+        per, one = found[0]
+        steps = (one.step - one.first_step) / one.count
+        return replace(leak, per=per, per_steps=steps, since_step=max(leak.since_step, one.first_step))

@@ -8,9 +8,9 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator
 
-from forgather_mem.diagnose.leaks.copied_pages import Copied
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.holder_lines import lines_of_cache
+from forgather_mem.diagnose.leaks.sizes import Copied
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.holder_names import slot_names

@@ -35,7 +35,7 @@ def callbacks(case: Case) -> Iterator[Change]:
 
 
 def needless(case: Case) -> Iterator[Change]:
-    """What the census has found that no training needs: graphs without a backward pass, what no code reads again."""
+    """What the census has found that no training needs: graphs without a backward pass, several copies of the model."""
     failure = case.failure
     is_evaluation = case.phase in ("evaluate", "generate")
     for held in failure.census if failure is not None else ():
@@ -53,8 +53,6 @@ def needless(case: Case) -> Iterator[Change]:
             note = f"{size} are {held.part}, until a backward pass goes through them or they are detached"
             text = f"detach() what {held.name} keeps, or backward() after each pass"
             yield doing(text, note, **{DETACHED: held.name})
-        elif held.is_unused:
-            yield doing(f"delete {held.name} when it is no longer read", f"{size} that nothing reads again")
         elif held.kind == "copy" and held.num_items > 1:
             yield _less_in(held, loads=False)
 
@@ -81,7 +79,7 @@ def keep_less(case: Case) -> Iterator[Change]:
     loads = case.phase in _LOADING and failure.callback is None
     in_step = case.phase in STEP_PHASES and failure.callback is None
     for held in failure.census:
-        is_object = held.kind in ("object", "copy") and not held.is_unused and (loads or held.collects)
+        is_object = held.kind in ("object", "copy") and (loads or held.collects)
         if is_object and _is_much(held, failure, of_wanted=float(in_step)):
             yield _less_in(held, loads)
 

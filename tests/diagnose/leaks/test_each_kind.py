@@ -1,6 +1,5 @@
 """Each row of the table of holder kinds is told of something that grows so."""
 
-import contextlib
 import functools
 import itertools
 import logging
@@ -44,10 +43,8 @@ class Grows:
         self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=0.1)
         self.loss = self.layer(torch.zeros(3)).sum()
         self.batches = itertools.cycle(torch.zeros(5000) for _ in range(1000))
-        self.read, self.unread = itertools.tee(torch.zeros(5000) for _ in range(1000))
         self.queue: queue.Queue[bytes] = queue.Queue()
         self.simple: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self.contexts = contextlib.ExitStack()
         self.text = bytearray(5000)
         self.by_step: dict[int, bytes] = {}
         self.kept: dict[str, list[Any]] = {}
@@ -59,14 +56,12 @@ class Grows:
 GROWTH: dict[str, Callable[[Grows, int], object]] = {
     "graph": lambda it, step: setattr(it, "loss", it.loss + it.layer(torch.zeros(3)).sum()),
     "cycle iterator": lambda it, step: next(it.batches),
-    "tee": lambda it, step: next(it.read),
     "hooks": lambda it, step: it.layer.register_forward_hook(lambda *_, kept=bytes(5000): None),
     "lru_cache": lambda it, step: cached(step),
     "param_groups": lambda it, step: it.optimizer.add_param_group({"params": [torch.zeros(5000)]}),
     "optimizer state": lambda it, step: it.optimizer.state.update({torch.zeros(1): {"moment": torch.zeros(5000)}}),
     "queue": lambda it, step: it.queue.put(bytes(5000)),
     "simple queue": lambda it, step: it.simple.put(bytes(5000)),
-    "open contexts": lambda it, step: it.contexts.callback(print, bytes(5000)),
     "exceptions": lambda it, step: it.keep("errors", ValueError(bytes(5000))),
     "threads": lambda it, step: it.keep("threads", threading.Thread(args=(bytes(5000),))),
     "device": lambda it, step: it.keep("on a device", torch.zeros(5000, device="meta")),

@@ -1,7 +1,6 @@
 """What has grown between two looks, and by how much."""
 
 import functools
-from array import array
 from typing import Any
 
 import pytest
@@ -37,18 +36,6 @@ def test_a_tensor_that_is_made_longer_is_suspected() -> None:
     assert top.bytes_per_step == pytest.approx(8000, rel=0.1)
 
 
-def test_an_array_of_numbers_that_is_made_longer_is_suspected() -> None:
-    holder: Any = Holder()
-    holder.seen = array("b", bytes(8))
-
-    def grow(step: int) -> None:
-        holder.seen = holder.seen + array("b", bytes(2000))
-
-    (top, *_) = suspects_after(grow)
-    assert (top.kind, top.held_by) == ("list", "Holder.seen")
-    assert top.bytes_per_step == pytest.approx(2000, rel=0.1)
-
-
 def test_a_sum_too_long_to_be_followed_to_its_beginning_is_suspected() -> None:
     holder: Any = Holder()
     weight = torch.ones(3, requires_grad=True)
@@ -71,15 +58,3 @@ def test_losses_of_one_step_reach_back_to_no_other() -> None:
         holder.last = (weight * step).sum().exp()
 
     assert not any(one.kind == "graph" for one in suspects_after(grow))
-
-
-def test_a_list_made_anew_at_every_step_is_suspected() -> None:
-    holder = Holder()
-    holder.kept = [b"begin"]
-
-    def grow(step: int) -> None:
-        holder.kept = [*holder.kept, bytes(5000)]
-
-    (top, *_) = suspects_after(grow)
-    assert top.held_by == "Holder.kept"
-    assert top.bytes_per_step == pytest.approx(5000, rel=0.1)

@@ -1,9 +1,11 @@
 """A suspect as the report has it."""
 
+from typing import Any
+
 import pytest
 import torch
 
-from forgather_mem.diagnose.leaks.suspects import Suspect
+from forgather_mem.diagnose.leaks.suspects import Suspect, count_again
 from forgather_mem.reporting.problems import _suspect_lines
 from tests.heap.test_reachable import Holder, suspects_after
 
@@ -34,3 +36,27 @@ def test_where_items_differ_one_of_them_is_an_example_and_their_size_a_mean() ->
     (top, *_) = suspects_after(lambda step: kept.append(torch.zeros(4000 if step % 2 else 12_000)))
     assert top.each.startswith("e.g. Tensor [")
     assert f"{top.each}, on average" in "\n".join(_suspect_lines(top.reported(), 80))
+
+
+pytestmark = pytest.mark.alone(forked=True)  # each looks through the heap, of which all tests have more
+
+
+def test_at_the_end_what_still_has_its_name_is_counted_and_not_what_took_its_place() -> None:
+    holder, other = Holder(), Holder()
+    (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(5000)))
+    then = top.count or 0
+    holder.kept.append(torch.zeros(5000))
+    count_again([top], 100, 0, over=True)
+    assert (top.count, top.bounded) == (then + 1, None)
+    other.by_name["rows"], holder.kept = holder.kept, []  # as where a list was made at the address of a freed one
+    del other.by_name["rows"][2:]
+    count_again([top], 101, 0, over=True)
+    assert (top.count, top.bytes, top.bounded) == (None, None, None)
+
+
+def test_a_list_in_an_attribute_is_told_with_code_that_can_be_typed() -> None:
+    holder: Any = Holder()  # its class is in another module
+    holder.told = {"rows": []}
+    (top, *_) = suspects_after(lambda step: holder.told["rows"].append(torch.zeros(5000)))
+    cure = str(top.reported().cure)
+    assert cure == 'keep only the last ones, del holder.told["rows"][:-1], or a running mean of it'

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from forgather_mem.diagnose.leaks.copied_pages import CopiedPages
+from forgather_mem.diagnose.leaks.sizes import CopiedPages
 from forgather_mem.diagnose.leaks.verdict import with_copied
 from forgather_mem.diagnose.leaks.worker_code import copied_suspect
 from forgather_mem.telemetry.report import LeakReport

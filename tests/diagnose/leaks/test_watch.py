@@ -2,7 +2,7 @@
 
 import pytest
 
-from forgather_mem.diagnose.leaks.rare_phases import RarePhases
+from forgather_mem.diagnose.leaks.watch import RarePhases
 from forgather_mem.engine.run import Run, RunFacts
 from forgather_mem.telemetry.report import LeakReport
 
