@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import EVALUATION, NO_GRAPH, RunSettings, settings_of
+from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
 from forgather_mem.diagnose.oom.remedies import may_help, plannable
-from forgather_mem.diagnose.oom.remedy import Case
 from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
@@ -88,29 +89,30 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
     if failed.taken_bytes is None and failed.phase in ("save", "resume", "data"):  # nobody has named any
         trainer: Trainer = training
         settings = loop.settings if loop else settings_of(trainer.args, trainer.model, trainer)
-        found.others.extend(may_help(Case(phase=failed.phase, settings=settings)))
+        found.others.extend(may_help(Failure(phase=failed.phase, settings=settings)))
     planner = _Planner(failed, training, loop, found)
     yield
-    case = Case(
+    rows = failed.rows or planner.own.rows
+    failure = Failure(
+        found=replace(NOBODY_SAID, where="device" if failed.on_device else "host"),
         phase=failed.phase or found.kills[-1].phase,
         settings=planner.settings(),
-        rows=failed.rows or planner.own.rows,
-        length=failed.length,
-        on_device=failed.on_device,
+        batch=Batch(rows, failed.length) if rows else None,
+        is_planned=True,
         keeps_graphs=failed.keeps_graphs or (loop is not None and loop.keeps_graphs),
     )
     needless = failed.needless
-    if failed.taken_bytes is None and loop is not None and case.phase == EVALUATION:  # no census has been there
+    if failed.taken_bytes is None and loop is not None and failure.phase == EVALUATION:  # no census has been there
         needless = (("torch.no_grad() around the evaluation", "no backward pass follows"),)
     if needless:  # of all at once, since all are planned so
         texts, notes = zip(*needless, strict=True)
-        of = EVALUATION if case.phase == EVALUATION else True
+        of = EVALUATION if failure.phase == EVALUATION else True
         change = Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: of})
         with suppress(PlanError):
             found.changes.extend(planner.that_fit([change]))
         found.kinds.extend([NO_GRAPH] for _ in found.changes)
         yield
-    for remedy, ladder in plannable(case):
+    for remedy, ladder in plannable(failure):
         if len(found.changes) < _LIMITS.most_told:
             yield from found.add(ladder, remedy.reduces, planner, loop)
 

@@ -177,6 +177,7 @@ class OutOfMemoryWatch:
             failure.phase = "other"
         phase = failure.phase
         failure.in_training, failure.rank = True, run.rank
+        failure.settings = self._settings or failure.settings
         failure.is_first = phase not in uses.ended
         if phase == "evaluate" and (self._predictions or run.trainer() is not None):
             failure.predictions = self._predictions  # which a custom loop may not report
@@ -218,7 +219,7 @@ class OutOfMemoryWatch:
             from forgather_mem.diagnose.oom.explanation import explained, sentence
 
             run.reach(self._first_step + failure.steps_done)
-            oom, advice = explained(failure, run.told.leak, self._settings)
+            oom, advice = explained(failure, run.told.leak)
             self._emit_failure(oom, sentence(failure), advice)
 
     def _emit_failure(self, oom: OomReport, text: str, advice: Sequence[Change]) -> None:

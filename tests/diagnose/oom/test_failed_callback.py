@@ -131,5 +131,5 @@ def test_a_librarys_callback_is_left_out_not_rewritten() -> None:
         is_users=False,
     )
     failure = failure_of(where="host", phase="startup", step=0, callback=copies)
-    (change,) = explained(failure, settings=RunSettings())[1]
+    (change,) = explained(failure)[1]
     assert change.text == "the training without StochasticWeightAveraging"
