@@ -193,9 +193,6 @@ def test_ladders_are_whole_where_they_are_planned() -> None:
     assert list(plannable(case_of("save"))) == []
 
 
-from tests.diagnose.oom.test_remedies import BATCH_2, GRAPH, NO_ROOM, texts
-
-
 def test_beside_a_cause_no_smaller_batch_is_named() -> None:
     assert BATCH_2 in texts("backward")
     for facts in ({"census": [GRAPH]}, NO_ROOM):
