@@ -10,7 +10,6 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from forgather_mem.callbacks import OOMReporter
-from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.page.report_dict import Report
