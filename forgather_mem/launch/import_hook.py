@@ -51,9 +51,9 @@ def install() -> None:
         return
     waits_for = {
         TRAINER_MODULE: _add_default_callback,
-        FORGATHER_MODULE: _later("watching", "meet_forgather", FORGATHER_MODULE),
+        FORGATHER_MODULE: _later("watching", "meet_trainers", FORGATHER_MODULE),
         OPTIMIZER_MODULE: _later("loops", "meet_optimizers"),
-        LOOP_MODULE: _later("watching", "meet_loops", LOOP_MODULE),
+        LOOP_MODULE: _later("watching", "meet_trainers", LOOP_MODULE),
         **{row[0]: _later("loops", "meet_method", *row) for row in TOLD_BY},
         **dict.fromkeys(WITHOUT_TORCH, _meet_others),
     }

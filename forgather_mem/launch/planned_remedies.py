@@ -65,9 +65,9 @@ _LIMITS = PlanningLimits()
 def remedies_for(failed: FailedTraining, training: Trainer | Script) -> Iterator[dict[str, object]]:
     """The `changes` that were planned to fit, as in a report; or a `problem`. Each answer replaces the one before.
 
-    With them `too_large`, the largest changes of a kind that are not enough, and `kinds`, what was planned, by the
-    names of settings. All but the last are `unfinished`: whoever waits may have no more time. Of a training that was
-    killed it is told where its plan has it: `killed`, a `KillInPlan`.
+    With them `too_large`, the largest changes of a kind that are not enough. All but the last are
+    `unfinished`: whoever waits may have no more time. Of a training that was killed it is told where its plan has it:
+    `killed`, a `KillInPlan`.
 
     Args:
         failed: What it took.
@@ -110,7 +110,6 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         change = Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: of})
         with suppress(PlanError):
             found.changes.extend(planner.that_fit([change]))
-        found.kinds.extend([NO_GRAPH] for _ in found.changes)
         yield
     for remedy, ladder in plannable(failure):
         if len(found.changes) < _LIMITS.most_told:
@@ -122,8 +121,7 @@ class PlannedRemedies:
     """What has been planned so far, as `remedies_for` tells it."""
 
     changes: list[Change] = field(default_factory=list)
-    too_large: list[str] = field(default_factory=list)
-    kinds: list[list[str]] = field(default_factory=list)
+    too_large: list[Change] = field(default_factory=list)
     kills: list[KillInPlan] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # why some could not be planned
     others: list[Change] = field(default_factory=list)  # that may help
@@ -135,27 +133,24 @@ class PlannedRemedies:
 
         Yields at each that fits, too: there may be no time to find a smaller one.
         """
-        place, kind = len(self.changes), sorted({**ladder[0].set, **ladder[0].in_script})
+        place = len(self.changes)
         try:
             for fits in () if planner.has_too_little(reduces) else planner.that_fit(ladder):
                 self.changes[place:] = [loop.with_line(fits) if loop else fits]
-                self.kinds.extend([kind] * (kind not in self.kinds))
                 yield
         except PlanError as error:
             self.problems.append(str(error))
             return
         if len(self.changes) == place:
-            self.kinds.append(kind)
-            self.too_large.append((loop.with_line(ladder[-1]) if loop else ladder[-1]).text)
+            self.too_large.append(loop.with_line(ladder[-1]) if loop else ladder[-1])
             yield
 
     def answer(self) -> dict[str, object]:
         """In JSON's types."""
-        changes = [to_dict(change) for change in self.changes]
-        killed = to_dict(self.kills[-1]) if self.kills else None
-        told = {"changes": changes, "too_large": self.too_large, "kinds": self.kinds, "killed": killed}
-        told["others"] = [to_dict(change) for change in self.others]
-        return told if self.kinds or not self.problems else {**told, "problem": self.problems[0]}
+        lists = {"changes": self.changes, "too_large": self.too_large, "others": self.others}
+        told: dict[str, object] = {name: [to_dict(change) for change in found] for name, found in lists.items()}
+        told["killed"] = to_dict(self.kills[-1]) if self.kills else None
+        return told if self.changes or self.too_large or not self.problems else {**told, "problem": self.problems[0]}
 
 
 class _Planner:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_callback import MemoryCallback
+from forgather_mem.launch.import_hook import LOOP_MODULE
 from forgather_mem.load import WATCH, attach, import_template_languages, load_callbacks
 from forgather_mem.loops.state import default_arguments
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
@@ -68,18 +69,12 @@ def add_to_loop(loop: TrainingLoop) -> None:
         loop.add_callback(callback)
 
 
-def meet_forgather(module: str) -> None:
-    """Forgather's trainers have just been imported: watch each that is made."""
+def meet_trainers(module: str) -> None:
+    """This module, of Forgather's trainers or of `TrainingLoop`, has just been imported: watch each that is made."""
     from forgather_mem.callbacks.trainer.method_patches import call_when_made
 
-    call_when_made(sys.modules[module].BaseTrainer, add_to)
-
-
-def meet_loops(module: str) -> None:
-    """So has `TrainingLoop`."""
-    from forgather_mem.callbacks.trainer.method_patches import call_when_made
-
-    call_when_made(sys.modules[module].TrainingLoop, add_to_loop)
+    cls, add = ("TrainingLoop", add_to_loop) if module == LOOP_MODULE else ("BaseTrainer", add_to)
+    call_when_made(getattr(sys.modules[module], cls), add)
 
 
 def ask_for_looks() -> None:

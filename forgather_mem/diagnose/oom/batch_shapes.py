@@ -41,13 +41,9 @@ class Batch(NamedTuple):
     sample: tuple[int, ...] = ()
 
     @property
-    def width(self) -> int:
-        """Tokens of a sample, or its numbers."""
-        return self.length or math.prod(self.sample)
-
-    @property
     def size(self) -> int:
-        return self.rows * self.width
+        """Tokens, or numbers, of all samples."""
+        return self.rows * (self.length or math.prod(self.sample))
 
     @property
     def named(self) -> dict[str, int | None]:

@@ -69,11 +69,6 @@ _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
 # Phases in which another one counts: accelerate calls DeepSpeed's optimizer in a backward pass, and Lightning, like
 # whoever uses LBFGS, passes the forward and backward pass to the optimizer as a closure.
 _INNER_COUNTS = {"backward": ("optimizer",), "optimizer": ("forward", "backward")}
-# Used if none of these is there.
-_ELSE = (
-    ("transformers/trainer.py", frozenset({"evaluate", "predict"}), "evaluate"),
-    ("transformers/trainer.py", frozenset({"__init__", "_prepare_for_training", "get_train_dataloader"}), "startup"),
-)
 _COMPUTES = "/torch/", "/numpy/"
 # Compiled code no longer shows the layers that it was made from.
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
@@ -205,19 +200,16 @@ def entries_of(error: BaseException) -> list[TracebackType]:
 
 
 def _phase(frames: list[FrameType]) -> str | None:
-    for table in (_PHASES, _ELSE):
-        found: str | None = None
-        in_closure = False
-        for frame in frames:
-            here = _phase_of(frame, table)
-            if here is not None and (found is None or here in _INNER_COUNTS[found]):
-                found = here
-            in_closure |= found == "optimizer" and here is None and failed_call.is_closure(frame)
-            if found is not None and found not in _INNER_COUNTS:
-                return found
-        if found is not None:
-            return "forward" if found == "optimizer" and in_closure else found
-    return None
+    found: str | None = None
+    in_closure = False
+    for frame in frames:
+        here = _phase_of(frame)
+        if here is not None and (found is None or here in _INNER_COUNTS[found]):
+            found = here
+        in_closure |= found == "optimizer" and here is None and failed_call.is_closure(frame)
+        if found is not None and found not in _INNER_COUNTS:
+            return found
+    return "forward" if found == "optimizer" and in_closure else found
 
 
 def _phase_of_callback(event: str, inside: str | None, model: object) -> str | None:
@@ -264,12 +256,12 @@ def _is_evaluating(failed: Sequence[TracebackType], model: object, optimizer: ob
     return getattr(outermost, "training", True) is False and is_trained
 
 
-def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]) -> str | None:
+def _phase_of(frame: FrameType) -> str | None:
     file, name = file_of(frame), frame.f_code.co_name
-    for end, names, phase in table:
+    for end, names, phase in _PHASES:
         if (name in names or not names) and file.endswith(end):
             return phase
-    return "startup" if table is _PHASES and _function(frame) == MODULE_IS_MADE else None
+    return "startup" if _function(frame) == MODULE_IS_MADE else None
 
 
 def _layer(frames: list[FrameType], model: object) -> tuple[str | None, float]:

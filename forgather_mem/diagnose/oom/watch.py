@@ -241,10 +241,7 @@ def _operation_number() -> int:
 
 
 def _weakly(value: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(value) if value is not None else _nothing
-    except TypeError:
-        return _nothing
+    return weakref.ref(value) if value is not None else _nothing
 
 
 def _nothing() -> None:
