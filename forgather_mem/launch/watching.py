@@ -29,12 +29,7 @@ class Watching(RuleCallback):
     """
 
     def __init__(self) -> None:
-        if FailureGuard().call("run", self._with_sinks) is None:
-            super().__init__([], enabled=False)
-
-    def _with_sinks(self) -> bool:
         super().__init__([], [JsonlSink(), BlackBoxSink()])
-        return True
 
     def on_init_end(self, args: Any, state: Any, control: Any, **objects: object) -> None:
         super().on_init_end(args, state, control, **objects)

@@ -5,6 +5,7 @@ Everything is read from the traceback: nothing has to run during the training.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any
@@ -72,6 +73,7 @@ _INNER_COUNTS = {"backward": ("optimizer",), "optimizer": ("forward", "backward"
 _COMPUTES = "/torch/", "/numpy/"
 # Compiled code no longer shows the layers that it was made from.
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
+_WRAPPERS = re.compile(r"^((module|_orig_mod|_fsdp_wrapped_module)(\.|$))+")  # parts of a name that these have added
 # In `Failure.functions`, stands for the `__init__` of a module.
 MODULE_IS_MADE = "Module.__init__"
 # The phase of what a callback does for itself in its event: the first name that is in the event's.
@@ -276,6 +278,7 @@ def _layer(frames: list[FrameType], model: object) -> tuple[str | None, float]:
             innermost = None  # unless one is called further in
     if innermost is None:
         return None, 1.0
+    kind = type(innermost).__name__  # a number alone says nothing
     roots: tuple[Any, ...] = (model, outermost)
     for root in roots:
         modules = list(root.named_modules()) if hasattr(root, "named_modules") else []
@@ -283,34 +286,14 @@ def _layer(frames: list[FrameType], model: object) -> tuple[str | None, float]:
             if module is innermost:  # it may be done with those in it
                 begin = f"{name}." if name else ""
                 done = number + sum(f"{one}.".startswith(begin) for one, _ in modules[number:])
-                return _named(_plain_name(name), type(innermost).__name__), done / len(modules)
-    return type(innermost).__name__, 1.0
-
-
-def _plain_name(name: str) -> str:
-    """Removes the parts that wrappers add.
-
-    >>> _plain_name("module._orig_mod.model.lm_head")
-    'model.lm_head'
-    """
-    parts = name.split(".")
-    while parts and parts[0] in ("module", "_orig_mod", "_fsdp_wrapped_module"):
-        parts.pop(0)
-    return ".".join(parts)
+                plain = _WRAPPERS.sub("", name)
+                return (f"{plain} ({kind})" if plain.isdecimal() else plain or kind), done / len(modules)
+    return kind, 1.0
 
 
 def _function(frame: FrameType) -> str:
     name = frame.f_code.co_name
     return MODULE_IS_MADE if name == "__init__" and is_torch(_self_of(frame), "nn", "Module") else name
-
-
-def _named(name: str, kind: str) -> str:
-    """The name of a layer with its class, since a number alone says nothing.
-
-    >>> _named("model.lm_head", "Linear"), _named("2", "Linear"), _named("", "Net")
-    ('model.lm_head', '2 (Linear)', 'Net')
-    """
-    return f"{name} ({kind})" if name.isdecimal() else name or kind
 
 
 def _with_theirs(values: Iterable[Any]) -> Iterator[Any]:

@@ -58,7 +58,6 @@ class OutOfMemoryWatch:
         self._failure: Failure | None = None
         self._unexamined: tuple[OomReport, str] | None = None  # instead of it
         self._predictions, self._first_step, self._told_size = 0, run.step, 0
-        self._largest = 0, ""  # size and shapes of the largest batch
         self._trained_bytes: int | None = None
         self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
@@ -128,14 +127,12 @@ class OutOfMemoryWatch:
         if batch is self.uses.batch:  # as the last one
             return
         self.uses.see(batch)
-        if batch is not None and batch.size > self._largest[0]:
-            self._largest = batch.size, self._batch_of.sizes
         if batch is not None and batch.size > _LARGER * self._told_size:  # before it runs: it may be the last
             self._told_size = batch.size
-            self._emit_batch(batch, self._batch_of.sizes)
+            self._emit_batch(batch)
 
-    def _emit_batch(self, batch: Batch, sizes: str) -> None:
-        shape = {"batch.rows": batch.rows, "batch.length": batch.length, "batch.sizes": sizes}
+    def _emit_batch(self, batch: Batch) -> None:
+        shape = {"batch.rows": batch.rows, "batch.length": batch.length, "batch.sizes": batch.sizes}
         settings = {name: str(size) for name, size in shape.items() if size}
         news = news_of(batch, self.uses.largest, is_first=self._run.step == self._first_step)
         self._run.emit(Finding(kind="settings", step=self._run.step, text=news or "settings", data=settings))
@@ -181,15 +178,15 @@ class OutOfMemoryWatch:
         failure.is_first = phase not in uses.ended
         if phase == "evaluate" and (self._predictions or run.trainer() is not None):
             failure.predictions = self._predictions  # which a custom loop may not report
-        step = max(run.step, self._trainers_step())
+        step = run.step
         is_told = run.in_step or phase == "data"  # of a loop of its own no step has begun by then
         in_step = phase in STEP_PHASES if run.in_step is None else is_told and told not in OPAQUE_PHASES
         if phase == "evaluate" and run.trainer() is None:  # with gradients its passes look like those of a step
             in_step = False
-        failure.step, failure.steps_done = step + (in_step and step == run.step), step - self._first_step
+        failure.step, failure.steps_done = step + in_step, step - self._first_step
         if phase in STEP_PHASES and phase != "data" and uses.batch is not None:  # in that it does not exist yet
             failure.batch = uses.batch
-            self._emit_batch(uses.batch, self._batch_of.sizes)
+            self._emit_batch(uses.batch)
         failure.largest = uses.largest
         look_at_memory(
             failure,
@@ -202,17 +199,11 @@ class OutOfMemoryWatch:
         )
         return failure
 
-    def _trainers_step(self) -> int:
-        """A callback called before ours, or the trainer itself, may have failed after a step that has not been reported
-        yet."""
-        step = getattr(getattr(self._run.trainer(), "state", None), "global_step", None)
-        return step if isinstance(step, int) else 0
-
     def _report(self) -> None:
         """Called after all works have ended, so that the verdict about leaks exists."""
         run, uses, failure = self._run, self.uses, self._failure
         if failure is None and uses.largest is not None:
-            self._emit_batch(uses.largest, self._largest[1])
+            self._emit_batch(uses.largest)
         if self._unexamined is not None:
             self._emit_failure(*self._unexamined, ())
         elif failure is not None:
