@@ -18,10 +18,9 @@ from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from forgather_mem.diagnose.oom.recognition import OutOfMemory
     from forgather_mem.reporting.first_failure import LauncherWord
     from forgather_mem.telemetry.records import Sample
-    from forgather_mem.telemetry.report import Change, OomReport, RunReport
+    from forgather_mem.telemetry.report import RunReport
 
 _RESERVE_BYTES = 16 << 20  # until torch is loaded: much of what explains a failure has then been imported for it
 # Errors of these types are never about memory, and not worth an import.
@@ -160,9 +159,11 @@ def write_last_error(folder: str, reserve_bytes: int) -> None:
 def _write_error(folder: str, error: BaseException, reserve_bytes: int) -> None:
     import json
 
-    from forgather_mem.diagnose.oom.recognition import recognise
+    from forgather_mem.diagnose.oom.recognition import recognise, unexamined
     from forgather_mem.files import replace_file
-    from forgather_mem.telemetry.report import LastError
+    from forgather_mem.heap.failed_frames import drop_frames
+    from forgather_mem.system.memory_limit import near_a_kill
+    from forgather_mem.telemetry.report import Change, LastError
     from forgather_mem.telemetry.report_schema import to_dict
 
     rank = run_session.rank_and_size()[0]
@@ -173,25 +174,16 @@ def _write_error(folder: str, error: BaseException, reserve_bytes: int) -> None:
     found = recognise(error)
     if found is None:
         return
-    oom, advice = _explained(error, found, rank, reserve_bytes)
-    replace_file(path, json.dumps(to_dict(LastError(oom=oom, advice=advice))).encode(), through_links=False)
-
-
-def _explained(
-    error: BaseException, found: OutOfMemory, rank: int, reserve_bytes: int
-) -> tuple[OomReport, tuple[Change, ...]]:
-    from forgather_mem.diagnose.oom.recognition import unexamined
-    from forgather_mem.heap.failed_frames import drop_frames
-    from forgather_mem.system.memory_limit import near_a_kill
-
     limit = near_a_kill()
     if limit is not None:
-        return unexamined(found, limit, "other", 0, rank), ()
-    from forgather_mem.diagnose.oom.explanation import explained, failure_outside
+        oom, advice = unexamined(found, limit, "other", 0, rank), tuple[Change, ...]()
+    else:
+        from forgather_mem.diagnose.oom.explanation import explained, failure_outside
 
-    failure = failure_outside(error, found, rank, reserve_bytes)
-    drop_frames(error)  # the frames are no longer needed, and writing needs some of their memory
-    return explained(failure)
+        failure = failure_outside(error, found, rank, reserve_bytes)
+        drop_frames(error)  # the frames are no longer needed, and writing needs some of their memory
+        oom, advice = explained(failure)
+    replace_file(path, json.dumps(to_dict(LastError(oom=oom, advice=advice))).encode(), through_links=False)
 
 
 def add_last_error(report: RunReport, folder: str) -> RunReport:

@@ -113,7 +113,7 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         yield
     for remedy, ladder in plannable(failure):
         if len(found.changes) < _LIMITS.most_told:
-            yield from found.add(ladder, remedy.reduces, planner, loop)
+            yield from found.add(ladder, remedy.reduces, planner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,7 @@ class PlannedRemedies:
     problems: list[str] = field(default_factory=list)  # why some could not be planned
     others: list[Change] = field(default_factory=list)  # that may help
 
-    def add(
-        self, ladder: Sequence[Change], reduces: tuple[str, ...], planner: _Planner, loop: OwnLoop | None
-    ) -> Iterator[None]:
+    def add(self, ladder: Sequence[Change], reduces: tuple[str, ...], planner: _Planner) -> Iterator[None]:
         """Of these changes the first that fits, or that none does; nothing where they can't be planned.
 
         Yields at each that fits, too: there may be no time to find a smaller one.
@@ -136,13 +134,13 @@ class PlannedRemedies:
         place = len(self.changes)
         try:
             for fits in () if planner.has_too_little(reduces) else planner.that_fit(ladder):
-                self.changes[place:] = [loop.with_line(fits) if loop else fits]
+                self.changes[place:] = [fits]
                 yield
         except PlanError as error:
             self.problems.append(str(error))
             return
         if len(self.changes) == place:
-            self.too_large.append(loop.with_line(ladder[-1]) if loop else ladder[-1])
+            self.too_large.append(planner.written(ladder[-1]))
             yield
 
     def answer(self) -> dict[str, object]:
@@ -196,6 +194,10 @@ class _Planner:
         of = self._training
         return self._loop.settings if self._loop else settings_of(of.args, of.model, of)
 
+    def written(self, change: Change) -> Change:
+        """As the user writes it."""
+        return self._loop.with_line(change) if self._loop else change
+
     def has_too_little(self, parts: tuple[str, ...]) -> bool:
         """Whether without any of these parts it would still not fit: then no change of them is planned."""
         there = (size for part, size in self.own.highest_parts().items() if part.startswith((*parts, *_ELSE)))
@@ -220,7 +222,7 @@ class _Planner:
             if need <= self.most_bytes:
                 peak_bytes = round(need) + self._failed.limit_bytes - self._room_bytes  # with all that is beside it
                 high = at
-                yield replace(ladder[at], predicted_bytes=peak_bytes)
+                yield replace(self.written(ladder[at]), predicted_bytes=peak_bytes)
             else:
                 low = at + 1
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_callback import MemoryCallback
-from forgather_mem.launch.import_hook import LOOP_MODULE
 from forgather_mem.load import WATCH, attach, import_template_languages, load_callbacks
 from forgather_mem.loops.state import default_arguments
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
@@ -64,12 +63,11 @@ def add_to_loop(loop: TrainingLoop) -> None:
         loop.add_callback(callback)
 
 
-def meet_trainers(module: str) -> None:
-    """This module, of Forgather's trainers or of `TrainingLoop`, has just been imported: watch each that is made."""
+def meet_trainers(module: str, name: str) -> None:
+    """The module of Forgather's `BaseTrainer`, or of `TrainingLoop`, has just been imported: watch each that is made."""
     from forgather_mem.callbacks.trainer.method_patches import call_when_made
 
-    cls, add = ("TrainingLoop", add_to_loop) if module == LOOP_MODULE else ("BaseTrainer", add_to)
-    call_when_made(getattr(sys.modules[module], cls), add)
+    call_when_made(getattr(sys.modules[module], name), add_to if name == "BaseTrainer" else add_to_loop)
 
 
 def ask_for_looks() -> None:
