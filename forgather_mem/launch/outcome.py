@@ -18,7 +18,7 @@ from forgather_mem.formats.ring import read_ring, ring_files
 from forgather_mem.launch.at_exit import add_last_error, word_of
 from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.session_folder import SessionFolder
-from forgather_mem.launch.short_runs import OF_A_SIGNAL, USAGE_S, is_asked_for
+from forgather_mem.launch.short_runs import OF_A_SIGNAL, USAGE_S
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.build import build_report, write_report
 from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord, first_failure
@@ -72,7 +72,8 @@ def report_outcome(
         if planned is not reports[worst]:
             reports[worst] = planned
             _write_in_its_folder(planned)
-    in_a_line = None if trainings or is_asked_for(arguments) else _failure_in_a_line(reports[-1], ended)
+    is_told = trainings or arguments.report or arguments.limits
+    in_a_line = None if is_told else _failure_in_a_line(reports[-1], ended)
     if in_a_line is not None:
         say(in_a_line)
     else:

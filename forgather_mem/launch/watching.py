@@ -64,7 +64,7 @@ def add_to_loop(loop: TrainingLoop) -> None:
 
 
 def meet_trainers(module: str, name: str) -> None:
-    """The module of Forgather's `BaseTrainer`, or of `TrainingLoop`, has just been imported: watch each that is made."""
+    """The module of this class of trainers or loops has just been imported: watch each that is made."""
     from forgather_mem.callbacks.trainer.method_patches import call_when_made
 
     call_when_made(getattr(sys.modules[module], name), add_to if name == "BaseTrainer" else add_to_loop)

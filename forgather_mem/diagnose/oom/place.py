@@ -28,44 +28,41 @@ _LIGHTNING_FILE = "/strategies/strategy.py"
 
 # End of a file's path, function names in it, phase. The outermost function listed here decides: whatever runs inside an
 # evaluation is evaluation, except in the pairs of `_INNER_COUNTS`.
-_PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
-    (file, frozenset(names.split()), phase)
-    for file, names, phase in (
-        ("transformers/trainer.py", "get_batch_samples", "data"),
-        ("transformers/trainer.py", "compute_loss", "forward"),
-        ("transformers/trainer.py", "evaluation_loop prediction_loop prediction_step", "evaluate"),
-        ("transformers/trainer.py", "_save_checkpoint save_model _save _save_optimizer_and_scheduler", "save"),
-        ("transformers/trainer.py", "_load_from_checkpoint _load_best_model", "resume"),
-        ("transformers/trainer.py", "_load_optimizer_and_scheduler _load_rng_state _load_scaler", "resume"),
-        ("transformers/generation/utils.py", "generate", "generate"),
-        ("transformers/modeling_utils.py", "from_pretrained _from_config", "startup"),
-        ("transformers/modeling_utils.py", "save_pretrained", "save"),
-        ("accelerate/accelerator.py", "save_state save_model", "save"),
-        ("accelerate/accelerator.py", "load_state", "resume"),
-        ("accelerate/data_loader.py", "__iter__ __next__", "data"),
-        ("torch/utils/data/dataloader.py", "__iter__ __next__ _next_data", "data"),
-        (_OPTIMIZER_FILE, "wrapper", "optimizer"),  # around each optimizer's step
-        (_OPTIMIZER_FILE, "load_state_dict", "resume"),
-        ("torch/nn/utils/clip_grad.py", "", "backward"),  # as trainers tell it
-        (_LIGHTNING_FILE, "training_step", "forward"),
-        (_LIGHTNING_FILE, "validation_step test_step predict_step", "evaluate"),
-        ("deepspeed/runtime/engine.py", "backward", "backward"),
-        ("deepspeed/runtime/engine.py", "step", "optimizer"),
-        ("deepspeed/runtime/engine.py", "save_checkpoint save_16bit_model", "save"),
-        ("deepspeed/runtime/engine.py", "load_checkpoint", "resume"),
-        ("torch/autograd/__init__.py", "backward grad", "backward"),
-        ("torch/serialization.py", "save", "save"),
-        ("torch/serialization.py", "load", "resume"),
-        ("torch/distributed/checkpoint/state_dict_saver.py", "save async_save", "save"),
-        ("torch/distributed/checkpoint/state_dict_loader.py", "load", "resume"),
-        ("safetensors/torch.py", "save_file save_model save", "save"),
-        ("safetensors/torch.py", "load_file load_model load", "resume"),
-        (_MODULE_FILE, " ".join(PASS_FUNCTIONS), "forward"),
-        (_MODULE_FILE, "load_state_dict", "resume"),
-        (_MODULE_FILE, "_apply", "startup"),  # a model is moved to a device, or cast
-        ("torch/nn/init.py", "", "startup"),
-        ("<frozen importlib._bootstrap>", "_find_and_load", "startup"),
-    )
+_PHASES = (
+    ("transformers/trainer.py", "get_batch_samples", "data"),
+    ("transformers/trainer.py", "compute_loss", "forward"),
+    ("transformers/trainer.py", "evaluation_loop prediction_loop prediction_step", "evaluate"),
+    ("transformers/trainer.py", "_save_checkpoint save_model _save _save_optimizer_and_scheduler", "save"),
+    ("transformers/trainer.py", "_load_from_checkpoint _load_best_model", "resume"),
+    ("transformers/trainer.py", "_load_optimizer_and_scheduler _load_rng_state _load_scaler", "resume"),
+    ("transformers/generation/utils.py", "generate", "generate"),
+    ("transformers/modeling_utils.py", "from_pretrained _from_config", "startup"),
+    ("transformers/modeling_utils.py", "save_pretrained", "save"),
+    ("accelerate/accelerator.py", "save_state save_model", "save"),
+    ("accelerate/accelerator.py", "load_state", "resume"),
+    ("accelerate/data_loader.py", "__iter__ __next__", "data"),
+    ("torch/utils/data/dataloader.py", "__iter__ __next__ _next_data", "data"),
+    (_OPTIMIZER_FILE, "wrapper", "optimizer"),  # around each optimizer's step
+    (_OPTIMIZER_FILE, "load_state_dict", "resume"),
+    ("torch/nn/utils/clip_grad.py", "", "backward"),  # as trainers tell it
+    (_LIGHTNING_FILE, "training_step", "forward"),
+    (_LIGHTNING_FILE, "validation_step test_step predict_step", "evaluate"),
+    ("deepspeed/runtime/engine.py", "backward", "backward"),
+    ("deepspeed/runtime/engine.py", "step", "optimizer"),
+    ("deepspeed/runtime/engine.py", "save_checkpoint save_16bit_model", "save"),
+    ("deepspeed/runtime/engine.py", "load_checkpoint", "resume"),
+    ("torch/autograd/__init__.py", "backward grad", "backward"),
+    ("torch/serialization.py", "save", "save"),
+    ("torch/serialization.py", "load", "resume"),
+    ("torch/distributed/checkpoint/state_dict_saver.py", "save async_save", "save"),
+    ("torch/distributed/checkpoint/state_dict_loader.py", "load", "resume"),
+    ("safetensors/torch.py", "save_file save_model save", "save"),
+    ("safetensors/torch.py", "load_file load_model load", "resume"),
+    (_MODULE_FILE, " ".join(PASS_FUNCTIONS), "forward"),
+    (_MODULE_FILE, "load_state_dict", "resume"),
+    (_MODULE_FILE, "_apply", "startup"),  # a model is moved to a device, or cast
+    ("torch/nn/init.py", "", "startup"),
+    ("<frozen importlib._bootstrap>", "_find_and_load", "startup"),
 )
 # Phases in which another one counts: accelerate calls DeepSpeed's optimizer in a backward pass, and Lightning, like
 # whoever uses LBFGS, passes the forward and backward pass to the optimizer as a closure.
@@ -261,7 +258,7 @@ def _is_evaluating(failed: Sequence[TracebackType], model: object, optimizer: ob
 def _phase_of(frame: FrameType) -> str | None:
     file, name = file_of(frame), frame.f_code.co_name
     for end, names, phase in _PHASES:
-        if (name in names or not names) and file.endswith(end):
+        if (not names or name in names.split()) and file.endswith(end):
             return phase
     return "startup" if _function(frame) == MODULE_IS_MADE else None
 
