@@ -6,7 +6,7 @@ Everything is read from the traceback: nothing has to run during the training.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -164,7 +164,7 @@ def trained_by(error: BaseException) -> tuple[object, object]:
     optimizers: dict[int, object] = {}
     for entry in filter(is_users, entries_of(error)):
         frame = entry.tb_frame
-        for value in _with_theirs((*frame.f_globals.values(), *frame_variables(frame).values())):
+        for value in (*frame.f_globals.values(), *frame_variables(frame).values()):
             if is_torch(value, "nn", "Module"):
                 models[sum(parameter.numel() for parameter in value.parameters())] = value
             elif is_torch(value, "optim", "Optimizer"):
@@ -291,14 +291,6 @@ def _layer(frames: list[FrameType], model: object) -> tuple[str | None, float]:
 def _function(frame: FrameType) -> str:
     name = frame.f_code.co_name
     return MODULE_IS_MADE if name == "__init__" and is_torch(_self_of(frame), "nn", "Module") else name
-
-
-def _with_theirs(values: Iterable[Any]) -> Iterator[Any]:
-    """These values, plus the model and optimizer of each trainer among them."""
-    for value in values:
-        yield value
-        if any(cls.__name__ == "Trainer" for cls in type(value).__mro__) and hasattr(value, "__dict__"):
-            yield from (vars(value).get("model"), vars(value).get("optimizer"))
 
 
 def _self_of(frame: FrameType) -> object:
