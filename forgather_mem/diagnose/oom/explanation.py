@@ -139,10 +139,8 @@ def _why_now(failure: Failure) -> str | None:
     others, limit = failure.others_bytes, failure.limit_bytes
     if others and limit and others > frac * limit:
         return f"other processes have {format_bytes(others)} of this {of_what}."
-    if failure.phase == "optimizer" and (failure.is_first or failure.makes_state_of):
+    if failure.phase == "optimizer" and failure.is_first:
         return _first_optimizer_step(failure)
-    if failure.phase in ("forward", "backward", "optimizer") and failure.new_bytes:
-        return f"{format_bytes(failure.new_bytes)} more of parameters are trained than in the first steps."
     if failure.phase in ("forward", "backward"):
         return _of_batch(failure) or _of_new_state(failure)
     if failure.phase == "startup":
@@ -276,8 +274,6 @@ def _of_census(failure: Failure) -> str | None:
 
 
 def _first_optimizer_step(failure: Failure) -> str:
-    if failure.makes_state_of:
-        return f"the first step of {failure.makes_state_of}, which creates its state beside that of other optimizers."
     parameters = failure.in_use.get("parameters")
     beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
     return f"the first optimizer step, which creates the optimizer state{beside}."

@@ -34,7 +34,6 @@ class Failure:
         callback: The callback in whose event it was raised, if no pass or evaluation ran in that.
         census: What is held beside parameters, gradients and optimizer state, the largest first.
         trained_bytes: Size of the parameters that ask for gradients.
-        new_bytes: By how much that is more than in the first steps, if the optimizer has not stepped all of them yet.
         used_bytes: In use by this process, in the measure of `HostMeasure` or of the device's allocator.
         free_bytes: What it could allocate after the error.
         freed_bytes: Lower bound of the part that became free only when the failed call was left.
@@ -65,7 +64,6 @@ class Failure:
     callback: CallbackFailure | None = None
     census: Sequence[Holding] = ()
     trained_bytes: int = 0
-    new_bytes: int = 0
     used_bytes: int | None = None
     free_bytes: int | None = None
     freed_bytes: int = 0
@@ -123,12 +121,6 @@ class Failure:
     def asks_at_once(self) -> bool:
         """Whether this one allocation is as large as half of what was in use."""
         return bool(self.line) and 2 * (self.requested_bytes or 0) >= (self.used_bytes or 1)
-
-    @property
-    def makes_state_of(self) -> str:
-        """The name of the optimizer, of several, whose state was being created; empty if there is none."""
-        is_made = "_init_group" in self.functions
-        return next((held.name for held in self.census if held.kind == "stepping"), "") if is_made else ""
 
     @property
     def missing_bytes(self) -> int:

@@ -6,7 +6,7 @@ Everything is read from the traceback: nothing has to run during the training.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -96,7 +96,6 @@ def failure_at(
     *,
     told: str = "",
     passes: Sequence[int] = (),
-    trained_before_bytes: int | None = None,
 ) -> Failure:
     """Where this error occurred and what held memory, as far as its tracebacks and the heap show.
 
@@ -106,7 +105,6 @@ def failure_at(
         optimizer: The optimizer, used to name what a callback copies, and what no variable of the user's holds alone.
         told: The phase by what the run has heard; empty where no training was watched.
         passes: As for `take_census`.
-        trained_before_bytes: Size of the parameters that asked for gradients in the first steps.
     """
     failed = entries_of(error)
     frames = [entry.tb_frame for entry in failed]
@@ -129,10 +127,6 @@ def failure_at(
         phase = "forward" if rows else "other" if has_trained else "startup"
     if phase == "generate" and batch is not None:
         batch = Batch(batch.rows, None)  # the tokens of the call say nothing of those that are cached
-    trained, of_it = trained_parameters(model, optimizer), trained_parameters(None, optimizer)
-    trained_bytes = sum(one.nbytes for one in trained)
-    known: Mapping[object, object] = getattr(optimizer, "state", None) or {}
-    is_new = trained_before_bytes is not None and any(one not in known for one in of_it or trained)
     return Failure(
         found=found,
         phase=phase,
@@ -142,8 +136,7 @@ def failure_at(
         line=_line(failed),
         callback=callback,
         census=take_census(failed, model, optimizer, passes, found.where == "host"),
-        trained_bytes=trained_bytes,
-        new_bytes=max(0, trained_bytes - (trained_before_bytes or 0)) if is_new else 0,
+        trained_bytes=sum(one.nbytes for one in trained_parameters(model, optimizer)),
         batch=batch,
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch, BatchFinder, news_of
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
-from forgather_mem.diagnose.oom.context import RunSettings, settings_of, trained_parameters
+from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.source.source_lines import is_user_file
 from forgather_mem.system.memory_limit import near_a_kill
 from forgather_mem.system.own_limits import Reserve
@@ -58,7 +58,6 @@ class OutOfMemoryWatch:
         self._failure: Failure | None = None
         self._unexamined: tuple[OomReport, str] | None = None  # instead of it
         self._predictions, self._first_step, self._told_size = 0, run.step, 0
-        self._trained_bytes: int | None = None
         self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
         run.at_close(self._give_back)
@@ -99,7 +98,6 @@ class OutOfMemoryWatch:
         """Resize the reserve, now that the memory of a step is known: to a part of what is left below this process's
         limit. How much is trained is known then, too, and no more has to be read."""
         self.wants_begin = self.uses.reading = False
-        self._trained_bytes = sum(one.nbytes for one in trained_parameters(self._model(), self._optimizer()))
         left_bytes = self.uses.left_at_peak_bytes()
         if left_bytes is not None:
             from forgather_mem.actions.trim import trim_host
@@ -167,8 +165,7 @@ class OutOfMemoryWatch:
 
         run, uses, model = self._run, self.uses, self._model()
         optimizer = stepping_optimizer(error) or self._optimizer()
-        passes, before = self._passes, self._trained_bytes
-        failure = failure_at(error, found, model, optimizer, told=told, passes=passes, trained_before_bytes=before)
+        failure = failure_at(error, found, model, optimizer, told=told, passes=self._passes)
         # In between a model is made, copied or cast; or called without a graph, for no step
         if run.step > self._first_step and failure.phase in ("startup", "forward" if is_between else ""):
             failure.phase = "other"

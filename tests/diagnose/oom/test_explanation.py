@@ -138,7 +138,6 @@ def told(leak: LeakReport = NOT_JUDGED, **facts: Any) -> dict[str, Any]:
         ({"steps_done": 1, "in_use": {"optimizer": GIB}}, "the first pass beside the optimizer state, 1.0 GiB."),
         ({"phase": "optimizer", "is_first": True}, "the first optimizer step, which creates the optimizer state."),
         ({"phase": "optimizer"}, None),
-        ({"new_bytes": 9 * MIB}, "9.0 MiB more of parameters are trained than in the first steps."),
         ({"phase": "generate", "is_first": True}, None),
         ({"phase": "evaluate", "is_first": True, "predictions": 12}, "the first evaluation, in its batch 13."),
         ({"phase": "save", "is_first": True}, "the first checkpoint."),
