@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.diagnose.oom.failing import close_failed
 from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
 from forgather_mem.errors import check_flags, missing, say
 from forgather_mem.files import replace_file
@@ -118,7 +117,7 @@ class LastWords:
             PROCESS_END.withdraw(self._at_exit)
 
     def _at_exit(self) -> None:
-        from forgather_mem.diagnose.oom.recognition import recognise
+        from forgather_mem.diagnose.oom.recognition import close_failed, recognise
 
         error = getattr(sys, "last_value", None)  # the error whose traceback Python has printed
         if error is not None and recognise(error) is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import forgather_mem.diagnose.oom.failing  # noqa: F401  # for the trainer's link
+import forgather_mem.diagnose.oom.recognition  # noqa: F401  # for the trainer's link
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import missing

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
     from torch.autograd.graph import Node
 
-Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state", "stepping"]
+Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state"]
 _SIZED = frozenset({"builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
 _LOCAL = re.compile(r"local '(.+?)' of (?:.*\.)?(\S+) \(.*?\)(.*)", re.S)
 
@@ -67,7 +67,7 @@ class Holding:
             the model; of the activations what joins them where a parameter is used more than once. Else empty.
         kind: An "object"; a "copy" of the model; the "batch"; "activations" of the pass that runs; graphs of "earlier"
             passes; graphs of a model that is "untrained": no optimizer has its parameters; "gradients" of another model
-            than the given one; the "state" of another optimizer, beside which the given one is what is "stepping".
+            than the given one; the "state" of another optimizer.
         num_bytes: What counts for it.
         collects: Whether it is a list or another container of the user's, not one tensor or array.
         num_items: Of a list its length; 0 if it is none.
@@ -149,8 +149,8 @@ class _Census:
         nodes = self.walk.nodes
         optimizers = {self._owner(at): node for at, node in enumerate(nodes) if is_torch(node, "optim", "Optimizer")}
         for position, one in optimizers.items():
-            kind: Kind = "stepping" if one is self._optimizer else "state"
-            self._parts[kind, self._name(position)] += sum(self._new(getattr(one, "state", None)).values())
+            if one is not self._optimizer:
+                self._parts["state", self._name(position)] += sum(self._new(getattr(one, "state", None)).values())
         groups = [
             group for one in (*optimizers.values(), self._optimizer) for group in getattr(one, "param_groups", ())
         ]
@@ -183,7 +183,6 @@ class _Census:
     def found(self) -> Iterator[Holding]:
         """The owners, once all is counted."""
         uses = min(self._uses.values(), default=0)
-        has_others = any(kind == "state" and size for (kind, _), size in self._parts.items())
         for (kind, name), size in self._parts.items():
             graphs = self._of_pass[kind, name]
             passes = (
@@ -191,7 +190,7 @@ class _Census:
             )
             if kind == "activations" and size and uses > 1 and self._joins:
                 yield Holding(name=self._joins, kind=kind, num_bytes=size, num_passes=uses)
-            elif size or (kind == "stepping" and has_others):
+            elif size:
                 yield Holding(name=name, kind=kind, num_bytes=size, num_passes=passes)
         sizes = {position: sum(pieces.values()) for position, pieces in self._groups.items()}
         least = _LIMITS.named_frac * (sum(sizes.values()) + self._parts.total())

@@ -55,13 +55,13 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if "problem" in answer:
         return _not_planned(report, str(answer["problem"]))
     planned = checked(tuple[Change, ...], answer["changes"]) or ()
-    too_large = checked(tuple[str, ...], answer["too_large"]) or ()
-    kinds = checked(tuple[tuple[str, ...], ...], answer["kinds"]) or ()
+    too_large = checked(tuple[Change, ...], answer["too_large"]) or ()
+    kinds = {_kind(one) for one in (*planned, *too_large)}
     if not kinds:
         limit = next(iter(own_limits()), None)
         left = "no setting is left that a plan could change"
         return _not_planned(report, left if limit is None else f"{left} below {limit.name}; {HARD_LIMIT}")
-    others = [one for one in report.advice if tuple(sorted({**one.set, **one.in_script})) not in kinds]
+    others = [one for one in report.advice if _kind(one) not in kinds]
     advice = (*planned, *others)
     report = replace(report, advice=advice)
     what = f"planned, but in {most_s:g} s not all" if "unfinished" in answer else "planned"
@@ -69,7 +69,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         return replace(report, killed=replace(report.killed, fit=what))
     assert report.oom is not None
     helps_not = [report.oom.no_help.rstrip(".")] if report.oom.no_help else []
-    helps_not += [f"{text.partition(': ')[0]} (too large)" for text in too_large]
+    helps_not += [f"{one.text.partition(': ')[0]} (too large)" for one in too_large]
     oom = replace(
         report.oom,
         advice=tuple(change.text for change in advice),
@@ -77,6 +77,11 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         no_help=", ".join(helps_not) + "." if helps_not else None,
     )
     return replace(report, oom=oom)
+
+
+def _kind(change: Change) -> frozenset[str]:
+    """The names of what it changes."""
+    return frozenset({**change.set, **change.in_script})
 
 
 def _not_planned(report: RunReport, why: str) -> RunReport:
@@ -95,7 +100,7 @@ def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str
     is_late, problem = time.monotonic() - began_s >= most_s, str((answer or {}).get("problem", ""))
     if limit is not None and (answer is None or "MemoryError" in problem or recognise(RuntimeError(problem))):
         problem = f"planning it takes more memory than {limit.name} leaves, and {HARD_LIMIT}"
-    elif answer is not None and (answer.get("kinds") or not is_late):
+    elif answer is not None and (answer.get("changes") or answer.get("too_large") or not is_late):
         return answer
     else:
         problem = f"started again, it ended with {code} before its training"

@@ -1,7 +1,9 @@
-"""What a process without a Trainer reports when it exits.
+"""What a process of a watched command tells the waiting parent when it exits, and how the parent reads it.
 
-The waiting parent sees such a process only from outside. What only the process itself knows, above all about its
-device, it writes at exit: no thread, no timer, nothing runs earlier. A process that is killed writes nothing.
+Without a Trainer the parent sees a process only from outside. What only the process itself knows, above all about its
+device, it writes at exit: no thread, no timer, nothing runs earlier. A process that is killed writes nothing. Python
+has then printed the traceback of the error that ended it, and keeps the error as `sys.last_value`. A launcher, as
+torchrun, tells how its ranks ended.
 """
 
 from __future__ import annotations
@@ -11,16 +13,22 @@ import os
 import sys
 import time
 
-from forgather_mem.launch.last_error import write_last_error
-from forgather_mem.launch.launcher_word import note_word
+from forgather_mem.errors import missing
 from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from forgather_mem.reporting.first_failure import LauncherWord
     from forgather_mem.telemetry.records import Sample
     from forgather_mem.telemetry.report import RunReport
 
 _RESERVE_BYTES = 16 << 20  # until torch is loaded: much of what explains a failure has then been imported for it
+# Errors of these types are never about memory, and not worth an import.
+_NEVER = (KeyboardInterrupt, SystemExit, AssertionError, AttributeError, LookupError, NameError, TypeError, SyntaxError)
+_MAX_BYTES = 2**20
+_AFTER_A_STEP = ("evaluate", "save", "generate")
+_FAILED, _ASKED = "ranks failed", "ranks asked"  # kinds of notes
+_ELASTIC = "torch.distributed.elastic.multiprocessing."
 
 
 def watch_process() -> None:
@@ -130,3 +138,113 @@ def _is_better_there(ours: RunReport, folder: str) -> bool:
         return False
     both_failed = theirs.run.end == ours.run.end == "exception"  # ours is then of the one that has waited for it
     return both_failed or theirs.host.rss_peak_bytes > ours.host.rss_peak_bytes
+
+
+# ---- the error that ended it ----
+
+
+def write_last_error(folder: str, reserve_bytes: int) -> None:
+    """Write what is known about the out-of-memory error that has ended this process, if any.
+
+    `reserve_bytes` were held by us until just now.
+    """
+    error = getattr(sys, "last_value", None)
+    if error is None or (isinstance(error, _NEVER) and error.__cause__ is None and error.__context__ is None):
+        return
+    from forgather_mem.telemetry.guard import FailureGuard
+
+    FailureGuard().call("run", _write_error, folder, error, reserve_bytes)
+
+
+def _write_error(folder: str, error: BaseException, reserve_bytes: int) -> None:
+    import json
+
+    from forgather_mem.diagnose.oom.recognition import recognise, unexamined
+    from forgather_mem.files import replace_file
+    from forgather_mem.heap.failed_frames import drop_frames
+    from forgather_mem.system.memory_limit import near_a_kill
+    from forgather_mem.telemetry.report import Change, LastError
+    from forgather_mem.telemetry.report_schema import to_dict
+
+    rank = run_session.rank_and_size()[0]
+    path = os.path.join(folder, run_session.LAST_ERROR.format(rank=rank))
+    told_before = _load(path)
+    if isinstance(told_before, dict) and told_before.get("pid") == os.getpid():
+        return  # the training's own reporter knows more
+    found = recognise(error)
+    if found is None:
+        return
+    limit = near_a_kill()
+    if limit is not None:
+        oom, advice = unexamined(found, limit, "other", 0, rank), tuple[Change, ...]()
+    else:
+        from forgather_mem.diagnose.oom.explanation import explained, failure_outside
+
+        failure = failure_outside(error, found, rank, reserve_bytes)
+        drop_frames(error)  # the frames are no longer needed, and writing needs some of their memory
+        oom, advice = explained(failure)
+    replace_file(path, json.dumps(to_dict(LastError(oom=oom, advice=advice))).encode(), through_links=False)
+
+
+def add_last_error(report: RunReport, folder: str) -> RunReport:
+    """The report of a finished command, with the error that ended it if a process has recorded one."""
+    from dataclasses import replace
+
+    from forgather_mem.telemetry.report import LastError
+    from forgather_mem.telemetry.report_schema import checked
+
+    if report.oom is not None or report.killed is not None:
+        return report
+    told = checked(LastError, _first_error(folder))
+    if told is None:
+        return report
+    oom = told.oom
+    if oom.phase in _AFTER_A_STEP:  # left over from a training that had already ended
+        oom = replace(oom, step=oom.step or report.steps)
+    return replace(report, run=replace(report.run, end="oom"), oom=oom, advice=told.advice)
+
+
+def _first_error(folder: str) -> object:
+    """What the rank that failed first has written; None if none has."""
+    head, _, tail = run_session.LAST_ERROR.partition("{rank}")
+    with missing(OSError, ValueError):
+        names = [name for name in os.listdir(folder) if name.startswith(head) and name.endswith(tail)]
+        return _load(min((os.path.join(folder, name) for name in names), key=os.path.getmtime))
+    return None
+
+
+def _load(path: str) -> object:
+    """What stands in such a file; None for anything else."""
+    import json
+
+    from forgather_mem.files import read_regular
+
+    with missing(OSError, ValueError, RecursionError):
+        return json.loads(read_regular(path, _MAX_BYTES))
+    return None
+
+
+# ---- a launcher's word ----
+
+
+def note_word(error: BaseException | None) -> None:
+    """In a launcher that this error has ended: tell the waiting parent which ranks failed, or who asked it to end."""
+    failed = getattr(sys.modules.get(f"{_ELASTIC}errors"), "ChildFailedError", ())
+    asked = getattr(sys.modules.get(f"{_ELASTIC}api"), "SignalException", ())
+    if isinstance(error, failed):
+        exits = (f"{rank}:{one.exitcode}:{one.timestamp}" for rank, one in error.failures.items())
+        run_session.note(_FAILED, " ".join(exits))
+    elif isinstance(error, asked):
+        run_session.note(_ASKED, str(int(error.sigval)))
+
+
+def word_of(folder: str | None) -> LauncherWord:
+    """In the parent: what the launcher that ended last has told."""
+    import re
+
+    from forgather_mem.reporting.first_failure import LauncherWord
+
+    failed, asked = ((run_session.noted(folder, kind) if folder else [])[-1:] for kind in (_FAILED, _ASKED))
+    exits = re.findall(r"\b(\d{1,6}):(-?\d{1,4}):(\d{1,12})\b", "".join(failed))
+    signal = int(asked[0]) if asked and asked[0].isdecimal() else None
+    return LauncherWord({int(rank): (int(code), int(time_s)) for rank, code, time_s in exits}, signal)

@@ -51,9 +51,9 @@ def install() -> None:
         return
     waits_for = {
         TRAINER_MODULE: _add_default_callback,
-        FORGATHER_MODULE: _later("watching", "meet_forgather", FORGATHER_MODULE),
+        FORGATHER_MODULE: _later("watching", "meet_trainers", FORGATHER_MODULE, "BaseTrainer"),
         OPTIMIZER_MODULE: _later("loops", "meet_optimizers"),
-        LOOP_MODULE: _later("watching", "meet_loops", LOOP_MODULE),
+        LOOP_MODULE: _later("watching", "meet_trainers", LOOP_MODULE, "TrainingLoop"),
         **{row[0]: _later("loops", "meet_method", *row) for row in TOLD_BY},
         **dict.fromkeys(WITHOUT_TORCH, _meet_others),
     }
@@ -91,20 +91,15 @@ class TrainingFinder:
 
     def is_there(self, name: str) -> None:
         """This module has just been imported."""
+        from forgather_mem.system.time_budget import PREPARATION
         from forgather_mem.telemetry.guard import FailureGuard
 
         meet = self._waits_for.pop(name, None)
         if not self._waits_for and self in sys.meta_path:
             sys.meta_path.remove(self)
         if meet is not None:
-            FailureGuard().call("run", _prepare, meet)
-
-
-def _prepare(meet: Callable[[], object]) -> None:
-    from forgather_mem.system.time_budget import PREPARATION
-
-    with PREPARATION:
-        meet()
+            with PREPARATION:
+                FailureGuard().call("run", meet)
 
 
 def _later(module: str, function: str, *arguments: object) -> Callable[[], object]:

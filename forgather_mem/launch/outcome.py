@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +15,10 @@ from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.errors import ForgatherMemError, missing, say
 from forgather_mem.files import is_real_folder, write_chosen_file
 from forgather_mem.formats.ring import read_ring, ring_files
-from forgather_mem.launch.last_error import add_last_error
-from forgather_mem.launch.launcher_word import word_of
+from forgather_mem.launch.at_exit import add_last_error, word_of
 from forgather_mem.launch.sampler import Sampler
 from forgather_mem.launch.session_folder import SessionFolder
-from forgather_mem.launch.short_runs import OF_A_SIGNAL, USAGE_S, is_asked_for
+from forgather_mem.launch.short_runs import OF_A_SIGNAL, USAGE_S
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.build import build_report, write_report
 from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord, first_failure
@@ -73,7 +72,8 @@ def report_outcome(
         if planned is not reports[worst]:
             reports[worst] = planned
             _write_in_its_folder(planned)
-    in_a_line = None if trainings or is_asked_for(arguments) else _failure_in_a_line(reports[-1], ended)
+    is_told = trainings or arguments.report or arguments.limits
+    in_a_line = None if is_told else _failure_in_a_line(reports[-1], ended)
     if in_a_line is not None:
         say(in_a_line)
     else:
@@ -286,16 +286,14 @@ def _growth_judged(
         done = "written" if arguments.update_baseline else "compared with"
         yield UNDECIDED, f"--baseline: not {done}, since {why}"
         return
-    grown, missing = against_baseline(arguments.baseline, reports, say, update=arguments.update_baseline)
+    grown, missing = against_baseline(arguments.baseline, reports, update=arguments.update_baseline)
     yield from ((BROKEN, sentence) for sentence in grown)
     yield from ((UNDECIDED, sentence) for sentence in missing)
     if not grown and not missing:
         yield 0, ""
 
 
-def against_baseline(
-    path: str, reports: Sequence[RunReport], say: Callable[[str], object], *, update: bool
-) -> tuple[list[str], list[str]]:
+def against_baseline(path: str, reports: Sequence[RunReport], *, update: bool) -> tuple[list[str], list[str]]:
     """What has grown, a sentence each, and what could not be compared; or the file is written."""
     from forgather_mem.comparing.baseline import Baseline, NoBaseline
 

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import EVALUATION, NO_GRAPH, RunSettings, settings_of
+from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
 from forgather_mem.diagnose.oom.remedies import may_help, plannable
-from forgather_mem.diagnose.oom.remedy import Case
 from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
@@ -64,9 +65,9 @@ _LIMITS = PlanningLimits()
 def remedies_for(failed: FailedTraining, training: Trainer | Script) -> Iterator[dict[str, object]]:
     """The `changes` that were planned to fit, as in a report; or a `problem`. Each answer replaces the one before.
 
-    With them `too_large`, the largest changes of a kind that are not enough, and `kinds`, what was planned, by the
-    names of settings. All but the last are `unfinished`: whoever waits may have no more time. Of a training that was
-    killed it is told where its plan has it: `killed`, a `KillInPlan`.
+    With them `too_large`, the largest changes of a kind that are not enough. All but the last are
+    `unfinished`: whoever waits may have no more time. Of a training that was killed it is told where its plan has it:
+    `killed`, a `KillInPlan`.
 
     Args:
         failed: What it took.
@@ -88,31 +89,31 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
     if failed.taken_bytes is None and failed.phase in ("save", "resume", "data"):  # nobody has named any
         trainer: Trainer = training
         settings = loop.settings if loop else settings_of(trainer.args, trainer.model, trainer)
-        found.others.extend(may_help(Case(phase=failed.phase, settings=settings)))
+        found.others.extend(may_help(Failure(phase=failed.phase, settings=settings)))
     planner = _Planner(failed, training, loop, found)
     yield
-    case = Case(
+    rows = failed.rows or planner.own.rows
+    failure = Failure(
+        found=replace(NOBODY_SAID, where="device" if failed.on_device else "host"),
         phase=failed.phase or found.kills[-1].phase,
         settings=planner.settings(),
-        rows=failed.rows or planner.own.rows,
-        length=failed.length,
-        on_device=failed.on_device,
+        batch=Batch(rows, failed.length) if rows else None,
+        is_planned=True,
         keeps_graphs=failed.keeps_graphs or (loop is not None and loop.keeps_graphs),
     )
     needless = failed.needless
-    if failed.taken_bytes is None and loop is not None and case.phase == EVALUATION:  # no census has been there
+    if failed.taken_bytes is None and loop is not None and failure.phase == EVALUATION:  # no census has been there
         needless = (("torch.no_grad() around the evaluation", "no backward pass follows"),)
     if needless:  # of all at once, since all are planned so
         texts, notes = zip(*needless, strict=True)
-        of = EVALUATION if case.phase == EVALUATION else True
+        of = EVALUATION if failure.phase == EVALUATION else True
         change = Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: of})
         with suppress(PlanError):
             found.changes.extend(planner.that_fit([change]))
-        found.kinds.extend([NO_GRAPH] for _ in found.changes)
         yield
-    for remedy, ladder in plannable(case):
+    for remedy, ladder in plannable(failure):
         if len(found.changes) < _LIMITS.most_told:
-            yield from found.add(ladder, remedy.reduces, planner, loop)
+            yield from found.add(ladder, remedy.reduces, planner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,40 +121,34 @@ class PlannedRemedies:
     """What has been planned so far, as `remedies_for` tells it."""
 
     changes: list[Change] = field(default_factory=list)
-    too_large: list[str] = field(default_factory=list)
-    kinds: list[list[str]] = field(default_factory=list)
+    too_large: list[Change] = field(default_factory=list)
     kills: list[KillInPlan] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # why some could not be planned
     others: list[Change] = field(default_factory=list)  # that may help
 
-    def add(
-        self, ladder: Sequence[Change], reduces: tuple[str, ...], planner: _Planner, loop: OwnLoop | None
-    ) -> Iterator[None]:
+    def add(self, ladder: Sequence[Change], reduces: tuple[str, ...], planner: _Planner) -> Iterator[None]:
         """Of these changes the first that fits, or that none does; nothing where they can't be planned.
 
         Yields at each that fits, too: there may be no time to find a smaller one.
         """
-        place, kind = len(self.changes), sorted({**ladder[0].set, **ladder[0].in_script})
+        place = len(self.changes)
         try:
             for fits in () if planner.has_too_little(reduces) else planner.that_fit(ladder):
-                self.changes[place:] = [loop.with_line(fits) if loop else fits]
-                self.kinds.extend([kind] * (kind not in self.kinds))
+                self.changes[place:] = [fits]
                 yield
         except PlanError as error:
             self.problems.append(str(error))
             return
         if len(self.changes) == place:
-            self.kinds.append(kind)
-            self.too_large.append((loop.with_line(ladder[-1]) if loop else ladder[-1]).text)
+            self.too_large.append(planner.written(ladder[-1]))
             yield
 
     def answer(self) -> dict[str, object]:
         """In JSON's types."""
-        changes = [to_dict(change) for change in self.changes]
-        killed = to_dict(self.kills[-1]) if self.kills else None
-        told = {"changes": changes, "too_large": self.too_large, "kinds": self.kinds, "killed": killed}
-        told["others"] = [to_dict(change) for change in self.others]
-        return told if self.kinds or not self.problems else {**told, "problem": self.problems[0]}
+        lists = {"changes": self.changes, "too_large": self.too_large, "others": self.others}
+        told: dict[str, object] = {name: [to_dict(change) for change in found] for name, found in lists.items()}
+        told["killed"] = to_dict(self.kills[-1]) if self.kills else None
+        return told if self.changes or self.too_large or not self.problems else {**told, "problem": self.problems[0]}
 
 
 class _Planner:
@@ -199,6 +194,10 @@ class _Planner:
         of = self._training
         return self._loop.settings if self._loop else settings_of(of.args, of.model, of)
 
+    def written(self, change: Change) -> Change:
+        """As the user writes it."""
+        return self._loop.with_line(change) if self._loop else change
+
     def has_too_little(self, parts: tuple[str, ...]) -> bool:
         """Whether without any of these parts it would still not fit: then no change of them is planned."""
         there = (size for part, size in self.own.highest_parts().items() if part.startswith((*parts, *_ELSE)))
@@ -223,7 +222,7 @@ class _Planner:
             if need <= self.most_bytes:
                 peak_bytes = round(need) + self._failed.limit_bytes - self._room_bytes  # with all that is beside it
                 high = at
-                yield replace(ladder[at], predicted_bytes=peak_bytes)
+                yield replace(self.written(ladder[at]), predicted_bytes=peak_bytes)
             else:
                 low = at + 1
 

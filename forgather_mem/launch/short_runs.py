@@ -27,14 +27,9 @@ def asks_for_help(command: Command) -> bool:
     return "--help" in words or words[-1:] == ["-h"]
 
 
-def is_asked_for(arguments: Arguments) -> bool:
-    """Whether an option of ours needs the report."""
-    return bool(arguments.report or arguments.limits)
-
-
 def is_worth_a_report(folder: str | None, arguments: Arguments, command: Command, ended: Ended) -> bool:
     """Whether anything was trained, went wrong in a way that memory may explain, lasted, or was asked for."""
-    if is_asked_for(arguments):
+    if arguments.report or arguments.limits:
         return True
     if ended.code is None or ended.code > OF_A_SIGNAL or _has_a_report(folder):
         return True

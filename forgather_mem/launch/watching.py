@@ -28,12 +28,7 @@ class Watching(RuleCallback):
     """
 
     def __init__(self) -> None:
-        if FailureGuard().call("run", self._with_sinks) is None:
-            super().__init__([], enabled=False)
-
-    def _with_sinks(self) -> bool:
         super().__init__([], [JsonlSink(), BlackBoxSink()])
-        return True
 
     def on_init_end(self, args: Any, state: Any, control: Any, **objects: object) -> None:
         super().on_init_end(args, state, control, **objects)
@@ -68,18 +63,11 @@ def add_to_loop(loop: TrainingLoop) -> None:
         loop.add_callback(callback)
 
 
-def meet_forgather(module: str) -> None:
-    """Forgather's trainers have just been imported: watch each that is made."""
+def meet_trainers(module: str, name: str) -> None:
+    """The module of this class of trainers or loops has just been imported: watch each that is made."""
     from forgather_mem.callbacks.trainer.method_patches import call_when_made
 
-    call_when_made(sys.modules[module].BaseTrainer, add_to)
-
-
-def meet_loops(module: str) -> None:
-    """So has `TrainingLoop`."""
-    from forgather_mem.callbacks.trainer.method_patches import call_when_made
-
-    call_when_made(sys.modules[module].TrainingLoop, add_to_loop)
+    call_when_made(getattr(sys.modules[module], name), add_to if name == "BaseTrainer" else add_to_loop)
 
 
 def ask_for_looks() -> None:

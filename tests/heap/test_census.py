@@ -344,7 +344,6 @@ def test_gradients_of_another_model_and_the_states_of_several_optimizers_are_tol
     found = {held.part: held for held in take_census(entries(fail), model, its)}
     assert round(found["gradients of `other` of " + HERE].num_bytes / MIB) == 4
     assert round(found["optimizer state of `optimizer` of " + HERE].num_bytes / MIB) == 2
-    assert [held.name for held in found.values() if held.kind == "stepping"] == ["`its` of " + HERE]
     of_other = take_census(entries(fail), other, optimizer)
     assert [held.name for held in of_other if held.kind == "gradients"] == ["`model` of " + HERE]
 

@@ -5,23 +5,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from forgather_mem.launch import outcome
 from forgather_mem.launch.outcome import against_baseline
 from tests.comparing.runs import run
 
 
-def test_a_file_is_written_compared_with_and_written_again(tmp_path: Path) -> None:
+def test_a_file_is_written_compared_with_and_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
+    monkeypatch.setattr(outcome, "say", said.append)
     file = str(tmp_path / "memory.json")
-    grown, missing = against_baseline(file, [run()], said.append, update=False)
+    grown, missing = against_baseline(file, [run()], update=False)
     assert (grown, [sentence.split(":")[0] for sentence in missing]) == ([], ["--baseline"])
-    assert against_baseline(file, [run()], said.append, update=True) == ([], [])
+    assert against_baseline(file, [run()], update=True) == ([], [])
     assert said == [f"forgather-mem: the baseline is in {file}"]
-    assert against_baseline(file, [run()], said.append, update=False) == ([], [])
+    assert against_baseline(file, [run()], update=False) == ([], [])
     assert said[1:] == [f"forgather-mem: no more memory than in the baseline {file}"]
-    assert against_baseline(file, [run(optimizer=30)], said.append, update=False)[0] == [
+    assert against_baseline(file, [run(optimizer=30)], update=False)[0] == [
         "optimizer: 24.0 MiB in the baseline, 30.0 MiB now, 25.0 % more"
     ]
-    assert against_baseline(file, [run(optimizer=30)], said.append, update=True) == ([], [])
+    assert against_baseline(file, [run(optimizer=30)], update=True) == ([], [])
 
 
 def test_the_command_ends_with_3_when_it_takes_more_and_with_its_own_code_otherwise(tmp_path: Path) -> None:

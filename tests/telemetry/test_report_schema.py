@@ -194,12 +194,6 @@ def test_what_ended_a_process_is_used_whole_or_not_at_all() -> None:
     assert checked(LastError, None) is None
 
 
-def test_the_words_that_were_built_in_advance_are_such_an_error() -> None:
-    from forgather_mem.launch.last_error import _NOTHING_MORE
-
-    assert checked(LastError, json.loads(_NOTHING_MORE)) is not None
-
-
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"schema": 2, "run": {}}', b"[" * 10_000])
 def test_a_file_that_holds_no_report_says_so(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "report.json"

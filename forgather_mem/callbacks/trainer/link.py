@@ -168,7 +168,7 @@ class Link:
     def close_run(self, error: BaseException | None = None) -> None:
         """The training that is running has ended, by this error or without. Idempotent."""
         if self._run is not None and error is not None:
-            from forgather_mem.diagnose.oom.failing import close_failed  # loaded since the training began
+            from forgather_mem.diagnose.oom.recognition import close_failed  # loaded since the training began
 
             # A callback before ours may have failed after a step that we have not been told of
             self._run.reach(getattr(getattr(self._trainer(), "state", None), "global_step", 0))

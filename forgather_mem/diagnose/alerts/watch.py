@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from forgather_mem.diagnose.alerts.alert import Alert, emit_alert, told_by
-from forgather_mem.diagnose.alerts.capacity import Wall, wall_text
+from forgather_mem.diagnose.alerts.forecast import Wall, wall_text
 from forgather_mem.system.allocator import used_allocators
 from forgather_mem.system.rank_store import RankAgreement, get, put
 from forgather_mem.system.time_budget import TimeBudget

@@ -34,25 +34,18 @@ class Batch(NamedTuple):
         length: Tokens of a sample (padding included) if it has tokens, else None.
         sample: Without tokens, the sizes of one sample in the largest tensor: (3, 224, 224). Empty where that is one
             number.
+        sizes: The shapes of all tensors by name, or by place where they had none, in words; empty if nobody asked.
     """
 
     rows: int
     length: int | None
     sample: tuple[int, ...] = ()
-
-    @property
-    def width(self) -> int:
-        """Tokens of a sample, or its numbers."""
-        return self.length or math.prod(self.sample)
+    sizes: str = ""
 
     @property
     def size(self) -> int:
-        return self.rows * self.width
-
-    @property
-    def named(self) -> dict[str, int | None]:
-        """As in a report."""
-        return {"rows": self.rows, "length": self.length}
+        """Tokens, or numbers, of all samples."""
+        return self.rows * (self.length or math.prod(self.sample))
 
 
 def batch_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Batch | None:
@@ -65,13 +58,13 @@ def batch_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Bat
 
     >>> import torch
     >>> batch_of([], {"pixels": torch.zeros(4, 3, 8, 8), "input_ids": torch.zeros(4, 17, dtype=torch.long)})
-    Batch(rows=4, length=17, sample=())
+    Batch(rows=4, length=17, sample=(), sizes='')
     >>> batch_of([], {"input_values": torch.zeros(8, 40000), "labels": torch.zeros(8, 12, dtype=torch.long)})
-    Batch(rows=8, length=None, sample=(40000,))
+    Batch(rows=8, length=None, sample=(40000,), sizes='')
     >>> batch_of([torch.zeros(35, 20, dtype=torch.long), torch.zeros(2, 20, 64)], {})
-    Batch(rows=20, length=35, sample=())
+    Batch(rows=20, length=35, sample=(), sizes='')
     >>> batch_of([[torch.zeros(3, 20, 30), torch.zeros(3, 40, 20)]], {})
-    Batch(rows=2, length=None, sample=(3, 40, 30))
+    Batch(rows=2, length=None, sample=(3, 40, 30), sizes='')
     """
     items = [*enumerate(arguments), *keywords.items()]
     found = [(name, tensor) for name, tensor in _tensors(items, 0) if len(tensor.shape)]
@@ -120,23 +113,18 @@ def _shape(batch: Batch) -> str:
 
 
 class BatchFinder:
-    """`batch_of` for similar calls: remembers the shapes of the last one's tensors.
-
-    Attributes:
-        sizes: The shapes of the last call's tensors by name, or by place where they had none, as text.
-    """
+    """`batch_of` for similar calls, with the sizes in words: remembers the shapes of the last one's tensors."""
 
     def __init__(self) -> None:
-        self.sizes = ""
         self._shapes: object = None
         self._batch: Batch | None = None
 
     def __call__(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> Batch | None:
         """The shape of this call's batch; takes some us, less if all shapes equal the last call's."""
-        shapes = list(_shapes((*arguments, *keywords.values())))
+        shapes = [tensor.shape for _, tensor in _tensors((*enumerate(arguments), *keywords.items()), 0)]
         if not shapes or shapes != self._shapes:
-            self._batch, self._shapes = batch_of(arguments, keywords), shapes
-            self.sizes = _sizes_of(arguments, keywords)
+            batch, self._shapes = batch_of(arguments, keywords), shapes
+            self._batch = None if batch is None else batch._replace(sizes=_sizes_of(arguments, keywords))
         return self._batch
 
 
@@ -153,17 +141,6 @@ def _sizes_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> st
 
 def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
     return hasattr(value, "is_floating_point") and hasattr(value, "shape")
-
-
-def _shapes(values: Iterable[object]) -> Iterator[object]:
-    """Of the tensors among these values and directly in their containers."""
-    for value in values:
-        shape = getattr(value, "shape", None)
-        if shape is not None or not isinstance(value, Mapping | list | tuple):
-            yield shape
-        else:
-            for one in value.values() if isinstance(value, Mapping) else value:
-                yield getattr(one, "shape", None) if not isinstance(one, Mapping | list | tuple) else object()
 
 
 def _tensors(items: Iterable[tuple[object, object]], depth: int) -> Iterator[tuple[object, torch.Tensor]]:

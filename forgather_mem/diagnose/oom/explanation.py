@@ -16,8 +16,6 @@ from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer, trained_by
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.remedies import checkpointing_name, may_help
-from forgather_mem.diagnose.oom.remedy import Case
-from forgather_mem.heap.census import Holding
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
@@ -85,37 +83,26 @@ def failure_outside(error: BaseException, found: OutOfMemory, rank: int = 0, res
     optimizer = stepping_optimizer(error) or optimizer
     failure = failure_at(error, found, model, optimizer)
     failure.rank = rank
+    failure.settings = RunSettings(is_trainers=not _TRAINERS.isdisjoint(failure.functions))
     # A loop is watched once its optimizer has stepped, so this was its first step
     failure.step = int(optimizer is not None and failure.phase in STEP_PHASES)
     look_at_memory(failure, model, optimizer, reserve_bytes=reserve_bytes)
     return failure
 
 
-def explained(
-    failure: Failure, leak: LeakReport = NOT_JUDGED, settings: RunSettings | None = None
-) -> tuple[OomReport, tuple[Change, ...]]:
+def explained(failure: Failure, leak: LeakReport = NOT_JUDGED) -> tuple[OomReport, tuple[Change, ...]]:
     """The report's `oom` and `advice`: what may help, before anything is planned.
 
     Args:
         failure: What is known.
         leak: The verdict about leaks.
-        settings: Of the run, if known.
     """
-    settings = settings or RunSettings(is_trainers=not _TRAINERS.isdisjoint(failure.functions))
-    batch, is_leak = failure.batch, _is_leak(failure, leak)
-    case = Case(
-        phase=failure.phase,
-        settings=settings,
-        rows=None if batch is None else batch.rows,
-        length=None if batch is None else batch.length,
-        on_device=failure.where == "device",
-        failure=failure,
-    )
+    settings, batch, is_leak = failure.settings, failure.batch, _is_leak(failure, leak)
     cure = Change(text=_cure(leak), note="memory that grows at each step fills any device")
-    changes = [cure] if is_leak else may_help(case)  # no batch is small enough for a leak
+    changes = [cure] if is_leak else may_help(failure)  # no batch is small enough for a leak
     if not settings.is_trainers:
         changes = [in_own_loop(change) for change in changes if change.set.keys() <= _IN_WORDS.keys()]
-    no_help = ", ".join(_no_help(failure, settings))
+    no_help = ", ".join(_no_help(failure))
     reasons = _why_now(failure) or _of_census(failure), _of_watching(failure)
     told = {name: getattr(failure, name) for name in _OF_FAILURE}
     told |= {name: getattr(failure.found, name) for name in _OF_ERROR}
@@ -125,7 +112,7 @@ def explained(
         layer=failure.layer if failure.phase not in ("data", "save", "resume", "startup") else None,
         free_bytes=None if failure.freed_bytes else failure.free_bytes,
         in_use=failure.in_use,
-        batch=None if batch is None else batch.named,
+        batch=None if batch is None else {"rows": batch.rows, "length": batch.length},
         why_now=_of_leak(leak) if is_leak else " ".join(filter(None, reasons)) or None,
         not_because=tuple(_not_because(failure, leak)),
         advice=tuple(change.text for change in changes),
@@ -152,10 +139,8 @@ def _why_now(failure: Failure) -> str | None:
     others, limit = failure.others_bytes, failure.limit_bytes
     if others and limit and others > frac * limit:
         return f"other processes have {format_bytes(others)} of this {of_what}."
-    if failure.phase == "optimizer" and (failure.is_first or failure.makes_state_of):
+    if failure.phase == "optimizer" and failure.is_first:
         return _first_optimizer_step(failure)
-    if failure.phase in ("forward", "backward", "optimizer") and failure.new_bytes:
-        return f"{format_bytes(failure.new_bytes)} more of parameters are trained than in the first steps."
     if failure.phase in ("forward", "backward"):
         return _of_batch(failure) or _of_new_state(failure)
     if failure.phase == "startup":
@@ -175,15 +160,15 @@ def _not_because(failure: Failure, leak: LeakReport) -> Iterator[str]:
         yield f"Not fragmentation ({format_bytes(unused)} kept unused)"
 
 
-def _no_help(failure: Failure, settings: RunSettings) -> Iterator[str]:
+def _no_help(failure: Failure) -> Iterator[str]:
     """What people often try, and why it would not have helped."""
     if failure.callback is not None:
         yield "a smaller batch (no pass is running)"
     elif failure.phase in _NO_BATCH and not (failure.phase == "optimizer" and _keeps_much(failure)):
-        batch = "per_device_train_batch_size" if settings.is_trainers else "a smaller training batch"
+        batch = "per_device_train_batch_size" if failure.settings.is_trainers else "a smaller training batch"
         yield f"{batch} ({_NO_BATCH[failure.phase]})"
-    elif settings.arguments.get(checkpointing_name(settings)):
-        yield f"{checkpointing_name(settings)} (it is on)"
+    elif failure.settings.arguments.get(name := checkpointing_name(failure.settings)):
+        yield f"{name} (it is on)"
     if failure.where == "host":
         yield "empty_cache, expandable_segments (this is the host's memory)"
 
@@ -244,7 +229,7 @@ def _of_callback(failed: CallbackFailure) -> str:
 
 
 def _of_batch(failure: Failure) -> str | None:
-    has_cause = any(held.kind in _KEPT and _is_much(held, failure) for held in failure.census)
+    has_cause = any(held.kind in _KEPT and failure.is_much(held, _WORTH.held_frac) for held in failure.census)
     if not failure.in_training or failure.batch is None or (failure.largest is None and has_cause):
         return None
     return news_of(failure.batch, failure.largest, is_first=not failure.steps_done)
@@ -269,20 +254,16 @@ def _of_watching(failure: Failure) -> str | None:
     return f"{missing} were missing, and watching takes up to {own}: alone it may come further."
 
 
-def _is_much(held: Holding, failure: Failure) -> bool:
-    return held.num_bytes >= max(failure.requested_bytes or 0, _WORTH.held_frac * (failure.used_bytes or 0), 1)
-
-
 def _keeps_much(failure: Failure) -> bool:
     """What is kept of batches is not free in a step of the optimizer."""
-    return any(held.collects and _is_much(held, failure) for held in failure.census)
+    return any(held.collects and failure.is_much(held, _WORTH.held_frac) for held in failure.census)
 
 
 def _of_census(failure: Failure) -> str | None:
     """What takes much that a training may do without, or that one backward pass is to go through several passes."""
     wanted, half = failure.requested_bytes or 0, (failure.used_bytes or 0) / 2
     for held in failure.census:
-        if not _is_much(held, failure):
+        if not failure.is_much(held, _WORTH.held_frac):
             continue
         if held.kind == "activations" and held.num_passes > 1:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
@@ -293,8 +274,6 @@ def _of_census(failure: Failure) -> str | None:
 
 
 def _first_optimizer_step(failure: Failure) -> str:
-    if failure.makes_state_of:
-        return f"the first step of {failure.makes_state_of}, which creates its state beside that of other optimizers."
     parameters = failure.in_use.get("parameters")
     beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
     return f"the first optimizer step, which creates the optimizer state{beside}."

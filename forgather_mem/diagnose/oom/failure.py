@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
-from forgather_mem.diagnose.oom.context import FREE_HEAP
-from forgather_mem.diagnose.oom.messages import Where
+from forgather_mem.diagnose.oom.context import FREE_HEAP, RunSettings
+from forgather_mem.diagnose.oom.messages import NCCL_SHM, Where
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.heap.census import Holding
 from forgather_mem.heap.failed_call import CallbackFailure
+from forgather_mem.units import MIB
+
+NOBODY_SAID = OutOfMemory(kind="", where="host", error_type="", message="")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -19,6 +22,7 @@ class Failure:
 
     Attributes:
         found: What the error says.
+        settings: Of the run.
         phase: One of `events.PHASES`.
         step: The current step, or else the last finished one.
         rank: Rank of this process.
@@ -30,7 +34,6 @@ class Failure:
         callback: The callback in whose event it was raised, if no pass or evaluation ran in that.
         census: What is held beside parameters, gradients and optimizer state, the largest first.
         trained_bytes: Size of the parameters that ask for gradients.
-        new_bytes: By how much that is more than in the first steps, if the optimizer has not stepped all of them yet.
         used_bytes: In use by this process, in the measure of `HostMeasure` or of the device's allocator.
         free_bytes: What it could allocate after the error.
         freed_bytes: Lower bound of the part that became free only when the failed call was left.
@@ -45,9 +48,12 @@ class Failure:
         predictions: Number of batches that the evaluation had finished.
         steps_done: Number of finished steps of this run.
         in_training: Whether a training was watched, so that its history is known.
+        is_planned: Whether a plan tells what is enough.
+        keeps_graphs: Whether graphs of passes before the last are kept: so it would be with more, smaller batches.
     """
 
-    found: OutOfMemory
+    found: OutOfMemory = NOBODY_SAID
+    settings: RunSettings = field(default_factory=RunSettings)
     phase: str = ""
     step: int = 0
     rank: int = 0
@@ -58,7 +64,6 @@ class Failure:
     callback: CallbackFailure | None = None
     census: Sequence[Holding] = ()
     trained_bytes: int = 0
-    new_bytes: int = 0
     used_bytes: int | None = None
     free_bytes: int | None = None
     freed_bytes: int = 0
@@ -73,6 +78,8 @@ class Failure:
     predictions: int | None = None
     steps_done: int = 0
     in_training: bool = False
+    is_planned: bool = False
+    keeps_graphs: bool = False
 
     @property
     def where(self) -> Where:
@@ -80,9 +87,30 @@ class Failure:
         return self.found.where
 
     @property
+    def place(self) -> str:
+        """Of `Remedy.where`."""
+        if self.callback is None:
+            return "/dev/shm" if self.found.kind == NCCL_SHM else self.phase
+        if not self.callback.is_users:
+            return "library"
+        if self.phase == "generate":
+            return "generating"
+        return "callback" if self.callback.copied_bytes is None else "copy"
+
+    @property
     def requested_bytes(self) -> int | None:
         """The allocation that failed."""
         return self.found.requested_bytes
+
+    @property
+    def rows(self) -> int | None:
+        """Of the batch."""
+        return None if self.batch is None else self.batch.rows
+
+    @property
+    def length(self) -> int | None:
+        """Of the batch."""
+        return None if self.batch is None else self.batch.length
 
     @property
     def is_counted(self) -> bool:
@@ -95,12 +123,6 @@ class Failure:
         return bool(self.line) and 2 * (self.requested_bytes or 0) >= (self.used_bytes or 1)
 
     @property
-    def makes_state_of(self) -> str:
-        """The name of the optimizer, of several, whose state was being created; empty if there is none."""
-        is_made = "_init_group" in self.functions
-        return next((held.name for held in self.census if held.kind == "stepping"), "") if is_made else ""
-
-    @property
     def missing_bytes(self) -> int:
         """What the gradients alone need beyond the capacity, whatever the batch; 0 if they fit or nobody knows."""
         if self.used_bytes is None or self.free_bytes is None or not self.census:
@@ -108,3 +130,8 @@ class Failure:
         of_batch = sum(self.in_use.get(part, 0) for part in ("activations", "the batch", FREE_HEAP))
         missing = self.trained_bytes - self.in_use.get("gradients", 0)
         return max(0, missing - of_batch - self.free_bytes)
+
+    def is_much(self, held: Holding, of_used: float, of_wanted: float = 1.0) -> bool:
+        """Whether this is at least so much of what was in use, and of the allocation that failed."""
+        used, wanted = self.used_bytes or 0, self.requested_bytes or 0
+        return held.num_bytes >= max(MIB, of_used * used, of_wanted * wanted)

@@ -5,7 +5,8 @@ Everything is read from the traceback: nothing has to run during the training.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -27,56 +28,49 @@ _LIGHTNING_FILE = "/strategies/strategy.py"
 
 # End of a file's path, function names in it, phase. The outermost function listed here decides: whatever runs inside an
 # evaluation is evaluation, except in the pairs of `_INNER_COUNTS`.
-_PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
-    (file, frozenset(names.split()), phase)
-    for file, names, phase in (
-        ("transformers/trainer.py", "get_batch_samples", "data"),
-        ("transformers/trainer.py", "compute_loss", "forward"),
-        ("transformers/trainer.py", "evaluation_loop prediction_loop prediction_step", "evaluate"),
-        ("transformers/trainer.py", "_save_checkpoint save_model _save _save_optimizer_and_scheduler", "save"),
-        ("transformers/trainer.py", "_load_from_checkpoint _load_best_model", "resume"),
-        ("transformers/trainer.py", "_load_optimizer_and_scheduler _load_rng_state _load_scaler", "resume"),
-        ("transformers/generation/utils.py", "generate", "generate"),
-        ("transformers/modeling_utils.py", "from_pretrained _from_config", "startup"),
-        ("transformers/modeling_utils.py", "save_pretrained", "save"),
-        ("accelerate/accelerator.py", "save_state save_model", "save"),
-        ("accelerate/accelerator.py", "load_state", "resume"),
-        ("accelerate/data_loader.py", "__iter__ __next__", "data"),
-        ("torch/utils/data/dataloader.py", "__iter__ __next__ _next_data", "data"),
-        (_OPTIMIZER_FILE, "wrapper", "optimizer"),  # around each optimizer's step
-        (_OPTIMIZER_FILE, "load_state_dict", "resume"),
-        ("torch/nn/utils/clip_grad.py", "", "backward"),  # as trainers tell it
-        (_LIGHTNING_FILE, "training_step", "forward"),
-        (_LIGHTNING_FILE, "validation_step test_step predict_step", "evaluate"),
-        ("deepspeed/runtime/engine.py", "backward", "backward"),
-        ("deepspeed/runtime/engine.py", "step", "optimizer"),
-        ("deepspeed/runtime/engine.py", "save_checkpoint save_16bit_model", "save"),
-        ("deepspeed/runtime/engine.py", "load_checkpoint", "resume"),
-        ("torch/autograd/__init__.py", "backward grad", "backward"),
-        ("torch/serialization.py", "save", "save"),
-        ("torch/serialization.py", "load", "resume"),
-        ("torch/distributed/checkpoint/state_dict_saver.py", "save async_save", "save"),
-        ("torch/distributed/checkpoint/state_dict_loader.py", "load", "resume"),
-        ("safetensors/torch.py", "save_file save_model save", "save"),
-        ("safetensors/torch.py", "load_file load_model load", "resume"),
-        (_MODULE_FILE, " ".join(PASS_FUNCTIONS), "forward"),
-        (_MODULE_FILE, "load_state_dict", "resume"),
-        (_MODULE_FILE, "_apply", "startup"),  # a model is moved to a device, or cast
-        ("torch/nn/init.py", "", "startup"),
-        ("<frozen importlib._bootstrap>", "_find_and_load", "startup"),
-    )
+_PHASES = (
+    ("transformers/trainer.py", "get_batch_samples", "data"),
+    ("transformers/trainer.py", "compute_loss", "forward"),
+    ("transformers/trainer.py", "evaluation_loop prediction_loop prediction_step", "evaluate"),
+    ("transformers/trainer.py", "_save_checkpoint save_model _save _save_optimizer_and_scheduler", "save"),
+    ("transformers/trainer.py", "_load_from_checkpoint _load_best_model", "resume"),
+    ("transformers/trainer.py", "_load_optimizer_and_scheduler _load_rng_state _load_scaler", "resume"),
+    ("transformers/generation/utils.py", "generate", "generate"),
+    ("transformers/modeling_utils.py", "from_pretrained _from_config", "startup"),
+    ("transformers/modeling_utils.py", "save_pretrained", "save"),
+    ("accelerate/accelerator.py", "save_state save_model", "save"),
+    ("accelerate/accelerator.py", "load_state", "resume"),
+    ("accelerate/data_loader.py", "__iter__ __next__", "data"),
+    ("torch/utils/data/dataloader.py", "__iter__ __next__ _next_data", "data"),
+    (_OPTIMIZER_FILE, "wrapper", "optimizer"),  # around each optimizer's step
+    (_OPTIMIZER_FILE, "load_state_dict", "resume"),
+    ("torch/nn/utils/clip_grad.py", "", "backward"),  # as trainers tell it
+    (_LIGHTNING_FILE, "training_step", "forward"),
+    (_LIGHTNING_FILE, "validation_step test_step predict_step", "evaluate"),
+    ("deepspeed/runtime/engine.py", "backward", "backward"),
+    ("deepspeed/runtime/engine.py", "step", "optimizer"),
+    ("deepspeed/runtime/engine.py", "save_checkpoint save_16bit_model", "save"),
+    ("deepspeed/runtime/engine.py", "load_checkpoint", "resume"),
+    ("torch/autograd/__init__.py", "backward grad", "backward"),
+    ("torch/serialization.py", "save", "save"),
+    ("torch/serialization.py", "load", "resume"),
+    ("torch/distributed/checkpoint/state_dict_saver.py", "save async_save", "save"),
+    ("torch/distributed/checkpoint/state_dict_loader.py", "load", "resume"),
+    ("safetensors/torch.py", "save_file save_model save", "save"),
+    ("safetensors/torch.py", "load_file load_model load", "resume"),
+    (_MODULE_FILE, " ".join(PASS_FUNCTIONS), "forward"),
+    (_MODULE_FILE, "load_state_dict", "resume"),
+    (_MODULE_FILE, "_apply", "startup"),  # a model is moved to a device, or cast
+    ("torch/nn/init.py", "", "startup"),
+    ("<frozen importlib._bootstrap>", "_find_and_load", "startup"),
 )
 # Phases in which another one counts: accelerate calls DeepSpeed's optimizer in a backward pass, and Lightning, like
 # whoever uses LBFGS, passes the forward and backward pass to the optimizer as a closure.
 _INNER_COUNTS = {"backward": ("optimizer",), "optimizer": ("forward", "backward")}
-# Used if none of these is there.
-_ELSE = (
-    ("transformers/trainer.py", frozenset({"evaluate", "predict"}), "evaluate"),
-    ("transformers/trainer.py", frozenset({"__init__", "_prepare_for_training", "get_train_dataloader"}), "startup"),
-)
 _COMPUTES = "/torch/", "/numpy/"
 # Compiled code no longer shows the layers that it was made from.
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
+_WRAPPERS = re.compile(r"^((module|_orig_mod|_fsdp_wrapped_module)(\.|$))+")  # parts of a name that these have added
 # In `Failure.functions`, stands for the `__init__` of a module.
 MODULE_IS_MADE = "Module.__init__"
 # The phase of what a callback does for itself in its event: the first name that is in the event's.
@@ -102,7 +96,6 @@ def failure_at(
     *,
     told: str = "",
     passes: Sequence[int] = (),
-    trained_before_bytes: int | None = None,
 ) -> Failure:
     """Where this error occurred and what held memory, as far as its tracebacks and the heap show.
 
@@ -112,7 +105,6 @@ def failure_at(
         optimizer: The optimizer, used to name what a callback copies, and what no variable of the user's holds alone.
         told: The phase by what the run has heard; empty where no training was watched.
         passes: As for `take_census`.
-        trained_before_bytes: Size of the parameters that asked for gradients in the first steps.
     """
     failed = entries_of(error)
     frames = [entry.tb_frame for entry in failed]
@@ -135,10 +127,6 @@ def failure_at(
         phase = "forward" if rows else "other" if has_trained else "startup"
     if phase == "generate" and batch is not None:
         batch = Batch(batch.rows, None)  # the tokens of the call say nothing of those that are cached
-    trained, of_it = trained_parameters(model, optimizer), trained_parameters(None, optimizer)
-    trained_bytes = sum(one.nbytes for one in trained)
-    known: Mapping[object, object] = getattr(optimizer, "state", None) or {}
-    is_new = trained_before_bytes is not None and any(one not in known for one in of_it or trained)
     return Failure(
         found=found,
         phase=phase,
@@ -148,8 +136,7 @@ def failure_at(
         line=_line(failed),
         callback=callback,
         census=take_census(failed, model, optimizer, passes, found.where == "host"),
-        trained_bytes=trained_bytes,
-        new_bytes=max(0, trained_bytes - (trained_before_bytes or 0)) if is_new else 0,
+        trained_bytes=sum(one.nbytes for one in trained_parameters(model, optimizer)),
         batch=batch,
     )
 
@@ -170,7 +157,7 @@ def trained_by(error: BaseException) -> tuple[object, object]:
     optimizers: dict[int, object] = {}
     for entry in filter(is_users, entries_of(error)):
         frame = entry.tb_frame
-        for value in _with_theirs((*frame.f_globals.values(), *frame_variables(frame).values())):
+        for value in (*frame.f_globals.values(), *frame_variables(frame).values()):
             if is_torch(value, "nn", "Module"):
                 models[sum(parameter.numel() for parameter in value.parameters())] = value
             elif is_torch(value, "optim", "Optimizer"):
@@ -205,19 +192,16 @@ def entries_of(error: BaseException) -> list[TracebackType]:
 
 
 def _phase(frames: list[FrameType]) -> str | None:
-    for table in (_PHASES, _ELSE):
-        found: str | None = None
-        in_closure = False
-        for frame in frames:
-            here = _phase_of(frame, table)
-            if here is not None and (found is None or here in _INNER_COUNTS[found]):
-                found = here
-            in_closure |= found == "optimizer" and here is None and failed_call.is_closure(frame)
-            if found is not None and found not in _INNER_COUNTS:
-                return found
-        if found is not None:
-            return "forward" if found == "optimizer" and in_closure else found
-    return None
+    found: str | None = None
+    in_closure = False
+    for frame in frames:
+        here = _phase_of(frame)
+        if here is not None and (found is None or here in _INNER_COUNTS[found]):
+            found = here
+        in_closure |= found == "optimizer" and here is None and failed_call.is_closure(frame)
+        if found is not None and found not in _INNER_COUNTS:
+            return found
+    return "forward" if found == "optimizer" and in_closure else found
 
 
 def _phase_of_callback(event: str, inside: str | None, model: object) -> str | None:
@@ -264,12 +248,12 @@ def _is_evaluating(failed: Sequence[TracebackType], model: object, optimizer: ob
     return getattr(outermost, "training", True) is False and is_trained
 
 
-def _phase_of(frame: FrameType, table: Iterable[tuple[str, frozenset[str], str]]) -> str | None:
+def _phase_of(frame: FrameType) -> str | None:
     file, name = file_of(frame), frame.f_code.co_name
-    for end, names, phase in table:
-        if (name in names or not names) and file.endswith(end):
+    for end, names, phase in _PHASES:
+        if (not names or name in names.split()) and file.endswith(end):
             return phase
-    return "startup" if table is _PHASES and _function(frame) == MODULE_IS_MADE else None
+    return "startup" if _function(frame) == MODULE_IS_MADE else None
 
 
 def _layer(frames: list[FrameType], model: object) -> tuple[str | None, float]:
@@ -284,6 +268,7 @@ def _layer(frames: list[FrameType], model: object) -> tuple[str | None, float]:
             innermost = None  # unless one is called further in
     if innermost is None:
         return None, 1.0
+    kind = type(innermost).__name__  # a number alone says nothing
     roots: tuple[Any, ...] = (model, outermost)
     for root in roots:
         modules = list(root.named_modules()) if hasattr(root, "named_modules") else []
@@ -291,42 +276,14 @@ def _layer(frames: list[FrameType], model: object) -> tuple[str | None, float]:
             if module is innermost:  # it may be done with those in it
                 begin = f"{name}." if name else ""
                 done = number + sum(f"{one}.".startswith(begin) for one, _ in modules[number:])
-                return _named(_plain_name(name), type(innermost).__name__), done / len(modules)
-    return type(innermost).__name__, 1.0
-
-
-def _plain_name(name: str) -> str:
-    """Removes the parts that wrappers add.
-
-    >>> _plain_name("module._orig_mod.model.lm_head")
-    'model.lm_head'
-    """
-    parts = name.split(".")
-    while parts and parts[0] in ("module", "_orig_mod", "_fsdp_wrapped_module"):
-        parts.pop(0)
-    return ".".join(parts)
+                plain = _WRAPPERS.sub("", name)
+                return (f"{plain} ({kind})" if plain.isdecimal() else plain or kind), done / len(modules)
+    return kind, 1.0
 
 
 def _function(frame: FrameType) -> str:
     name = frame.f_code.co_name
     return MODULE_IS_MADE if name == "__init__" and is_torch(_self_of(frame), "nn", "Module") else name
-
-
-def _named(name: str, kind: str) -> str:
-    """The name of a layer with its class, since a number alone says nothing.
-
-    >>> _named("model.lm_head", "Linear"), _named("2", "Linear"), _named("", "Net")
-    ('model.lm_head', '2 (Linear)', 'Net')
-    """
-    return f"{name} ({kind})" if name.isdecimal() else name or kind
-
-
-def _with_theirs(values: Iterable[Any]) -> Iterator[Any]:
-    """These values, plus the model and optimizer of each trainer among them."""
-    for value in values:
-        yield value
-        if any(cls.__name__ == "Trainer" for cls in type(value).__mro__) and hasattr(value, "__dict__"):
-            yield from (vars(value).get("model"), vars(value).get("optimizer"))
 
 
 def _self_of(frame: FrameType) -> object:

@@ -1,4 +1,7 @@
-"""Recognises out-of-memory errors: which memory ran out, and the sizes in the message."""
+"""Recognises out-of-memory errors: which memory ran out, and the sizes in the message.
+
+What closes a run that an error has ended is here, too, since it tells these from others.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,13 @@ from forgather_mem.diagnose.oom import messages
 from forgather_mem.errors import ours
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.system.allocator import driver_memory, used_allocators
+from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.redaction import redacted
 from forgather_mem.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from forgather_mem.system.own_limits import Bound
+    from forgather_mem.telemetry.records import RunInfo
     from forgather_mem.telemetry.report import OomReport
 
 MAX_MESSAGE_CHARS = 20_000
@@ -116,6 +121,14 @@ def recognise(error: BaseException) -> OutOfMemory | None:
     True
     """
     return next(filter(None, map(_recognise_one, chain(error))), None)
+
+
+def close_failed(run: RunInfo, error: BaseException) -> None:
+    """Close the run as ended by this error: "interrupted", "oom" or "exception". Nothing of the error is kept."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        run.fail(error, "interrupted")
+    else:
+        run.fail(error, "oom" if FailureGuard().call("oom", recognise, error) is not None else "exception")
 
 
 def _recognise_one(error: BaseException) -> OutOfMemory | None:

@@ -11,12 +11,13 @@ import importlib.util
 from collections.abc import Iterator
 from dataclasses import replace
 
-from forgather_mem.diagnose.oom import census_remedies
-from forgather_mem.diagnose.oom.context import RunSettings
+from forgather_mem.diagnose.oom.context import DETACHED, EVALUATION, NO_GRAPH, RunSettings
+from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH, PINNED
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
-from forgather_mem.diagnose.oom.remedy import ACTIVATIONS, NOTHING, NUMBERS, SPEED, WHEN, Case, Remedy, doing, setting
-from forgather_mem.telemetry.events import PHASES
+from forgather_mem.diagnose.oom.remedy import ACTIVATIONS, NOTHING, NUMBERS, SPEED, WHEN, Remedy, doing, setting
+from forgather_mem.heap.census import Holding
+from forgather_mem.telemetry.events import PHASES, STEP_PHASES
 from forgather_mem.telemetry.report import Change
 from forgather_mem.units import MIB, format_bytes
 
@@ -27,38 +28,39 @@ _BUILDS_A_MODEL = frozenset(
     (MODULE_IS_MADE, "from_pretrained", "from_config", "_from_config", "init_weights", "_apply")
 )
 _STATE = ("optimizer",)
+_LOADING = ("startup", "resume", "other")
 _OF_PARAMETERS = "parameters", "gradients", "optimizer"
 
 
-def plannable(case: Case) -> Iterator[tuple[Remedy, list[Change]]]:
+def plannable(failure: Failure) -> Iterator[tuple[Remedy, list[Change]]]:
     """Ladders of changes, by what they change about the training: the first of each that fits is worth telling."""
     for remedy in sorted(REMEDIES, key=lambda remedy: remedy.alters):
-        if remedy.is_planned and (found := remedy.offers(case)):
+        if remedy.is_planned and (found := remedy.offers(failure)):
             yield from ((remedy, ladder) for ladder in ([found] if remedy.is_ladder else [[one] for one in found]))
 
 
-def may_help(case: Case) -> list[Change]:
+def may_help(failure: Failure) -> list[Change]:
     """What may help, by what it changes about the training."""
     found: dict[str, Change] = {}
-    has_cause = any(remedy.is_cause and remedy.offers(case) for remedy in REMEDIES)
+    has_cause = any(remedy.is_cause and remedy.offers(failure) for remedy in REMEDIES)
     for remedy in sorted(REMEDIES, key=lambda remedy: remedy.alters):
-        offered = remedy.offers(case)
+        offered = remedy.offers(failure)
         if has_cause and (remedy.is_ladder or remedy.reduces):  # it would fail later
             continue
         if remedy.is_ladder:  # the first rung is too little more often than not
             offered = offered[1:] or offered
-        enough = [change for change in offered if remedy.may_be_enough(change, case)]
+        enough = [change for change in offered if remedy.may_be_enough(change, failure)]
         for change in enough[:1] if remedy.is_ladder else enough:
             found.setdefault(change.text, change)
     return list(found.values())
 
 
-def smaller_batches(case: Case) -> list[Change]:
+def smaller_batches(failure: Failure) -> list[Change]:
     """As many rows a step in smaller micro-batches, the largest first."""
-    settings = case.settings
-    if case.keeps_graphs or (case.phase == "other" and case.failure is not None and case.failure.asks_at_once):
+    settings = failure.settings
+    if failure.keeps_graphs or (failure.phase == "other" and failure.asks_at_once):
         return []
-    rows = settings.number("per_device_train_batch_size", case.rows or 1)
+    rows = settings.number("per_device_train_batch_size", failure.rows or 1)
     accumulation = settings.number("gradient_accumulation_steps")
     whole = rows * accumulation
     parts = (part for part in range(accumulation + 1, min(whole, WHEN.most_parts) + 1) if whole % part == 0)
@@ -69,19 +71,19 @@ def smaller_batches(case: Case) -> list[Change]:
     ]
 
 
-def _fewer_rows(case: Case) -> Iterator[Change]:
+def _fewer_rows(failure: Failure) -> Iterator[Change]:
     """Of what is loaded at once: in a Trainer that is all batches of a step, before it trains on the first."""
-    if not case.settings.is_trainers:
-        yield from smaller_batches(case)
-    rows = case.settings.number("per_device_train_batch_size") if case.settings.is_trainers else 1
+    if not failure.settings.is_trainers:
+        yield from smaller_batches(failure)
+    rows = failure.settings.number("per_device_train_batch_size") if failure.settings.is_trainers else 1
     while rows > 1:
         rows //= 2
         yield setting("changes the training; a step's batches are loaded at once", per_device_train_batch_size=rows)
 
 
-def _checkpointing(case: Case) -> Iterator[Change]:
-    name, settings = checkpointing_name(case.settings), case.settings
-    if settings.can_checkpoint:
+def _checkpointing(failure: Failure) -> Iterator[Change]:
+    name = checkpointing_name(failure.settings)
+    if failure.settings.can_checkpoint:
         yield setting("keeps fewer activations", **{name: True})
 
 
@@ -91,70 +93,73 @@ def checkpointing_name(settings: RunSettings) -> str:
     return newer if newer in settings.arguments else "gradient_checkpointing"
 
 
-def _optimizers(case: Case) -> Iterator[Change]:
-    now = str(case.settings.arguments.get("optim") or "")
-    if not now and case.phase != "optimizer":  # of a loop of the user's: nobody knows which it is
+def _optimizers(failure: Failure) -> Iterator[Change]:
+    now = str(failure.settings.arguments.get("optim") or "")
+    if not now and failure.phase != "optimizer":  # of a loop of the user's: nobody knows which it is
         return
-    if case.on_device and now == "adamw_torch":
+    if failure.where == "device" and now == "adamw_torch":
         yield setting("no copies of all tensors at once", optim="adamw_torch_fused")
-    if now and case.on_device and importlib.util.find_spec("bitsandbytes"):
+    if now and failure.where == "device" and importlib.util.find_spec("bitsandbytes"):
         yield setting("8-bit states; embeddings and small tensors in float32", optim="adamw_bnb_8bit")
     if now not in ("adafactor", "sgd"):
         yield setting("another optimizer: rows and columns instead of states", optim="adafactor")
     yield setting("another optimizer, without state: it needs another learning rate", optim="sgd")
 
 
-def _shorter(case: Case) -> Iterator[Change]:
-    length = case.length or 0
+def _shorter(failure: Failure) -> Iterator[Change]:
+    length = failure.length or 0
     while length > WHEN.shortest:
         length = length * 3 // 4
-        text = f"max length {'' if case.failure is None else 'about '}{length:,}"
-        if case.failure is not None and not case.failure.is_counted:
+        text = f"max length {'' if failure.is_planned else 'about '}{length:,}"
+        if not failure.is_planned and not failure.is_counted:
             text = "a smaller max length"
         yield doing(text, "cuts longer samples", max_length=length)
 
 
-def _evaluation_batches(case: Case) -> Iterator[Change]:
-    rows = case.settings.number("per_device_eval_batch_size", case.rows or 1)
+def _evaluation_batches(failure: Failure) -> Iterator[Change]:
+    rows = failure.settings.number("per_device_eval_batch_size", failure.rows or 1)
     while rows > 1:
         rows //= 2
         yield setting(per_device_eval_batch_size=rows)
 
 
-def _keeps_predictions(case: Case) -> bool:
-    arguments = case.settings.arguments
+def _keeps_predictions(failure: Failure) -> bool:
+    arguments = failure.settings.arguments
     is_reduced = arguments.get("prediction_loss_only") or arguments.get("batch_eval_metrics")
-    predicts = case.failure is not None and "predict" in case.failure.functions
-    return bool((case.settings.has_metrics or predicts) and not is_reduced)
+    return bool((failure.settings.has_metrics or "predict" in failure.functions) and not is_reduced)
 
 
-def _evaluation_keeps(case: Case) -> Iterator[Change]:
-    if _keeps_predictions(case) and case.on_device and not case.settings.arguments.get("eval_accumulation_steps"):
+def _evaluation_keeps(failure: Failure) -> Iterator[Change]:
+    if (
+        _keeps_predictions(failure)
+        and failure.where == "device"
+        and not failure.settings.arguments.get("eval_accumulation_steps")
+    ):
         yield setting("predictions go to the host after each batch", eval_accumulation_steps=1)
 
 
-def _fewer_predictions(case: Case) -> Iterator[Change]:
-    if _keeps_predictions(case) and not case.settings.filters_logits:
+def _fewer_predictions(failure: Failure) -> Iterator[Change]:
+    if _keeps_predictions(failure) and not failure.settings.filters_logits:
         yield doing(
             "preprocess_logits_for_metrics=lambda logits, labels: "
             "(logits[0] if isinstance(logits, tuple) else logits).argmax(-1)",
             "compute_metrics is given token ids",
             preprocess_logits_for_metrics="argmax",
         )
-    if _keeps_predictions(case):
+    if _keeps_predictions(failure):
         yield setting("gives the loss only, no metrics", prediction_loss_only=True)
 
 
-def _fewer_workers(case: Case) -> Iterator[Change]:
-    workers = case.settings.number("dataloader_num_workers", 0)
+def _fewer_workers(failure: Failure) -> Iterator[Change]:
+    workers = failure.settings.number("dataloader_num_workers", 0)
     if workers:
         yield setting("samples are made in this process", dataloader_num_workers=0)
-        if case.settings.number("dataloader_prefetch_factor", 2) > 1:
+        if failure.settings.number("dataloader_prefetch_factor", 2) > 1:
             yield setting("half the batches in flight", dataloader_prefetch_factor=1)
 
 
-def _generation(case: Case) -> Iterator[Change]:
-    settings = case.settings
+def _generation(failure: Failure) -> Iterator[Change]:
+    settings = failure.settings
     if settings.arguments.get("predict_with_generate"):
         yield setting(per_device_eval_batch_size=1)
     else:
@@ -168,33 +173,32 @@ def _generation(case: Case) -> Iterator[Change]:
         yield doing("half as many max_new_tokens")
 
 
-def _half_weights(case: Case) -> Iterator[Change]:
-    how = "model.to(torch.bfloat16)" + ("" if case.settings.is_trainers else ", and inputs of floats")
-    if case.place == "startup":
+def _half_weights(failure: Failure) -> Iterator[Change]:
+    how = "model.to(torch.bfloat16)" + ("" if failure.settings.is_trainers else ", and inputs of floats")
+    if failure.place == "startup":
         how = "torch.set_default_dtype(torch.bfloat16) before the model is made"
-    if case.settings.dtype in ("", "float32"):
+    if failure.settings.dtype in ("", "float32"):
         yield doing(f"the weights in bfloat16: {how}", "less exact, half the bytes", dtype="bfloat16")
 
 
-def _fewer_parameters(case: Case) -> Iterator[Change]:
+def _fewer_parameters(failure: Failure) -> Iterator[Change]:
     yield doing("train fewer parameters (LoRA), or shard them over several devices (FSDP, DeepSpeed ZeRO)")
 
 
-def _checkpoints(case: Case) -> Iterator[Change]:
-    if not case.settings.is_trainers:
+def _checkpoints(failure: Failure) -> Iterator[Change]:
+    if not failure.settings.is_trainers:
         yield doing("torch.save to a file, of the model, then of the optimizer, without a copy of them in memory")
         return
-    functions = case.failure.functions if case.failure is not None else ()
-    if "_save_optimizer_and_scheduler" in functions:  # else it was the model itself
+    if "_save_optimizer_and_scheduler" in failure.functions:  # else it was the model itself
         # The model is saved by then, and what was in use is all there is without the rest
-        predicted = case.failure.used_bytes if case.failure is not None and not case.failure.freed_bytes else None
+        predicted = None if failure.freed_bytes else failure.used_bytes
         alone = setting("a resumed run starts without optimizer state", save_only_model=True)
         yield replace(alone, predicted_bytes=predicted)
     yield setting("no checkpoint before its end: save the model after it", save_strategy="no")
 
 
-def _resuming(case: Case) -> Iterator[Change]:
-    if not case.settings.is_trainers:
+def _resuming(failure: Failure) -> Iterator[Change]:
+    if not failure.settings.is_trainers:
         yield doing("torch.load(..., mmap=True), and delete what it returns after load_state_dict")
         return
     yield doing(
@@ -204,54 +208,133 @@ def _resuming(case: Case) -> Iterator[Change]:
     )
 
 
-def _pinned(case: Case) -> Iterator[Change]:
-    failure = case.failure
-    if failure is not None and (failure.found.kind == PINNED or "pin_memory" in failure.functions):
+def _pinned(failure: Failure) -> Iterator[Change]:
+    if failure.found.kind == PINNED or "pin_memory" in failure.functions:
         yield setting("no second, page-locked copy", dataloader_pin_memory=False)
 
 
-def _fragments(case: Case) -> Iterator[Change]:
+def _fragments(failure: Failure) -> Iterator[Change]:
     """Where torch's allocator keeps enough that it, or a library beside it, can't use."""
-    failure = case.failure
-    unused = failure.reserved_unused_bytes if failure is not None and case.on_device else None
-    if failure is None or unused is None or unused < max(failure.requested_bytes or 0, MIB):
+    unused = failure.reserved_unused_bytes if failure.where == "device" else None
+    if unused is None or unused < max(failure.requested_bytes or 0, MIB):
         return
     if not failure.found.kind.endswith(OF_TORCH):
         text = f"torch.cuda.set_per_process_memory_fraction({WHEN.to_torch_frac}) before the training"
         yield doing(text, f"{format_bytes(unused)} are kept by torch", memory_fraction=WHEN.to_torch_frac)
-    elif "expandable_segments:True" not in case.settings.allocator_conf:
+    elif "expandable_segments:True" not in failure.settings.allocator_conf:
         name = "PYTORCH_HIP_ALLOC_CONF" if failure.found.kind.startswith("HIP") else "PYTORCH_CUDA_ALLOC_CONF"
-        value = ",".join(filter(None, (case.settings.allocator_conf, "expandable_segments:True")))
+        value = ",".join(filter(None, (failure.settings.allocator_conf, "expandable_segments:True")))
         yield doing(f"{name}={value}", f"{format_bytes(unused)} are free, in small pieces", **{name: value})
 
 
-def _shared_memory(case: Case) -> Iterator[Change]:
+def _shared_memory(failure: Failure) -> Iterator[Change]:
     yield doing("a larger /dev/shm: docker run --shm-size=1g", "docker gives 64 MiB unless told otherwise")
     yield doing("NCCL_SHM_DISABLE=1", "GPUs without a direct link then use the network", NCCL_SHM_DISABLE="1")
 
 
-def _attention(case: Case) -> Iterator[Change]:
-    if case.settings.attention == "eager":
+def _attention(failure: Failure) -> Iterator[Change]:
+    if failure.settings.attention == "eager":
         yield doing("attn_implementation='sdpa'", "keeps no weights of attention", attn_implementation="sdpa")
 
 
-def _data_in_a_file(case: Case) -> Iterator[Change]:
-    if case.failure is None or _BUILDS_A_MODEL.isdisjoint(case.failure.functions):
+def _data_in_a_file(failure: Failure) -> Iterator[Change]:
+    if _BUILDS_A_MODEL.isdisjoint(failure.functions):
         yield doing("map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')")
+
+
+# ---- by what the census has found, and the callback that failed ----
+
+
+def _callbacks(failure: Failure) -> Iterator[Change]:
+    callback = failure.callback
+    assert callback is not None
+    name = f"{callback.callback} ({callback.line})"
+    if not callback.is_users:
+        yield doing(
+            f"the training without {callback.callback.partition('.')[0]}", "a smaller batch changes nothing of it"
+        )
+    elif callback.copied_bytes is None:
+        yield doing(f"less memory in {name}", "the training itself did not ask for it")
+    else:
+        change = doing(f"torch.save to a file in {name}, not a copy", "writing takes no second copy in memory")
+        # Without any of the copy there was enough, and with that a step fits: one has been made
+        is_known = callback.copied and failure.steps_done and not failure.freed_bytes
+        yield replace(change, predicted_bytes=failure.used_bytes if is_known else None)
+
+
+def _needless(failure: Failure) -> Iterator[Change]:
+    """What the census has found that no training needs: graphs without a backward pass, what no code reads again."""
+    is_evaluation = failure.phase in ("evaluate", "generate")
+    for held in failure.census:
+        size = format_bytes(held.num_bytes)
+        if not failure.is_much(held, WHEN.much_frac, of_wanted=1 / 2):
+            continue
+        if held.kind == "untrained":
+            note = f"no optimizer has its parameters, but {size} are kept for a backward pass through it"
+            yield doing(f"torch.no_grad() around what {held.name} computes", note, **{NO_GRAPH: held.name})
+        elif is_evaluation and (held.kind == "earlier" or (held.kind == "activations" and held.num_passes)):
+            of = f", and {held.name} keeps" if held.name else ", but it keeps"
+            note = f"no backward pass follows{of} {size}"
+            yield doing("torch.no_grad() around the evaluation", note, **{NO_GRAPH: EVALUATION})
+        elif held.kind == "earlier":
+            note = f"{size} are {held.part}, until a backward pass goes through them or they are detached"
+            text = f"detach() what {held.name} keeps, or backward() after each pass"
+            yield doing(text, note, **{DETACHED: held.name})
+        elif held.is_unused:
+            yield doing(f"delete {held.name} when it is no longer read", f"{size} that nothing reads again")
+        elif held.kind == "copy" and held.num_items > 1:
+            yield _less_in(held, loads=False)
+
+
+def _each_pass(failure: Failure) -> Iterator[Change]:
+    for held in failure.census:
+        if held.kind == "activations" and held.num_passes > 1 and held.name:
+            text = f"backward() after each pass, if {held.name} is a sum over passes: gradients add up"
+            yield doing(text, f"each parameter is used {held.num_passes:,} times before one backward pass")
+
+
+def _no_batch_fits(failure: Failure) -> Iterator[Change]:
+    missing = failure.missing_bytes
+    if missing:
+        note = f"no batch fits: gradients and optimizer need {format_bytes(missing)} more than there is"
+        yield doing("fewer trained parameters (LoRA), a smaller type (bfloat16), or shards (FSDP, ZeRO)", note)
+
+
+def _keep_less(failure: Failure) -> Iterator[Change]:
+    """The variables that hold enough to be mentioned; outside of loading, only containers."""
+    loads = failure.phase in _LOADING and failure.callback is None
+    in_step = failure.phase in STEP_PHASES and failure.callback is None
+    for held in failure.census:
+        is_object = held.kind in ("object", "copy") and not held.is_unused and (loads or held.collects)
+        if is_object and failure.is_much(held, WHEN.much_frac, of_wanted=float(in_step)):
+            yield _less_in(held, loads)
+
+
+def _at_once(failure: Failure) -> Iterator[Change]:
+    if failure.asks_at_once:
+        size = format_bytes(failure.requested_bytes or 0)
+        yield doing(f"less at once at {failure.line}: {size}", "as in parts of its rows, one after the other")
+
+
+def _less_in(held: Holding, loads: bool) -> Change:
+    size = format_bytes(held.num_bytes)
+    items = f"{held.num_items:,} entries: at most {held.num_items // 2:,}" if held.num_items > 1 else ""
+    text = f"use {held.name} again, or delete it before" if loads else f"keep less in {held.name}"
+    return doing(f"{text}: {size}", items)
 
 
 REMEDIES: tuple[Remedy, ...] = (
     Remedy("/dev/shm", NOTHING, _shared_memory),
     Remedy(_PHASES, NOTHING, _pinned),
-    Remedy(_ANYWHERE, NOTHING, census_remedies.needless, is_cause=True),
-    Remedy(_PASSES, NOTHING, census_remedies.each_pass),
-    Remedy(_ANYWHERE, NOTHING, census_remedies.keep_less),
-    Remedy("library callback copy", NOTHING, census_remedies.callbacks),
-    Remedy(_PASSES, NUMBERS, census_remedies.no_batch_fits, is_cause=True),
+    Remedy(_ANYWHERE, NOTHING, _needless, is_cause=True),
+    Remedy(_PASSES, NOTHING, _each_pass),
+    Remedy(_ANYWHERE, NOTHING, _keep_less),
+    Remedy("library callback copy", NOTHING, _callbacks),
+    Remedy(_PASSES, NUMBERS, _no_batch_fits, is_cause=True),
     Remedy(f"{_PASSES} other", NOTHING, smaller_batches, is_planned=True, is_ladder=True, reduces=ACTIVATIONS),
     Remedy(_PASSES, NOTHING, _attention, is_planned=True, reduces=ACTIVATIONS),
     Remedy("data", NOTHING, _fewer_rows, is_ladder=True, reduces=("the batch",)),
-    Remedy("data forward evaluate generate other", NOTHING, census_remedies.at_once),
+    Remedy("data forward evaluate generate other", NOTHING, _at_once),
     Remedy("evaluate", NOTHING, _evaluation_batches, is_planned=True, is_ladder=True),
     Remedy("evaluate", NOTHING, _evaluation_keeps, is_planned=True),
     Remedy("generate generating", NOTHING, _generation),

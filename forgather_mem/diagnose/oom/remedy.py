@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.failure import Failure
-from forgather_mem.diagnose.oom.messages import NCCL_SHM
 from forgather_mem.telemetry.report import Change
 
 # What a remedy changes about the training, in the order in which remedies are told
@@ -42,42 +40,6 @@ class RemedyThresholds:
 WHEN = RemedyThresholds()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """What a remedy is chosen by.
-
-    Attributes:
-        phase: In which memory ran out.
-        settings: Of the run.
-        rows, length: Of the micro-batch that failed, if known.
-        on_device: Whether a device's memory ran out.
-        failure: All that is known of it; None in the process that plans.
-        keeps_graphs: Whether graphs of passes before the last are kept: so it would be with more, smaller batches.
-    """
-
-    phase: str
-    settings: RunSettings
-    rows: int | None = None
-    length: int | None = None
-    on_device: bool = False
-    failure: Failure | None = None
-    keeps_graphs: bool = False
-
-    @property
-    def place(self) -> str:
-        """Of `Remedy.where`."""
-        failure = self.failure
-        if failure is None or (failure.callback is None and failure.found.kind != NCCL_SHM):
-            return self.phase
-        if failure.callback is None:
-            return "/dev/shm"
-        if not failure.callback.is_users:
-            return "library"
-        if self.phase == "generate":
-            return "generating"
-        return "callback" if failure.callback.copied_bytes is None else "copy"
-
-
 class Remedy(NamedTuple):
     """One row.
 
@@ -94,28 +56,27 @@ class Remedy(NamedTuple):
 
     where: str
     alters: int
-    of: Callable[[Case], Iterable[Change]]
+    of: Callable[[Failure], Iterable[Change]]
     is_planned: bool = False
     is_ladder: bool = False
     is_cause: bool = False
     reduces: tuple[str, ...] = ()
 
-    def offers(self, case: Case) -> list[Change]:
+    def offers(self, failure: Failure) -> list[Change]:
         """The same with what it changes in the notes, without what is set already."""
-        found, now = self.of(case) if case.place in self.where.split() else (), case.settings.arguments
+        found, now = self.of(failure) if failure.place in self.where.split() else (), failure.settings.arguments
         return [
             replace(change, note="; ".join(filter(None, (_CHANGES[self.alters], change.note))) or None)
             for change in found
             if not change.set or any(str(now.get(name)) != str(value) for name, value in change.set.items())
         ]
 
-    def may_be_enough(self, change: Change, case: Case) -> bool:
+    def may_be_enough(self, change: Change, failure: Failure) -> bool:
         """Whether the change takes away what was missing, and what this pass would still have asked for.
 
         By what the census has found; True where nobody knows.
         """
-        failure = case.failure
-        if failure is None or not failure.is_counted or not self.reduces:
+        if not failure.is_counted or not self.reduces:
             return True
         wanted, free = failure.requested_bytes or 0, failure.free_bytes or 0
         missing: float = 1 if failure.freed_bytes else max(1, wanted - free)  # some of what is free now was not so then
@@ -129,16 +90,16 @@ class Remedy(NamedTuple):
         smaller += sum(size for part, size in now.items() if part.startswith(self.reduces))
         if any("checkpointing" in name for name in change.set):  # what one layer asks for it asks for again
             smaller -= 3 * wanted if failure.phase == "forward" else wanted
-        return smaller * (1 - min(1, WHEN.error_times * _leaves(change, case))) >= missing + to_come
+        return smaller * (1 - min(1, WHEN.error_times * _leaves(change, failure))) >= missing + to_come
 
 
-def _leaves(change: Change, case: Case) -> float:
+def _leaves(change: Change, failure: Failure) -> float:
     """The share of what it makes smaller that is left, at least."""
     rows, length = change.set.get("per_device_train_batch_size"), change.in_script.get("max_length")
     if isinstance(rows, int):
-        return rows / case.settings.number("per_device_train_batch_size", case.rows or rows)
+        return rows / failure.settings.number("per_device_train_batch_size", failure.rows or rows)
     if isinstance(length, int):
-        return length / (case.length or length)
+        return length / (failure.length or length)
     return WHEN.half_frac if "dtype" in change.in_script else 0
 
 

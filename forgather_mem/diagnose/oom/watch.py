@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch, BatchFinder, news_of
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
-from forgather_mem.diagnose.oom.context import RunSettings, settings_of, trained_parameters
+from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.source.source_lines import is_user_file
 from forgather_mem.system.memory_limit import near_a_kill
 from forgather_mem.system.own_limits import Reserve
@@ -58,8 +58,6 @@ class OutOfMemoryWatch:
         self._failure: Failure | None = None
         self._unexamined: tuple[OomReport, str] | None = None  # instead of it
         self._predictions, self._first_step, self._told_size = 0, run.step, 0
-        self._largest = 0, ""  # size and shapes of the largest batch
-        self._trained_bytes: int | None = None
         self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
         run.at_close(self._give_back)
@@ -100,7 +98,6 @@ class OutOfMemoryWatch:
         """Resize the reserve, now that the memory of a step is known: to a part of what is left below this process's
         limit. How much is trained is known then, too, and no more has to be read."""
         self.wants_begin = self.uses.reading = False
-        self._trained_bytes = sum(one.nbytes for one in trained_parameters(self._model(), self._optimizer()))
         left_bytes = self.uses.left_at_peak_bytes()
         if left_bytes is not None:
             from forgather_mem.actions.trim import trim_host
@@ -128,14 +125,12 @@ class OutOfMemoryWatch:
         if batch is self.uses.batch:  # as the last one
             return
         self.uses.see(batch)
-        if batch is not None and batch.size > self._largest[0]:
-            self._largest = batch.size, self._batch_of.sizes
         if batch is not None and batch.size > _LARGER * self._told_size:  # before it runs: it may be the last
             self._told_size = batch.size
-            self._emit_batch(batch, self._batch_of.sizes)
+            self._emit_batch(batch)
 
-    def _emit_batch(self, batch: Batch, sizes: str) -> None:
-        shape = {"batch.rows": batch.rows, "batch.length": batch.length, "batch.sizes": sizes}
+    def _emit_batch(self, batch: Batch) -> None:
+        shape = {"batch.rows": batch.rows, "batch.length": batch.length, "batch.sizes": batch.sizes}
         settings = {name: str(size) for name, size in shape.items() if size}
         news = news_of(batch, self.uses.largest, is_first=self._run.step == self._first_step)
         self._run.emit(Finding(kind="settings", step=self._run.step, text=news or "settings", data=settings))
@@ -170,25 +165,25 @@ class OutOfMemoryWatch:
 
         run, uses, model = self._run, self.uses, self._model()
         optimizer = stepping_optimizer(error) or self._optimizer()
-        passes, before = self._passes, self._trained_bytes
-        failure = failure_at(error, found, model, optimizer, told=told, passes=passes, trained_before_bytes=before)
+        failure = failure_at(error, found, model, optimizer, told=told, passes=self._passes)
         # In between a model is made, copied or cast; or called without a graph, for no step
         if run.step > self._first_step and failure.phase in ("startup", "forward" if is_between else ""):
             failure.phase = "other"
         phase = failure.phase
         failure.in_training, failure.rank = True, run.rank
+        failure.settings = self._settings or failure.settings
         failure.is_first = phase not in uses.ended
         if phase == "evaluate" and (self._predictions or run.trainer() is not None):
             failure.predictions = self._predictions  # which a custom loop may not report
-        step = max(run.step, self._trainers_step())
+        step = run.step
         is_told = run.in_step or phase == "data"  # of a loop of its own no step has begun by then
         in_step = phase in STEP_PHASES if run.in_step is None else is_told and told not in OPAQUE_PHASES
         if phase == "evaluate" and run.trainer() is None:  # with gradients its passes look like those of a step
             in_step = False
-        failure.step, failure.steps_done = step + (in_step and step == run.step), step - self._first_step
+        failure.step, failure.steps_done = step + in_step, step - self._first_step
         if phase in STEP_PHASES and phase != "data" and uses.batch is not None:  # in that it does not exist yet
             failure.batch = uses.batch
-            self._emit_batch(uses.batch, self._batch_of.sizes)
+            self._emit_batch(uses.batch)
         failure.largest = uses.largest
         look_at_memory(
             failure,
@@ -201,24 +196,18 @@ class OutOfMemoryWatch:
         )
         return failure
 
-    def _trainers_step(self) -> int:
-        """A callback called before ours, or the trainer itself, may have failed after a step that has not been reported
-        yet."""
-        step = getattr(getattr(self._run.trainer(), "state", None), "global_step", None)
-        return step if isinstance(step, int) else 0
-
     def _report(self) -> None:
         """Called after all works have ended, so that the verdict about leaks exists."""
         run, uses, failure = self._run, self.uses, self._failure
         if failure is None and uses.largest is not None:
-            self._emit_batch(uses.largest, self._largest[1])
+            self._emit_batch(uses.largest)
         if self._unexamined is not None:
             self._emit_failure(*self._unexamined, ())
         elif failure is not None:
             from forgather_mem.diagnose.oom.explanation import explained, sentence
 
             run.reach(self._first_step + failure.steps_done)
-            oom, advice = explained(failure, run.told.leak, self._settings)
+            oom, advice = explained(failure, run.told.leak)
             self._emit_failure(oom, sentence(failure), advice)
 
     def _emit_failure(self, oom: OomReport, text: str, advice: Sequence[Change]) -> None:
@@ -240,10 +229,7 @@ def _operation_number() -> int:
 
 
 def _weakly(value: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(value) if value is not None else _nothing
-    except TypeError:
-        return _nothing
+    return weakref.ref(value) if value is not None else _nothing
 
 
 def _nothing() -> None:

@@ -6,17 +6,23 @@ import torch
 from forgather_mem.diagnose.oom.batch_shapes import Batch, BatchFinder, batch_of
 
 
+def found_by(finder: BatchFinder, *values: object) -> Batch:
+    found = finder(values, {})
+    assert found is not None
+    return found._replace(sizes="")
+
+
 def test_batches_are_known_by_their_tokens() -> None:
     ids = torch.zeros(3, 5, dtype=torch.long)
     assert batch_of([object(), {"labels": None, "x": {"input_ids": ids}}], {}) == Batch(3, 5)
     assert batch_of([torch.zeros(7, 3, 32, 32)], {}) == Batch(7, None, (3, 32, 32))
     assert batch_of([1, "a"], {"scale": torch.tensor(2.0)}) is None
-    find = BatchFinder()
+    finder = BatchFinder()
     for shape in ((3, 5), (3, 5), (2, 9), (3, 5)):
         inputs = {"weights": torch.zeros(shape[0]), "input_ids": torch.zeros(shape, dtype=torch.long)}
-        assert find([None, inputs], {}) == Batch(*shape)
-    assert find([None, {"pixels": torch.zeros(2, 3, 4)}], {}) == Batch(2, None, (3, 4))
-    assert find([], {"input_ids": ids}) == Batch(3, 5)
+        assert found_by(finder, None, inputs) == Batch(*shape)
+    assert found_by(finder, None, {"pixels": torch.zeros(2, 3, 4)}) == Batch(2, None, (3, 4))
+    assert finder([], {"input_ids": ids}) == Batch(3, 5, sizes="input_ids=3x5")
 
 
 def test_states_of_a_recurrent_layer_tell_which_dimension_is_time() -> None:
@@ -29,9 +35,9 @@ def test_states_of_a_recurrent_layer_tell_which_dimension_is_time() -> None:
 def test_the_longest_tokens_count() -> None:
     inputs = {"input_ids": torch.zeros(8, 32, dtype=torch.long), "labels": torch.zeros(8, 700, dtype=torch.long)}
     assert batch_of([], inputs) == Batch(8, 700)
-    find = BatchFinder()
-    assert find([], inputs) == Batch(8, 700)
-    assert find([], inputs | {"labels": inputs["labels"][:, :40]}) == Batch(8, 40), "not the first alone"
+    finder = BatchFinder()
+    assert found_by(finder, inputs) == Batch(8, 700)
+    assert found_by(finder, inputs | {"labels": inputs["labels"][:, :40]}) == Batch(8, 40), "not the first alone"
 
 
 @pytest.mark.parametrize(

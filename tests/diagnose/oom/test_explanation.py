@@ -86,7 +86,7 @@ def test_a_loss_that_no_module_computes_belongs_to_the_forward_pass() -> None:
 
 
 def test_the_account_and_the_advice_belong_together() -> None:
-    oom, changes = explained(STORY, settings=SETTINGS)
+    oom, changes = explained(replace(STORY, settings=SETTINGS))
     assert (oom.where, oom.phase, oom.step, oom.in_use) == ("host", "forward", 200, {"activations": 8 * GIB})
     assert oom.advice == tuple(change.text for change in changes)
     assert "per_device_train_batch_size" in changes[0].set
@@ -103,7 +103,7 @@ def test_where_a_leak_has_filled_memory_its_cure_comes_first() -> None:
         ((replace(kept, cure=None).reported(),), "keep less in Trainer.kept"),
         ((), "find what grows at each step"),
     ):
-        oom, changes = explained(STORY, replace(leak, suspects=suspects), SETTINGS)
+        oom, changes = explained(replace(STORY, settings=SETTINGS), replace(leak, suspects=suspects))
         assert (oom.why_now or "").startswith("a leak: 20.0 MiB a step since step 100")
         assert cure in changes[0].text
         assert oom.fit == "not planned: memory grows at each step"
@@ -111,7 +111,7 @@ def test_where_a_leak_has_filled_memory_its_cure_comes_first() -> None:
 
 def test_a_loop_of_its_own_is_told_of_its_batch_and_not_of_arguments_that_it_lacks() -> None:
     settings = settings_of(SimpleNamespace(output_dir="out"), torch.nn.Linear(4, 4))
-    oom, changes = explained(STORY, settings=settings)
+    oom, changes = explained(replace(STORY, settings=settings))
     assert oom.advice[0] == changes[0].text == "batch size 2, gradients of 4 batches in each step"
     assert changes[0].in_script == {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     assert not any(change.set for change in changes)
@@ -138,7 +138,6 @@ def told(leak: LeakReport = NOT_JUDGED, **facts: Any) -> dict[str, Any]:
         ({"steps_done": 1, "in_use": {"optimizer": GIB}}, "the first pass beside the optimizer state, 1.0 GiB."),
         ({"phase": "optimizer", "is_first": True}, "the first optimizer step, which creates the optimizer state."),
         ({"phase": "optimizer"}, None),
-        ({"new_bytes": 9 * MIB}, "9.0 MiB more of parameters are trained than in the first steps."),
         ({"phase": "generate", "is_first": True}, None),
         ({"phase": "evaluate", "is_first": True, "predictions": 12}, "the first evaluation, in its batch 13."),
         ({"phase": "save", "is_first": True}, "the first checkpoint."),
@@ -166,7 +165,7 @@ def test_a_smaller_batch_may_help_an_optimizer_where_much_is_kept_of_batches() -
 
 
 def test_a_loop_of_ones_own_is_told_no_arguments_of_a_trainer() -> None:
-    changes = [change for phase in PHASES for change in explained(replace(STORY, phase=phase), settings=OF_A_LOOP)[1]]
+    changes = [change for phase in PHASES for change in explained(replace(STORY, phase=phase, settings=OF_A_LOOP))[1]]
     assert changes
     assert not any(change.set for change in changes)
     of_a_trainer = set(ARGUMENTS) - explanation._IN_WORDS.keys()

@@ -10,7 +10,6 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from forgather_mem.callbacks import OOMReporter
-from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.page.report_dict import Report
@@ -131,5 +130,5 @@ def test_a_librarys_callback_is_left_out_not_rewritten() -> None:
         is_users=False,
     )
     failure = failure_of(where="host", phase="startup", step=0, callback=copies)
-    (change,) = explained(failure, settings=RunSettings())[1]
+    (change,) = explained(failure)[1]
     assert change.text == "the training without StochasticWeightAveraging"

@@ -220,26 +220,3 @@ def test_what_is_computed_between_the_passes_belongs_to_the_first() -> None:
     assert place(full, told="backward").phase == "forward"
     assert place(after, told="backward").phase == "backward"
     assert place(full, told="optimizer").phase == "optimizer"
-
-
-def test_parameters_that_are_unfrozen_late_are_told() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False), torch.nn.Linear(8, 2, bias=False))
-    optimizer = torch.optim.AdamW(model.parameters())
-    model[0].requires_grad_(False)
-    first = 4 * 8 * 2
-
-    def new_bytes() -> int:
-        return failure_at(caught(full), FOUND, model, optimizer, told="forward", trained_before_bytes=first).new_bytes
-
-    def step() -> None:
-        model(torch.zeros(1, 4)).sum().backward()
-        optimizer.step()
-
-    step()
-    assert new_bytes() == 0
-    model[0].requires_grad_(True)
-    assert new_bytes() == 4 * 4 * 8
-    step()
-    assert new_bytes() == 0, "it is not new any more"
-    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
-    assert new_bytes() == 4 * (4 * 8 + 3), "of another model, in the same optimizer"

@@ -10,9 +10,9 @@ import pytest
 from forgather_mem.diagnose.oom import memory_in_use, remedies
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.explanation import explained
+from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, OF_TORCH, PINNED
 from forgather_mem.diagnose.oom.remedies import REMEDIES, may_help, plannable, smaller_batches
-from forgather_mem.diagnose.oom.remedy import Case
 from forgather_mem.engine import settings
 from forgather_mem.heap.census import Holding, Kind
 from forgather_mem.heap.failed_call import CallbackFailure
@@ -30,17 +30,17 @@ NO_ROOM = {"used_bytes": 7 * GIB, "free_bytes": GIB, "census": [ROWS], "trained_
 COPY = CallbackFailure(callback="Keeps.on_save", line="train.py:9", source="", copied_bytes=MIB)
 
 
-def case_of(phase: str, arguments: dict[str, Any] | None = None, length: int | None = None, **settings: Any) -> Case:
-    """As it is planned: without a failure."""
+def case_of(phase: str, arguments: dict[str, Any] | None = None, length: int | None = None, **settings: Any) -> Failure:
+    """As it is planned."""
     chosen = RunSettings(arguments={**ARGUMENTS, **(arguments or {})}, **settings)
-    return Case(phase=phase, settings=chosen, rows=8, length=length)
+    return failure_of(phase=phase, settings=chosen, rows=8, length=length, is_planned=True)
 
 
 def texts(phase: str, arguments: dict[str, Any] | None = None, *, has_metrics: bool = False, **facts: Any) -> list[str]:
     """As a report names them."""
     settings = RunSettings(arguments={**ARGUMENTS, **(arguments or {})}, has_metrics=has_metrics, can_checkpoint=True)
     failure = failure_of(**{"where": "host", "phase": phase, "step": 3, "rows": 8, "is_first": True, **facts})
-    return [change.text for change in explained(failure, settings=settings)[1]]
+    return [change.text for change in explained(replace(failure, settings=settings))[1]]
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_for_each_place_there_is_something_to_do(phase: str, facts: dict[str, An
 
 
 @pytest.fixture
-def offered(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[tuple[Case, Change]]]:
+def offered(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[tuple[Failure, Change]]]:
     """By number of its row what each remedy offers in these places, with the case."""
-    found: dict[int, list[tuple[Case, Change]]] = {number: [] for number in range(len(REMEDIES))}
+    found: dict[int, list[tuple[Failure, Change]]] = {number: [] for number in range(len(REMEDIES))}
 
-    def noting(number: int, case: Case) -> list[Change]:
+    def noting(number: int, case: Failure) -> list[Change]:
         changes = [*REMEDIES[number].of(case)]
         found[number] += [(case, change) for change in changes]
         return changes
@@ -161,7 +161,7 @@ def test_what_is_set_already_is_not_offered() -> None:
     arguments = {"activation_checkpointing": True, "optim": "sgd", "per_device_train_batch_size": 1}
     changes = may_help(case_of("forward", arguments, can_checkpoint=True, attention="sdpa", dtype="bfloat16"))
     assert changes == []
-    told = explained(failure_of(where="host", phase="forward"), settings=RunSettings(arguments=arguments))[0]
+    told = explained(failure_of(where="host", phase="forward", settings=RunSettings(arguments=arguments)))[0]
     assert "activation_checkpointing (it is on)" in (told.no_help or "")
 
 
@@ -176,7 +176,7 @@ def test_where_the_model_itself_is_saved_it_does_not_help_to_save_it_alone() -> 
 
 def test_without_the_optimizers_state_a_checkpoint_takes_what_was_in_use() -> None:
     saving = failure_of(where="host", phase="save", frames=("_save_optimizer_and_scheduler",), used_bytes=GIB)
-    first, *others = explained(saving, settings=RunSettings(arguments=ARGUMENTS))[1]
+    first, *others = explained(replace(saving, settings=RunSettings(arguments=ARGUMENTS)))[1]
     assert (first.text, first.predicted_bytes) == ("save_only_model=True", GIB)
     assert all(change.predicted_bytes is None for change in others)
 
@@ -190,3 +190,13 @@ def test_ladders_are_whole_where_they_are_planned() -> None:
     ]
     assert lengths == [75, 56, 42, 31, 23, 17, 12]
     assert list(plannable(case_of("save"))) == []
+
+
+def test_beside_a_cause_no_smaller_batch_is_named() -> None:
+    assert BATCH_2 in texts("backward")
+    for facts in ({"census": [GRAPH]}, NO_ROOM):
+        assert not [text for text in texts("backward", **facts) if "batch_size" in text]
+
+
+def test_activations_of_a_training_step_are_no_cause() -> None:
+    assert texts("forward", census=[replace(GRAPH, kind="activations")]) == texts("forward")

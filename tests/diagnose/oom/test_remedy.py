@@ -6,7 +6,6 @@ import pytest
 
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.remedies import may_help
-from forgather_mem.diagnose.oom.remedy import Case
 from forgather_mem.units import GIB
 from tests.diagnose.oom.failures import failure_of
 
@@ -37,8 +36,7 @@ def test_what_can_not_be_enough_is_not_told_and_no_figure_reads_as_planned(
     sizes = {name: int(facts.get(name, 0) * GIB) for name in ("requested_bytes", "free_bytes", "freed_bytes")}
     parts = {part: int(size * GIB) for part, size in facts["parts"].items()}
     known = {"parts": parts, "used_bytes": sum(parts.values()), "done_frac": facts.get("done_frac", 1.0), **sizes}
-    failure = failure_of(where="host", phase=phase, rows=700, length=64, **known)
-    case = Case(phase=phase, settings=SETTINGS, rows=700, length=64, failure=failure)
-    texts = [change.text for change in may_help(case)]
+    failure = failure_of(where="host", settings=SETTINGS, phase=phase, rows=700, length=64, **known)
+    texts = [change.text for change in may_help(failure)]
     assert len(texts) == len(told), texts
     assert all(text.startswith(begin) for text, begin in zip(texts, told, strict=True)), texts

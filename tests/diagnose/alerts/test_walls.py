@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from forgather_mem.diagnose.alerts.capacity import Wall, times_shared, wall_text
-from forgather_mem.diagnose.alerts.forecast import Forecast
+from forgather_mem.diagnose.alerts.forecast import Forecast, Wall, times_shared, wall_text
 from forgather_mem.diagnose.leaks.growing import full_at
 from forgather_mem.system.headroom import Room, host_rooms
 from forgather_mem.units import GIB, MIB
