@@ -24,7 +24,8 @@ from forgather_mem.heap.object_size import array_bytes, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
 from forgather_mem.heap.reachable import MANY, SAMPLED, ReachableGraph
 from forgather_mem.probes.tensors import StorageKey, storages_in, storages_of, values_of
-from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.bytecode import names_on_line, uses_again
+from forgather_mem.source.frame_variables import all_frames, frame_variables
 from forgather_mem.source.source_lines import is_user_file
 
 if TYPE_CHECKING:
@@ -47,12 +48,14 @@ class CensusLimits:
         piece_bytes: A single object below this does not count, if it is no tensor and no array.
         named_frac: Of all that is held; what one owner holds, below this, is not named.
         copy_frac: Of the model's bytes; an object that has so many in tensors of the same sizes is a copy of it.
+        our_references: To an object that one variable holds, beside that variable.
     """
 
     budget_s: float = 1.0
     piece_bytes: int = 2**10
     named_frac: float = 0.02
     copy_frac: float = 0.9
+    our_references: int = 4
 
 
 _LIMITS = CensusLimits()
@@ -73,6 +76,7 @@ class Holding:
         num_items: Of a list its length; 0 if it is none.
         num_passes: Of graphs: how many passes of this step they are of; 0 for earlier steps, too. Of activations: how
             often each parameter is used in what one backward pass will go through; 0 where no graph keeps any.
+        is_unused: Whether only variables hold it that no code that runs reads again.
     """
 
     name: str = ""
@@ -81,6 +85,7 @@ class Holding:
     collects: bool = False
     num_items: int = 0
     num_passes: int = 0
+    is_unused: bool = False
 
     @property
     def part(self) -> str:
@@ -211,6 +216,7 @@ class _Census:
             num_bytes=size,
             collects=is_users and _is_container(thing),
             num_items=len(thing) if isinstance(thing, list | deque) else 0,
+            is_unused=self._is_unused(thing),
         )
 
     # ---- the training itself ----
@@ -377,6 +383,30 @@ class _Census:
         if local is not None:
             return f"`{local[1]}{local[3]}`" + ("" if local[2] == "<module>" else f" of {local[2]}()")
         return f"`{name.removeprefix('__main__.')}`"
+
+    def _is_unused(self, thing: object) -> bool:
+        """Whether only variables hold it, and no code that runs, or that is in its module, reads one of them again."""
+        positions = {id(entry.tb_frame): (entry.tb_frame, entry.tb_lasti) for entry in self._failed}
+        positions |= {id(frame): (frame, frame.f_lasti) for frame in all_frames() if id(frame) not in positions}
+        number = 0
+        for frame, position in positions.values():
+            if not is_user_file(frame.f_code.co_filename):
+                continue
+            for name, value in frame_variables(frame).items():
+                if value is thing:
+                    number += 1
+                    if name in names_on_line(frame.f_code, position) or uses_again(frame.f_code, position, name):
+                        return False
+        value = None  # it held the last of them
+        is_unused = number > 0 and sys.getrefcount(thing) <= number + _LIMITS.our_references
+        return is_unused and not self._has_other_holders(thing)
+
+    def _has_other_holders(self, thing: object) -> bool:
+        """Whether something else holds an item of this container, too, as a slice of a list does."""
+        items: Any = thing.values() if isinstance(thing, dict) else thing
+        item = next(iter(items), None) if isinstance(thing, PLAIN) else None
+        holders = gc.get_referrers(item) if gc.is_tracked(item) else []
+        return any(one is not thing and one is not self.walk.nodes and _is_container(one) for one in holders)
 
 
 def model_parameters(model: Any) -> list[torch.nn.Parameter]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import dis
 import inspect
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 
 from forgather_mem.probes.tensors import StorageKey, storages_in
+from forgather_mem.source import bytecode
 from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import is_our_class, is_user_file, line_name, source_line
 
 MODULE_FILE = "torch/nn/modules/"
 PASS_FUNCTIONS = ("_call_impl", "_wrapped_call_impl")
-_VARIABLES = re.compile("FAST|NAME|GLOBAL|DEREF|CLOSURE")
-_VERBS = re.compile("LOAD|STORE|DELETE")  # Python 3.13 has pairs of them in one instruction
 # Where trainers call a callback: end of the file's path, function, and its variables for the callback and the event.
 _CALLS = (
     ("transformers/trainer_callback.py", "call_event", "callback", "event"),
@@ -86,38 +83,24 @@ def _failure_in(called: str, inner: Sequence[TracebackType], model: object, opti
 
 
 def may_repeat(entry: TracebackType) -> bool:
-    """Whether this line of the function is inside a loop: an instruction behind it jumps back over it."""
-    jumps = {*dis.hasjrel, *dis.hasjabs}
-    steps = (step for step in dis.get_instructions(entry.tb_frame.f_code) if step.opcode in jumps)
-    return any(step.argval <= entry.tb_lasti <= step.offset for step in steps)
+    """Whether this line of the function is inside a loop."""
+    return bytecode.is_in_loop(entry.tb_frame.f_code, entry.tb_lasti)
 
 
 def has_gone_back(entry: TracebackType) -> bool:
     """Whether the function has, before this line, called a backward pass."""
-    steps = (step for step in dis.get_instructions(entry.tb_frame.f_code) if step.offset < entry.tb_lasti)
-    return any(step.argval in ("backward", "manual_backward") and step.opname != "LOAD_CONST" for step in steps)
+    names = bytecode.names_before(entry.tb_frame.f_code, entry.tb_lasti)
+    return not {"backward", "manual_backward"}.isdisjoint(names)
 
 
 def loss_rows(entry: TracebackType) -> int | None:
     """The first size of the largest tensor that the line names, if a backward pass goes through one of them."""
-    names = _names_on_line(entry.tb_frame.f_code, entry.tb_lasti)
-    values = [value for name, value in frame_variables(entry.tb_frame).items() if name in names]
+    frame = entry.tb_frame
+    names = bytecode.names_on_line(frame.f_code, entry.tb_lasti)
+    values = [value for name, value in frame_variables(frame).items() if name in names]
     shapes = [shape for value in values if isinstance(shape := getattr(value, "shape", None), tuple) and shape]
     is_loss = any(getattr(value, "grad_fn", None) is not None for value in values)
     return max(shapes, key=math.prod)[0] if is_loss and shapes else None
-
-
-def _names_on_line(code: CodeType, position: int) -> set[str]:
-    """The variables that the lines of the expression that runs read."""
-    places = list(code.co_positions())
-    first, last = places[max(0, position) // 2][:2]
-    names: set[str] = set()
-    for step in dis.get_instructions(code):
-        if (first or 1) <= (places[step.offset // 2][0] or 0) <= (last or 0) and _VARIABLES.search(step.opname):
-            several = step.argval if isinstance(step.argval, tuple) else (step.argval,)
-            pairs = zip(_VERBS.findall(step.opname), map(str, several), strict=False)
-            names |= {name for verb, name in pairs if verb == "LOAD"}
-    return names
 
 
 def is_closure(frame: FrameType) -> bool:

@@ -19,6 +19,7 @@ from forgather_mem.heap.census import Holding, take_census
 from forgather_mem.units import MIB
 
 pytestmark = pytest.mark.alone(forked=True)
+KEPT: dict[str, Any] = {}
 
 
 def numbers(mib: int) -> torch.Tensor:
@@ -176,6 +177,30 @@ def test_a_graph_that_was_gone_through_keeps_nothing_and_a_checkpointed_one_its_
 
     assert sizes(census(done, model, optimizer)) == {}
     assert sum(sizes(census(again, model, optimizer)).values()) == 2, "its input and its result"
+
+
+def test_what_nothing_reads_again_is_unused() -> None:
+    def resumes() -> None:
+        states = {"weights": numbers(2)}
+        used, shared = {"weights": numbers(3)}, [numbers(4)]
+        KEPT["shared"] = shared
+        rows, operand = [numbers(5)], numbers(6)
+        part = rows[:]
+        take(states)
+        fail(operand)
+        take((used, part))
+
+    try:
+        found = census(resumes)
+    finally:
+        KEPT.clear()
+    assert {held.num_bytes // MIB: held.is_unused for held in found.values()} == {
+        2: True,
+        3: False,
+        4: False,
+        5: False,
+        6: False,
+    }
 
 
 def test_rows_that_are_views_of_one_tensor_count_once() -> None:

@@ -88,6 +88,7 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("evaluate", {"where": "device", "has_metrics": True}, "eval_accumulation_steps=1"),
     ("data", {"line": "train.py:9", "requested_bytes": GIB, "used_bytes": GIB}, "less at once at train.py:9: 1.0 GiB"),
     ("backward", {"census": [replace(GRAPH, kind="activations", num_passes=3)]}, "backward() after each pass"),
+    ("save", {"census": [replace(GRAPH, kind="object", is_unused=True)]}, "delete `teacher` when it is no longer read"),
     ("optimizer", {"census": [replace(GRAPH, kind="copy", num_items=3)]}, "keep less in `teacher`: 1.0 GiB"),
     ("other", {"census": (ROWS,), "used_bytes": 2 * GIB}, "use `rows` again, or delete it before: 1.0 GiB"),
     (
