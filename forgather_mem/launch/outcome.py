@@ -315,8 +315,6 @@ def against_baseline(
     assert before is not None, "only an update needs none"
     grown = list(before.grown(now))
     missing = [f"--baseline: {sentence}" for sentence in before.missing(now)]
-    if not grown and before.has_shrunk(now):
-        say("forgather-mem: less memory than in the baseline; --update-baseline keeps it there")
-    elif not grown and not missing:
+    if not grown and not missing:
         say(f"forgather-mem: no more memory than in the baseline {path_from_here(path)}")
     return grown, missing

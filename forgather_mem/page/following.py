@@ -18,8 +18,6 @@ from forgather_mem.reporting.build import FILE_NAME
 from forgather_mem.reporting.run_dir import find_runs, run_report
 from forgather_mem.telemetry.report_schema import read_report
 
-_FILES = ("report.", "memory.rank", "ring.rank", "events.")
-
 
 @dataclass(frozen=True, slots=True)
 class FollowingPace:
@@ -28,17 +26,13 @@ class FollowingPace:
     Attributes:
         core_frac: Of one core: reading a long run takes a second and more, and the training may need both.
         least_s: Between two looks.
-        unchanged_s: After so long the data are made again although no file has changed.
         listed_s: Between two looks for new runs.
-        most_files: Of a run.
         most_runs: Of a folder.
     """
 
     core_frac: float = 0.04
     least_s: float = 1.0
-    unchanged_s: float = 10.0
     listed_s: float = 5.0
-    most_files: int = 1000
     most_runs: int = 200
 
 
@@ -95,14 +89,12 @@ class FollowedRuns:
 
 
 class FollowedRun:
-    """One run, which is read anew when one of its files has changed."""
+    """One run, which is read anew at each look."""
 
     def __init__(self, place: Path, name: str) -> None:
         self._place, self._name = place, name
         self._lock = threading.Lock()
-        self._data, self._version, self._ended = b"", 0, False
-        self._seen: list[tuple[str, int, int]] | None = None
-        self._made_s = self._due_s = 0.0
+        self._data, self._version, self._due_s = b"", 0, 0.0
 
     def latest(self) -> tuple[int, bytes]:
         """The number of changes so far, and the data as one line of JSON, at most a second older than the files.
@@ -110,35 +102,18 @@ class FollowedRun:
         It is older in a long run: reading it and making it takes no more than 4 % of one core.
         """
         with self._lock:
-            now_s = time.monotonic()
-            if now_s < self._due_s:
-                return self._version, self._data
-            seen = self._files()
-            # That a process has ended without a word is written nowhere
-            if seen == self._seen and (self._ended or now_s < self._made_s + _PACE.unchanged_s):
+            if time.monotonic() < self._due_s:
                 return self._version, self._data
             begun_s = time.thread_time()
             data = self._made()
-            self._seen, self._made_s = seen, now_s
             self._due_s = time.monotonic() + max(_PACE.least_s, (time.thread_time() - begun_s) / _PACE.core_frac)
             if data != self._data:
                 self._version, self._data = self._version + 1, data
             return self._version, self._data
 
-    def _files(self) -> list[tuple[str, int, int]]:
-        found: list[tuple[str, int, int]] = []
-        with contextlib.suppress(OSError), os.scandir(self._place) as entries:
-            for entry in entries:
-                if entry.name.startswith(_FILES) and len(found) < _PACE.most_files:
-                    status = entry.stat(follow_symlinks=False)
-                    found.append((entry.name, status.st_size, status.st_mtime_ns))
-        return sorted(found)
-
     def _made(self) -> bytes:
         try:
-            report = run_report(self._place)
-            self._ended = report.run.end is not None
-            data = run_data(report, self._place, self._name)
+            data = run_data(run_report(self._place), self._place, self._name)
         except (ForgatherMemError, OSError) as error:
             data = {"error": shown(str(error))}
         return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()

@@ -35,8 +35,6 @@ class StackThresholds:
     Attributes:
         most_holders: Of a leak, each with a part of its own.
         near_frac: Of a holder's size: a straight line that misses it by less is its growth.
-        spike_times: A rise of more than so many times the one before is no level,
-        settled_rows: where that has stood for so many rows.
         higher_times: Of the report's peak: a stack above it has other processes in it. Of the lowest phase's peak: the
             others are told apart above it.
         least_frac: Smaller parts of other processes, and of shared memory, are left out.
@@ -44,8 +42,6 @@ class StackThresholds:
 
     most_holders: int = 3
     near_frac: float = 0.15
-    spike_times: float = 2.0
-    settled_rows: int = 16
     higher_times: float = 1.02
     least_frac: float = 0.001
 
@@ -230,30 +226,12 @@ def _passing(readings: Readings, family: str, held: Column, high: Column | None)
     for column in phases.values():
         known = np.fmax(known, column)
     rises, inside = np.maximum(0.0, known - held), readings.inside_steps()
-    of_steps = _without_spikes(np.where(inside, rises, np.nan))
+    of_steps = np.where(inside, rises, np.nan)
     between = np.zeros(len(held))
     if not np.isnan(of_steps).all():
         highest = np.fmax.accumulate(known) if high is None else high
         between = np.minimum(filled(of_steps), np.fmax(0.0, highest - held))
     return _Passing(np.where(np.isnan(rises), between, rises), inside | np.isnan(rises), phases)
-
-
-def _without_spikes(rises: Column) -> Column:
-    """A level that has stood for long and is exceeded once, which is how a maximum shows a spike, goes on.
-
-    >>> _without_spikes(np.array([2.0] * 16 + [50.0, np.nan]))[-2:].tolist()
-    [2.0, nan]
-    """
-    known = np.flatnonzero(~np.isnan(rises))
-    levels = rises[known]
-    for number in np.flatnonzero(levels[1:] > _STACKS.spike_times * levels[:-1]) + 1:
-        before = levels[max(0, number - _STACKS.settled_rows) : number]
-        stood = len(before) == _STACKS.settled_rows or known[number] - known[number - 1] >= _STACKS.settled_rows
-        if stood and levels[number] > _STACKS.spike_times * before.max():
-            levels[number] = np.median(before)
-    found = rises.copy()
-    found[known] = levels
-    return found
 
 
 def _passes(readings: Readings, passing: _Passing, has_model: bool, label: str) -> Iterator[Part]:

@@ -7,7 +7,6 @@ from all of its records.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -172,13 +171,11 @@ class LogReplay:
         self._summary.tell(finding)
 
     def _take_sample(self, sample: Sample) -> None:
-        values, summary = sample.values, self._summary
-        if not _are_known(tuple(values)) or sum(map(abs, values.values())) > MOST:
-            # A user's own, of which a report tells nothing; and what no machine has
-            values = {name: value for name, value in values.items() if is_known(name) and abs(value) <= MOST}
-            sample = sample._replace(values=values)
+        summary = self._summary
+        # Without a user's own, of which a report tells nothing, and what no machine has
+        values = {name: value for name, value in sample.values.items() if is_known(name) and abs(value) <= MOST}
         steps, since_s = max(0, sample.step - summary.last_step), sample.time_s - summary.latest_s
-        summary.add(sample)
+        summary.add(sample._replace(values=values))
         own_s = values.get("step/self_s", 0.0)
         summary.self_s += own_s
         summary.add_step_cost(own_s, max(0.0, since_s), steps)
@@ -230,12 +227,6 @@ class LogReplay:
             since_step=growth.since_step,
             why_now=bounded_text(news) if is_news else None,
         )
-
-
-@functools.lru_cache(maxsize=1000)
-def _are_known(names: tuple[str, ...]) -> bool:
-    """Whether all of them are ours; most records of a log have the same ones."""
-    return all(map(is_known, names))
 
 
 def _report_in(record: object) -> RunReport | None:
