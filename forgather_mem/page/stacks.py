@@ -34,14 +34,12 @@ class StackThresholds:
 
     Attributes:
         most_holders: Of a leak, each with a part of its own.
-        near_frac: Of a holder's size: a straight line that misses it by less is its growth.
         higher_times: Of the report's peak: a stack above it has other processes in it. Of the lowest phase's peak: the
             others are told apart above it.
         least_frac: Smaller parts of other processes, and of shared memory, are left out.
     """
 
     most_holders: int = 3
-    near_frac: float = 0.15
     higher_times: float = 1.02
     least_frac: float = 0.001
 
@@ -174,29 +172,24 @@ def _leaking(report: RunReport, readings: Readings, rest: Column, where: tuple[s
     if not (leak.verdict == "leak" or (leak.undecided and leak.suspects)) or (leak.where or "device") not in where:
         return []
     steps = np.array(readings.steps, dtype=np.float64)
-    whole, found = rest.copy(), []
+    found = []
     for number, holder in enumerate(leak.suspects[: _STACKS.most_holders]):
         label = holder.held_by or f"{holder.type or 'memory'} of no known holder"
         label += ", in the data workers" if leak.where == "workers" else ""
-        grown = _grown(leak, steps, whole, holder.bytes_per_step, holder.bytes)
+        grown = _grown(leak, steps, holder.bytes_per_step, holder.bytes)
         found.append((f"leak{number + 1}", label, _take(grown, rest)))
     if not found:
-        found = [("leak1", f"what grows: {what_grows(report)}", _take(_grown(leak, steps, whole, 0.0, None), rest))]
+        found = [("leak1", f"what grows: {what_grows(report)}", _take(_grown(leak, steps, 0.0, None), rest))]
     return [row for row in found if row[2].any()]
 
 
-def _grown(leak: LeakReport, steps: Column, rest: Column, bytes_per_step: float, at_end: float | None) -> Column:
-    """What a holder keeps at each row: a straight line, or if that misses its size, its share of what has grown."""
+def _grown(leak: LeakReport, steps: Column, bytes_per_step: float, at_end: float | None) -> Column:
+    """What a holder keeps at each row: a straight line that ends at its size, if that is known."""
     slope = bytes_per_step or leak.bytes_per_step
-    line = np.maximum(0.0, slope * (steps - leak.since_step))
     if not at_end or slope <= 0:
-        return line
+        return np.maximum(0.0, slope * (steps - leak.since_step))
     begins = max(float(steps[-1]) - at_end / slope, 0.0)
-    line = np.maximum(0.0, slope * (steps - begins))
-    if abs(line[-1] - at_end) < _STACKS.near_frac * at_end:
-        return line
-    grown = np.maximum(0.0, rest - rest[0])
-    return grown * min(1.0, at_end / grown[-1]) if grown[-1] > 0 else line
+    return np.maximum(0.0, steps - begins) * at_end / max(1.0, float(steps[-1]) - begins)
 
 
 class _Passing(NamedTuple):

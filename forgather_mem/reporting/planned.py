@@ -26,7 +26,7 @@ def planned_of(plan: Mapping[str, object]) -> Planned | None:
     highest: dict[str, PlannedPhase] = {}
     for row in rows:
         if row.phase not in highest or row.bytes > highest[row.phase].bytes:
-            highest[row.phase] = PlannedPhase(phase=row.phase, bytes=row.bytes, parts=row.parts)
+            highest[row.phase] = row
     return Planned(planned_bytes=peak_bytes, phase=phase, phases=tuple(highest.values()))
 
 

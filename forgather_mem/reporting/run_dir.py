@@ -73,6 +73,22 @@ def run_report(folder: str | Path, word: LauncherWord = NO_WORD) -> RunReport:
     return replace(whole, left_out=(*left_out, *whole.left_out))
 
 
+def report_at(path: str | Path) -> tuple[RunReport, Path]:
+    """The report that a person has named, by a run's folder or by a report's file, and the folder of the run.
+
+    Raises:
+        NoRun: if there is none.
+    """
+    if not os.path.isfile(path):
+        place = find_run(path)
+        return run_report(place), place
+    report, wrong = read_report(path, follow=True)
+    if report is None:
+        why = wrong[0].partition(": ")[2]
+        raise NoRun(f"{str(path)!r} is no report: {why}\n  give the folder of a run, or its report.json")
+    return replace(report, left_out=(*report.left_out, *wrong)), Path(path).parent
+
+
 def _from_ranks(place: Path, word: LauncherWord) -> tuple[RunReport, list[str]]:
     """The report of all that single ranks have left, and a sentence for what can't be used."""
     written, logs, rings = rank_reports(place), log_files(place), ring_files(place)
