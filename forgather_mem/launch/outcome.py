@@ -22,7 +22,7 @@ from forgather_mem.launch.session_folder import SessionFolder
 from forgather_mem.launch.short_runs import OF_A_SIGNAL, USAGE_S, is_asked_for
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.build import build_report, write_report
-from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord, first_failure
+from forgather_mem.reporting.ranks import NO_WORD, LauncherWord, first_failure
 from forgather_mem.reporting.run_dir import killed_report, run_report
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import path_from_here, report_command, report_text

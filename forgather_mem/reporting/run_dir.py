@@ -16,8 +16,7 @@ from forgather_mem.errors import ForgatherMemError, did_you_mean, missing, ours
 from forgather_mem.formats.jsonl import log_files
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
 from forgather_mem.reporting.build import FILE_NAME, rank_reports
-from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord
-from forgather_mem.reporting.merge_ranks import merge_ranks
+from forgather_mem.reporting.ranks import NO_WORD, LauncherWord, merge_ranks
 from forgather_mem.telemetry.report import KilledReport, RunReport
 from forgather_mem.telemetry.report_schema import read_report, to_dict
 
