@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from forgather_mem.engine.ledger import BOOKED, booked
 from forgather_mem.engine.so_far import is_known, read_summary
@@ -65,11 +66,8 @@ def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
         return told.report
     if ring is not None and told.process.pid in (None, ring.header.get("pid")):
         told.take_ring(ring)
-    whole = checked_report(to_dict(told.build()))
-    assert whole is not None, "it is of this version"
-    report, left_out = whole
-    if log.given_up:
-        left_out.append("most of it is no record")
+    report = told.build()
+    left_out = [*report.left_out, *["most of it is no record"] * log.given_up]
     name = paths[-1].name if paths else "black box"
     return replace(report, left_out=tuple(f"{name}: {sentence}" for sentence in left_out))
 
@@ -100,13 +98,16 @@ def _grown_on(leak: LeakReport, steps: int) -> LeakReport:
 class LogReplay:
     """The state built from the records of one process so far.
 
+    Args:
+        header: What is known of the process before them.
+
     Attributes:
         process: The header of its log or its black box.
         report: The complete report, if the run was closed.
     """
 
-    def __init__(self) -> None:
-        self._begin({})
+    def __init__(self, header: Mapping[str, object] = MappingProxyType({})) -> None:
+        self._begin(header)
 
     def _begin(self, header: Mapping[str, object], summary: RunSummary | None = None) -> None:
         self._take_header(header)
@@ -158,13 +159,17 @@ class LogReplay:
         self._summary.last_step = max(self._summary.last_step, ring.state.step)
 
     def build(self) -> RunReport:
-        """The report so far."""
+        """The report so far, and in its `left_out` what can't be true."""
         summary = self._summary
         summary.facts = self._facts()
         summary.told = replace(summary.told, ledger=tuple(self._ledger.values()))
         report = build_report(summary)
         report = replace(report, leak=_grown_on(report.leak, summary.last_step - summary.leak_step))
-        return replace(report, killed=self._killed()) if report.run.end == "killed" else report
+        if report.run.end == "killed":
+            report = replace(report, killed=self._killed())
+        whole = checked_report(to_dict(report))
+        assert whole is not None, "it is of this version"
+        return replace(whole[0], left_out=tuple(whole[1]))
 
     def _take_finding(self, finding: Finding) -> None:
         self.report = _report_in(finding)

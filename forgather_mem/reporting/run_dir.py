@@ -177,11 +177,11 @@ def find_runs(folder: str | Path) -> list[Path]:
     if runs:
         return [Path(place) for _, place in sorted(runs, reverse=True)]
     if events:
-        from forgather_mem.reporting.from_events import event_series
+        from forgather_mem.reporting.from_events import samples_of
 
         for _, place in sorted(events, reverse=True)[: _SEARCH.looked_at]:
             with missing(OSError):
-                if event_series(place):
+                if any(samples_of(place)):
                     return [Path(place)]
         raise NoRun(f"the event files below {str(folder)!r} have no tags mem_*: no memory was logged there")
     raise NoRun(
