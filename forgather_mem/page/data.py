@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +61,7 @@ def shown_rank(report: RunReport) -> int:
 def page_data(report: RunReport, readings: Readings, others: dict[int, Readings] | None = None, name: str = "") -> Json:
     """The data of a run: texts, and numbers over the rows that are kept of its readings.
 
-    Numbers are packed as differences: bytes in KiB, times in microseconds; see `thinning.packed`.
+    Numbers are whole: bytes in KiB, times in microseconds.
 
     Args:
         report: The report.
@@ -222,7 +223,7 @@ def _some(found: Sequence[T]) -> Sequence[T]:
     return found[:: max(1, -(-len(found) // _MAX_MARKS))]
 
 
-MAX_ROWS = 16_000
+MAX_ROWS = 12_000
 
 
 def kept_rows(columns: Sequence[NDArray[np.float64]], num_rows: int, most: int = MAX_ROWS) -> NDArray[np.int64]:
@@ -260,18 +261,9 @@ def _extremes(columns: Sequence[NDArray[np.float64]], num_rows: int, length: int
 
 
 def packed(values: NDArray[np.float64], unit: float) -> list[int | None]:
-    """Numbers in whole units, each as the difference to the one before it; None where there is none.
+    """Numbers in whole units; None where there is none.
 
     >>> packed(np.array([10.0, 30.0, np.nan, 20.0]), 10.0)
-    [1, 2, None, -1]
+    [1, 3, None, 2]
     """
-    whole = np.round(values / unit)
-    known = ~np.isnan(whole)
-    differences = np.diff(whole[known], prepend=0.0).astype(np.int64)
-    found: list[int | None] = differences.tolist()
-    if known.all():
-        return found
-    spread: list[int | None] = [None] * len(values)
-    for row, difference in zip(np.flatnonzero(known).tolist(), found, strict=True):
-        spread[row] = difference
-    return spread
+    return [None if math.isnan(value) else int(value) for value in np.round(values / unit).tolist()]
