@@ -13,7 +13,6 @@ from forgather_mem.cli.output import json_text, print_report, print_text, termin
 from forgather_mem.cli.parser import CommandParser, whole_number
 from forgather_mem.errors import ForgatherMemError
 
-_FILES_OF_A_RUN = ("report.", "memory.rank", "ring.rank", "events.out.", "events.mem.")
 _YIELDING = 10  # the training needs the processor more
 
 
@@ -41,8 +40,6 @@ def report(folder: Path, as_json: bool, markdown: bool, html: Path | None, serve
     from forgather_mem.reporting.run_dir import report_at
     from forgather_mem.telemetry.report_schema import to_dict
 
-    if os.path.isfile(folder) and folder.name.startswith(_FILES_OF_A_RUN):
-        folder = folder.parent
     if serve:
         _serve(folder, port)
         return

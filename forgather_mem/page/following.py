@@ -26,13 +26,11 @@ class FollowingPace:
     Attributes:
         core_frac: Of one core: reading a long run takes a second and more, and the training may need both.
         least_s: Between two looks.
-        listed_s: Between two looks for new runs.
         most_runs: Of a folder.
     """
 
     core_frac: float = 0.04
     least_s: float = 1.0
-    listed_s: float = 5.0
     most_runs: int = 200
 
 
@@ -53,17 +51,18 @@ class FollowedRuns:
         self._told: dict[Path, str] = {}
         self._followed: WeakValueDictionary[int, FollowedRun] = WeakValueDictionary()  # while somebody looks
         self._places = find_runs(self._folder)[: _PACE.most_runs]
-        self._listed_s = time.monotonic()
 
     def listed(self) -> list[Json]:
         """Number and name of each run, the newest first, and of those that have ended script, verdict and peak."""
         with self._lock:
-            if time.monotonic() > self._listed_s + _PACE.listed_s:
-                with contextlib.suppress(ForgatherMemError, OSError):
-                    self._places = find_runs(self._folder)[: _PACE.most_runs]
-                self._listed_s = time.monotonic()
+            with contextlib.suppress(ForgatherMemError, OSError):
+                self._places = find_runs(self._folder)[: _PACE.most_runs]
             return [
-                {"id": self._number(place), "name": self._name(place), "about": self._about(place)}
+                {
+                    "id": self._numbers.setdefault(place, len(self._numbers)),
+                    "name": self._name(place),
+                    "about": self._about(place),
+                }
                 for place in self._places
             ]
 
@@ -74,9 +73,6 @@ class FollowedRuns:
             if place is None:
                 return None
             return self._followed.setdefault(number, FollowedRun(place, self._name(place)))
-
-    def _number(self, place: Path) -> int:
-        return self._numbers.setdefault(place, len(self._numbers))
 
     def _about(self, place: Path) -> str:
         if place not in self._told and (report := read_report(place / FILE_NAME)[0]) is not None:
