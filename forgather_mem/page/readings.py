@@ -26,7 +26,6 @@ Column = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 BETWEEN = "between"  # the event of a row without readings of its own
-MAX_RANKS_READ = 16  # for one page
 _MAX_FINDINGS = 10_000
 _NAMES = (
     "host/rss_bytes", "host/rss_peak_bytes", "host/anon_bytes", "host/shmem_bytes", "workers/pss_bytes",
