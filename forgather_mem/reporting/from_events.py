@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -37,14 +36,16 @@ def samples_of_tags(scalars: Mapping[str, ScalarSeries]) -> Iterator[Sample]:
     curves, device = _curves(scalars)
     if not curves:
         return
-    steps = np.unique(np.concatenate([series.steps for series in curves.values()]))
-    times_s, table = np.zeros(len(steps)), np.full((len(steps), len(curves)), np.nan)
-    for column, series in enumerate(curves.values()):
-        rows = np.searchsorted(steps, series.steps)
-        times_s[rows], table[rows, column] = series.wall_times_s, series.values
-    for step, time_s, row in zip(steps.tolist(), times_s.tolist(), table, strict=True):
-        values = {name: value for name, value in zip(curves, row.tolist(), strict=True) if not math.isnan(value)}
-        yield Sample("step_end", step, None, time_s, values, device)
+    names, parts = list(curves), curves.values()
+    whose = np.repeat(np.arange(len(names)), [len(series.steps) for series in parts])
+    steps = np.concatenate([series.steps for series in parts])
+    times_s, values = (np.concatenate([getattr(series, of) for series in parts]) for of in ("wall_times_s", "values"))
+    in_order = np.argsort(steps, kind="stable")
+    begins = np.flatnonzero(np.diff(steps[in_order])) + 1
+    for begin, end in itertools.pairwise(itertools.chain([0], begins, [len(steps)])):
+        rows = in_order[begin:end]
+        read = {names[one]: value for one, value in zip(whose[rows].tolist(), values[rows].tolist(), strict=True)}
+        yield Sample("step_end", int(steps[rows[0]]), None, float(times_s[rows[-1]]), read, device)
 
 
 def report_of_events(folder: str | Path) -> RunReport:
