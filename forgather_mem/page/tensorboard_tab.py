@@ -124,8 +124,7 @@ def _series(points: Sequence[Untyped]) -> ScalarSeries:
 def _report(text: bytes) -> RunReport | None:
     """The report in an event file, which may be anybody's."""
     with contextlib.suppress(ValueError, RecursionError):
-        checked = checked_report(json.loads(text))
-        return None if checked is None else checked[0]
+        return checked_report(json.loads(text))
     return None
 
 

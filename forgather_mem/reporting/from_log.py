@@ -169,7 +169,7 @@ class LogReplay:
             report = replace(report, killed=self._killed())
         whole = checked_report(to_dict(report))
         assert whole is not None, "it is of this version"
-        return replace(whole[0], left_out=tuple(whole[1]))
+        return whole
 
     def _take_finding(self, finding: Finding) -> None:
         self.report = _report_in(finding)
@@ -236,10 +236,9 @@ class LogReplay:
 
 def _report_in(record: object) -> RunReport | None:
     """The complete report, if this is the finding that closes a run."""
-    if not isinstance(record, Finding) or record.kind != "verdict":
-        return None
-    whole = checked_report(record.data.get("report"))
-    return None if whole is None else replace(whole[0], left_out=tuple(whole[1]))
+    if isinstance(record, Finding) and record.kind == "verdict":
+        return checked_report(record.data.get("report"))
+    return None
 
 
 def _whole(number: float | None) -> int | None:

@@ -85,7 +85,7 @@ def report_at(path: str | Path) -> tuple[RunReport, Path]:
     if report is None:
         why = wrong[0].partition(": ")[2]
         raise NoRun(f"{str(path)!r} is no report: {why}\n  give the folder of a run, or its report.json")
-    return replace(report, left_out=(*report.left_out, *wrong)), Path(path).parent
+    return report, Path(path).parent
 
 
 def _from_ranks(place: Path, word: LauncherWord) -> tuple[RunReport, list[str]]:

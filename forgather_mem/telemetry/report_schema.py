@@ -107,7 +107,7 @@ def checked(kind: type[T], value: object) -> T | None:
 
 
 def read_report(path: str | Path, *, follow: bool = False) -> tuple[RunReport | None, list[str]]:
-    """The report in a file, None where there is none, and a sentence for what of it can't be used.
+    """The report in a file; where there is none that can be used None, and a sentence that says why.
 
     A link is followed on request only: for a name that a person has typed.
     """
@@ -120,18 +120,18 @@ def read_report(path: str | Path, *, follow: bool = False) -> tuple[RunReport | 
         return None, [f"{name}: {error.strerror or error}"]
     except (ValueError, RecursionError):
         return None, [f"{name}: it holds no JSON"]
-    return (None, [f"{name}: it holds no report of schema 1"]) if report is None else report
+    return report, [f"{name}: it holds no report of schema 1"] * (report is None)
 
 
-def checked_report(value: object) -> tuple[RunReport, list[str]] | None:
-    """A report, and a sentence for what of it was wrong; None for what is none at all."""
+def checked_report(value: object) -> RunReport | None:
+    """A report, with a sentence in its `left_out` for what of it was wrong; None for what is none at all."""
     if not isinstance(value, dict) or value.get("schema") != 1 or not isinstance(value.get("run"), dict):
         return None
     wrong: list[str] = []
     report = from_dict(RunReport, value, wrong)
     if report.ranks is None or report.spread is None or report.missing_ranks is None:
         report = replace(report, ranks=None, spread=None, missing_ranks=None)
-    return report, _sentence(wrong)
+    return replace(report, left_out=(*_sentence(wrong), *report.left_out))
 
 
 def without_none(kind: object) -> tuple[object, bool]:

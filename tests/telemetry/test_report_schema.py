@@ -103,9 +103,9 @@ def test_what_a_report_says_is_still_there_when_it_was_read(make: Any) -> None:
     report = make()
     read = checked_report(json.loads(json.dumps(report)))
     assert read is not None
-    assert read[1] == []
-    assert_fits(to_dict(read[0]))
-    assert_holds(to_dict(read[0]), report)
+    assert read.left_out == ()
+    assert_fits(to_dict(read))
+    assert_holds(to_dict(read), report)
 
 
 def assert_holds(whole: Any, part: Any) -> None:
@@ -180,7 +180,7 @@ def test_a_merged_report_has_all_that_belongs_to_ranks_or_nothing_of_it() -> Non
     plain = to_dict(filled(RunReport))
     read = checked_report({**plain, "spread": 3})
     assert read is not None
-    assert (read[0].ranks, read[0].spread, read[0].missing_ranks) == (None, None, None)
+    assert (read.ranks, read.spread, read.missing_ranks) == (None, None, None)
 
 
 def test_what_ended_a_process_is_used_whole_or_not_at_all() -> None:
