@@ -151,18 +151,6 @@ class LogReader:
                         break
 
 
-def last_record(path: str | Path) -> Record | None:
-    """The record in a file's last line, without reading the lines before; None if it is not a record.
-
-    Raises:
-        OSError: if the file can't be read.
-    """
-    with open_regular(path) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - LogLimits.line_bytes))
-        return _parse(file.read().rstrip(b"\n").rpartition(b"\n")[2])
-
-
 def roll_ups(path: str | Path) -> Iterator[tuple[RollUp, int]]:
     """The roll-ups near the end of a file, the last one first, and where the record after each begins.
 

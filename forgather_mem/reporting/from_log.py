@@ -15,7 +15,7 @@ from types import MappingProxyType
 from forgather_mem.engine.ledger import BOOKED, booked
 from forgather_mem.engine.so_far import is_known, read_summary
 from forgather_mem.engine.summary import RunFacts, RunSummary
-from forgather_mem.formats.jsonl import LogReader, Record, RollUp, last_record, roll_ups
+from forgather_mem.formats.jsonl import LogReader, Record, RollUp, roll_ups
 from forgather_mem.formats.ring import Ring
 from forgather_mem.formats.ring_writer import ERROR
 from forgather_mem.reporting.build import build_report
@@ -56,9 +56,6 @@ def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
         OSError: if a file can't be read.
     """
     paths, told = list(files), LogReplay()
-    closing = _report_in(last_record(paths[-1])) if paths else None
-    if closing is not None:
-        return closing
     log = _log_after_roll_up(paths, told)
     for record in log:
         told.take(record)
@@ -172,7 +169,7 @@ class LogReplay:
         return whole
 
     def _take_finding(self, finding: Finding) -> None:
-        self.report = _report_in(finding)
+        self.report = checked_report(finding.data.get("report")) if finding.kind == "verdict" else None
         self._summary.tell(finding)
 
     def _take_sample(self, sample: Sample) -> None:
@@ -232,13 +229,6 @@ class LogReplay:
             since_step=growth.since_step,
             why_now=bounded_text(news) if is_news else None,
         )
-
-
-def _report_in(record: object) -> RunReport | None:
-    """The complete report, if this is the finding that closes a run."""
-    if isinstance(record, Finding) and record.kind == "verdict":
-        return checked_report(record.data.get("report"))
-    return None
 
 
 def _whole(number: float | None) -> int | None:
