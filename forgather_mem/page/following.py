@@ -48,7 +48,6 @@ class FollowedRuns:
         self._folder = Path(os.path.expanduser(folder))
         self._lock = threading.Lock()
         self._numbers: dict[Path, int] = {}
-        self._told: dict[Path, str] = {}
         self._followed: WeakValueDictionary[int, FollowedRun] = WeakValueDictionary()  # while somebody looks
         self._places = find_runs(self._folder)[: _PACE.most_runs]
 
@@ -75,9 +74,8 @@ class FollowedRuns:
             return self._followed.setdefault(number, FollowedRun(place, self._name(place)))
 
     def _about(self, place: Path) -> str:
-        if place not in self._told and (report := read_report(place / FILE_NAME)[0]) is not None:
-            self._told[place] = escape_controls(in_short(report))  # a report is written when it is over
-        return self._told.get(place, "")
+        report, _ = read_report(place / FILE_NAME)
+        return "" if report is None else escape_controls(in_short(report))
 
     def _name(self, place: Path) -> str:
         name = os.path.relpath(place, self._folder)

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from forgather_mem.engine.ledger import BOOKED, booked
 from forgather_mem.engine.so_far import is_known, read_summary
 from forgather_mem.engine.summary import RunFacts, RunSummary
-from forgather_mem.formats.jsonl import LogReader, Record, RollUp, roll_ups
+from forgather_mem.formats.jsonl import Header, LogReader, Record, RollUp, roll_ups
 from forgather_mem.formats.ring import Ring
 from forgather_mem.formats.ring_writer import ERROR
 from forgather_mem.reporting.build import build_report
@@ -103,8 +102,8 @@ class LogReplay:
         report: The complete report, if the run was closed.
     """
 
-    def __init__(self, header: Mapping[str, object] = MappingProxyType({})) -> None:
-        self._begin(header)
+    def __init__(self, header: Mapping[str, object] | None = None) -> None:
+        self._begin(header or {})
 
     def _begin(self, header: Mapping[str, object], summary: RunSummary | None = None) -> None:
         self._take_header(header)
@@ -129,16 +128,14 @@ class LogReplay:
         return True
 
     def take(self, record: Record) -> None:
-        """Take one record of the log; another process's header starts over."""
+        """Take one record of the log; another process's header starts over, a roll-up adds nothing."""
         if isinstance(record, Sample):
             self._take_sample(record)
         elif isinstance(record, Finding):
             self._take_finding(record)
-        elif isinstance(record, RollUp):
-            self.resume(record)
-        elif record.data.get("pid") == self.process.pid:  # the file was rotated for its size, or more is known
-            self._take_header(record.data)
-        else:
+        elif isinstance(record, Header) and record.data.get("pid") == self.process.pid:
+            self._take_header(record.data)  # the file was rotated for its size, or more is known
+        elif isinstance(record, Header):
             self._begin(record.data)
 
     def take_ring(self, ring: Ring) -> None:
