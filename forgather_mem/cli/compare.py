@@ -126,7 +126,7 @@ def _paths(argument: str) -> list[str]:
 
 def _report(path: str) -> RunReport:
     from forgather_mem.comparing.baseline import Baseline, NoBaseline
-    from forgather_mem.reporting.planned import report_of_plan
+    from forgather_mem.reporting.build import report_of_plan
     from forgather_mem.reporting.run_dir import NoRun, report_at
 
     try:

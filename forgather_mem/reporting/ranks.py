@@ -75,10 +75,10 @@ def merge_ranks(reports: Sequence[RunReport], word: LauncherWord = NO_WORD) -> R
     if len(reports) == 1 and reports[0].run.world_size == 1:
         return reports[0]
     first = first_failure(reports, word)
-    worst = max(reports, key=lambda report: (_badness(report), _device_peak(report), _host_peak(report)))
+    worst = max(reports, key=lambda report: (_badness(report), _device_peak(report), report.host.rss_peak_bytes))
     if first is not None:
         worst = next((_ended(report, first) for report in reports if report.run.rank == first.rank), worst)
-    host = max(reports, key=_host_peak)
+    host = max(reports, key=lambda report: report.host.rss_peak_bytes)
     gc = max(reports, key=lambda report: report.gc.pause_total_s)
     leak = _worst_leak(reports)
     overhead = max(reports, key=lambda report: report.overhead.share_of_run)
@@ -141,7 +141,7 @@ def _row(report: RunReport, word: LauncherWord) -> RankRow:
         end=report.run.end,
         exit_code=report.run.exit_code if code is None or code < 0 else code,
         steps=report.steps,
-        host_peak_bytes=_host_peak(report),
+        host_peak_bytes=report.host.rss_peak_bytes,
         device_peak_bytes=_device_peak(report),
         device_reserved_bytes=max((device.peak_reserved_bytes for device in report.device), default=0),
         leak=report.leak.verdict,
@@ -163,7 +163,7 @@ def _host_sum(reports: Sequence[RunReport]) -> int | None:
     sums, counts = Counter[str](), Counter[str]()
     for report in reports:
         if report.run.host is not None:
-            sums[report.run.host] += _host_peak(report)
+            sums[report.run.host] += report.host.rss_peak_bytes
             counts[report.run.host] += 1
     return max((size for host, size in sums.items() if counts[host] > 1), default=None)
 
@@ -180,10 +180,6 @@ def _worst_leak(reports: Sequence[RunReport]) -> RunReport:
 def _badness(report: RunReport) -> int:
     end = report.run.end
     return 2 * (_ENDS.index(end) if end in _ENDS else 0) + (report.run.exit_code not in (None, 0))
-
-
-def _host_peak(report: RunReport) -> int:
-    return report.host.rss_peak_bytes
 
 
 def _device_peak(report: RunReport) -> int:
