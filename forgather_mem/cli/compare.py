@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,8 +89,9 @@ def _write_page(runs: list[str], sides: list[Side], file: Path) -> None:
     from forgather_mem.page.data import run_data
 
     paths = [path for run in runs for path in _paths(run)]
-    shown = zip(_names(paths), paths, (report for side in sides for report in side.reports), strict=True)
-    write_page([run_data(report, _folder(path), name) for name, path, report in shown], file)
+    reports = (report for side in sides for report in side.reports)
+    named = zip(reports, map(_folder, paths), _names(paths), strict=True)
+    write_page([run_data(*one) for one in named], file)
 
 
 def _names(runs: list[str]) -> list[str]:
@@ -126,19 +126,16 @@ def _paths(argument: str) -> list[str]:
 
 def _report(path: str) -> RunReport:
     from forgather_mem.comparing.baseline import Baseline, NoBaseline
-    from forgather_mem.reporting.planned import report_of_plan
-    from forgather_mem.reporting.run_dir import NoRun, run_report
-    from forgather_mem.telemetry.report_schema import read_report
+    from forgather_mem.reporting.build import report_of_plan
+    from forgather_mem.reporting.run_dir import NoRun, report_at
 
-    if not Path(path).is_file():
-        return run_report(path)
-    report, wrong = read_report(path, follow=True)
-    report = replace(report, left_out=(*report.left_out, *wrong)) if report is not None else report_of_plan(path)
-    if report is None:
+    try:
+        return report_at(path)[0]
+    except NoRun:
+        plan = report_of_plan(path)
         with contextlib.suppress(NoBaseline, IndexError):
-            return Baseline.read(path).trainings[0].as_report()
-        raise NoRun(f"{path!r} is no report of a run\n  {wrong[0] if wrong else 'give a folder, or a report.json'}")
-    return report
+            return plan or Baseline.read(path).trainings[0].as_report()
+        raise
 
 
 def _most_growth(fail_on: str | None) -> float | None:

@@ -13,7 +13,6 @@ from forgather_mem.cli.output import json_text, print_report, print_text, termin
 from forgather_mem.cli.parser import CommandParser, whole_number
 from forgather_mem.errors import ForgatherMemError
 
-_FILES_OF_A_RUN = ("report.", "memory.rank", "ring.rank", "events.out.", "events.mem.")
 _YIELDING = 10  # the training needs the processor more
 
 
@@ -38,24 +37,14 @@ def add_arguments(parser: CommandParser) -> None:
 
 def report(folder: Path, as_json: bool, markdown: bool, html: Path | None, serve: bool, port: int) -> None:
     """Show the report of a run: where memory peaked, what grew, what was collected and cleared."""
-    from forgather_mem.reporting.run_dir import NoRun, find_run, run_report
-    from forgather_mem.telemetry.report_schema import read_report, to_dict
+    from forgather_mem.reporting.run_dir import report_at
+    from forgather_mem.telemetry.report_schema import to_dict
 
-    if os.path.isfile(folder) and folder.name.startswith(_FILES_OF_A_RUN):
-        folder = folder.parent
     if serve:
         _serve(folder, port)
         return
-    if folder.is_file():
-        read, wrong = read_report(folder, follow=True)
-        if read is None:
-            why = wrong[0].partition(": ")[2]
-            raise NoRun(f"{str(folder)!r} is no report: {why}\n  give the folder of a run, or its report.json")
-        place, found = folder.parent, read
-    else:
-        place, wrong = find_run(folder), []
-        found = run_report(place)
-    for sentence in (*found.left_out, *wrong):
+    found, place = report_at(folder)
+    for sentence in found.left_out:
         complain(f"left out: {sentence}")
     if html is not None:
         from forgather_mem.page.data import run_data

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from forgather_mem.comparing.causes import changed, leading
 from forgather_mem.comparing.side import HELD, held_bytes
@@ -66,17 +67,25 @@ class TrainingSizes(ReportPart):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """What a command's trainings took, in their order, and by which fraction they may grow."""
+class AllowedGrowth(ReportPart):
+    """By which fractions of themselves sizes may grow: those that are counted, and peaks of resident memory."""
 
-    trainings: Sequence[TrainingSizes]
-    counted_frac: float = 0.01
-    resident_frac: float = 0.1
+    counted: float = 0.01
+    resident: float = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline(ReportPart):
+    """What a command's trainings took, in their order, and by how much they may grow: what stands in the file."""
+
+    schema: Literal[1] = 1
+    trainings: tuple[TrainingSizes, ...] = ()
+    allowed_growth: AllowedGrowth = AllowedGrowth()
 
     @classmethod
     def of(cls, reports: Sequence[RunReport], like: Baseline | None = None) -> Baseline:
         """The sizes of these trainings, with the fractions of another one."""
-        return replace(like or cls(trainings=()), trainings=[_sizes(report) for report in reports])
+        return replace(like or cls(), trainings=tuple(map(_sizes, reports)))
 
     @classmethod
     def read(cls, path: str | Path) -> Baseline:
@@ -86,19 +95,16 @@ class Baseline:
             NoBaseline: if there is none.
         """
         try:
-            told = json.loads(read_regular(path, 16 * MIB, follow=True))
-            trainings = checked(tuple[TrainingSizes, ...], told["trainings"])
-            allowed = told["allowed_growth"]
-            counted, resident = float(allowed["counted"]), float(allowed["resident"])
+            found = checked(cls, json.loads(read_regular(path, 16 * MIB, follow=True)))
         except OSError as error:
             raise NoBaseline(f"can't read {str(path)!r}: {error.strerror}\n  --update-baseline writes it") from None
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            trainings = None
-        if trainings is None:
+        except (ValueError, RecursionError):
+            found = None
+        if found is None:
             raise NoBaseline(f"{str(path)!r} is no baseline\n  --update-baseline writes one")
-        if not (0 <= counted < 1 and 0 <= resident < 1):
+        if not (0 <= found.allowed_growth.counted < 1 and 0 <= found.allowed_growth.resident < 1):
             raise NoBaseline(f"allowed_growth in {str(path)!r} must be from 0 to below 1\n  0.05 allows 5 %")
-        return cls(trainings=trainings, counted_frac=counted, resident_frac=resident)
+        return found
 
     def write(self, path: str | Path) -> None:
         """Write it in a stable order, one number a line.
@@ -106,22 +112,18 @@ class Baseline:
         Raises:
             NoBaseline: if the file can't be written.
         """
-        told = {
-            "schema": 1,
-            "allowed_growth": {"counted": self.counted_frac, "resident": self.resident_frac},
-            "trainings": [to_dict(one) for one in self.trainings],
-        }
         try:
-            write_chosen_file(path, (json.dumps(told, indent=1, sort_keys=True) + "\n").encode())
+            write_chosen_file(path, (json.dumps(to_dict(self), indent=1, sort_keys=True) + "\n").encode())
         except OSError as error:
             raise NoBaseline(f"can't write {str(path)!r}: {error.strerror}") from None
 
     def grown(self, now: Baseline) -> Iterator[str]:
         """A sentence for each size that has grown by more than is allowed, with settings that may be the cause."""
+        most = self.allowed_growth
         for number, (before, after) in enumerate(zip(self.trainings, now.trainings, strict=False), 1):
             which = f" of training {number}" if len(self.trainings) > 1 else ""
-            found = list(_over(before.counted, after.counted, self.counted_frac))
-            found += [f"the peak of {told}" for told in _over(before.resident, after.resident, self.resident_frac)]
+            found = list(_over(before.counted, after.counted, most.counted))
+            found += [f"the peak of {told}" for told in _over(before.resident, after.resident, most.resident)]
             yield from (f"{sentence.replace(':', which + ':', 1)}" for sentence in found)
             causes = leading(changed(before.settings, after.settings)) if found else []
             for cause in causes[:3]:
@@ -137,15 +139,6 @@ class Baseline:
             for name in [*before.counted, *before.resident]:
                 if name not in after.counted and name not in after.resident:
                     yield f"the baseline has {name!r}, which this run has not measured"
-
-    def has_shrunk(self, now: Baseline) -> bool:
-        """Whether something counted takes so much less that the file should be written anew."""
-        return any(
-            size < (1 - self.counted_frac) * before.counted[name]
-            for before, after in zip(self.trainings, now.trainings, strict=False)
-            for name, size in after.counted.items()
-            if name in before.counted
-        )
 
 
 def _over(before: Mapping[str, int], after: Mapping[str, int], frac: float) -> Iterator[str]:

@@ -154,10 +154,10 @@ def to_json(comparison: Comparison) -> dict[str, object]:
         "explained_by": [_whole(asdict(one)) for one in comparison.grown],
         "planned": [_whole(asdict(one)) for one in comparison.planned],
         "differences": [{**_whole(asdict(one)), "sure": one.is_sure} for one in comparison.differences],
-        "settings": [asdict(one) for one in comparison.settings],
-        "versions": [asdict(one) for one in comparison.versions],
-        "new_leaks": [asdict(one) for one in comparison.new_leaks],
-        "gone_leaks": [asdict(one) for one in comparison.gone_leaks],
+        **{
+            name: list(map(asdict, getattr(comparison, name)))
+            for name in ("settings", "versions", "new_leaks", "gone_leaks")
+        },
     }
 
 

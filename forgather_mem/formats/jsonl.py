@@ -137,70 +137,18 @@ class LogReader:
             OSError: a file can't be read, or is no regular file.
         """
         for number, path in enumerate(self._paths):
-            file = LogTail(path, 0 if number else self._start)
-            yield from file.read(is_over=True)
-            self.given_up |= file.given_up
-
-
-class LogTail:
-    """Reads a log that is still being written: each call of `read` gives the records that have come since.
-
-    Args:
-        path: The file.
-        start: Where in it to begin.
-    """
-
-    def __init__(self, path: str | Path, start: int = 0) -> None:
-        self.path = Path(path)
-        self._inode, self._read_bytes, self._bad_bytes = 0, start, 0
-
-    @property
-    def given_up(self) -> bool:
-        """Whether so much of it is no record that nothing more is read."""
-        return self._bad_bytes > LogLimits.bad_bytes
-
-    def read(self, *, is_over: bool = False) -> Iterator[Record]:
-        """The new records; none of a file with too much that is no record.
-
-        Args:
-            is_over: Nobody writes any more, so that a line without an end is taken, too.
-
-        Raises:
-            OSError: it can't be read, or is no regular file.
-            LogReplaced: it is another file now, or shorter: its log has begun again or was continued in this one.
-        """
-        with open_regular(self.path) as file:
-            status = os.fstat(file.fileno())
-            if self._inode not in (0, status.st_ino) or status.st_size < self._read_bytes:
-                raise LogReplaced(str(self.path))
-            self._inode = status.st_ino
-            file.seek(self._read_bytes)
-            for line in iter(partial(file.readline, LogLimits.line_bytes), b""):
-                is_whole = is_over or line.endswith(b"\n") or len(line) == LogLimits.line_bytes
-                if self.given_up or not is_whole:
-                    break
-                self._read_bytes += len(line)
-                record = _parse(line)
-                if record is not None:
-                    yield record
-                else:
-                    self._bad_bytes += max(len(line), LogLimits.least_bad_bytes)
-
-
-class LogReplaced(Exception):
-    """Another file stands in the place of a log that was being followed."""
-
-
-def last_record(path: str | Path) -> Record | None:
-    """The record in a file's last line, without reading the lines before; None if it is not a record.
-
-    Raises:
-        OSError: if the file can't be read.
-    """
-    with open_regular(path) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - LogLimits.line_bytes))
-        return _parse(file.read().rstrip(b"\n").rpartition(b"\n")[2])
+            bad_bytes = 0
+            with open_regular(path) as file:
+                file.seek(0 if number else self._start)
+                for line in iter(partial(file.readline, LogLimits.line_bytes), b""):
+                    record = _parse(line)
+                    if record is not None:
+                        yield record
+                        continue
+                    bad_bytes += max(len(line), LogLimits.least_bad_bytes)
+                    if bad_bytes > LogLimits.bad_bytes:
+                        self.given_up = True
+                        break
 
 
 def roll_ups(path: str | Path) -> Iterator[tuple[RollUp, int]]:

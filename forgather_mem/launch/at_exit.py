@@ -18,7 +18,7 @@ from forgather_mem.telemetry import run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from forgather_mem.reporting.first_failure import LauncherWord
+    from forgather_mem.reporting.ranks import LauncherWord
     from forgather_mem.telemetry.records import Sample
     from forgather_mem.telemetry.report import RunReport
 
@@ -242,7 +242,7 @@ def word_of(folder: str | None) -> LauncherWord:
     """In the parent: what the launcher that ended last has told."""
     import re
 
-    from forgather_mem.reporting.first_failure import LauncherWord
+    from forgather_mem.reporting.ranks import LauncherWord
 
     failed, asked = ((run_session.noted(folder, kind) if folder else [])[-1:] for kind in (_FAILED, _ASKED))
     exits = re.findall(r"\b(\d{1,6}):(-?\d{1,4}):(\d{1,12})\b", "".join(failed))

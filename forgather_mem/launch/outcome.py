@@ -21,7 +21,7 @@ from forgather_mem.launch.session_folder import SessionFolder
 from forgather_mem.launch.short_runs import OF_A_SIGNAL, USAGE_S
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.build import build_report, write_report
-from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord, first_failure
+from forgather_mem.reporting.ranks import NO_WORD, LauncherWord, first_failure
 from forgather_mem.reporting.run_dir import killed_report, run_report
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import path_from_here, report_command, report_text
@@ -313,8 +313,6 @@ def against_baseline(path: str, reports: Sequence[RunReport], *, update: bool) -
     assert before is not None, "only an update needs none"
     grown = list(before.grown(now))
     missing = [f"--baseline: {sentence}" for sentence in before.missing(now)]
-    if not grown and before.has_shrunk(now):
-        say("forgather-mem: less memory than in the baseline; --update-baseline keeps it there")
-    elif not grown and not missing:
+    if not grown and not missing:
         say(f"forgather-mem: no more memory than in the baseline {path_from_here(path)}")
     return grown, missing

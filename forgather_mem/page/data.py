@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forgather_mem.errors import shown
-from forgather_mem.formats.jsonl import log_files
-from forgather_mem.page.readings import BETWEEN, MAX_RANKS_READ, Column, Readings, read_readings
+from forgather_mem.page.readings import BETWEEN, Column, Readings, read_readings
 from forgather_mem.page.stacks import OOM, Stack, stacks
 from forgather_mem.page.tables import BADGES, headline, tables
 from forgather_mem.reporting.problems import script_name
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def run_data(report: RunReport, folder: str | Path | None, name: str = "") -> Json:
-    """The data of the run in a folder, with its ranks side by side if they left logs.
+    """The data of the run in a folder, with how far its ranks are apart as rank 0 has told.
 
     Args:
         report: Its report, see `run_report`.
@@ -42,10 +42,8 @@ def run_data(report: RunReport, folder: str | Path | None, name: str = "") -> Js
     """
     if folder is None:
         return page_data(report, Readings(), name=name)
-    rank, logs = shown_rank(report), log_files(folder)
-    wanted = [other for other in (logs if len(logs) <= MAX_RANKS_READ else [0]) if other in logs and other != rank]
-    others = {other: read_readings(folder, other) for other in wanted}
-    return page_data(report, read_readings(folder, rank), others, name)
+    rank = shown_rank(report)
+    return page_data(report, read_readings(folder, rank), read_readings(folder) if rank else None, name)
 
 
 def shown_rank(report: RunReport) -> int:
@@ -57,15 +55,15 @@ def shown_rank(report: RunReport) -> int:
     return next((rank for rank in found if rank is not None), report.run.rank)
 
 
-def page_data(report: RunReport, readings: Readings, others: dict[int, Readings] | None = None, name: str = "") -> Json:
+def page_data(report: RunReport, readings: Readings, first: Readings | None = None, name: str = "") -> Json:
     """The data of a run: texts, and numbers over the rows that are kept of its readings.
 
-    Numbers are packed as differences: bytes in KiB, times in microseconds; see `thinning.packed`.
+    Numbers are whole: bytes in KiB, times in microseconds.
 
     Args:
         report: The report.
         readings: What the shown rank has read; a row is added for a failure.
-        others: The readings of the other ranks; of very many only rank 0's, which tells how far they are apart.
+        first: What rank 0 has read, if another one is shown: it tells how far the ranks are apart.
         name: What to call the run.
     """
     rank = shown_rank(report)
@@ -95,7 +93,7 @@ def page_data(report: RunReport, readings: Readings, others: dict[int, Readings]
         "startup": [[round(age_s * 1e3), round(size / KIB)] for age_s, size in readings.startup],
         "stacks": [_stack(made, rows) for made in found],
         "pauses": [_series(key, label, np.nan_to_num(size), rows, _MICRO) for key, label, size in pauses],
-        "band": _band(report, readings, others or {}, rank, rows),
+        "band": _band(report, readings, first or readings, rows),
         "marks": list(_marks(ours, readings)),
         "tables": [{"title": title, "header": header, "rows": lines} for title, header, lines in tables(report)],
     }
@@ -157,33 +155,15 @@ def _pauses(readings: Readings) -> Iterator[tuple[str, str, Column]]:
             yield key, label, column
 
 
-def _band(
-    report: RunReport, readings: Readings, others: dict[int, Readings], rank: int, rows: Rows
-) -> dict[str, list[int | None]] | None:
-    """Lowest and highest memory of the ranks and which has most, at each of these rows."""
-    name, short = ("device/allocated_bytes", "allocated") if report.device else ("host/rss_bytes", "rss")
-    steps, sources = np.array(readings.steps), {rank: readings, **others}
-    if report.run.world_size <= MAX_RANKS_READ:
-        sizes = {number: size for number, one in sources.items() if (size := _at(one, name, steps)) is not None}
-        if len(sizes) > 1:
-            matrix, ranks = np.array(list(sizes.values())), np.array(list(sizes), dtype=np.float64)
-            return _packed_band(matrix.min(axis=0), matrix.max(axis=0), ranks[matrix.argmax(axis=0)], rows)
-    for source in sources.values():
-        low, high = (_at(source, f"ranks/{short}_{end}_bytes", steps) for end in ("min", "max"))
-        most = _at(source, "ranks/argmax", steps)
-        if low is not None and high is not None and most is not None:
-            return _packed_band(low, high, most, rows)
-    return None
-
-
-def _at(source: Readings, name: str, steps: Rows) -> Column | None:
-    """What one rank has read, at the steps of another."""
-    held = source.held(name)
-    return None if held is None else held[np.clip(np.searchsorted(source.steps, steps, "right") - 1, 0, None)]
-
-
-def _packed_band(low: Column, high: Column, most: Column, rows: Rows) -> dict[str, list[int | None]]:
-    return {"low": packed(low[rows], KIB), "high": packed(high[rows], KIB), "most": packed(most[rows], 1.0)}
+def _band(report: RunReport, readings: Readings, first: Readings, rows: Rows) -> dict[str, list[int | None]] | None:
+    """Lowest and highest memory of the ranks and which has most, as rank 0 has told, at each of these rows."""
+    short = "allocated" if report.device else "rss"
+    names = {"low": f"ranks/{short}_min_bytes", "high": f"ranks/{short}_max_bytes", "most": "ranks/argmax"}
+    told = {key: column for key, name in names.items() if (column := first.held(name)) is not None}
+    if len(told) < len(names):
+        return None
+    at = np.clip(np.searchsorted(first.steps, readings.steps, "right") - 1, 0, None)[rows]
+    return {key: packed(column[at], 1.0 if key == "most" else KIB) for key, column in told.items()}
 
 
 def _marks(report: RunReport, readings: Readings) -> Iterator[Json]:
@@ -222,7 +202,7 @@ def _some(found: Sequence[T]) -> Sequence[T]:
     return found[:: max(1, -(-len(found) // _MAX_MARKS))]
 
 
-MAX_ROWS = 16_000
+MAX_ROWS = 12_000
 
 
 def kept_rows(columns: Sequence[NDArray[np.float64]], num_rows: int, most: int = MAX_ROWS) -> NDArray[np.int64]:
@@ -260,18 +240,9 @@ def _extremes(columns: Sequence[NDArray[np.float64]], num_rows: int, length: int
 
 
 def packed(values: NDArray[np.float64], unit: float) -> list[int | None]:
-    """Numbers in whole units, each as the difference to the one before it; None where there is none.
+    """Numbers in whole units; None where there is none.
 
     >>> packed(np.array([10.0, 30.0, np.nan, 20.0]), 10.0)
-    [1, 2, None, -1]
+    [1, 3, None, 2]
     """
-    whole = np.round(values / unit)
-    known = ~np.isnan(whole)
-    differences = np.diff(whole[known], prepend=0.0).astype(np.int64)
-    found: list[int | None] = differences.tolist()
-    if known.all():
-        return found
-    spread: list[int | None] = [None] * len(values)
-    for row, difference in zip(np.flatnonzero(known).tolist(), found, strict=True):
-        spread[row] = difference
-    return spread
+    return [None if math.isnan(value) else int(value) for value in np.round(values / unit).tolist()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import os
 import threading
@@ -13,16 +12,11 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from forgather_mem.errors import ForgatherMemError, escape_controls, shown
-from forgather_mem.formats.jsonl import LogReader, LogReplaced, LogTail, log_files
-from forgather_mem.page.data import Json, page_data, run_data, shown_rank
-from forgather_mem.page.readings import Readings
+from forgather_mem.page.data import Json, run_data
 from forgather_mem.page.tables import in_short
 from forgather_mem.reporting.build import FILE_NAME
 from forgather_mem.reporting.run_dir import find_runs, run_report
-from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import read_report
-
-_FILES = ("report.", "memory.rank", "ring.rank", "events.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +24,13 @@ class FollowingPace:
     """How often a run that goes on is looked at, and how much of it. Seconds are of the clock.
 
     Attributes:
-        core_frac: Of one core: making the data of a long run takes a second, and the training may need both.
+        core_frac: Of one core: reading a long run takes a second and more, and the training may need both.
         least_s: Between two looks.
-        unchanged_s: After so long the data are made again although no file has changed.
-        listed_s: Between two looks for new runs.
-        most_ranks: Whose logs are followed.
-        most_files: Of a run.
         most_runs: Of a folder.
     """
 
     core_frac: float = 0.04
     least_s: float = 1.0
-    unchanged_s: float = 10.0
-    listed_s: float = 5.0
-    most_ranks: int = 16
-    most_files: int = 1000
     most_runs: int = 200
 
 
@@ -62,20 +48,20 @@ class FollowedRuns:
         self._folder = Path(os.path.expanduser(folder))
         self._lock = threading.Lock()
         self._numbers: dict[Path, int] = {}
-        self._told: dict[Path, str] = {}
         self._followed: WeakValueDictionary[int, FollowedRun] = WeakValueDictionary()  # while somebody looks
         self._places = find_runs(self._folder)[: _PACE.most_runs]
-        self._listed_s = time.monotonic()
 
     def listed(self) -> list[Json]:
         """Number and name of each run, the newest first, and of those that have ended script, verdict and peak."""
         with self._lock:
-            if time.monotonic() > self._listed_s + _PACE.listed_s:
-                with contextlib.suppress(ForgatherMemError, OSError):
-                    self._places = find_runs(self._folder)[: _PACE.most_runs]
-                self._listed_s = time.monotonic()
+            with contextlib.suppress(ForgatherMemError, OSError):
+                self._places = find_runs(self._folder)[: _PACE.most_runs]
             return [
-                {"id": self._number(place), "name": self._name(place), "about": self._about(place)}
+                {
+                    "id": self._numbers.setdefault(place, len(self._numbers)),
+                    "name": self._name(place),
+                    "about": self._about(place),
+                }
                 for place in self._places
             ]
 
@@ -87,13 +73,9 @@ class FollowedRuns:
                 return None
             return self._followed.setdefault(number, FollowedRun(place, self._name(place)))
 
-    def _number(self, place: Path) -> int:
-        return self._numbers.setdefault(place, len(self._numbers))
-
     def _about(self, place: Path) -> str:
-        if place not in self._told and (report := read_report(place / FILE_NAME)[0]) is not None:
-            self._told[place] = escape_controls(in_short(report))  # a report is written when it is over
-        return self._told.get(place, "")
+        report, _ = read_report(place / FILE_NAME)
+        return "" if report is None else escape_controls(in_short(report))
 
     def _name(self, place: Path) -> str:
         name = os.path.relpath(place, self._folder)
@@ -101,89 +83,31 @@ class FollowedRuns:
 
 
 class FollowedRun:
-    """One run; what was read of its logs once is not read again."""
+    """One run, which is read anew at each look."""
 
     def __init__(self, place: Path, name: str) -> None:
         self._place, self._name = place, name
         self._lock = threading.Lock()
-        self._processes: dict[Path, _Process] = {}
-        self._data, self._version, self._ended = b"", 0, False
-        self._seen: list[tuple[str, int, int]] | None = None
-        self._made_s = self._due_s = 0.0
+        self._data, self._version, self._due_s = b"", 0, 0.0
 
     def latest(self) -> tuple[int, bytes]:
         """The number of changes so far, and the data as one line of JSON, at most a second older than the files.
 
-        It is older in a long run: making it takes no more than 4 % of one core.
+        It is older in a long run: reading it and making it takes no more than 4 % of one core.
         """
         with self._lock:
-            now_s = time.monotonic()
-            if now_s < self._due_s:
-                return self._version, self._data
-            seen = self._files()
-            # That a process has ended without a word is written nowhere
-            if seen == self._seen and (self._ended or now_s < self._made_s + _PACE.unchanged_s):
+            if time.monotonic() < self._due_s:
                 return self._version, self._data
             begun_s = time.thread_time()
             data = self._made()
-            self._seen, self._made_s = seen, now_s
             self._due_s = time.monotonic() + max(_PACE.least_s, (time.thread_time() - begun_s) / _PACE.core_frac)
             if data != self._data:
                 self._version, self._data = self._version + 1, data
             return self._version, self._data
 
-    def _files(self) -> list[tuple[str, int, int]]:
-        found: list[tuple[str, int, int]] = []
-        with contextlib.suppress(OSError), os.scandir(self._place) as entries:
-            for entry in entries:
-                if entry.name.startswith(_FILES) and len(found) < _PACE.most_files:
-                    status = entry.stat(follow_symlinks=False)
-                    found.append((entry.name, status.st_size, status.st_mtime_ns))
-        return sorted(found)
-
     def _made(self) -> bytes:
         try:
-            self._read()
-            report = run_report(self._place)
-            self._ended = report.run.end is not None
-            data = self._page(report)
+            data = run_data(run_report(self._place), self._place, self._name)
         except (ForgatherMemError, OSError) as error:
             data = {"error": shown(str(error))}
         return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
-
-    def _read(self) -> None:
-        for files in list(log_files(self._place).values())[: _PACE.most_ranks]:
-            with contextlib.suppress(OSError):  # the report says of a file that it can't be read
-                try:
-                    self._processes[files[-1]].read()
-                except (KeyError, LogReplaced):
-                    self._processes[files[-1]] = _Process(files)
-
-    def _page(self, report: RunReport) -> Json:
-        ranks = {
-            rank: self._processes[files[-1]].readings
-            for rank, files in log_files(self._place).items()
-            if files[-1] in self._processes
-        }
-        if not ranks:
-            return run_data(report, self._place, self._name)
-        shown = shown_rank(report)
-        mine = ranks.pop(shown) if shown in ranks else ranks.pop(next(iter(ranks)))
-        if report.oom is not None:  # the page adds a row for it, and the training may go on
-            mine = copy.deepcopy(mine)
-        return page_data(report, mine, ranks, self._name)
-
-
-class _Process:
-    """What one process of a run has written so far."""
-
-    def __init__(self, files: list[Path]) -> None:
-        self.readings = Readings()
-        self._tail = LogTail(files[-1])
-        for record in LogReader(*files[:-1]):
-            self.readings.take(record)
-        self.read()
-
-    def read(self) -> None:
-        for record in self._tail.read():
-            self.readings.take(record)

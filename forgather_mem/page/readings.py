@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import repeat
 from pathlib import Path
 
@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forgather_mem.formats.jsonl import Header, LogReader, Record, log_files
-from forgather_mem.formats.scalars import ScalarSeries
-from forgather_mem.reporting.from_events import event_series
+from forgather_mem.reporting.from_events import samples_of
 from forgather_mem.reporting.table import MAX_DEVICES
 from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.events import PHASES
@@ -27,7 +26,6 @@ Column = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 BETWEEN = "between"  # the event of a row without readings of its own
-MAX_RANKS_READ = 16  # for one page
 _MAX_FINDINGS = 10_000
 _NAMES = (
     "host/rss_bytes", "host/rss_peak_bytes", "host/anon_bytes", "host/shmem_bytes", "workers/pss_bytes",
@@ -152,31 +150,14 @@ def read_readings(folder: str | Path, rank: int = 0) -> Readings:
         rank: The rank whose log is read; if it left none, the first rank's.
     """
     logs = log_files(folder)
-    if not logs:
-        return readings_of_series(event_series(folder))
-    files = logs.get(rank) or next(iter(logs.values()))
+    files = logs.get(rank) or next(iter(logs.values()), [])
+    return readings_of(LogReader(*files) if files else samples_of(folder))
+
+
+def readings_of(records: Iterable[Record]) -> Readings:
+    """Those of records, from wherever they are read."""
     readings = Readings()
     with contextlib.suppress(OSError):  # `run_report` has said of a file that it can't be read
-        for record in LogReader(*files):
+        for record in records:
             readings.take(record)
-    return readings
-
-
-def readings_of_series(series: Mapping[str, ScalarSeries]) -> Readings:
-    """Those of a TensorBoard page, by sample names: a row for each step of any of them."""
-    readings = Readings()
-    if not series:
-        return readings
-    wanted = {name: found for name, found in series.items() if readings.wants(name)}
-    steps = np.unique(np.concatenate([found.steps for found in series.values()]))
-    times = np.full(len(steps), np.nan)
-    for name, found in series.items():
-        rows = np.searchsorted(steps, found.steps)
-        times[rows] = found.wall_times_s
-        if name in wanted:
-            column = np.full(len(steps), np.nan)
-            column[rows] = found.values
-            readings._columns[name] = array("d", column.tobytes())
-    readings.steps, readings.times_s = array("q", steps.tolist()), array("d", times.tolist())
-    readings.events = ["step_end"] * len(steps)
     return readings

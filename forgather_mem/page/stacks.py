@@ -34,18 +34,11 @@ class StackThresholds:
 
     Attributes:
         most_holders: Of a leak, each with a part of its own.
-        near_frac: Of a holder's size: a straight line that misses it by less is its growth.
-        spike_times: A rise of more than so many times the one before is no level,
-        settled_rows: where that has stood for so many rows.
-        higher_times: Of the report's peak: a stack above it has other processes in it. Of the lowest phase's peak: the
-            others are told apart above it.
+        higher_times: Of the report's peak: a stack above it has other processes in it.
         least_frac: Smaller parts of other processes, and of shared memory, are left out.
     """
 
     most_holders: int = 3
-    near_frac: float = 0.15
-    spike_times: float = 2.0
-    settled_rows: int = 16
     higher_times: float = 1.02
     least_frac: float = 0.001
 
@@ -178,29 +171,24 @@ def _leaking(report: RunReport, readings: Readings, rest: Column, where: tuple[s
     if not (leak.verdict == "leak" or (leak.undecided and leak.suspects)) or (leak.where or "device") not in where:
         return []
     steps = np.array(readings.steps, dtype=np.float64)
-    whole, found = rest.copy(), []
+    found = []
     for number, holder in enumerate(leak.suspects[: _STACKS.most_holders]):
         label = holder.held_by or f"{holder.type or 'memory'} of no known holder"
         label += ", in the data workers" if leak.where == "workers" else ""
-        grown = _grown(leak, steps, whole, holder.bytes_per_step, holder.bytes)
+        grown = _grown(leak, steps, holder.bytes_per_step, holder.bytes)
         found.append((f"leak{number + 1}", label, _take(grown, rest)))
     if not found:
-        found = [("leak1", f"what grows: {what_grows(report)}", _take(_grown(leak, steps, whole, 0.0, None), rest))]
+        found = [("leak1", f"what grows: {what_grows(report)}", _take(_grown(leak, steps, 0.0, None), rest))]
     return [row for row in found if row[2].any()]
 
 
-def _grown(leak: LeakReport, steps: Column, rest: Column, bytes_per_step: float, at_end: float | None) -> Column:
-    """What a holder keeps at each row: a straight line, or if that misses its size, its share of what has grown."""
+def _grown(leak: LeakReport, steps: Column, bytes_per_step: float, at_end: float | None) -> Column:
+    """What a holder keeps at each row: a straight line that ends at its size, if that is known."""
     slope = bytes_per_step or leak.bytes_per_step
-    line = np.maximum(0.0, slope * (steps - leak.since_step))
     if not at_end or slope <= 0:
-        return line
+        return np.maximum(0.0, slope * (steps - leak.since_step))
     begins = max(float(steps[-1]) - at_end / slope, 0.0)
-    line = np.maximum(0.0, slope * (steps - begins))
-    if abs(line[-1] - at_end) < _STACKS.near_frac * at_end:
-        return line
-    grown = np.maximum(0.0, rest - rest[0])
-    return grown * min(1.0, at_end / grown[-1]) if grown[-1] > 0 else line
+    return np.maximum(0.0, steps - begins) * at_end / max(1.0, float(steps[-1]) - begins)
 
 
 class _Passing(NamedTuple):
@@ -230,30 +218,12 @@ def _passing(readings: Readings, family: str, held: Column, high: Column | None)
     for column in phases.values():
         known = np.fmax(known, column)
     rises, inside = np.maximum(0.0, known - held), readings.inside_steps()
-    of_steps = _without_spikes(np.where(inside, rises, np.nan))
+    of_steps = np.where(inside, rises, np.nan)
     between = np.zeros(len(held))
     if not np.isnan(of_steps).all():
         highest = np.fmax.accumulate(known) if high is None else high
         between = np.minimum(filled(of_steps), np.fmax(0.0, highest - held))
     return _Passing(np.where(np.isnan(rises), between, rises), inside | np.isnan(rises), phases)
-
-
-def _without_spikes(rises: Column) -> Column:
-    """A level that has stood for long and is exceeded once, which is how a maximum shows a spike, goes on.
-
-    >>> _without_spikes(np.array([2.0] * 16 + [50.0, np.nan]))[-2:].tolist()
-    [2.0, nan]
-    """
-    known = np.flatnonzero(~np.isnan(rises))
-    levels = rises[known]
-    for number in np.flatnonzero(levels[1:] > _STACKS.spike_times * levels[:-1]) + 1:
-        before = levels[max(0, number - _STACKS.settled_rows) : number]
-        stood = len(before) == _STACKS.settled_rows or known[number] - known[number - 1] >= _STACKS.settled_rows
-        if stood and levels[number] > _STACKS.spike_times * before.max():
-            levels[number] = np.median(before)
-    found = rises.copy()
-    found[known] = levels
-    return found
 
 
 def _passes(readings: Readings, passing: _Passing, has_model: bool, label: str) -> Iterator[Part]:
@@ -269,9 +239,6 @@ def _passes(readings: Readings, passing: _Passing, has_model: bool, label: str) 
 def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> Stack:
     """With its peak and the reason for it, without parts that never held anything."""
     _ran_out(made, report, readings)
-    highest = [float(np.nanmax(size)) for size in made.phases.values()]
-    if highest and max(highest) < _STACKS.higher_times * min(highest):  # they don't differ
-        made.phases = {}
     least = _STACKS.least_frac * made.total.max(initial=0.0)
     held = [part for part in made.parts if part[2].max(initial=0.0) > (least if part[0] in _MINOR else 0.0)]
     made.parts = held or made.parts[:1]

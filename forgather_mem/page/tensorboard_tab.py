@@ -23,9 +23,9 @@ from forgather_mem.formats.scalars import ScalarSeries
 from forgather_mem.formats.summaries import PLUGIN_NAME, REPORT_TAG
 from forgather_mem.page.data import Json, page_data
 from forgather_mem.page.html import ASSETS, asset
-from forgather_mem.page.readings import readings_of_series
+from forgather_mem.page.readings import readings_of
 from forgather_mem.page.tables import BADGES, headline
-from forgather_mem.reporting.from_events import report_of_tags, series_of_tags
+from forgather_mem.reporting.from_events import report_of_samples, samples_of_tags
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import checked_report
 
@@ -93,10 +93,10 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
         scalars = {tag: _series(points) for tag, points in read(self._provider.read_scalars, _SCALARS, tags).items()}
         told = read(self._provider.read_tensors, PLUGIN_NAME, [REPORT_TAG]).get(REPORT_TAG, ())
         report = _report(told[-1].numpy.item()) if told else None
-        readings = readings_of_series(series_of_tags(scalars))
+        readings = readings_of(samples_of_tags(scalars))
         if report is not None:
             return page_data(report, readings, name=run) | _one_of_several_ranks(report)
-        data = page_data(report_of_tags(scalars), readings, name=run)
+        data = page_data(report_of_samples(samples_of_tags(scalars)), readings, name=run)
         return data | {"script": run, "verdict": _NO_REPORT, "text": _NO_REPORT}
 
 
@@ -124,8 +124,7 @@ def _series(points: Sequence[Untyped]) -> ScalarSeries:
 def _report(text: bytes) -> RunReport | None:
     """The report in an event file, which may be anybody's."""
     with contextlib.suppress(ValueError, RecursionError):
-        checked = checked_report(json.loads(text))
-        return None if checked is None else checked[0]
+        return checked_report(json.loads(text))
     return None
 
 

@@ -1,4 +1,4 @@
-"""The report of a run, made from its summary, and its file.
+"""The report of a run, made from its summary, and its file; and that of a plan, which was not run.
 
 Nothing here imports torch: a waiting parent writes reports too.
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from forgather_mem.engine.summary import RunFacts, RunSummary
-from forgather_mem.files import make_real_folder, replace_file
+from forgather_mem.errors import ours
+from forgather_mem.files import make_real_folder, read_regular, replace_file
 from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.reporting.hints import hints_of
 from forgather_mem.reporting.peaks import device_families, highest_of, report_peaks, span_of
-from forgather_mem.reporting.planned import planned_of
 from forgather_mem.reporting.plausible import plausible
 from forgather_mem.reporting.table import WHOSE, ledger_table, parts_table
 from forgather_mem.reporting.text import report_text
@@ -30,12 +31,11 @@ from forgather_mem.telemetry.report import (
     Overhead,
     Planned,
     PlannedPart,
+    PlannedPhase,
     RunReport,
     Training,
 )
-from forgather_mem.telemetry.report_schema import keys_of, to_dict
-
-__all__ = ["FILE_NAME", "build_report", "rank_reports", "report_text", "verdict", "write_report"]
+from forgather_mem.telemetry.report_schema import MAX_REPORT_BYTES, checked, keys_of, to_dict
 
 FILE_NAME = "report.json"
 _PARTS = ("parameters", "gradients", "optimizer")
@@ -113,6 +113,40 @@ def write_report(report: RunReport, folder: str | Path) -> Path:
 def rank_reports(folder: str | Path) -> dict[int, Path]:
     """The reports of single ranks in a run's folder."""
     return files_by_rank(folder, r"report\.rank(\d{1,6})\.json")
+
+
+def planned_of(plan: Mapping[str, object]) -> Planned | None:
+    """What it said; None for what is no plan. The file may be anybody's.
+
+    >>> row = {"step": 2, "phase": "backward", "bytes": 3, "parts": {"activations": 3}}
+    >>> planned_of({"peak_bytes": 3, "phase": "backward", "phases": [row]}).phases[0].parts
+    {'activations': 3}
+    """
+    rows = checked(tuple[PlannedPhase, ...], plan.get("phases"))
+    peak_bytes, phase = checked(int, plan.get("peak_bytes")), checked(str, plan.get("phase"))
+    if not rows or peak_bytes is None or phase is None:
+        return None
+    highest: dict[str, PlannedPhase] = {}
+    for row in rows:
+        if row.phase not in highest or row.bytes > highest[row.phase].bytes:
+            highest[row.phase] = row
+    return Planned(planned_bytes=peak_bytes, phase=phase, phases=tuple(highest.values()))
+
+
+def report_of_plan(path: str | Path) -> RunReport | None:
+    """The first plan in a file, as the report of a training that has not been run; None without one.
+
+    The file, which a person has named, is that of `plan --json`, or has what `Plan.to_dict` gives.
+    """
+    try:
+        answer = json.loads(read_regular(path, MAX_REPORT_BYTES, follow=True))
+        plan = answer["plans"][0] if "plans" in answer else answer
+        planned = planned_of(plan)
+    except ours(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        return None
+    settings = checked(Mapping[str, str], answer.get("settings")) or {}  # type: ignore[type-abstract]
+    batch = {f"batch.{name}": str(plan[name]) for name in ("rows", "length") if isinstance(plan.get(name), int)}
+    return None if planned is None else RunReport(run=Training(settings={**settings, **batch}), planned=planned)
 
 
 def _run(facts: RunFacts, wall_s: float, startup_s: float) -> Training:

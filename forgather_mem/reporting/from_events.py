@@ -1,23 +1,21 @@
-"""Reads a run from its TensorBoard page: the curves, and what a report says of them."""
+"""Reads a run from its TensorBoard page: the curves as records, and what a report says of these."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from forgather_mem.engine.summary import GaugeRange, RunFacts, RunSummary
 from forgather_mem.formats.scalars import ScalarSeries, read_scalars
-from forgather_mem.reporting.build import build_report
-from forgather_mem.reporting.peaks import devices_by_shares
+from forgather_mem.reporting.from_log import LogReplay
 from forgather_mem.sinks.tags import tag_of
 from forgather_mem.telemetry.bounds import MOST
 from forgather_mem.telemetry.metrics import Metric, every_metric
+from forgather_mem.telemetry.records import Sample
 from forgather_mem.telemetry.report import RunReport
-from forgather_mem.telemetry.report_part import RunHeader
-from forgather_mem.telemetry.report_schema import checked_report, to_dict
 from forgather_mem.units import GIB
 
 _CURVES_ALONE = (
@@ -26,43 +24,47 @@ _CURVES_ALONE = (
 )
 
 
-def event_series(folder: str | Path) -> dict[str, ScalarSeries]:
-    """Our curves on a TensorBoard page, under sample names and in their units."""
-    return series_of_tags(_scalars(folder))
+def samples_of(folder: str | Path) -> Iterator[Sample]:
+    """Our curves on a TensorBoard page as the records that they were written from, without other events."""
+    return samples_of_tags(read_scalars(folder, wanted=lambda tag: _row_of(tag) is not None))
 
 
-def series_of_tags(scalars: Mapping[str, ScalarSeries]) -> dict[str, ScalarSeries]:
-    """Our curves among scalars by tag, under sample names and in their units."""
-    return _curves(scalars)[0]
+def samples_of_tags(scalars: Mapping[str, ScalarSeries]) -> Iterator[Sample]:
+    """The same of scalars by tag, from wherever they were read."""
+    import numpy as np
+
+    curves, device = _curves(scalars)
+    if not curves:
+        return
+    names, parts = list(curves), curves.values()
+    whose = np.repeat(np.arange(len(names)), [len(series.steps) for series in parts])
+    steps = np.concatenate([series.steps for series in parts])
+    times_s, values = (np.concatenate([getattr(series, of) for series in parts]) for of in ("wall_times_s", "values"))
+    in_order = np.argsort(steps, kind="stable")
+    begins = np.flatnonzero(np.diff(steps[in_order])) + 1
+    for begin, end in itertools.pairwise(itertools.chain([0], begins, [len(steps)])):
+        rows = in_order[begin:end]
+        read = {names[one]: value for one, value in zip(whose[rows].tolist(), values[rows].tolist(), strict=True)}
+        yield Sample("step_end", int(steps[rows[0]]), None, float(times_s[rows[-1]]), read, device)
 
 
 def report_of_events(folder: str | Path) -> RunReport:
-    """The report as far as a TensorBoard page contains it: sizes and times, not the end of the run or the ledger."""
-    return replace(report_of_tags(_scalars(folder), str(folder)), hints=(_CURVES_ALONE,))
+    """The report as far as a TensorBoard page contains it: sizes and times, not the end of the run."""
+    return replace(report_of_samples(samples_of(folder), str(folder)), hints=(_CURVES_ALONE,))
 
 
-def report_of_tags(scalars: Mapping[str, ScalarSeries], folder: str | None = None) -> RunReport:
-    """The same of scalars by tag, from wherever they were read."""
-    curves, device = _curves(scalars)
-    summary = RunSummary(RunFacts(RunHeader(event_folder=folder)))
-    summary.device = device
-    everything = curves.values()
-    summary.begin(min((_first_step(series) for series in everything), default=0))
-    summary.last_step = max((int(series.steps.max()) for series in everything), default=0)
-    if curves:
-        began_s = min(float(series.wall_times_s.min()) for series in everything)
-        summary.facts.header = replace(summary.facts.header, started_s=began_s)
-        summary.facts.wall_s = max(float(series.wall_times_s.max()) for series in everything) - began_s
-    for name, series in curves.items():
-        at, values = int(series.values.argmax()), series.values
-        summary.spans[name] = GaugeRange(float(values[0]), float(values[-1]), float(values[at]), int(series.steps[at]))
-        summary.latest[name] = float(values[-1])
-    if "step/self_s" in curves:
-        summary.self_s = float(curves["step/self_s"].values.sum())
-    summary.facts.devices = dict(devices_by_shares(summary))
-    checked = checked_report(to_dict(build_report(summary)))
-    assert checked is not None, "it is of this version"
-    return checked[0]
+def report_of_samples(samples: Iterable[Sample], folder: str | None = None) -> RunReport:
+    """The same of its records, in order."""
+    samples = iter(samples)
+    first = list(itertools.islice(samples, 2))
+    header: dict[str, object] = {"event_folder": folder}
+    if first:  # the run began one record period before the first record
+        period = (first[-1].step - first[0].step) or 1
+        header |= {"started_s": first[0].time_s, "step": max(0, first[0].step - period)}
+    told = LogReplay(header)
+    for sample in itertools.chain(first, samples):
+        told.take(sample)
+    return replace(told.build(), left_out=())
 
 
 def _curves(scalars: Mapping[str, ScalarSeries]) -> tuple[dict[str, ScalarSeries], int | None]:
@@ -85,10 +87,6 @@ def _curves(scalars: Mapping[str, ScalarSeries]) -> tuple[dict[str, ScalarSeries
     return curves, device
 
 
-def _scalars(folder: str | Path) -> Mapping[str, ScalarSeries]:
-    return read_scalars(folder, wanted=lambda tag: _row_of(tag) is not None)
-
-
 @functools.cache
 def _rows() -> dict[str, Metric]:
     return {tag_of(row, device=0): row for row in every_metric()}
@@ -109,10 +107,3 @@ def _sound(series: ScalarSeries) -> ScalarSeries:
     for numbers in (series.steps.astype(float), series.wall_times_s):
         good &= np.abs(numbers) < MOST
     return ScalarSeries(steps=series.steps[good], wall_times_s=series.wall_times_s[good], values=series.values[good])
-
-
-def _first_step(series: ScalarSeries) -> int:
-    """The step at which the run began: one record period before the first record."""
-    steps = series.steps
-    spacing = int(steps[1] - steps[0]) if len(steps) > 1 else 1
-    return max(0, int(steps[0]) - max(1, spacing))

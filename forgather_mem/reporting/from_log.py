@@ -7,7 +7,6 @@ from all of its records.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from forgather_mem.engine.ledger import BOOKED, booked
 from forgather_mem.engine.so_far import is_known, read_summary
 from forgather_mem.engine.summary import RunFacts, RunSummary
-from forgather_mem.formats.jsonl import LogReader, Record, RollUp, last_record, roll_ups
+from forgather_mem.formats.jsonl import Header, LogReader, Record, RollUp, roll_ups
 from forgather_mem.formats.ring import Ring
 from forgather_mem.formats.ring_writer import ERROR
 from forgather_mem.reporting.build import build_report
@@ -56,9 +55,6 @@ def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
         OSError: if a file can't be read.
     """
     paths, told = list(files), LogReplay()
-    closing = _report_in(last_record(paths[-1])) if paths else None
-    if closing is not None:
-        return closing
     log = _log_after_roll_up(paths, told)
     for record in log:
         told.take(record)
@@ -66,11 +62,8 @@ def report_of_log(files: Iterable[Path], ring: Ring | None = None) -> RunReport:
         return told.report
     if ring is not None and told.process.pid in (None, ring.header.get("pid")):
         told.take_ring(ring)
-    whole = checked_report(to_dict(told.build()))
-    assert whole is not None, "it is of this version"
-    report, left_out = whole
-    if log.given_up:
-        left_out.append("most of it is no record")
+    report = told.build()
+    left_out = [*report.left_out, *["most of it is no record"] * log.given_up]
     name = paths[-1].name if paths else "black box"
     return replace(report, left_out=tuple(f"{name}: {sentence}" for sentence in left_out))
 
@@ -101,13 +94,16 @@ def _grown_on(leak: LeakReport, steps: int) -> LeakReport:
 class LogReplay:
     """The state built from the records of one process so far.
 
+    Args:
+        header: What is known of the process before them.
+
     Attributes:
         process: The header of its log or its black box.
         report: The complete report, if the run was closed.
     """
 
-    def __init__(self) -> None:
-        self._begin({})
+    def __init__(self, header: Mapping[str, object] | None = None) -> None:
+        self._begin(header or {})
 
     def _begin(self, header: Mapping[str, object], summary: RunSummary | None = None) -> None:
         self._take_header(header)
@@ -132,16 +128,14 @@ class LogReplay:
         return True
 
     def take(self, record: Record) -> None:
-        """Take one record of the log; another process's header starts over."""
+        """Take one record of the log; another process's header starts over, a roll-up adds nothing."""
         if isinstance(record, Sample):
             self._take_sample(record)
         elif isinstance(record, Finding):
             self._take_finding(record)
-        elif isinstance(record, RollUp):
-            self.resume(record)
-        elif record.data.get("pid") == self.process.pid:  # the file was rotated for its size, or more is known
-            self._take_header(record.data)
-        else:
+        elif isinstance(record, Header) and record.data.get("pid") == self.process.pid:
+            self._take_header(record.data)  # the file was rotated for its size, or more is known
+        elif isinstance(record, Header):
             self._begin(record.data)
 
     def take_ring(self, ring: Ring) -> None:
@@ -159,26 +153,28 @@ class LogReplay:
         self._summary.last_step = max(self._summary.last_step, ring.state.step)
 
     def build(self) -> RunReport:
-        """The report so far."""
+        """The report so far, and in its `left_out` what can't be true."""
         summary = self._summary
         summary.facts = self._facts()
         summary.told = replace(summary.told, ledger=tuple(self._ledger.values()))
         report = build_report(summary)
         report = replace(report, leak=_grown_on(report.leak, summary.last_step - summary.leak_step))
-        return replace(report, killed=self._killed()) if report.run.end == "killed" else report
+        if report.run.end == "killed":
+            report = replace(report, killed=self._killed())
+        whole = checked_report(to_dict(report))
+        assert whole is not None, "it is of this version"
+        return whole
 
     def _take_finding(self, finding: Finding) -> None:
-        self.report = _report_in(finding)
+        self.report = checked_report(finding.data.get("report")) if finding.kind == "verdict" else None
         self._summary.tell(finding)
 
     def _take_sample(self, sample: Sample) -> None:
-        values, summary = sample.values, self._summary
-        if not _are_known(tuple(values)) or sum(map(abs, values.values())) > MOST:
-            # A user's own, of which a report tells nothing; and what no machine has
-            values = {name: value for name, value in values.items() if is_known(name) and abs(value) <= MOST}
-            sample = sample._replace(values=values)
+        summary = self._summary
+        # Without a user's own, of which a report tells nothing, and what no machine has
+        values = {name: value for name, value in sample.values.items() if is_known(name) and abs(value) <= MOST}
         steps, since_s = max(0, sample.step - summary.last_step), sample.time_s - summary.latest_s
-        summary.add(sample)
+        summary.add(sample._replace(values=values))
         own_s = values.get("step/self_s", 0.0)
         summary.self_s += own_s
         summary.add_step_cost(own_s, max(0.0, since_s), steps)
@@ -230,20 +226,6 @@ class LogReplay:
             since_step=growth.since_step,
             why_now=bounded_text(news) if is_news else None,
         )
-
-
-@functools.lru_cache(maxsize=1000)
-def _are_known(names: tuple[str, ...]) -> bool:
-    """Whether all of them are ours; most records of a log have the same ones."""
-    return all(map(is_known, names))
-
-
-def _report_in(record: object) -> RunReport | None:
-    """The complete report, if this is the finding that closes a run."""
-    if not isinstance(record, Finding) or record.kind != "verdict":
-        return None
-    whole = checked_report(record.data.get("report"))
-    return None if whole is None else replace(whole[0], left_out=tuple(whole[1]))
 
 
 def _whole(number: float | None) -> int | None:

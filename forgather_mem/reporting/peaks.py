@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from forgather_mem.engine.summary import REPORTED, GaugeRange, RunSummary
+from forgather_mem.engine.summary import GaugeRange, RunSummary, is_spanned
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.metrics import name_on_current, other_device
 from forgather_mem.telemetry.report import Peak
@@ -73,8 +73,7 @@ def highest_of(summary: RunSummary, place: str, but: str = "") -> GaugeRange:
 
 
 def span_of(summary: RunSummary, name: str) -> GaugeRange:
-    known = name_on_current(name) in REPORTED or name.startswith("phase/")
-    assert known, f"{name} must stand in REPORTED of engine/summary.py"
+    assert is_spanned(name), f"{name} must stand in REPORTED of engine/summary.py"
     return summary.spans.get(name) or GaugeRange(0.0, 0.0, 0.0, 0)
 
 

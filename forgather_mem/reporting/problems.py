@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from forgather_mem.reporting.plausible import each_bytes
 from forgather_mem.reporting.table import WHOSE, format_place, format_time
 from forgather_mem.telemetry.report import HostMemory, KilledReport, LeakReport, LeakSuspect, OomReport, RunReport
-from forgather_mem.units import GIB, KIB, MIB, format_bytes, format_duration, format_pace
+from forgather_mem.units import GIB, MIB, format_bytes, format_duration, format_pace, parse_bytes
 
 _GROWS = {
     "python": "Python's objects",
@@ -25,7 +25,6 @@ _GROWS = {
 }
 PLANNED_PHASES = ("forward", "backward", "optimizer", "evaluate")  # phases that a plan has
 _CONFIDENCE = {"yes": "high", "likely": "likely"}
-_UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,5 +387,6 @@ def _indented(text: str, width: int, hanging: int = 0) -> Sequence[str]:
 def _bounds(leak: LeakReport) -> str:
     """In the unit of the size, if they are known."""
     unit = format_bytes(leak.bytes_per_step * leak.per_steps).split()[1]
-    low, high = (one * leak.per_steps / _UNITS[unit] for one in (leak.bytes_per_step_low, leak.bytes_per_step_high))
+    times = leak.per_steps / parse_bytes(f"1 {unit}")
+    low, high = leak.bytes_per_step_low * times, leak.bytes_per_step_high * times
     return f" ({low:,.1f} to {high:,.1f})" if low or high else ""

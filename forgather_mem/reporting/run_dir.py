@@ -16,8 +16,7 @@ from forgather_mem.errors import ForgatherMemError, did_you_mean, missing, ours
 from forgather_mem.formats.jsonl import log_files
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
 from forgather_mem.reporting.build import FILE_NAME, rank_reports
-from forgather_mem.reporting.first_failure import NO_WORD, LauncherWord
-from forgather_mem.reporting.merge_ranks import merge_ranks
+from forgather_mem.reporting.ranks import NO_WORD, LauncherWord, merge_ranks
 from forgather_mem.telemetry.report import KilledReport, RunReport
 from forgather_mem.telemetry.report_schema import read_report, to_dict
 
@@ -71,6 +70,22 @@ def run_report(folder: str | Path, word: LauncherWord = NO_WORD) -> RunReport:
         whole, wrong = _from_ranks(place, word)
         left_out += wrong
     return replace(whole, left_out=(*left_out, *whole.left_out))
+
+
+def report_at(path: str | Path) -> tuple[RunReport, Path]:
+    """The report that a person has named, by a run's folder or by a report's file, and the folder of the run.
+
+    Raises:
+        NoRun: if there is none.
+    """
+    if not os.path.isfile(path):
+        place = find_run(path)
+        return run_report(place), place
+    report, wrong = read_report(path, follow=True)
+    if report is None:
+        why = wrong[0].partition(": ")[2]
+        raise NoRun(f"{str(path)!r} is no report: {why}\n  give the folder of a run, or its report.json")
+    return report, Path(path).parent
 
 
 def _from_ranks(place: Path, word: LauncherWord) -> tuple[RunReport, list[str]]:
@@ -162,11 +177,11 @@ def find_runs(folder: str | Path) -> list[Path]:
     if runs:
         return [Path(place) for _, place in sorted(runs, reverse=True)]
     if events:
-        from forgather_mem.reporting.from_events import event_series
+        from forgather_mem.reporting.from_events import samples_of
 
         for _, place in sorted(events, reverse=True)[: _SEARCH.looked_at]:
             with missing(OSError):
-                if event_series(place):
+                if any(samples_of(place)):
                     return [Path(place)]
         raise NoRun(f"the event files below {str(folder)!r} have no tags mem_*: no memory was logged there")
     raise NoRun(

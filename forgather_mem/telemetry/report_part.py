@@ -16,9 +16,7 @@ Rank = Annotated[int, MAX_RANKS]  # from 0 to this
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPart:
-    """What all parts have: `extra`, the keys of a newer version as they were read."""
-
-    extra: Mapping[str, object] = field(default_factory=dict)
+    """A class that `report_schema` reads and writes: its fields are the keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,5 +70,5 @@ class RunHeader(ReportPart):
 
     def plain(self) -> dict[str, object]:
         """What is known as values that JSON has."""
-        known = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "extra"}
+        known = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: value for name, value in known.items() if value not in (None, ())}

@@ -2,7 +2,7 @@
 
 A file may come from a stranger, from a newer version, or from a disk that failed. What is not as it should be is
 replaced by what stands there when nothing was measured, and named; a row of a list that has a wrong part is left
-out. Keys that this version does not know stay, as long as they hold plain JSON.
+out. Keys that this version does not know are passed over.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def keys_of(part: type) -> dict[str, Key]:
 @functools.cache
 def _keys_of(part: type) -> dict[str, Key]:
     kinds = get_type_hints(part, include_extras=True)
-    return {one.name: _key(one, kinds[one.name]) for one in fields(part) if one.name != "extra"}
+    return {one.name: _key(one, kinds[one.name]) for one in fields(part)}
 
 
 def _key(one: Field[object], kind: object) -> Key:
@@ -70,8 +70,7 @@ def to_dict(part: ReportPart) -> dict[str, Any]:
     """A part of the report as plain JSON values, for users and for files."""
     keys = keys_of(type(part)).items()
     values = ((name, getattr(part, name), key) for name, key in keys)
-    plain = {name: _plain(value) for name, value, key in values if not key.rare or value != key.default}
-    return plain | dict(part.extra)
+    return {name: _plain(value) for name, value, key in values if not key.rare or value != key.default}
 
 
 def _plain(value: object) -> object:
@@ -89,17 +88,15 @@ def from_dict(part: type[P], value: object, wrong: list[str] | None = None, plac
         wrong.append(place)
         value = {}
     keys, head = keys_of(part), f"{place}." if place else ""
-    fitted, extra = {name: key.default for name, key in keys.items()}, {}
+    fitted = {name: key.default for name, key in keys.items()}
     for name, inner in value.items():
         before, key = len(wrong), keys.get(name)
         if key is not None:
             new = _fit(inner, key.kind, head + name, wrong)
             if not key.added or len(wrong) == before:
                 fitted[name] = new
-        elif _is_plain(inner):
-            extra[name] = inner
     wrong += [head + name for name, key in keys.items() if name not in value and not key.added]
-    return part(extra=extra, **fitted)
+    return part(**fitted)
 
 
 def checked(kind: type[T], value: object) -> T | None:
@@ -110,7 +107,7 @@ def checked(kind: type[T], value: object) -> T | None:
 
 
 def read_report(path: str | Path, *, follow: bool = False) -> tuple[RunReport | None, list[str]]:
-    """The report in a file, None where there is none, and a sentence for what of it can't be used.
+    """The report in a file; where there is none that can be used None, and a sentence that says why.
 
     A link is followed on request only: for a name that a person has typed.
     """
@@ -123,18 +120,18 @@ def read_report(path: str | Path, *, follow: bool = False) -> tuple[RunReport | 
         return None, [f"{name}: {error.strerror or error}"]
     except (ValueError, RecursionError):
         return None, [f"{name}: it holds no JSON"]
-    return (None, [f"{name}: it holds no report of schema 1"]) if report is None else report
+    return report, [f"{name}: it holds no report of schema 1"] * (report is None)
 
 
-def checked_report(value: object) -> tuple[RunReport, list[str]] | None:
-    """A report, and a sentence for what of it was wrong; None for what is none at all."""
+def checked_report(value: object) -> RunReport | None:
+    """A report, with a sentence in its `left_out` for what of it was wrong; None for what is none at all."""
     if not isinstance(value, dict) or value.get("schema") != 1 or not isinstance(value.get("run"), dict):
         return None
     wrong: list[str] = []
     report = from_dict(RunReport, value, wrong)
     if report.ranks is None or report.spread is None or report.missing_ranks is None:
         report = replace(report, ranks=None, spread=None, missing_ranks=None)
-    return report, _sentence(wrong)
+    return replace(report, left_out=(*_sentence(wrong), *report.left_out))
 
 
 def without_none(kind: object) -> tuple[object, bool]:

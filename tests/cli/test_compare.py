@@ -123,14 +123,14 @@ def test_a_run_that_has_not_finished_does_not_pass_for_one_that_has_not_grown(fo
         (["old"], 2, "give two runs or more"),
         (["old", "nowhere"], 1, "there is no folder 'nowhere'"),
         (["old", "ne"], 1, "did you mean"),
-        (["old", "notes.json"], 1, "'notes.json' is no report of a run"),
+        (["old", "notes.json"], 1, "'notes.json' is no report: "),
         (["old", "new", "--fail-on", "growth:much"], 2, "--fail-on 'growth:much' is no limit"),
         (["old", "new", "--fail-on", "growth:2"], 2, "give one like growth:2%"),
         (["old", "new", "--fail-on", "leak"], 2, "give one like growth:2%"),
         (["old", "new", "--fail-on", "growth:-1%"], 2, "is no limit"),
         (["old", ","], 1, "there is no folder ','"),
         (["old", "nowhere", "--fail-on", "growth:2%"], 4, "there is no folder 'nowhere'"),
-        (["notes.json", "old", "--fail-on", "growth:2%"], 4, "'notes.json' is no report of a run"),
+        (["notes.json", "old", "--fail-on", "growth:2%"], 4, "'notes.json' is no report: "),
     ],
 )
 def test_a_mistake_is_explained(folder: Path, arguments: list[str], code: int, message: str) -> None:
@@ -169,7 +169,7 @@ def test_plans_are_compared_with_each_other_and_with_runs(folder: Path) -> None:
             "forgather-mem: a.json is a plan, and new has none\n  `forgather-mem run --plan` makes one\n"
         )
     (folder / "c.json").write_text(json.dumps({"plans": [{"phases": [{"phase": 3}]}]}))
-    assert "is no report of a run" in compare(folder, "a.json", "c.json").stderr
+    assert "is no report: " in compare(folder, "a.json", "c.json").stderr
 
 
 def test_a_run_without_settings_is_compared_and_it_says_so(folder: Path) -> None:

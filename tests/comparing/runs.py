@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from forgather_mem.comparing.side import Side
-from forgather_mem.reporting.planned import planned_of
+from forgather_mem.reporting.build import planned_of
 from forgather_mem.telemetry.report import (
     Breakdown,
     DeviceMemory,

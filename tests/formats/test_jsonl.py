@@ -4,20 +4,16 @@ import json
 import math
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forgather_mem.formats.jsonl import (
     Header,
     LogReader,
-    LogReplaced,
-    LogTail,
     finding_line,
     header_line,
     is_torn,
     log_files,
-    rotate,
     sample_line,
 )
 from forgather_mem.telemetry.records import Finding, Sample
@@ -106,36 +102,9 @@ def test_logs_are_found_by_rank_oldest_part_first(tmp_path: Path) -> None:
     }
 
 
-def test_a_tail_gives_each_whole_line_once(tmp_path: Path) -> None:
-    path, lines = tmp_path / "memory.rank0.jsonl", [sample_line(Sample("step_end", n, None, 1.0, {})) for n in range(5)]
-    path.write_bytes(lines[0] + lines[1][:9])
-    tail = LogTail(path)
-    assert [record.step for record in tail.read() if isinstance(record, Sample)] == [0]
-    assert list(tail.read()) == []
-    with path.open("ab") as file:
-        file.write(lines[1][9:] + b"no record\n" + lines[2])
-    assert [record.step for record in tail.read() if isinstance(record, Sample)] == [1, 2]
-
-
-def test_a_tail_says_that_its_file_is_another_now(tmp_path: Path) -> None:
-    path, line = tmp_path / "memory.rank0.jsonl", sample_line(Sample("step_end", 1, None, 1.0, {}))
-    path.write_bytes(line * 2)
-    tail = LogTail(path)
-    assert len(list(tail.read())) == 2
-    path.write_bytes(line)  # shorter
-    with pytest.raises(LogReplaced):
-        list(tail.read())
-    path.write_bytes(line * 2)
-    assert list(tail.read()) == []
-    rotate(path, 1)
-    path.write_bytes(line * 3)
-    with pytest.raises(LogReplaced):
-        list(tail.read())
-
-
-def test_a_tail_gives_up_what_is_no_log(tmp_path: Path) -> None:
+def test_a_reader_gives_up_what_is_no_log(tmp_path: Path) -> None:
     path, line = tmp_path / "memory.rank0.jsonl", sample_line(Sample("step_end", 1, None, 1.0, {}))
     path.write_bytes(line + b"x\n" * 20_000 + line)
-    tail = LogTail(path)
-    assert len(list(tail.read())) == 1
-    assert list(tail.read()) == []
+    reader = LogReader(path)
+    assert len(list(reader)) == 1
+    assert reader.given_up

@@ -8,7 +8,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from forgather_mem.launch.at_exit import note_word, word_of
-from forgather_mem.reporting.first_failure import LauncherWord
+from forgather_mem.reporting.ranks import LauncherWord
 from forgather_mem.telemetry import run_session
 
 

@@ -17,12 +17,7 @@ HOSTILE = '"><img src=x onerror="window.bad=1"></script><script>window.bad=1</sc
 
 
 def numbers(packed: list[int | None], unit: float = 1024) -> list[float | None]:
-    """What `thinning.packed` has packed."""
-    total, found = 0.0, []
-    for difference in packed:
-        total += difference or 0
-        found.append(None if difference is None else total * unit)
-    return found
+    return [None if number is None else number * unit for number in packed]
 
 
 def parts_of(data: Mapping[str, Any], place: str) -> dict[str, list[float | None]]:

@@ -11,7 +11,7 @@ import pytest
 from forgather_mem.page.data import page_data
 from forgather_mem.page.html import page_html
 from forgather_mem.page.readings import Readings
-from forgather_mem.units import GIB
+from forgather_mem.units import GIB, format_bytes
 from tests.browser import Browser, why_no_browser
 from tests.page.runs import gpu_data, hostile_data
 from tests.reporting.report_fixtures import all_well, parsed
@@ -122,11 +122,8 @@ def test_the_pointer_shows_step_and_values_in_every_plot(shown: Any) -> None:
     assert "step 2" in lines[0] or "step 19" in lines[0]
     row = browser.run(PLOT + "return u.cursor.idx")
     shown_size = browser.run("return document.querySelector('.legend .holder b').textContent")
-    sums = 0
     (holder,) = [part for part in data["stacks"][0]["parts"] if part["key"] == "leak1"]
-    for difference in holder["values"][: row + 1]:
-        sums += difference
-    assert shown_size == f"{sums / 1024:,.1f} MiB"
+    assert shown_size == format_bytes(holder["values"][row] * 1024)
 
 
 def test_a_part_can_be_hidden_and_keeps_its_colour(shown: Any) -> None:

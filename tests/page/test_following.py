@@ -136,8 +136,7 @@ def test_a_folder_that_is_gone_is_told_and_what_comes_back_is_shown(tmp_path: Pa
     assert len(shown(run)["steps"]) == 6
 
 
-def test_runs_keep_their_numbers_when_others_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_PACE", replace(following._PACE, listed_s=-1.0))
+def test_runs_keep_their_numbers_when_others_come(tmp_path: Path) -> None:
     for age, name in enumerate(("new", "old\x1b[31m")):
         os.utime(log_of(tmp_path / name), (2e9 - age, 2e9 - age))
     runs = FollowedRuns(tmp_path)

@@ -65,7 +65,7 @@ def test_the_parts_of_the_host_are_its_resident_memory_and_the_holder_has_its_na
     assert parts["leak1"][50] == pytest.approx(41 * MIB, abs=MIB)
 
 
-def test_a_holder_whose_line_misses_its_size_has_its_share_of_what_has_grown() -> None:
+def test_a_holder_whose_rate_misses_its_size_has_its_size_at_the_end() -> None:
     report = leak_on_the_host()
     report["leak"]["suspects"][0].update(bytes_per_step=MIB / 4, bytes=90 * MIB)
     parts = parts_of(page_data(parsed(report), on_the_host()), "host")

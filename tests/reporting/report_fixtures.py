@@ -8,7 +8,7 @@ import yaml
 
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.reporting.build import build_report, write_report
-from forgather_mem.reporting.merge_ranks import merge_ranks
+from forgather_mem.reporting.ranks import merge_ranks
 from forgather_mem.reporting.run_dir import killed_report
 from forgather_mem.reporting.text import report_text
 from forgather_mem.telemetry.report import RunReport

@@ -15,7 +15,7 @@ from forgather_mem.diagnose.oom.watch import OutOfMemoryWatch
 from forgather_mem.engine.ledger import BOOKED, Ledger
 from forgather_mem.page import data, readings
 from forgather_mem.probes.ranks import RankProbe
-from forgather_mem.reporting import costs
+from forgather_mem.reporting import text
 from forgather_mem.telemetry.metrics import every_metric
 from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.report import Action
@@ -43,7 +43,7 @@ def test_each_probe_and_action_is_tried_here_and_what_the_ledger_books_is_known(
     page = (Path(__file__).parents[2] / "docs/api/parts.md").read_text()
     assert [name for name in classes if f".{name}\n" not in page] == []
     kinds = set(get_args(Action))
-    assert kinds == BOOKED.keys() == costs._ACTIONS.keys() == Ledger()._levels.keys() == {*_BOOKS} - {""}
+    assert kinds == BOOKED.keys() == text._ACTIONS.keys() == Ledger()._levels.keys() == {*_BOOKS} - {""}
     names = {name for pair in BOOKED.values() for name in pair}
     assert names <= {metric.name for metric in every_metric()} & readings._WANTED
     assert {name.partition("/")[0] for name in names} == {family for family, _ in data._ACTIONS}, "the page shows it"

@@ -42,17 +42,14 @@ function duration(seconds) {
 function unitOf(highest) {
   return UNITS.find(([, factor]) => highest >= factor * 0.95) || UNITS[3];
 }
-function unpacked(differences, factor) {  // the inverse of thinning.packed
-  let sum = 0;
-  return differences.map(difference => difference === null ? null : (sum += difference) * factor);
-}
+const multiplied = (values, factor) => values.map(value => value === null ? null : value * factor);
 const highestOf = values => values.reduce((most, value) => value > most ? value : most, 0);
 const last = values => values.length ? values[values.length - 1] : 0;
 
 // ---- data ----
 
 function decoded(run) {
-  const steps = unpacked(run.steps, 1), times = unpacked(run.times_ms, 1e-3);
+  const steps = multiplied(run.steps, 1), times = multiplied(run.times_ms, 1e-3);
   const overSteps = [...steps];
   for (let row = 0, next; row < steps.length; row = next) {  // several records of one step stand side by side
     for (next = row + 1; next < steps.length && steps[next] === steps[row]; next++);
@@ -60,7 +57,7 @@ function decoded(run) {
   }
   if (run.marks.some(mark => mark.kind === 'oom') && steps.length > 2)  // the failure takes no time, but some room
     for (const x of [overSteps, times]) x[x.length - 1] = x[x.length - 2] + Math.max(0.15 * (x[x.length - 2] - x[0]), 1e-3);
-  const series = (one, factor) => ({...one, values: unpacked(one.values, factor)});
+  const series = (one, factor) => ({...one, values: multiplied(one.values, factor)});
   const ownKey = (part, row, parts) => {  // what is only known when memory ran out: further parts with the key of the rest
     const before = parts.slice(0, row).filter(({key}) => key === part.key).length;
     return before ? {...part, key: `more${(before - 1) % 3 + 1}`} : part;
@@ -68,7 +65,7 @@ function decoded(run) {
   const stacks = run.stacks.map(stack => ({...stack,
     parts: stack.parts.map(ownKey).map(part => series(part, KIB)), phases: stack.phases.map(phase => series(phase, KIB))}));
   const band = run.band && Object.fromEntries(
-    Object.entries(run.band).map(([key, values]) => [key, unpacked(values, key === 'most' ? 1 : KIB)]));
+    Object.entries(run.band).map(([key, values]) => [key, multiplied(values, key === 'most' ? 1 : KIB)]));
   return {...run, steps, times, overSteps, stacks, band, pauses: run.pauses.map(one => series(one, 1e-6))};
 }
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.reporting.planned import planned_of, report_of_plan
+from forgather_mem.reporting.build import planned_of, report_of_plan
 from tests.comparing.runs import MIB, plan
 
 SIZES = {"forward": {"activations": 3.0}, "backward": {"activations": 5.0}}

@@ -1,4 +1,4 @@
-"""What cleaning up and watching cost, in sentences."""
+"""What cleaning up and watching cost, in the report's sentences."""
 
 from dataclasses import replace
 from typing import Any
