@@ -34,7 +34,8 @@ class StackThresholds:
 
     Attributes:
         most_holders: Of a leak, each with a part of its own.
-        higher_times: Of the report's peak: a stack above it has other processes in it.
+        higher_times: Of the report's peak: a stack above it has other processes in it. Of the lowest phase's peak: the
+            others are told apart above it.
         least_frac: Smaller parts of other processes, and of shared memory, are left out.
     """
 
@@ -239,6 +240,9 @@ def _passes(readings: Readings, passing: _Passing, has_model: bool, label: str) 
 def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> Stack:
     """With its peak and the reason for it, without parts that never held anything."""
     _ran_out(made, report, readings)
+    highest = [float(np.nanmax(size)) for size in made.phases.values()]
+    if highest and max(highest) < _STACKS.higher_times * min(highest):  # they don't differ
+        made.phases = {}
     least = _STACKS.least_frac * made.total.max(initial=0.0)
     held = [part for part in made.parts if part[2].max(initial=0.0) > (least if part[0] in _MINOR else 0.0)]
     made.parts = held or made.parts[:1]
