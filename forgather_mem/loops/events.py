@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.diagnose.oom.recognition import close_failed
+from forgather_mem.diagnose.oom.recognition import close_fenced
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.run_of import run_of
@@ -137,12 +137,7 @@ class LoopEvents:
         run = self.run()
         if run is not None:
             run.fence.call("the end of a run", run.reach, self.state.global_step)  # not each step is read
-            if error is not None:
-                run.fence.call("the end of a run", close_failed, run, error)
-            else:
-                run.fence.call("the end of a run", run.close)
-            if not run.closed:  # closing has failed: give back what was taken
-                run.fence.call("the end of a run", run.put_back)
+            close_fenced(run, error)
 
     # ---- phases ----
 

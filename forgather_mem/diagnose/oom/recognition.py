@@ -22,6 +22,7 @@ from forgather_mem.telemetry.redaction import redacted
 from forgather_mem.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
+    from forgather_mem.engine.run import Run
     from forgather_mem.system.own_limits import Bound
     from forgather_mem.telemetry.records import RunInfo
     from forgather_mem.telemetry.report import OomReport
@@ -129,6 +130,16 @@ def close_failed(run: RunInfo, error: BaseException) -> None:
         run.fail(error, "interrupted")
     else:
         run.fail(error, "oom" if FailureGuard().call("oom", recognise, error) is not None else "exception")
+
+
+def close_fenced(run: Run, error: BaseException | None = None) -> None:
+    """Close the run, as ended by this error if there is one; where closing fails, give back what was taken."""
+    if error is not None:
+        run.fence.call("the end of a run", close_failed, run, error)
+    else:
+        run.fence.call("the end of a run", run.close)
+    if not run.closed:  # closing has failed
+        run.fence.call("the end of a run", run.put_back)
 
 
 def _recognise_one(error: BaseException) -> OutOfMemory | None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from forgather_mem.diagnose.oom.recognition import close_failed
+from forgather_mem.diagnose.oom.recognition import close_failed, close_fenced
 from forgather_mem.engine.run import Run
 
 ENDS = [
@@ -23,11 +23,12 @@ def begun() -> Run:
 
 @pytest.mark.parametrize(("error", "end"), ENDS, ids=lambda value: type(value).__name__)
 def test_the_end_is_told_by_the_error(error: BaseException, end: str) -> None:
-    run = begun()
-    close_failed(run, error)
-    assert (run.closed, run.facts.end) == (True, end)
-    close_failed(run, ValueError())
-    assert run.facts.end == end, "the first report is right"
+    for close in (close_failed, close_fenced):
+        run = begun()
+        close(run, error)
+        assert (run.closed, run.facts.end) == (True, end)
+        close(run, ValueError())
+        assert run.facts.end == end, "the first report is right"
 
 
 def test_an_error_that_can_not_be_looked_at_is_an_exception_as_any_other() -> None:
@@ -38,3 +39,9 @@ def test_an_error_that_can_not_be_looked_at_is_an_exception_as_any_other() -> No
     run = begun()
     close_failed(run, Unspeakable())
     assert run.facts.end == "exception"
+
+
+def test_without_an_error_it_has_finished() -> None:
+    run = begun()
+    close_fenced(run)
+    assert (run.closed, run.facts.end) == (True, "finished")
