@@ -30,8 +30,9 @@ class Limits:
         includes: Templates loaded by one render, counted each time.
         render_bytes: Memory that the process of its own may take in which a stranger's template is rendered, its start
             not counted.
-        render_cpu_s: CPU time of reading the YAML that a render gives; for each MiB of template text three times as
-            much again. A stranger's render may take the same, and half as much again for each MiB.
+        render_cpu_s: CPU time of the built-ins of a construction, and of reading the YAML that a render gives; the
+            latter may take three times as much again for each MiB of template text. A stranger's render may take the
+            same, and half as much again for each MiB.
     """
 
     source_bytes: int = 4 * MIB

@@ -1,6 +1,7 @@
 """The limits that docs/security_details.md shows are those there are, and the clock of a load."""
 
 import dataclasses
+import functools
 import re
 from pathlib import Path
 
@@ -34,3 +35,12 @@ def test_the_clock_stops_a_load_where_it_is_and_code_may_give_more_time(text, li
         ConfigEnvironment(policy=Policy(), budgets=Limits(render_cpu_s=1e-9)).load_from_string(text)
     assert refused.value.line in lines
     ConfigEnvironment(policy=Policy(), budgets=Limits(render_cpu_s=60)).load_from_string(text)
+
+
+def test_the_clock_stops_the_built_ins_of_a_construction():
+    text = f"t: &t !tuple [{'1, ' * 500}]\na: !call:set [[{'*t, ' * 900}]]\n"
+    assert ConfigEnvironment(policy=Policy()).load_from_string(text).construct("a") == {(1,) * 500}
+    config = ConfigEnvironment(policy=Policy()).load_from_string(text)
+    config._make_resolver = functools.partial(config._make_resolver, budgets=Limits(render_cpu_s=1e-9))
+    with pytest.raises(TemplateError, match="s of CPU time"):
+        config.construct("a")

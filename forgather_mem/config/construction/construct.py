@@ -112,7 +112,7 @@ class Builder:
         self._singletons = singletons
         self._resolver = resolver
         self._memo = memo
-        self._values = Values()
+        self._values = Values(resolver.budgets.render_cpu_s)
         self._arguments_check = ArgumentCheck(resolver.allows_address)
         self._ahead = Sizes(resolver.budgets, {})
         self._sizes = Sizes(resolver.budgets, {} if items is None else items)
