@@ -10,12 +10,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
-import time
 from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
-
-from forgather_mem.config.limits import DEFAULT_LIMITS
 
 _COUNTED = (Sequence, Set, Mapping, MappingView)
 
@@ -42,16 +39,11 @@ class Values:
     """The value built-ins of one construction, which share one limit: the items that all calls may be given. A string
     counts as one item per 16 characters; what is in an item does not count.
 
-    A `!partial` that is called later is a construction of its own, with limits of its own. What is in an item takes
-    time to compare, to hash and to print, so there is a clock, too.
-
-    Args:
-        limit_s: CPU time that all calls may take.
+    A `!partial` that is called later is a construction of its own, with a limit of its own.
     """
 
-    def __init__(self, limit_s: float = DEFAULT_LIMITS.render_cpu_s) -> None:
+    def __init__(self) -> None:
         self._left = _MOST.items
-        self._limit_s = self._left_s = limit_s
 
     def function(self, name: str) -> Callable[..., object] | None:
         """The function of that name, or None if it is not a value built-in.
@@ -71,12 +63,7 @@ class Values:
             self._left -= 1 + sum(map(_num_items, (*args, *kwargs.values())))
             if self._left < 0:
                 raise LimitExceeded(_TOO_MANY)
-            began_s = time.thread_time()
-            made = function(*args, **kwargs)
-            self._left_s -= time.thread_time() - began_s
-            if self._left_s < 0:
-                raise LimitExceeded(f"the built-ins take more than {self._limit_s:.2g} s of CPU time")
-            return made
+            return function(*args, **kwargs)
 
         charged.__name__ = charged.__qualname__ = function.__name__
         return charged
