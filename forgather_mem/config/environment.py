@@ -219,8 +219,9 @@ class ConfigEnvironment:
         graph = parse(rendered, self._budgets)
         given = (*addresses_in(self._global_vars), *addresses_in(variables))
         resolver = partial(
-            Resolver, graph, self.policy, budgets=self._budgets, addresses=given, folder_of=self._folder_of
-        )
+            Resolver, graph, self.policy, budgets=self._budgets, addresses=given, num_chars=len(rendered.text),
+            folder_of=self._folder_of,
+        )  # fmt: skip
         return Config(rendered, graph, resolver, partial(self._parent, rendered, variables))
 
     def _parent(self, rendered: Rendered, variables: Mapping[str, object]) -> Config | None:

@@ -1,8 +1,12 @@
 """The limits that docs/security_details.md shows are those there are, and the clock of a load."""
 
 import dataclasses
+import functools
 import re
+import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,3 +38,37 @@ def test_the_clock_stops_a_load_where_it_is_and_code_may_give_more_time(text, li
         ConfigEnvironment(policy=Policy(), budgets=Limits(render_cpu_s=1e-9)).load_from_string(text)
     assert refused.value.line in lines
     ConfigEnvironment(policy=Policy(), budgets=Limits(render_cpu_s=60)).load_from_string(text)
+
+
+def test_the_clock_stops_the_built_ins_of_a_construction():
+    config = ConfigEnvironment(policy=Policy()).load_from_string("a: !call:sorted [!call:range [100000]]")
+    assert len(config.construct("a")) == 100_000
+    config._make_resolver = functools.partial(config._make_resolver, budgets=Limits(render_cpu_s=1e-9))
+    with pytest.raises(TemplateError, match="s of CPU time"):
+        config.construct("a")
+
+
+def slowly(seconds):
+    until_s = time.thread_time() + seconds
+    while time.thread_time() < until_s:
+        pass
+    return seconds
+
+
+def test_the_clock_of_a_construction_counts_our_own_work_and_not_what_is_called(monkeypatch):
+    monkeypatch.setitem(sys.modules, "slow_parts", SimpleNamespace(slowly=slowly))
+    slowly.__module__ = "slow_parts"
+    text = "a: &a !factory:slow_parts:slowly [0.002]\nb: [" + "*a, " * 300 + "]"
+    budgets = Limits(render_cpu_s=0.2)
+    made = (
+        ConfigEnvironment(policy=Policy(["slow_parts:slowly"]), budgets=budgets).load_from_string(text).construct("b")
+    )
+    assert sum(made) == pytest.approx(0.6)
+
+
+def test_the_clock_stops_a_construction_where_it_is():
+    config = ConfigEnvironment(policy=Policy()).load_from_string("a: 1\nb: [" + "{}, " * 500 + "]")
+    config._make_resolver = functools.partial(config._make_resolver, budgets=Limits(render_cpu_s=1e-9))
+    with pytest.raises(TemplateError, match="s of CPU time") as refused:
+        config.construct("b")
+    assert refused.value.line == 2

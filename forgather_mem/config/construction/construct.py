@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from forgather_mem.config.construction.resolve import Callee, Resolver, in_words, is_file
 from forgather_mem.config.construction.value_builtins import Values
@@ -18,6 +20,8 @@ from forgather_mem.config.graph.nodes import CallNode, DictNode, ListNode, Node,
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.policy.remote_code import ArgumentCheck
 from forgather_mem.errors import TemplateError, ours
+
+_T = TypeVar("_T")
 
 
 class MISSING:
@@ -113,6 +117,8 @@ class Builder:
         self._resolver = resolver
         self._memo = memo
         self._values = Values()
+        self._limit_s = resolver.budgets.cpu_s(resolver.num_chars)
+        self._ends_s = time.thread_time() + self._limit_s
         self._arguments_check = ArgumentCheck(resolver.allows_address)
         self._ahead = Sizes(resolver.budgets, {})
         self._sizes = Sizes(resolver.budgets, {} if items is None else items)
@@ -122,7 +128,7 @@ class Builder:
         if function := self._values.function(node.constructor):
             return Callee(function, is_value=node.constructor != "call")
         try:
-            return self._resolver.callee(node)
+            return self._outside(self._resolver.callee, [node], {})
         except TemplateError:
             raise
         except ours(Exception) as error:
@@ -132,11 +138,12 @@ class Builder:
         """Import the callee of a call and check its arguments, before anything is built."""
         more_come = node.kind == "partial" or node.latent is not None
         callee = self.callee(node)
-        if not callee.is_value and node.kind != "partial":
-            try:
+        try:
+            self._look()
+            if not callee.is_value and node.kind != "partial":
                 self._ahead.add_call()
-            except TooLarge as error:
-                raise self._resolver.error(node, str(error)) from error
+        except TooLarge as error:
+            raise self._resolver.error(node, str(error)) from error
         found = callee.misfit(len(node.args), node.kwargs.keys(), more_come=more_come)
         if found is not None:
             raise self._resolver.misfit_error(node, callee, found)
@@ -198,6 +205,7 @@ class Builder:
     def _make(self, node: Node, values: Sequence[object]) -> object:
         made: object
         try:
+            self._look()
             if isinstance(node, CallNode):
                 made = self._call(node, values)
             elif isinstance(node, ListNode | DictNode):
@@ -215,6 +223,23 @@ class Builder:
         elif not node.per_use:
             self._memo[id(node)] = made
         return made
+
+    def _outside(self, function: Callable[..., _T], args: Sequence[object], kwargs: Mapping[str, object]) -> _T:
+        """Call something whose time is not ours, and does not count."""
+        began_s = time.thread_time()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._ends_s += time.thread_time() - began_s
+
+    def _look(self) -> None:
+        """Stop what no count foresaw.
+
+        Raises:
+            TooLarge: when the time is up.
+        """
+        if time.thread_time() > self._ends_s:
+            raise TooLarge(f"this template takes more than {self._limit_s:.2g} s of CPU time")
 
     def _variable(self, node: VarNode, values: Sequence[object]) -> object:
         if node.variable in self._resolver.variables:
@@ -234,7 +259,9 @@ class Builder:
         if not callee.is_value:
             self._sizes.add_call()
         try:
-            return callee.function(*args, **kwargs)
+            if callee.is_value:
+                return callee.function(*args, **kwargs)
+            return self._outside(callee.function, args, kwargs)
         except ours(Exception) as error:
             raise self._resolver.raised(node, callee, args, kwargs, error) from error
 

@@ -93,6 +93,7 @@ class Resolver:
         variables: Values for `!var`.
         budgets: How much may be built.
         addresses: Those that the person who loads gave as values.
+        num_chars: Length of the template's text.
         folder_of: Takes the name of a template to the folder of its file, None for text from memory.
     """
 
@@ -102,6 +103,7 @@ class Resolver:
     _: KW_ONLY
     budgets: Limits = DEFAULT_LIMITS
     addresses: Sequence[str] = ()
+    num_chars: int = 0
     folder_of: Callable[[str], str | None] | None = None
     _callees: dict[object, Callee] = field(default_factory=dict)
     _paths: Paths | None = None  # found when an error wants one

@@ -24,13 +24,11 @@ from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.config.source.syntax import FORMS, indent_of
 from forgather_mem.errors import TemplateError
-from forgather_mem.units import MIB
 
 _Loader: Callable[[str], yaml.SafeLoader] = getattr(
     yaml, "CSafeLoader", yaml.SafeLoader
 )  # without libyaml: 15 times slower
 _LOOK_EVERY = 500  # events
-_PER_MIB = 3.0  # a template of 10 000 callbacks has 1.1 MiB and takes 0.5 s; its limit is six times that
 _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])\ufeff?(%[^\n\r\x85\u2028\u2029]*)")
 
 
@@ -56,7 +54,7 @@ def parse(rendered: Rendered, budgets: Limits | None = None) -> Graph:
     composer = Composer(rendered, budgets)
     try:
         _check_directives(rendered.text)
-        _compose(rendered, composer, budgets.render_cpu_s * (1 + rendered.num_chars * _PER_MIB / MIB))
+        _compose(rendered, composer, budgets.cpu_s(rendered.num_chars))
         graph = Graph(
             root=composer.root,
             definitions=tuple(composer.definitions),
