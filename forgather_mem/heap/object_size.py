@@ -8,6 +8,7 @@ import itertools
 import sys
 import threading
 import weakref
+from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from io import StringIO
 from multiprocessing.process import BaseProcess
@@ -28,6 +29,8 @@ _MOST_HELD = 1_000  # by one object
 OTHER, NOT_ASKED, TUPLE, CONTAINER, TEXT, ARRAY, TENSOR = range(7)
 # Python gives the place of one that is freed to the next: its id says nothing, what is in it does
 _REUSED = (dict, list, tuple)
+# No objects are in these: their own size is all
+_FLAT = (array, bytearray, bytes, str, StringIO)
 _SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
 
 
@@ -188,7 +191,7 @@ class Sorts(dict[type, int]):
 
 def largest_held(node: object, known: Collection[int]) -> list[object]:
     """The largest of those that `own_bytes` counts, no tensor that is known, with others half as large or more."""
-    held = gc.get_referents(node)
+    held = [one for one in gc.get_referents(node) if _sort_of(type(one)) > CONTAINER]
     fixed = {id(one) for one in held if id(one) in known and (is_tensor(one) or _is_array_class(type(one)))}
     new = sorted([one for one in held if id(one) not in fixed] or held, key=big_bytes, reverse=True)
     return [one for one in new[:4] if 2 * big_bytes(one) >= big_bytes(new[0])]
@@ -223,6 +226,11 @@ def _variables_of_thread(thread: threading.Thread) -> list[object]:
     return [value for frame in with_callers(innermost) for value in frame_variables(frame).values()]
 
 
+def is_array(thing: object) -> bool:
+    """Whether it is a tensor or has bytes as an array has them."""
+    return is_tensor(thing) or array_bytes(thing) > 0
+
+
 def array_bytes(part: object) -> int:
     """Size of an array including the base of a view, of a picture of PIL or of a ctypes object; 0 for anything else."""
     kind = type(part)
@@ -247,7 +255,7 @@ def _picture_bytes(picture: object) -> int:
 
 
 def _bytes_of(thing: Any, sort: int) -> int:
-    if sort == TEXT:
+    if type(thing) in _FLAT:
         return _written(thing) if type(thing) is StringIO else sys.getsizeof(thing)
     if sort == TENSOR:
         return sum(size for _, size in storages_of(thing))
@@ -259,7 +267,7 @@ def _sort_of(kind: type) -> int:
         return TENSOR
     if container_kind(kind) is not None:
         return CONTAINER
-    if kind in (bytes, str, bytearray, StringIO):
+    if kind in _FLAT:
         return TEXT
     if kind in (FrameType, TracebackType, MethodType):
         return NOT_ASKED
@@ -267,4 +275,4 @@ def _sort_of(kind: type) -> int:
 
 
 def _is_array_class(kind: type) -> bool:
-    return str(kind.__module__).partition(".")[0] in ("numpy", "pandas", "array", "mmap", "PIL", "jaxlib")
+    return str(kind.__module__).partition(".")[0] in ("numpy", "pandas", "mmap", "PIL", "jaxlib")
