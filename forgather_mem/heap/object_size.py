@@ -180,8 +180,7 @@ class Sorts(dict[type, int]):
     """The sort of each class, found once per class. Classes above `CONTAINER` have bytes of their own."""
 
     def __missing__(self, kind: type) -> int:
-        sort = self[kind] = _sort_of(kind)
-        return sort
+        return self.setdefault(kind, _sort_of(kind))
 
     def own_bytes(self, node: object) -> int:
         """Size of the tensors, arrays and strings that it holds directly."""

@@ -46,7 +46,7 @@ def filled(kind: Any) -> Any:
     if origin is Literal:
         return inner[-1]
     if origin is Annotated:
-        return inner[1]
+        return inner[2]
     if origin is tuple:
         return tuple(filled(one) for one in (inner if inner[-1] is not ... else inner[:1] * 2))
     if origin is Mapping:
@@ -167,6 +167,30 @@ def test_a_wrong_part_is_named_and_replaced(change: dict[str, Any], place: str) 
     assert place in wrong
     assert (report.steps, report.leak.verdict, report.device) == (0, "not enough data", ())
     assert report.run.argv in ((), ("a",))
+
+
+# Rates, of which a size may also fall; where a process's code is -9, a signal has ended it
+SIGNED = {
+    "bytes_per_step", "bytes_per_step_low", "bytes_per_step_high", "count_per_step", "process_bytes_per_step",
+    "workers_bytes_per_step", "exit_code", "started_with", "startup",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", [*PARTS, RunHeader], ids=lambda part: part.__name__)
+def test_no_size_and_no_count_from_a_file_is_below_zero_or_huge(part: type[ReportPart]) -> None:
+    plain = to_dict(filled(part))
+    for name, key in keys_of(part).items():
+        for number in (-1, 10**19) if re.search("int|float", str(key.kind)) else ():
+            read = from_dict(part, {**plain, name: put_into(plain[name], number)})
+            assert str(number) not in json.dumps(to_dict(read)) or (name in SIGNED and number == -1), (
+                f"{name}: Amount, of telemetry/report_part.py; in SIGNED if it may be below 0"
+            )
+
+
+def put_into(value: Any, number: int) -> Any:
+    if isinstance(value, dict):
+        return {key: put_into(inner, number) for key, inner in value.items()}
+    return [put_into(inner, number) for inner in value] if isinstance(value, list | tuple) else number
 
 
 def test_keys_of_a_newer_version_stay_where_they_were() -> None:
