@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_INSIDE = 3_000
 _MOST_HELD = 1_000  # by one object
-OTHER, NOT_ASKED, TUPLE, CONTAINER, TEXT, ARRAY, TENSOR = range(7)
+OTHER, NOT_ASKED, TUPLE, CONTAINER, RAW, TENSOR = range(6)
 # Python gives the place of one that is freed to the next: its id says nothing, what is in it does
 _REUSED = (dict, list, tuple)
 # No objects are in these: their own size is all
@@ -266,11 +266,9 @@ def _sort_of(kind: type) -> int:
         return TENSOR
     if container_kind(kind) is not None:
         return CONTAINER
-    if kind in _FLAT:
-        return TEXT
     if kind in (FrameType, TracebackType, MethodType):
         return NOT_ASKED
-    return ARRAY if _is_array_class(kind) else TUPLE if kind is tuple else OTHER
+    return RAW if kind in _FLAT or _is_array_class(kind) else TUPLE if kind is tuple else OTHER
 
 
 def _is_array_class(kind: type) -> bool:

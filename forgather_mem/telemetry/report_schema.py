@@ -68,7 +68,8 @@ def _key(one: Field[object], kind: object) -> Key:
 
 def to_dict(part: ReportPart) -> dict[str, Any]:
     """A part of the report as plain JSON values, for users and for files."""
-    values = ((name, getattr(part, name), key) for name, key in keys_of(type(part)).items())
+    keys = keys_of(type(part)).items()
+    values = ((name, getattr(part, name), key) for name, key in keys)
     plain = {name: _plain(value) for name, value, key in values if not key.rare or value != key.default}
     return plain | dict(part.extra)
 
