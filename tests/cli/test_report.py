@@ -80,7 +80,6 @@ def test_the_page_is_served_until_ctrl_c(folder: Path) -> None:
         (["out", "--serve", "--port", "65536"], 2, "--port"),
         (["empty", "--serve"], 1, "no run was found below 'empty'"),
         (["out", "--htm", "x"], 2, "report: there is no option '--htm'\n  did you mean '--html'?"),
-        (["out", "--json", "--markdown"], 2, "report: --markdown not allowed with argument --json"),
         (["out", "other"], 2, "report: unexpected argument 'other'"),
     ],
 )

@@ -74,15 +74,15 @@ def test_of_a_run_with_this_sink_alone_that_was_killed_nothing_false_is_told(
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
-    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    is_log, has_curves = not left.isdisjoint({"memory.rank0.jsonl", "ring.rank0"}), "tfevents" in "".join(left)
+    left = " ".join(path.name for path in tmp_path.rglob("*"))
+    is_log, has_curves = "memory.rank0.jsonl" in left or "ring.rank0" in left, "tfevents" in left
     if not is_log and not has_curves:
         with pytest.raises(NoRun, match="no run was found"):
             run_report(tmp_path)
         return
     report = run_report(tmp_path)
     assert (report.steps, report.run.end) == (3, "killed" if is_log else None)
-    assert ("curves alone" in " ".join(report.hints)) == (not is_log)
+    assert ("curves alone" in str(report.hints)) == (not is_log)
 
 
 def test_each_sink_is_tried_and_takes_no_file_of_another_kind(tmp_path: Path) -> None:
