@@ -102,9 +102,8 @@ def of_ranks() -> dict[str, Any]:
 def test_each_option_has_an_effect_or_is_refused_however_the_run_ended(make: Any, cli: Any, here: Path) -> None:
     parser = CommandParser("report", "")
     add_arguments(parser)
-    values = {"--html": ["page.html"], "--port": ["1"]}
     names = [action.option_strings[-1] for action in parser._actions if action.option_strings]
-    options = [(name, *values.get(name, [])) for name in names if name != "--help"]
+    options = [(name, *{"--html": ["page.html"], "--port": ["1"]}.get(name, [])) for name in names if name != "--help"]
     written(make(), here)
 
     def told(*words: str) -> tuple[int, str, str]:
