@@ -46,7 +46,7 @@ def of_kind(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
     if origin is Literal:
         return {"enum": list(inner)}
     if origin is Annotated:
-        return {"type": PLAIN[inner[0]], "minimum": 0, "maximum": inner[1]}
+        return {"type": PLAIN[inner[0]], "minimum": inner[1], "maximum": inner[2]}
     if origin is tuple and inner[-1] is not ...:
         return {"type": "array", "items": of_kind(inner[0], parts), "minItems": len(inner), "maxItems": len(inner)}
     if origin is tuple:
@@ -54,7 +54,7 @@ def of_kind(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
     if origin is Mapping:
         return {"type": "object", "additionalProperties": of_kind(inner[1], parts)}
     if only in PLAIN or only is object:
-        return {"type": PLAIN[only]} if only in PLAIN else {}
+        return {} if only is object else {"type": PLAIN[only]} | ({"minimum": 0} if only is int else {})
     if only.__name__ not in parts:
         parts[only.__name__] = {}  # it may hold itself
         parts[only.__name__] = of_part(only, parts)

@@ -63,10 +63,14 @@ def test_the_api_pages_have_each_public_name_with_a_docstring() -> None:
         where, _, name = path.rpartition(".")
         assert inspect.getdoc(getattr(importlib.import_module(where), name)), path
     public = {f"forgather_mem.{name}" for name in forgather_mem.__all__ if not name.startswith("__")}
+    names = set(forgather_mem.__all__)
     for part in ("callbacks", "probes", "actions", "sinks"):
         module = importlib.import_module(f"forgather_mem.{part}")
         public |= {f"{module.__name__}.{name}" for name in module.__all__ if inspect.isclass(getattr(module, name))}
+        names |= {*module.__all__}
     assert public - shown == set()
+    others = [page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md") if page.parent != DOCS / "api"]
+    assert names - {*re.findall(r"\w+", "".join(others))} == {"__version__"}, "a page says what it is for"
 
 
 def test_links_of_llms_txt_lead_to_files_and_headings() -> None:

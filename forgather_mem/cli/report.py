@@ -11,7 +11,7 @@ from forgather_mem.cli.app import complain
 from forgather_mem.cli.options import add_folder
 from forgather_mem.cli.output import json_text, print_report, print_text, terminal_width, write_page
 from forgather_mem.cli.parser import CommandParser, whole_number
-from forgather_mem.errors import ForgatherMemError
+from forgather_mem.errors import ForgatherMemError, UsageError
 
 _YIELDING = 10  # the training needs the processor more
 
@@ -40,6 +40,8 @@ def report(folder: Path, as_json: bool, markdown: bool, html: Path | None, serve
     from forgather_mem.reporting.run_dir import report_at
     from forgather_mem.telemetry.report_schema import to_dict
 
+    if (serve and html is not None) or (port and not serve):
+        raise UsageError("--port is for --serve, and --html is not")
     if serve:
         _serve(folder, port)
         return

@@ -20,7 +20,7 @@ from forgather_mem.errors import missing, ours
 from forgather_mem.heap.autograd import number_of, operations_of, saved_by
 from forgather_mem.heap.containers import PLAIN
 from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, file_of
-from forgather_mem.heap.object_size import array_bytes, is_tensor, is_torch
+from forgather_mem.heap.object_size import array_bytes, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
 from forgather_mem.heap.reachable import MANY, SAMPLED, ReachableGraph
 from forgather_mem.probes.tensors import StorageKey, storages_in, storages_of, values_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
 Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state"]
-_SIZED = frozenset({"builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
+_SIZED = frozenset({"array", "builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
 _LOCAL = re.compile(r"local '(.+?)' of (?:.*\.)?(\S+) \(.*?\)(.*)", re.S)
 
 
@@ -167,7 +167,7 @@ class _Census:
         for position in range(len(nodes)):
             above = self.walk.parent(position)
             if above >= 0:  # tensors and arrays in a long list are all counted
-                stands_for_others = self._is_sampled(above) and not _has_bytes(nodes[position])
+                stands_for_others = self._is_sampled(above) and not is_array(nodes[position])
                 times[position] = times[above] * (len(nodes[above]) / SAMPLED if stands_for_others else 1.0)
                 items[position] = position if stands_for_others else items[above]
         shared = self._shared(items)
@@ -351,7 +351,7 @@ class _Census:
         for held in gc.get_referents(node):
             if type(held) in (bytes, str) and sys.getsizeof(held) >= _LIMITS.piece_bytes:
                 yield id(held), sys.getsizeof(held)
-            elif all_items and _has_bytes(held):
+            elif all_items and is_array(held):
                 yield from self._pieces(held, False)
 
     def _is_sampled(self, position: int) -> bool:
@@ -429,10 +429,6 @@ def _modules_of(module: Any) -> list[object]:
 def _is_container(thing: object) -> bool:
     """Whether it is a list or another container of Python's, not of a class of somebody's own."""
     return issubclass(type(thing), PLAIN) and type(thing).__module__ in ("builtins", "collections")
-
-
-def _has_bytes(thing: object) -> bool:
-    return is_tensor(thing) or array_bytes(thing) > 0
 
 
 def _is_of_one_class(container: Collection[object]) -> bool:

@@ -7,6 +7,7 @@ import itertools
 import sys
 import threading
 import weakref
+from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from io import StringIO
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 
 _MOST_INSIDE = 3_000
 _MOST_HELD = 1_000  # by one object
-OTHER, NOT_ASKED, TUPLE, CONTAINER, TEXT, ARRAY, TENSOR = range(7)
+OTHER, NOT_ASKED, TUPLE, CONTAINER, RAW, TENSOR = range(6)
 # Python gives the place of one that is freed to the next: its id says nothing, what is in it does
 _REUSED = (dict, list, tuple)
+# No objects are in these: their own size is all
+_FLAT = (array, bytearray, bytes, str, StringIO)
 _SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
 
 
@@ -175,8 +178,7 @@ class Sorts(dict[type, int]):
     """The sort of each class, found once per class. Classes above `CONTAINER` have bytes of their own."""
 
     def __missing__(self, kind: type) -> int:
-        sort = self[kind] = _sort_of(kind)
-        return sort
+        return self.setdefault(kind, _sort_of(kind))
 
     def own_bytes(self, node: object) -> int:
         """Size of the tensors, arrays and strings that it holds directly."""
@@ -186,7 +188,7 @@ class Sorts(dict[type, int]):
 
 def largest_held(node: object, known: Collection[int]) -> list[object]:
     """The largest of those that `own_bytes` counts, no tensor that is known, with others half as large or more."""
-    held = gc.get_referents(node)
+    held = [one for one in gc.get_referents(node) if _sort_of(type(one)) > CONTAINER]
     fixed = {id(one) for one in held if id(one) in known and (is_tensor(one) or _is_array_class(type(one)))}
     new = sorted([one for one in held if id(one) not in fixed] or held, key=big_bytes, reverse=True)
     return [one for one in new[:4] if 2 * big_bytes(one) >= big_bytes(new[0])]
@@ -213,6 +215,11 @@ def _variables_of_thread(thread: threading.Thread) -> list[object]:
     return [value for frame in with_callers(innermost) for value in frame_variables(frame).values()]
 
 
+def is_array(thing: object) -> bool:
+    """Whether it is a tensor or has bytes as an array has them."""
+    return is_tensor(thing) or array_bytes(thing) > 0
+
+
 def array_bytes(part: object) -> int:
     """Size of an array including the base of a view, or of a picture of PIL; 0 for anything else."""
     kind = type(part)
@@ -235,7 +242,7 @@ def _picture_bytes(picture: object) -> int:
 
 
 def _bytes_of(thing: Any, sort: int) -> int:
-    if sort == TEXT:
+    if type(thing) in _FLAT:
         return _written(thing) if type(thing) is StringIO else sys.getsizeof(thing)
     if sort == TENSOR:
         return sum(size for _, size in storages_of(thing))
@@ -247,12 +254,10 @@ def _sort_of(kind: type) -> int:
         return TENSOR
     if container_kind(kind) is not None:
         return CONTAINER
-    if kind in (bytes, str, bytearray, StringIO):
-        return TEXT
     if kind in (FrameType, TracebackType, MethodType):
         return NOT_ASKED
-    return ARRAY if _is_array_class(kind) else TUPLE if kind is tuple else OTHER
+    return RAW if kind in _FLAT or _is_array_class(kind) else TUPLE if kind is tuple else OTHER
 
 
 def _is_array_class(kind: type) -> bool:
-    return str(kind.__module__).partition(".")[0] in ("numpy", "pandas", "array", "mmap", "PIL", "jaxlib")
+    return str(kind.__module__).partition(".")[0] in ("numpy", "pandas", "mmap", "PIL", "jaxlib")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.report import KilledReport, OomReport, RunReport
-from forgather_mem.telemetry.report_part import ReportPart
+from forgather_mem.telemetry.report_part import ReportPart, Signed
 from forgather_mem.units import MIB, format_bytes
 
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
@@ -70,7 +70,7 @@ class KillInPlan(ReportPart):
 
     phase: str
     num_bytes: int
-    room_bytes: int
+    room_bytes: Signed
     parts: Mapping[str, int]
     is_shown: bool
 

@@ -134,9 +134,9 @@ def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:
         elif name not in known:
             meant = did_you_mean(name, known)
             raise PlanError(f"TrainingArguments have no {name!r}" + (f"; {meant}" if meant else ""))
-        elif name in CHECKPOINTING:
+        elif name.startswith(CHECKPOINTING):  # or with their keyword arguments
             for alias in CHECKPOINTING:
-                object.__setattr__(trainer.args, alias, value)
+                object.__setattr__(trainer.args, alias + name.partition("_checkpointing")[2], value)
         else:
             kind = type(getattr(trainer.args, name))
             object.__setattr__(trainer.args, name, kind(value) if name == "optim" else value)

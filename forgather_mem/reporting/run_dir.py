@@ -20,7 +20,8 @@ from forgather_mem.reporting.ranks import NO_WORD, LauncherWord, merge_ranks
 from forgather_mem.telemetry.report import KilledReport, RunReport
 from forgather_mem.telemetry.report_schema import read_report, to_dict
 
-_OURS = re.compile(r"report\..*\.?json|(memory|ring)\.rank.*", re.DOTALL)
+# As the readers name them: where there is no other, nothing of a run can be read
+_OURS = re.compile(r"report(\.rank\d{1,6})?\.json|memory\.rank\d{1,6}\.jsonl(\.\d{1,6})?|ring\.rank\d{1,6}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from forgather_mem.telemetry.redaction import redacted_argv
-from forgather_mem.telemetry.report_part import ADDED, RARE, Rank, ReportPart
+from forgather_mem.telemetry.report_part import ADDED, RARE, Amount, Rank, ReportPart, Signed
 
 Memory = Literal["host", "device"]
 Verdict = Literal["not enough data", "leak", "no leak", "copied pages"]
@@ -27,10 +27,10 @@ class Training(ReportPart):
 
     script: str = ""
     argv: tuple[str, ...] = ()
-    wall_s: float = 0.0  # of the training
-    startup_s: float = field(default=0.0, metadata=RARE)  # from the start of the process to its first step
+    wall_s: Amount = 0.0  # of the training
+    startup_s: Amount = field(default=0.0, metadata=RARE)  # from the start of the process to its first step
     end: str | None = None  # "finished", "exception", "oom", "killed", "interrupted"; None until that is recorded
-    exit_code: int | None = None  # if known; 128 + the signal if it was killed
+    exit_code: Signed | None = None  # if known; 128 + the signal if it was killed
     rank: Rank = 0
     world_size: Rank = 1
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class HostMemory(ReportPart):
     limit_bytes: int = 0
     limit_kind: str = "host"  # "cgroup", or a limit of the process alone: "RLIMIT_DATA", "RLIMIT_AS"
     # Of a limit of the process alone, which resident memory is no part of: what counts for it, when it ended
-    limit_used_frac: float = field(default=0.0, metadata=RARE)
+    limit_used_frac: Amount = field(default=0.0, metadata=RARE)
     workers_peak_bytes: int = field(default=0, metadata=RARE)  # of data workers, pages that they share counted once
     # By the C library, for tensors above all, and not freed, when the training began and when it ended: 0 if unknown
     allocated_start_bytes: int = field(default=0, metadata=RARE)
@@ -113,9 +113,8 @@ class Breakdown(ReportPart):
 
     def sizes(self) -> dict[str, int]:
         """The sizes by the names that people read."""
-        names = ("parameters", "gradients", "optimizer", "activations", "cached", "other")
-        sizes = (self.parameters, self.gradients, self.optimizer, self.activations_peak, self.cached, self.other)
-        return dict(zip(names, sizes, strict=True))
+        names = ("parameters", "gradients", "optimizer", "activations_peak", "cached", "other")
+        return {name.removesuffix("_peak"): getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +122,8 @@ class Collector(ReportPart):
     """Python's collector: full collections, and all of its pauses, whatever caused them."""
 
     collections: int = 0
-    pause_total_s: float = 0.0
-    pause_max_s: float = 0.0
+    pause_total_s: Amount = 0.0
+    pause_max_s: Amount = 0.0
     rank: Rank | None = field(default=None, metadata=RARE)
 
 
@@ -134,7 +133,7 @@ class CacheClears(ReportPart):
 
     clears: int = 0
     freed_bytes: int = 0
-    time_s: float = 0.0
+    time_s: Amount = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +144,7 @@ class CleanupCall(ReportPart):
     file: str
     line: int
     calls: int
-    seconds: float
+    seconds: Amount
     freed_bytes: int
     whose: str  # whose line it is: "user", "library" or "us"
 
@@ -162,8 +161,8 @@ class LeakSuspect(ReportPart):
     source_line: str = ""
     whose: str = "user"  # or "library"
     cure: str | None = None  # what to do about this kind of leak
-    count: float | None = field(default=None, metadata=ADDED)  # items that it holds
-    bytes: float | None = field(default=None, metadata=ADDED)  # their size
+    count: Amount | None = field(default=None, metadata=ADDED)  # items that it holds
+    bytes: Amount | None = field(default=None, metadata=ADDED)  # their size
     kind: str | None = field(default=None, metadata=ADDED)
     each: str = field(default="", metadata=ADDED)  # one new item in words
     line_is: LineIs = field(default="made", metadata=ADDED)  # where it is made, or where it is added to its holder
@@ -201,7 +200,7 @@ class LeakReport(ReportPart):
     rank: Rank | None = field(default=None, metadata=RARE)
     # What it grows with, where that is not each step: "an evaluation", and so many steps apart these are
     per: Unit = field(default="a step", metadata=RARE)
-    per_steps: float = field(default=1.0, metadata=RARE)
+    per_steps: Amount = field(default=1.0, metadata=RARE)
 
 
 NOT_JUDGED = LeakReport()
@@ -213,8 +212,8 @@ class LedgerRow(ReportPart):
 
     what: Action
     calls: int = 0
-    time_s: float = 0.0  # inside the calls
-    next_step_excess_s: float = 0.0  # by how much the steps right after them took longer than usual
+    time_s: Amount = 0.0  # inside the calls
+    next_step_excess_s: Amount = 0.0  # by how much the steps right after them took longer than usual
     freed_bytes: int = 0
     retaken_bytes: int = 0  # of these, allocated again soon after
     objects: int = field(default=0, metadata=ADDED)  # unreachable objects that collections found
@@ -269,7 +268,7 @@ class KilledReport(ReportPart):
     workers_bytes_per_step: float | None = None
     since_step: int | None = None
     # From its last sign of life to its end, which only its parent knows
-    silent_s: float | None = field(default=None, metadata=RARE)
+    silent_s: Amount | None = field(default=None, metadata=RARE)
     why_now: str | None = field(default=None, metadata=RARE)
     in_use: Mapping[str, int] = field(default_factory=dict, metadata=RARE)  # when the limit was reached, by category
     fit: str | None = field(default=None, metadata=RARE)  # why nothing was planned
@@ -315,11 +314,11 @@ class Overhead(ReportPart):
     Processor time, and waits for a disk or a device; not the waits for a processor that others keep busy.
     """
 
-    seconds: float = 0.0
-    share_of_run: float = 0.0
-    share_of_step: float = field(default=0.0, metadata=ADDED)
-    step_s: float = field(default=0.0, metadata=ADDED)  # in each step
-    once_s: float = field(default=0.0, metadata=ADDED)  # before the first step, between steps, and at the end
+    seconds: Amount = 0.0
+    share_of_run: Amount = 0.0
+    share_of_step: Amount = field(default=0.0, metadata=ADDED)
+    step_s: Amount = field(default=0.0, metadata=ADDED)  # in each step
+    once_s: Amount = field(default=0.0, metadata=ADDED)  # before the first step, between steps, and at the end
     once_bytes: int = field(default=0, metadata=ADDED)  # by so much resident memory rose before the first step
     backed_off: tuple[BackedOff, ...] = field(default=(), metadata=ADDED)
     rank: Rank | None = field(default=None, metadata=RARE)
@@ -331,7 +330,7 @@ class RankRow(ReportPart):
 
     rank: Rank
     end: str | None
-    exit_code: int | None
+    exit_code: Signed | None
     steps: int
     host_peak_bytes: int
     device_peak_bytes: int
@@ -351,7 +350,7 @@ class FirstFailure(ReportPart):
     step: int  # that was being made, or after which an exception came
     phase: str
     signal: int | None = None
-    exit_code: int | None = None
+    exit_code: Signed | None = None
     error: str | None = None
     or_ranks: tuple[Rank, ...] = ()  # which may as well have been it
     sure: bool = True  # its launcher has seen it, or no other can have been it

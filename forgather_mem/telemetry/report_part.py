@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated
 
-MAX_RANKS = 2**17
+from forgather_mem.telemetry.bounds import MOST
+
 # A key that came later: a file may lack it. A rare one is written only where it is not its default.
 ADDED = {"added": True}
 RARE = {"added": True, "rare": True}
 
-Rank = Annotated[int, MAX_RANKS]  # from 0 to this
+# A number with its least and most: an int without them is a size or a count, so not below 0; a float may be any rate
+Rank = Annotated[int, 0, 2**17]
+Signed = Annotated[int, -MOST, MOST]
+Amount = Annotated[float, 0, MOST]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +54,21 @@ class RunHeader(ReportPart):
     script: str = field(default="", metadata=ADDED)
     argv: tuple[str, ...] = field(default=(), metadata=ADDED)
     versions: Mapping[str, str] = field(default_factory=dict, metadata=ADDED)
-    started_s: float = field(default=0.0, metadata=ADDED)
+    started_s: Amount = field(default=0.0, metadata=ADDED)
     limit_bytes: int = field(default=0, metadata=ADDED)
     limit_kind: str = field(default="host", metadata=ADDED)
     step: int = field(default=0, metadata=ADDED)
     started_with: Mapping[str, float] = field(default_factory=dict, metadata=ADDED)
     kills: Mapping[str, object] | None = field(default=None, metadata=ADDED)
-    process_started_s: float = field(default=0.0, metadata=ADDED)
+    process_started_s: Amount = field(default=0.0, metadata=ADDED)
     startup: tuple[tuple[float, float], ...] = field(default=(), metadata=ADDED)
     folder: str | None = field(default=None, metadata=ADDED)
     event_folder: str | None = field(default=None, metadata=ADDED)
     micro_batches: int = field(default=1, metadata=ADDED)
     is_observed: bool = field(default=False, metadata=ADDED)
     counts_passes: bool = field(default=False, metadata=ADDED)
-    tick_s: float = field(default=0.0, metadata=ADDED)
-    setup_s: float = field(default=0.0, metadata=ADDED)
+    tick_s: Amount = field(default=0.0, metadata=ADDED)
+    setup_s: Amount = field(default=0.0, metadata=ADDED)
     setup_bytes: int = field(default=0, metadata=ADDED)
     plan: Mapping[str, object] | None = field(default=None, metadata=ADDED)
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 
 from forgather_mem.errors import ours
 from forgather_mem.files import read_regular
-from forgather_mem.telemetry.bounds import bounded_text, is_number
+from forgather_mem.telemetry.bounds import MOST, bounded_text, is_number
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_part import ReportPart
 
@@ -158,12 +158,12 @@ def _fit(value: object, kind: object, place: str, wrong: list[str]) -> Any:
         return _fit_table(value, get_args(kind)[1], place, wrong)
     if kind is str and isinstance(value, str):
         return bounded_text(value)
-    if kind in (int, float) and is_number(value):
-        return int(value) if kind is int else value  # type: ignore[call-overload]
+    of, least, most = get_args(kind) if get_origin(kind) is Annotated else (kind, 0 if kind is int else -MOST, MOST)
+    if of in (int, float) and is_number(value) and least <= value <= most:
+        return int(value) if of is int else value  # type: ignore[call-overload]
     fits = (
         (kind is bool and isinstance(value, bool))
         or (get_origin(kind) is Literal and type(value) in (int, str) and value in get_args(kind))
-        or (get_origin(kind) is Annotated and type(value) is int and 0 <= value <= get_args(kind)[1])
         or (kind is object and _is_plain(value))
     )
     if fits:

@@ -37,6 +37,15 @@ OF_TRAINING: dict[str, Make] = {
 }
 
 
+class FailsInForward(Trainer):
+    """In its fourth step."""
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step == 3:
+            raise RuntimeError("forward failed")
+        return super().compute_loss(*args, **kwargs)
+
+
 def all_callbacks(**options: Any) -> list[TrainerCallback]:
     """Those about memory."""
     return [make(**options) for make in OF_MEMORY.values()]

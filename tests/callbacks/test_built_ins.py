@@ -18,7 +18,7 @@ from forgather_mem.callbacks import GradLogger, JsonLogger, MemoryCallback, TBLo
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
-from tests.callbacks.common import OF_MEMORY, OF_TRAINING, Steps, all_callbacks, of_training
+from tests.callbacks.common import OF_MEMORY, OF_TRAINING, FailsInForward, Steps, all_callbacks, of_training
 from tests.events import event_folders, scalars, texts
 from tests.memory import open_descriptors
 from tests.tokenizer import tiny_tokenizer
@@ -95,16 +95,13 @@ def test_with_all_of_them_a_training_is_bit_identical_and_nothing_is_left(tmp_pa
     assert {"generated_text", "grad_flow", "training_info"} <= set(texts(tmp_path / "with"))
 
 
-class FailsInForward(TextTrainer):
-    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-        if self.state.global_step == 3:
-            raise RuntimeError("forward failed")
-        return super().compute_loss(*args, **kwargs)
+class TextsFail(FailsInForward, TextTrainer):
+    """As the one, with the other's texts."""
 
 
 def test_a_training_that_breaks_leaves_nothing_and_the_next_one_is_whole(tmp_path: Path) -> None:
     callbacks = every_one()
-    trainer = make_trainer(tmp_path / "a", callbacks, trainer_class=FailsInForward, **SETTINGS)
+    trainer = make_trainer(tmp_path / "a", callbacks, trainer_class=TextsFail, **SETTINGS)
     with pytest.raises(RuntimeError, match="forward failed"):
         trainer.train()
     left = left_behind(trainer)

@@ -16,6 +16,7 @@ from transformers import TrainerCallback
 from forgather_mem import Every, Rule, load_callbacks
 from forgather_mem.callbacks import MemoryAlert, MemoryCallback
 from forgather_mem.callbacks.memory_alert import ABOVE, BELOW, Alert
+from forgather_mem.formats.ring_writer import NAMES
 from forgather_mem.probes import probe_of
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.metrics import every_metric
@@ -73,6 +74,7 @@ def test_each_usual_limit_is_read_here_and_explained(name: str) -> None:
     assert probe_of(name) is not None, "MemoryAlert alone has nobody who reads it: a row in probes/by_name.py"
     assert name in {metric.name for metric in every_metric()}
     assert name in (MemoryAlert.__doc__ or ""), "a usual limit is named in the docstring"
+    assert name in NAMES, "a killed run can't show it: the sizes of a black box are in formats/ring_writer.py"
     row = f"| `{name}` | {'above' if name in ABOVE else 'below'} {ABOVE.get(name) or BELOW[name]} | "
     page = (Path(__file__).parents[2] / "docs/alerts.md").read_text()
     assert re.search(re.escape(row) + r"(each|every|once) \w", page), f"docs/alerts.md: {row}how often it is read |"

@@ -13,7 +13,7 @@ from forgather_mem.engine.run_of import run_of
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
-from tests.callbacks.common import all_callbacks
+from tests.callbacks.common import FailsInForward, all_callbacks
 from tests.memory import open_descriptors
 from tests.training import AtStep, make_trainer
 
@@ -31,13 +31,6 @@ def left_behind(trainer: Trainer) -> dict[str, Any]:
         ),
         "gc": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), list(gc.callbacks)),
     }
-
-
-class FailsInForward(Trainer):
-    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-        if self.state.global_step == 3:
-            raise RuntimeError("forward failed")
-        return super().compute_loss(*args, **kwargs)
 
 
 @pytest.mark.usefixtures("nothing_frozen")

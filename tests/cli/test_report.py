@@ -1,5 +1,6 @@
 """`forgather-mem report`, as a person types it."""
 
+import itertools
 import json
 import os
 import re
@@ -8,11 +9,14 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from forgather_mem.cli.parser import CommandParser
+from forgather_mem.cli.report import add_arguments
 from tests.reporting.logs import log_of
-from tests.reporting.report_fixtures import all_well, text_of, written
+from tests.reporting.report_fixtures import all_well, killed, merged, out_of_memory, text_of, written
 
 
 def report(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -76,7 +80,6 @@ def test_the_page_is_served_until_ctrl_c(folder: Path) -> None:
         (["out", "--serve", "--port", "65536"], 2, "--port"),
         (["empty", "--serve"], 1, "no run was found below 'empty'"),
         (["out", "--htm", "x"], 2, "report: there is no option '--htm'\n  did you mean '--html'?"),
-        (["out", "--json", "--markdown"], 2, "report: --markdown not allowed with argument --json"),
         (["out", "other"], 2, "report: unexpected argument 'other'"),
     ],
 )
@@ -88,6 +91,29 @@ def test_mistakes_get_one_message_and_no_traceback(folder: Path, arguments: list
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert max(map(len, done.stderr.splitlines())) <= 100
+
+
+def of_ranks() -> dict[str, Any]:
+    ranks = (all_well(), killed())
+    return merged([one | {"run": one["run"] | {"rank": rank, "world_size": 2}} for rank, one in enumerate(ranks)])
+
+
+@pytest.mark.parametrize("make", [all_well, out_of_memory, killed, of_ranks])
+def test_each_option_has_an_effect_or_is_refused_however_the_run_ended(make: Any, cli: Any, here: Path) -> None:
+    parser = CommandParser("report", "")
+    add_arguments(parser)
+    names = [action.option_strings[-1] for action in parser._actions if action.option_strings]
+    options = [(name, *{"--html": ["page.html"], "--port": ["1"]}.get(name, [])) for name in names if name != "--help"]
+    written(make(), here)
+
+    def told(*words: str) -> tuple[int, str, str]:
+        (here / "page.html").write_text("")
+        return (*cli("report", str(here), *words)[:2], (here / "page.html").read_text())
+
+    for one, other in [((), option) for option in options] + [*itertools.combinations(options, 2)]:
+        if other != ("--serve",) and {one[:1], other[:1]} != {("--serve",), ("--port",)}:  # which would go on
+            code, *done = told(*one, *other)
+            assert code == 2 or all([0, *done] != [*told(*alone)] for alone in ((one, other) if one else ((),))), other
 
 
 def test_markdown_is_what_an_issue_asks_for(folder: Path) -> None:

@@ -4,6 +4,7 @@
 
 import io
 import traceback
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -53,12 +54,13 @@ def test_tensors_and_arrays_are_told_with_the_variable_that_holds_them() -> None
         view = states["model"]["weight"][:10]  # type: ignore[index]  # counts once
         raw, file = b"0" * 4 * MIB, io.BytesIO()
         file.write(bytes(6 * MIB))
-        texts = ["1" * MIB, "2" * MIB]
+        texts, raw_numbers = ["1" * MIB, "2" * MIB], array("b", bytes(3 * MIB))
         raise MemoryError
 
     found = census(load)
     assert sizes(found) == {
         "`states` of load()": 5, "`table` of load()": 2, "`file` of load()": 6, "`texts` of load()": 2,
+        "`raw_numbers` of load()": 3,
     }  # fmt: skip
     assert {name for name, held in found.items() if held.collects} == {"`states` of load()", "`texts` of load()"}
 

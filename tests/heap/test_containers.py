@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from forgather_mem.heap.containers import CONTAINERS, LRU_CACHE, container_kind, length_of, newest
-from forgather_mem.heap.object_size import CONTAINER, Sorts
+from forgather_mem.heap.object_size import CONTAINER, Sorts, big_bytes, deep_bytes
 
 
 def bounded_cache() -> Any:
@@ -54,6 +54,19 @@ def test_each_kind_is_tried() -> None:
     assert {type(make()) for make, *_ in CASES} == set(CONTAINERS)
     assert type(bounded_cache()) is LRU_CACHE
     assert all(Sorts()[kind] == CONTAINER for kind in CONTAINERS), "its growth is of another sort: heap/object_size.py"
+
+
+@pytest.mark.parametrize(("make", "add"), [case[:2] for case in CASES if case[3] is None])
+def test_each_size_is_that_of_what_it_holds(make: Any, add: Any) -> None:
+    container, count = make(), 10_000
+    for item in range(1000, 1000 + count):
+        add(container, item)
+    last, row = newest(container, 1), container_kind(type(container))
+    assert row is not None
+    each = row.place_bytes(container) + sum(deep_bytes(item, set(), set()) for item in last)
+    assert 1 / 3 < deep_bytes(container, set(), set()) / (count * each) < 3
+    assert big_bytes(container) == (0 if last else pytest.approx(count * each, rel=0.2)), "of raw numbers alone"
+    assert Sorts().own_bytes([container]) == 0, "it is told by its items"
 
 
 def test_others_have_no_length() -> None:

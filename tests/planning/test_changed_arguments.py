@@ -1,5 +1,7 @@
 """A plan of other arguments is the plan of a trainer that has them."""
 
+import re
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import TrainingArguments
 
 import forgather_mem
 from forgather_mem import PlanError
+from forgather_mem.planning.trainer import apply_changes
 from tests.training import make_trainer
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
@@ -30,6 +34,20 @@ pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 def test_it_is_the_plan_of_a_trainer_made_so(tmp_path: Path, change: dict[str, Any]) -> None:
     other, own = make_trainer(tmp_path), make_trainer(tmp_path, **change)
     assert forgather_mem.plan(other, **change) == forgather_mem.plan(own)
+
+
+OLD = {
+    one.name: re.match(r"Deprecated alias of `(\w+)`", one.metadata.get("help", ""))
+    for one in fields(TrainingArguments)
+}
+
+
+def test_an_argument_of_two_names_has_the_value_under_both(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    for old, new in [(old, found[1]) for old, found in OLD.items() if found is not None]:
+        for name in (old, new):
+            apply_changes(trainer, {name: {"given as": name}})
+            assert getattr(trainer.args, old) == getattr(trainer.args, new) == {"given as": name}
 
 
 def test_weights_of_half_the_bytes_have_gradients_and_states_of_half(tmp_path: Path) -> None:

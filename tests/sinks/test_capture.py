@@ -1,6 +1,5 @@
-"""The public test double, and what all sinks have in common."""
+"""The public test double."""
 
-from forgather_mem import sinks
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Finding, Sample
 from tests.sinks.plain_run import PlainRun
@@ -18,8 +17,3 @@ def test_samples_findings_and_series_are_kept_until_the_next_training() -> None:
     assert [finding.kind for finding in capture.findings] == ["leak"]
     capture.begin(PlainRun())
     assert (capture.samples, capture.findings) == ([], [])
-
-
-def test_every_public_name_is_there() -> None:
-    assert all(hasattr(sinks, name) for name in sinks.__all__)
-    assert set(sinks.__all__) <= set(dir(sinks))

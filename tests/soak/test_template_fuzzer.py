@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from forgather_mem.config.source.syntax import FORMS, MAPPINGS
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "config"))
 import bounds
 
@@ -21,8 +23,9 @@ SEED = int(os.environ.get("FUZZ_SEED", "20261122"))
 NUM_CASES = int(os.environ.get("FUZZ_CASES", "10000"))
 
 SIZES = [0, 1, 2, 7, 100, 9_999, 200_000, 1_000_000, 10**9]
+WITHOUT_CALL = tuple(f"!{form}" for form in FORMS if form != "var")
 TAGS = (
-    "!list", "!tuple", "!dlist", "!dict", "!call:list", "!call:sorted", "!call:set", "!call:dict", "!factory:list",
+    *WITHOUT_CALL, "!call:list", "!call:sorted", "!call:set", "!call:dict", "!factory:list",
     "!factory:range", "!partial:dict", "!call:sum", "!call:zip", "!call:random:Random", "!var", "!call:str",
     "!call:pathlib:Path", "!call:frozenset", "!call:os:system", "!singleton:datetime:timedelta", "!meta:len",
 )  # fmt: skip
@@ -67,9 +70,9 @@ class Grammar:
         anchor = ""
         if self.random.random() < 0.3:
             anchor = f"&a{len(self.anchors)} "
-        tag = self.random.choice(TAGS if wild else TAGS[:4]) + " " if self.random.random() < 0.4 else ""
+        tag = self.random.choice(TAGS if wild else WITHOUT_CALL) + " " if self.random.random() < 0.4 else ""
         parts = [self.node(depth - 1, wild) for _ in range(self.random.randrange(4))]
-        if tag.startswith(("!dict", "!dlist")) or (not tag and shape < 7):
+        if tag[1:-1] in MAPPINGS.keys() - {"var"} or (not tag and shape < 7):
             body = "{" + ", ".join(f"k{i}: {part}" for i, part in enumerate(parts)) + "}"
         elif tag.startswith("!var"):
             return "!var { name: v, default: 1 }"

@@ -1,11 +1,11 @@
 """The classes of the report as values; `test_report_schema` has their way into JSON and back."""
 
-from dataclasses import MISSING, FrozenInstanceError, fields
+from dataclasses import MISSING, fields
 
 import pytest
 
 from forgather_mem.telemetry import report
-from forgather_mem.telemetry.report import Breakdown, DeviceMemory, RunReport
+from forgather_mem.telemetry.report import Breakdown, DeviceMemory
 from forgather_mem.telemetry.report_part import ReportPart
 
 PARTS = [part for part in vars(report).values() if isinstance(part, type) and issubclass(part, ReportPart)]
@@ -27,9 +27,3 @@ def test_the_sizes_that_people_read_are_all_that_memory_consisted_of() -> None:
 def test_a_device_is_named_as_in_the_peaks() -> None:
     sizes = {"peak_allocated_bytes": 1, "peak_reserved_bytes": 2, "total_bytes": 3}
     assert DeviceMemory(name="GPU", index=3, **sizes).where == "gpu3"  # type: ignore[arg-type]
-
-
-def test_a_report_is_a_value() -> None:
-    assert RunReport() == RunReport()
-    with pytest.raises(FrozenInstanceError):
-        RunReport().steps = 3  # type: ignore[misc]

@@ -46,7 +46,7 @@ def filled(kind: Any) -> Any:
     if origin is Literal:
         return inner[-1]
     if origin is Annotated:
-        return inner[1]
+        return inner[2]
     if origin is tuple:
         return tuple(filled(one) for one in (inner if inner[-1] is not ... else inner[:1] * 2))
     if origin is Mapping:
@@ -197,6 +197,21 @@ def test_a_file_that_holds_no_report_says_so(content: bytes, tmp_path: Path) -> 
     report, (sentence,) = read_report(path)
     assert report is None
     assert sentence.startswith("report.json: it holds no ")
+
+
+# Rates and differences; where a process's code is below 0, a signal has ended it
+MAY_BE_BELOW_ZERO = re.compile("per_step(_|$)|exit_code|started_with|startup$")
+
+
+@pytest.mark.parametrize("part", [*PARTS, RunHeader], ids=lambda part: part.__name__)
+def test_no_size_and_no_count_from_a_file_is_below_zero_or_huge(part: type[ReportPart]) -> None:
+    plain = to_dict(filled(part))
+    for name, key in keys_of(part).items():
+        for number in ("-1", "1" + 19 * "0") if re.search("int|float", str(key.kind)) else ():
+            wrong = json.loads(re.sub(r"[\d.]+", number, json.dumps(plain[name])))
+            read = json.dumps(to_dict(from_dict(part, {**plain, name: wrong})))
+            may_be = number == "-1" and MAY_BE_BELOW_ZERO.search(name)
+            assert may_be or number not in read, f"{name}: an Amount, of telemetry/report_part.py, or in the list here"
 
 
 def test_a_schema_that_is_not_kept_is_seen() -> None:

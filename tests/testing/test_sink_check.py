@@ -5,8 +5,10 @@ import csv
 import importlib.util
 import inspect
 import io
+import os
 import pickle
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 from forgather_mem import sinks
 from forgather_mem.callbacks.oom_reporter import LastWords
+from forgather_mem.reporting.run_dir import NoRun, run_report
 from forgather_mem.sinks import (
     BlackBoxSink,
     Capture,
@@ -58,6 +61,28 @@ def test_every_shipped_sink_passes(name: str, tmp_path: Path, monkeypatch: pytes
     check_sink(lambda: made.append(SINKS[name]()) or made[-1], folder=tmp_path)  # type: ignore[func-returns-value]
     if name != "OpenTelemetry":  # its reader is the user's
         pickle.dumps(made)  # a copy of a callback has one of its sinks: `__getstate__` leaves out what is open
+
+
+@pytest.mark.parametrize("name", SINKS)
+def test_of_a_run_with_this_sink_alone_that_was_killed_nothing_false_is_told(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if not (child := os.fork()):
+        try:
+            SmallRun(tmp_path, [readings], [SINKS[name]()]).train()
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    left = " ".join(path.name for path in tmp_path.rglob("*"))
+    is_log, has_curves = "memory.rank0.jsonl" in left or "ring.rank0" in left, "tfevents" in left
+    if not is_log and not has_curves:
+        with pytest.raises(NoRun, match="no run was found"):
+            run_report(tmp_path)
+        return
+    report = run_report(tmp_path)
+    assert (report.steps, report.run.end) == (3, "killed" if is_log else None)
+    assert ("curves alone" in str(report.hints)) == (not is_log)
 
 
 def test_each_sink_is_tried_and_takes_no_file_of_another_kind(tmp_path: Path) -> None:

@@ -231,8 +231,8 @@ def _extended(path: str, way: str) -> str:
 
 
 def items_of(value: Value) -> list[Value] | None:
-    """What is in a list, a tuple or a `!dlist`; None for anything else."""
-    if isinstance(value, ListNode) and value.maker in (list, tuple):
+    """What is in a sequence or a `!dlist`; None for anything else."""
+    if isinstance(value, ListNode):
         return list(value.items)
     if isinstance(value, DictNode) and value.form == "dlist":
         return [item for item in value.entries.values() if item is not None]

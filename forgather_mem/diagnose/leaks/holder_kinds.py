@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE
-from forgather_mem.heap.object_size import array_bytes, big_bytes, deep_bytes, inside, is_tensor, is_torch
+from forgather_mem.heap.object_size import big_bytes, deep_bytes, inside, is_array, is_tensor, is_torch
 from forgather_mem.source.source_lines import with_callers
 from forgather_mem.system.installed import installed
 
@@ -225,10 +225,6 @@ def _waits_in_put(thread: threading.Thread) -> bool:
     """Whether a thread waits until a queue has room."""
     frames = with_callers(sys._current_frames().get(thread.ident or 0))
     return any(frame.f_code is queue.Queue.put.__code__ for frame in frames)
-
-
-def is_array(thing: object) -> bool:
-    return is_tensor(thing) or bool(array_bytes(thing))
 
 
 def _is_small_view(tensor: torch.Tensor) -> bool:

@@ -10,9 +10,9 @@ from io import StringIO
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from forgather_mem.diagnose.leaks.holder_kinds import Held, is_array, queue_module
+from forgather_mem.diagnose.leaks.holder_kinds import Held, queue_module
 from forgather_mem.heap.containers import LRU_CACHE
-from forgather_mem.heap.object_size import inside, is_tensor, is_torch
+from forgather_mem.heap.object_size import inside, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
 from forgather_mem.source.container_code import adding_lines
 from forgather_mem.source.source_lines import Line, line_of_code

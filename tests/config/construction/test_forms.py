@@ -34,7 +34,7 @@ def test_each_tag_has_a_row_in_the_table_of_the_page(tag: str) -> None:
     assert any(f"`!{tag}" in row.split("|")[1] for row in rows), "a row in docs/templates.md, and an example that runs"
 
 
-@pytest.mark.parametrize("tag", FORMS)
+@pytest.mark.parametrize("tag", sorted({*FORMS, *BUILT}))
 @pytest.mark.parametrize("number", range(5), ids=["empty", "one item", "line", "block", "of a list"])
 def test_each_form_is_built_however_it_is_written(tag: str, number: int) -> None:
     item, item_of_list = ("- 1", "- [a]") if tag in SEQUENCES else ("name: v", "name: [a]")
@@ -52,7 +52,7 @@ def test_each_form_is_built_however_it_is_written(tag: str, number: int) -> None
 def test_what_is_in_it_is_guarded_and_counted(tag: str) -> None:
     begin, end, keys = ("[", "]", ("", "")) if tag in SEQUENCES else ("{", "}", ("path: ", "k{}: "))
     held = f"{{logging_dir: !{tag} {begin}{keys[0]}!call:getitem [['s3://elsewhere/x'], 0]{end}}}"
-    gone_over = f"{{logging_dir: !call:reversed [!{tag} {begin}{keys[0]}'s3://elsewhere/x'{end}]}}"
+    gone_over = f"{{logging_dir: !call:zip [!{tag} {begin}{keys[0]}'s3://elsewhere/x'{end}]}}"
     for given in (held, gone_over) if tag in SEQUENCES else (held,):
         with pytest.raises(TemplateError, match="open an address"):
             loaded(f"x: !call:forgather_mem.sinks:TensorBoardSink {given}")

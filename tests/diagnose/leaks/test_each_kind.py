@@ -4,6 +4,7 @@ import functools
 import itertools
 import logging
 import queue
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from tests.heap.test_reachable import suspects_after
+from tests.programs import ROOT
 
 pytestmark = pytest.mark.alone(forked=True)
 
@@ -74,6 +76,12 @@ GROWTH: dict[str, Callable[[Grows, int], object]] = {
     "dict": lambda it, step: it.by_step.update({step: bytes(5000)}),
     "list": lambda it, step: it.keep("texts", bytes(5000)),
 }
+
+
+def test_each_kind_has_a_row_in_the_docs() -> None:
+    table = (ROOT / "docs" / "leaks.md").read_text(encoding="utf-8").partition("| kind | what grows |")[2]
+    cells = re.findall(r"^\| (`.*?) \|", table.partition("\n\n")[0], re.MULTILINE)
+    assert {name for cell in cells for name in re.findall("`(.+?)`", cell)} == {*KINDS, "native"}
 
 
 def test_each_kind_of_holder_is_told_of_something_that_grows_so() -> None:
