@@ -171,12 +171,9 @@ class FullWork(Work, Protocol):
         """A training begins: return the work to call in it; or None, and keep its state here. May come twice."""
 
     def end(self, run: RunInfo) -> None:
-        """The training is over, by whatever way, also an exception: say what is left to say. The sinks still write."""
+        """The training is over, by whatever way, also an exception: say what is left to say. The sinks still write.
 
-    def give_back(self) -> None:
-        """Put back what `begin` or a call has changed in the process, and let go of what was opened.
-
-        Called after `end`, also when that has failed. Idempotent.
+        What `begin` or a call has changed in the process is put back by a call that `run.at_close` was asked for.
         """
 
     def is_urgent(self) -> bool:
