@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from forgather_mem.formats.event_file import ScalarSeries
 from forgather_mem.formats.jsonl import Header, LogReader, Record, log_files
-from forgather_mem.formats.scalars import ScalarSeries
 from forgather_mem.reporting.from_events import event_series
 from forgather_mem.reporting.table import MAX_DEVICES
 from forgather_mem.telemetry.bounds import MOST

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from forgather_mem.engine.summary import GaugeRange, RunFacts, RunSummary
-from forgather_mem.formats.scalars import ScalarSeries, read_scalars
+from forgather_mem.formats.event_file import ScalarSeries, read_scalars
 from forgather_mem.reporting.build import build_report
 from forgather_mem.reporting.peaks import devices_by_shares
 from forgather_mem.sinks.tags import tag_of

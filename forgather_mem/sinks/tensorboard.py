@@ -155,7 +155,7 @@ class TensorBoardSink:
             written = values.values() if columns.names is None else [values[name] for name in columns.names]
             payload = record.payload(sample.step, sample.time_s, written, columns.factors, so_far)
             if out.add(payload):
-                points.wrote(sample.step, columns, sample.values)
+                points.wrote(sample.step, columns)
                 record.descriptive = False
 
     def tell(self, finding: Finding) -> None:
@@ -323,14 +323,14 @@ class StepPoints:
     def __init__(self) -> None:
         self.step: int | None = None
         self.rest: dict[str, float] = {}
-        self._written: tuple[tuple[Columns, Mapping[str, float]], ...] = ()
+        self._written: tuple[Columns, ...] = ()
 
-    def wrote(self, step: int, columns: Columns, values: Mapping[str, float]) -> None:
-        """These tags have their point now; `values` is the sample's own."""
+    def wrote(self, step: int, columns: Columns) -> None:
+        """These tags have their point now."""
         if step == self.step:
-            self._written += ((columns, values),)
+            self._written += (columns,)
         else:
-            self.step, self._written = step, ((columns, values),)
+            self.step, self._written = step, (columns,)
             if self.rest:
                 self.rest.clear()
 
@@ -338,18 +338,12 @@ class StepPoints:
         """The values to write now."""
         if sample.step != self.step:
             return {**sample.values, **{name: sample.values.get(name, 0.0) + rest for name, rest in self.rest.items()}}
-        tags = {tag for columns, _ in self._written for tag in columns.tags}
+        tags = {tag for columns in self._written for tag in columns.tags}
         left = {}
         for name, value in sample.values.items():
             metric = metric_of(name)
             if tag_of(metric, sample.event, sample.device) not in tags:
                 left[name] = value
             elif metric.kind == FLOW:
-                self._keep(name, value)
+                self.rest[name] = self.rest.get(name, 0.0) + value
         return left
-
-    def _keep(self, name: str, value: float) -> None:
-        """Flows are summed over the step: the rest is what the point lacks."""
-        first = next((values[name] for _, values in self._written if name in values), 0.0)
-        if value > first:
-            self.rest[name] = value - first

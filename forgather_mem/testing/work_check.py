@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from forgather_mem.telemetry.bounds import plain_numbers
 from forgather_mem.telemetry.events import EVENTS
-from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Begins, Moment, Objects, RunInfo, Sample, Work
 from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.rule import name_of
