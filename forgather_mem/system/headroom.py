@@ -13,8 +13,7 @@ from typing import Literal
 
 from forgather_mem.errors import missing
 from forgather_mem.system.allocator import Allocator, Nested, current_allocator, driver_memory, gauge, used_allocators
-from forgather_mem.system.memory_limit import MemoryLimit
-from forgather_mem.system.own_limits import Bound, own_limits
+from forgather_mem.system.memory_limit import Bound, MemoryLimit, own_limits
 from forgather_mem.system.peak_windows import peaks_of
 from forgather_mem.units import MIB
 
@@ -50,7 +49,7 @@ class Room:
         return max(0, self.free_bytes - self.passing_bytes)
 
 
-class HostRooms:
+class HostRooms(MemoryLimit):
     """All limits on this process's host memory, found once.
 
     Args:
@@ -64,13 +63,12 @@ class HostRooms:
     """
 
     def __init__(self, proc_root: str | Path = "/proc", cgroup_root: str | Path = "/sys/fs/cgroup") -> None:
-        self._memory = MemoryLimit(proc_root, cgroup_root)
+        super().__init__(proc_root, cgroup_root)
         self._own = Path(proc_root) / "self"
-        self.pressure = self._memory.pressure
 
     def read(self) -> list[Room]:
         """The rooms, tightest first: one below the limits shared with other processes, and one for each of our own."""
-        rooms = [_host(bound, ranks_on_this_host()) for bound in self._memory.bounds()[:1]]
+        rooms = [_host(bound, ranks_on_this_host()) for bound in self.bounds()[:1]]
         rooms += map(_host, own_limits(self._own))
         return sorted(rooms, key=lambda room: room.free_bytes)
 

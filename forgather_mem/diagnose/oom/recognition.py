@@ -18,7 +18,7 @@ from forgather_mem.telemetry.redaction import redacted
 from forgather_mem.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from forgather_mem.system.own_limits import Bound
+    from forgather_mem.system.memory_limit import Bound
     from forgather_mem.telemetry.report import OomReport
 
 MAX_MESSAGE_CHARS = 20_000
