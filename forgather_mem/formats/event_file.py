@@ -15,7 +15,7 @@ import struct
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -251,14 +251,14 @@ class ScalarSeries:
     values: NDArray[np.float64]
 
 
-def read_scalars(*paths: str | Path, wanted: Callable[[str], bool] | None = None) -> dict[str, ScalarSeries]:
-    """All scalars of event files, or of the event files directly in a folder, in the order of their names, by tag.
+def read_scalars(path: str | Path, wanted: Callable[[str], bool] | None = None) -> dict[str, ScalarSeries]:
+    """All scalars of an event file, or of those directly in a folder, in the order of their names, by tag.
 
     Reads what `add_scalar` (either style) and `TensorBoardSink` write; other summaries are skipped. A torn end is left
     out. Takes 1.5 s per million scalars, and reads no more than `MOST_POINTS`.
 
     Args:
-        paths: Files, or folders.
+        path: The file or the folder.
         wanted: Whether a tag's points are to be kept; default: all.
 
     Raises:
@@ -270,8 +270,8 @@ def read_scalars(*paths: str | Path, wanted: Callable[[str], bool] | None = None
     is_wanted = functools.cache(wanted or (lambda tag: True))
     points: defaultdict[str, _Points] = defaultdict(lambda: (array("q"), array("d"), array("d")))
     number = 0
-    for path in _event_files(paths):
-        with open_regular(path) as file:
+    for one in _event_files(Path(path)):
+        with open_regular(one) as file:
             for payload in payloads(file):
                 with contextlib.suppress(DecodeError):
                     event = Event.FromString(payload)
@@ -295,12 +295,10 @@ def _series(steps: array[int], times_s: array[float], values: array[float]) -> S
     return ScalarSeries(steps=np.array(steps), wall_times_s=np.array(times_s), values=np.array(values))
 
 
-def _event_files(paths: Iterable[str | Path]) -> Iterator[Path]:
-    for path in map(Path, paths):
-        if path.is_dir():
-            yield from sorted(p for p in path.iterdir() if "tfevents" in p.name and p.is_file() and not p.is_symlink())
-        else:
-            yield path
+def _event_files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(p for p in path.iterdir() if "tfevents" in p.name and p.is_file() and not p.is_symlink())
 
 
 def _scalar_of(value: Any) -> float | None:
