@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from forgather_mem.telemetry.bounds import plain_numbers
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
 from forgather_mem.telemetry.guard import FailureGuard, Guarded
+from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Begins, Moment, Sample, Work
 from forgather_mem.telemetry.rule import Rule, name_of
 from forgather_mem.telemetry.triggers import Crossing

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.sinks import ConsoleSink
-from forgather_mem.telemetry.bounds import plain_numbers
 from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample, Sink
 
 _EVALUATION = ("eval", "test", "val")

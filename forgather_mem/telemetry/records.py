@@ -171,10 +171,7 @@ class FullWork(Work, Protocol):
         """A training begins: return the work to call in it; or None, and keep its state here. May come twice."""
 
     def end(self, run: RunInfo) -> None:
-        """The training is over, by whatever way, also an exception: say what is left to say. The sinks still write.
-
-        What `begin` or a call has changed in the process is put back by a call that `run.at_close` was asked for.
-        """
+        """The training is over, by whatever way, also an exception: say what is left to say. The sinks still write."""
 
     def is_urgent(self) -> bool:
         """Whether this step must be read, found within some microseconds.

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from forgather_mem.telemetry.bounds import plain_numbers
+from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Finding, Moment, Sample, Sink
 from forgather_mem.testing.small_run import SmallRun, check_members, files_below, in_child, readings, require, trainings
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from forgather_mem.telemetry.bounds import plain_numbers
 from forgather_mem.telemetry.events import EVENTS
+from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Begins, Moment, Objects, RunInfo, Sample, Work
 from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.rule import name_of
@@ -19,7 +19,7 @@ from forgather_mem.testing.small_run import SmallRun, check_members, require, tr
 
 _OPEN_FILES, _THREADS = "the number of open files", "the number of threads"
 _MAY_BE_KEPT = (_OPEN_FILES, _THREADS)  # by the first training, for all later ones
-_OF_A_RUN = ("end", "is_urgent")
+_OF_A_RUN = ("end", "give_back", "is_urgent")
 _BOOKS = ("", *get_args(Action))
 _ADVICE = "what can't be read is left out; what an event lacks (moment.objects is empty without a trainer) is no error"
 
@@ -51,13 +51,13 @@ def check_work(make_work: Callable[[], Work | Begins], *, objects: Objects | Non
     if changed:
         raise AssertionError(
             f"{type(work).__name__} leaves {' and '.join(changed)} changed ({before[changed[0]]} before, "
-            f"{after[changed[0]]} after its end): put back, by run.at_close(), what was changed"
+            f"{after[changed[0]]} after its end): put back, by run.at_close() or in give_back(), what was changed"
         )
 
 
 def _check_members(work: object) -> None:
     name = type(work).__name__
-    check_members(work, "make_work", ("begin", "end", "is_urgent"), "reading")
+    check_members(work, "make_work", ("begin", "end", "give_back", "is_urgent"), "reading")
     require(
         callable(work) or callable(getattr(work, "begin", None)),
         f"{name} can't be called: a probe or an action needs __call__(moment, sample), or a begin(run) that returns it",
@@ -125,6 +125,9 @@ def _train(
         small.event = "is_urgent"
         getattr(part, "is_urgent", bool)()
         small.close()
+        for _ in range(2):
+            small.event = "give_back, once more"
+            getattr(part, "give_back", bool)()
         other.close("exception")
 
 

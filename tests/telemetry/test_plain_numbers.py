@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from forgather_mem.telemetry.bounds import plain_numbers
+from forgather_mem.telemetry.plain_numbers import plain_numbers
 
 
 class Celsius(float):

@@ -1,0 +1,25 @@
+"""Numbers as others give them: a user's probe, action or sink, or a file of ours that anybody may have written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+
+def plain_numbers(values: Mapping[str, float] | None) -> dict[str, float]:
+    """These values as plain numbers by name. What is not finite is left out.
+
+    Raises:
+        TypeError, ValueError, AttributeError, OverflowError: when they are not numbers by name.
+
+    >>> plain_numbers({"a": 1, "b": float("nan"), "c": True})
+    {'a': 1, 'c': 1.0}
+    """
+    numbers: dict[str, float] = {}
+    for name, value in values.items() if values else ():
+        if not isinstance(name, str):
+            raise TypeError(f"a value's name is a string, not {name!r:.100}")
+        number = float(value)
+        if math.isfinite(number):
+            numbers[name] = value if type(value) in (int, float) else number
+    return numbers
