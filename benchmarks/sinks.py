@@ -35,7 +35,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from torch.utils.tensorboard import SummaryWriter
 from transformers import TrainerCallback
 
-from forgather_mem.formats.scalars import read_scalars
+from forgather_mem.formats.event_file import read_scalars
 from forgather_mem.sinks import JsonlSink, TensorBoardSink
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.telemetry.report_part import RunHeader

@@ -45,6 +45,7 @@ class Recorder:
         self.members: dict[int, dict[str, EventSchedule]] = {}
         self.meter: OverheadMeter | None = None
         self.own = phases.own
+        self.own.take()
         self.reads = False
         self._fence = fence
         self._ledger = ledger
@@ -199,8 +200,6 @@ class OpenRecord:
     def __init__(self) -> None:
         self.sample: Sample | None = None
         self.values: dict[str, float] = {}
-        self._flow_step = -1
-        self._flows: dict[str, float] = {}
 
     def begin(self, moment: Moment) -> Sample:
         """Begin the record of this moment. A step's record collects what is read in all events inside the step."""
@@ -220,16 +219,13 @@ class OpenRecord:
         )
 
     def add(self, new: Mapping[str, float]) -> None:
-        """Add readings. Flows are summed over the step: TensorBoard shows the last value of a (tag, step)."""
-        values, view = self.values, self.sample
-        values.update(new)
-        if view is None or FLOWS.isdisjoint(new):
+        """Add readings. A flow is the sum of what was read in all events of the record."""
+        values = self.values
+        if FLOWS.isdisjoint(new):
+            values.update(new)
             return
-        if self._flow_step != view.step:
-            self._flow_step = view.step
-            self._flows.clear()
-        for name in FLOWS.intersection(new):
-            values[name] = self._flows[name] = self._flows.get(name, 0.0) + new[name]
+        for name, value in new.items():
+            values[name] = value + values.get(name, 0.0) if name in FLOWS else value
 
     def freeze(self) -> Sample | None:
         """The finished record; None if none is open, or nothing was read."""
@@ -277,15 +273,9 @@ class WorkSet:
         return [work for named, work in self._works.values() if isinstance(named, classes)]
 
     def ends(self, run: RunInfo) -> Iterator[Callable[[], object]]:
-        """The last begun first: the calls that end each work; then those that give back what it has taken."""
-        call, works = self._fence.call_part, [work for _, work in self._works.values()][::-1]
-        yield from (functools.partial(call, work, "end", run) for work in works)
-        yield from (functools.partial(call, work, "give_back") for work in works)
-
-    def give_back(self) -> None:
-        """Give back what each has taken, whatever has failed before."""
+        """The calls that end each work, the last begun first."""
         for _, work in reversed(self._works.values()):
-            self._fence.call_part(work, "give_back")
+            yield functools.partial(self._fence.call_part, work, "end", run)
 
     def clear(self) -> None:
         """Drop all of them."""

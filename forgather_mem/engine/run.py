@@ -24,7 +24,7 @@ from forgather_mem.engine.ledger import Ledger
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.recorder import Recorder
 from forgather_mem.engine.schedule import ArmedRule, EventSchedule, OverheadMeter, assign_writer, schedules_of
-from forgather_mem.engine.settings import read_settings, see_forwards
+from forgather_mem.engine.settings import see_forwards, settings_of_step
 from forgather_mem.engine.sink_set import SinkSet, evaluation_prefix
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.system.allocator import ASK
@@ -82,7 +82,7 @@ class Run:
         self.ledger = Ledger()
         self.fence = FailureGuard(strict)
         self.phases = PhaseStack(self.fence)
-        see_forwards(self)
+        see_forwards(self.phases, self.tell_settings)
         self.trainer: Callable[[], Any] = lambda: None  # nobody has linked it
         self.closed = False
         self.end: str | None = None
@@ -180,6 +180,12 @@ class Run:
             self.fence.call("verdict", self.verdict, self.summary)
         self.sinks.tell(finding)
 
+    def tell_settings(self, settings: dict[str, str]) -> None:
+        """These decide what memory it takes; told before a step has ended, they are told then with the others."""
+        if self.settings_are_read:
+            self.emit(Finding(kind="settings", step=self.step, text="settings", data=settings))
+        self.facts.settings.update(settings)
+
     def print_line(self, text: str) -> None:
         self.sinks.say(text, self)
 
@@ -244,7 +250,7 @@ class Run:
             self.fence.call("ledger", self.ledger.follow, plan.event, step, began[0])
         if not self.settings_are_read and plan.event == "step_end":  # by now there is an optimizer
             self.settings_are_read = True
-            self.fence.call("settings", read_settings, self, args, objects)
+            self.fence.call("settings", self._read_settings, args, objects)
         if self._record.sample is not None and not self._record.takes(plan.event, step):
             recorder.flush()
         if (due or urgent) and not (plan.event == "step_end" and plan.seen_step == step):
@@ -255,6 +261,10 @@ class Run:
             reads = recorder.reads
             recorder.flush(began[0])  # the cost of writing appears in the next record
             own.add(began, reading=reads)
+
+    def _read_settings(self, args: object, objects: Objects) -> None:
+        found = settings_of_step(args, objects, is_observed=self.facts.header.is_observed)
+        self.tell_settings(self.facts.settings | found)
 
     def close(self, end: str = "finished") -> None:
         """The training is over, whichever way: write what is open, give back what was taken. Idempotent.
@@ -270,7 +280,6 @@ class Run:
 
     def put_back(self) -> None:
         """What was changed for this run becomes as it was, whatever has failed before."""
-        self.works.give_back()
         for call in self.at_close_calls:
             self.fence.call("at_close", call)
 

@@ -11,18 +11,16 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from forgather_mem.probes.live_objects import near_objects
 from forgather_mem.probes.tensors import StorageKey, storages_in, tensors_in
-from forgather_mem.telemetry.records import Finding
 
 if TYPE_CHECKING:
     import torch
 
     from forgather_mem.engine.phases import PhaseStack
-    from forgather_mem.engine.summary import RunFacts
 
 PASSES_TO_SEE = 8  # of which one has a graph, or none will have
 # Trainer's arguments; advice after an out-of-memory error reads the same.
@@ -54,44 +52,28 @@ _MOST_NODES = 20_000  # of a graph
 _ATTENTION = "Attention"  # in the names of all kernels of scaled dot products
 
 
-class HasSettings(Protocol):
-    """What is asked of a run, which imports this."""
-
-    facts: RunFacts
-    phases: PhaseStack
-    settings_are_read: bool
-    step: int
-
-    def emit(self, finding: Finding) -> None: ...
-
-
-def see_forwards(run: HasSettings, left: int = PASSES_TO_SEE) -> None:
-    """Look at what the next forward passes return, until one has a graph."""
+def see_forwards(phases: PhaseStack, tell: Callable[[dict[str, str]], object], left: int = PASSES_TO_SEE) -> None:
+    """Look at what the next forward passes return, until one has a graph, whose settings are told."""
 
     def see(outputs: object) -> None:
-        run.phases.on_output = None
+        phases.on_output = None
         settings = settings_of_forward(outputs)
-        if not settings and left > 1:
-            see_forwards(run, left - 1)
-        elif settings and run.settings_are_read:
-            _emit(run, settings)
-        run.facts.settings.update(settings)  # else told with the others
+        if settings:
+            tell(settings)
+        elif left > 1:
+            see_forwards(phases, tell, left - 1)
 
-    run.phases.on_output = see
+    phases.on_output = see
 
 
-def read_settings(run: HasSettings, args: object, objects: Mapping[str, object]) -> None:
-    """Read and tell what is known at the end of a run's first step; who has begun the run may have told some."""
+def settings_of_step(args: object, objects: Mapping[str, object], *, is_observed: bool) -> dict[str, str]:
+    """What is known at the end of a first step; who observes a loop looks for other models itself."""
     model, optimizer, loader = map(objects.get, ("model", "optimizer", "train_dataloader"))
     settings = settings_of_training(args, model, optimizer) | settings_of_loaders([loader])
-    if model is not None and not run.facts.header.is_observed:
+    if model is not None and not is_observed:
         near = near_objects((sys.modules["torch"].nn.Module,))
         settings |= {} if near is None else settings_of_others(model, optimizer, near)
-    _emit(run, run.facts.settings | settings)
-
-
-def _emit(run: HasSettings, settings: dict[str, str]) -> None:
-    run.emit(Finding(kind="settings", step=run.step, text="settings", data=settings))
+    return settings
 
 
 def settings_of_training(args: object, model: object, optimizer: object) -> dict[str, str]:

@@ -10,8 +10,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from forgather_mem.engine.growth import SOURCES
-from forgather_mem.engine.summary import MAX_FINDINGS, GaugeRange, RunSummary, is_spanned
+from forgather_mem.engine.summary import MAX_FINDINGS, SOURCES, GaugeRange, RunSummary, is_spanned
 from forgather_mem.growth.trend import Series
 from forgather_mem.telemetry.metrics import every_metric, name_on_current
 from forgather_mem.telemetry.records import FORETOLD, Finding

@@ -13,7 +13,7 @@ from forgather_mem.errors import say
 from forgather_mem.launch.failed_training import HARD_LIMIT, FailedTraining, KillInPlan, explained_kill, failed_training
 from forgather_mem.reporting.problems import was_killed_for_memory
 from forgather_mem.reporting.table import format_time
-from forgather_mem.system.own_limits import own_limits, raise_own_limits
+from forgather_mem.system.memory_limit import own_limits, raise_own_limits
 from forgather_mem.telemetry.report import Change, KilledReport, RunReport
 from forgather_mem.telemetry.report_schema import checked
 from forgather_mem.units import format_bytes

@@ -45,7 +45,7 @@ def watch_process() -> None:
 def _reserve_bytes() -> int:
     """What is kept to report; below a limit of this process little of what it leaves.
 
-    As `own_limits.spare_bytes`, but nothing is imported: this is any process of the command.
+    As `memory_limit.spare_bytes`, but nothing is imported: this is any process of the command.
     """
     with open("/proc/self/statm", "rb") as file:
         addresses, *_, data, _ = (int(pages) * os.sysconf("SC_PAGE_SIZE") for pages in file.read().split())

@@ -32,7 +32,7 @@ from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.result import PhasePlan, Plan
 from forgather_mem.planning.storage_log import StorageRequest
 from forgather_mem.reporting.problems import PLANNED_PHASES
-from forgather_mem.system.own_limits import own_limits
+from forgather_mem.system.memory_limit import own_limits
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.report import Change
 from forgather_mem.telemetry.report_schema import to_dict

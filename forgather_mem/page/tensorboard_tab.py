@@ -19,7 +19,7 @@ from tensorboard.data.provider import RunTagFilter
 from tensorboard.plugins import base_plugin
 
 from forgather_mem.errors import escape_controls
-from forgather_mem.formats.scalars import ScalarSeries
+from forgather_mem.formats.event_file import ScalarSeries
 from forgather_mem.formats.summaries import PLUGIN_NAME, REPORT_TAG
 from forgather_mem.page.data import Json, page_data
 from forgather_mem.page.html import ASSETS, asset

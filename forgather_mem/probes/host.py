@@ -11,10 +11,9 @@ from pathlib import Path
 from forgather_mem.errors import missing
 from forgather_mem.probes.budgeted import Budgeted
 from forgather_mem.system.headroom import HostRooms
-from forgather_mem.system.high_water import HostMark
 from forgather_mem.system.installed import installed
-from forgather_mem.system.peak_windows import PeakWindows, host_peaks
-from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, kib_fields, own_memory, read_once, resident_bytes
+from forgather_mem.system.peak_windows import HostMark, PeakWindows, host_peaks
+from forgather_mem.system.procfs import PAGE_BYTES, kib_fields, own_memory, read_once
 from forgather_mem.system.time_budget import BUDGET_FRAC, RareReadings, TimeBudget, backed_off
 from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample, Work
 from forgather_mem.units import format_bytes, format_duration
@@ -73,21 +72,19 @@ class _Host:
     def __init__(self, probe: HostProbe, peaks: PeakWindows[HostMark], run: RunInfo) -> None:
         self._run = run
         self._rare = RareReadings()
-        own = Path(probe.proc_root) / "self"
-        self._statm = KernelFile(own / "statm")
         self._pss_skipped_at_bytes = 0
         self._peaks = peaks
         self._window = peaks.open(reset=False)
         run.at_close(self._close)
         self._told_bytes = 0  # the peak returned last
-        self._own = own
+        self._own = Path(probe.proc_root) / "self"
         self._rooms = HostRooms(probe.proc_root, probe.cgroup_root)
         self._pss_s_per_byte = _PSS_S_PER_BYTE
         rare = [("swap, faults, pressure and /dev/shm", probe.slow_every_s, 0.0, self._slow_values)]
         if probe.limits:
             rare.append(("the memory limit", LIMIT_EVERY_S, 0.0, self._limit_values))
         if probe.pss:
-            pss_s = 2 * resident_bytes(self._statm) * _PSS_S_PER_BYTE  # the first is a guess: rather too much
+            pss_s = 2 * own_memory().resident_bytes * _PSS_S_PER_BYTE  # the first is a guess: rather too much
             rare.append(("PSS", probe.slow_every_s, pss_s, self._pss_values))
         self._rare += (
             (what, TimeBudget(every_s, budget_frac=probe.budget_frac, expected_s=expected_s), reading)
@@ -96,7 +93,7 @@ class _Host:
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         with self._peaks.held():
-            fields = self._statm.read(128).split()
+            fields = self._peaks.mark.statm.read(128).split()
             rss = int(fields[1]) * PAGE_BYTES
             self._peaks.fold((rss, self._peaks.mark.peak_bytes(rss)))
         if self._window.closed:  # in a forked child, which has other memory
@@ -118,7 +115,6 @@ class _Host:
     def _close(self) -> None:
         """Report readings that were taken less often than asked, or not at all."""
         self._window.close()
-        self._statm.close()
         self._rare.tell(self._run)
         if self._pss_skipped_at_bytes:
             size, most = format_bytes(self._pss_skipped_at_bytes), format_duration(PSS_MOST_S)
@@ -149,7 +145,7 @@ class _Host:
         return values
 
     def _pss_values(self) -> dict[str, float]:
-        rss = resident_bytes(self._statm)
+        rss = own_memory().resident_bytes
         if rss * self._pss_s_per_byte > PSS_MOST_S:
             self._pss_skipped_at_bytes = rss
             return {}

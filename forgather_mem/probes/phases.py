@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 import weakref
@@ -79,28 +78,24 @@ class _Phases:
         self._counts = True  # what a forward pass leaves allocated
 
         host = host_peaks()
-        if host is not None:  # while a window is open, the kernel's files stay open
-            run.at_close(host.open(reset=False).close)
         run.at_close(self._close)
+        if host is not None:  # while a window is open, the kernel's files stay open; its end closes them
+            run.at_close(host.open(reset=False).close)
         run.watch_phases(self)
 
     def phase_begin(self, phase: str) -> None:
         began_s = time.thread_time()
         entry = _Phase(phase)
-        try:
-            host = host_peaks()
-            if host is not None:
-                entry.host = host.open(reset=self._probe.host_mark)
-            device = device_peaks() if self._probe.device else None
-            if device is not None:
-                entry.device = device.open(reset=self._probe.reset_peaks)
-            elif phase == "forward" and self._counts and 0 < self._num_steps < _ALWAYS:
-                counted_s = time.thread_time()
-                entry.allocated_bytes = allocated_natively_bytes()
-                self._counts = time.thread_time() - counted_s <= _MOST_COUNTING_S
-        except BaseException:
-            entry.close()
-            raise
+        host = host_peaks()
+        if host is not None:
+            entry.host = host.open(reset=self._probe.host_mark)
+        device = device_peaks() if self._probe.device else None
+        if device is not None:
+            entry.device = device.open(reset=self._probe.reset_peaks)
+        elif phase == "forward" and self._counts and 0 < self._num_steps < _ALWAYS:
+            counted_s = time.thread_time()
+            entry.allocated_bytes = allocated_natively_bytes()
+            self._counts = time.thread_time() - counted_s <= _MOST_COUNTING_S
         self._open.append(entry)
         self._unpaid_s += time.thread_time() - began_s
 
@@ -113,12 +108,8 @@ class _Phases:
             if entry.allocated_bytes is not None:
                 left = (allocated_natively_bytes() or 0) - entry.allocated_bytes
                 self._peaks[_LEFT] = max(left, self._peaks.get(_LEFT, 0))
-            try:
-                self._keep(f"phase/host/{entry.name}_peak_bytes", entry.host)
-                self._keep(f"phase/device/{entry.name}_peak_bytes", entry.device)
-            except BaseException:
-                entry.close()
-                raise
+            self._keep(f"phase/host/{entry.name}_peak_bytes", entry.host)
+            self._keep(f"phase/device/{entry.name}_peak_bytes", entry.device)
             if entry.name == "startup" and self._is_first:
                 self._keep_startup()
             if entry.name == phase:
@@ -160,29 +151,18 @@ class _Phases:
 
     def _close(self) -> None:
         """End what was left open, and report which phases were left out."""
-        with contextlib.ExitStack() as stack:
-            for entry in self._open:
-                stack.callback(entry.close)
-            self._open = []
+        self._open.clear()
         self._pace.tell(self._run, "phases")
 
 
 @dataclass(slots=True)
 class _Phase:
-    """An open phase with its measuring windows, and what was allocated on the host when it began."""
+    """An open phase with its measuring windows, which end with it, and what was allocated on the host when it began."""
 
     name: str
     host: PeakWindow | None = None
     device: PeakWindow | None = None
     allocated_bytes: int | None = None
-
-    def close(self) -> None:
-        try:
-            if self.host is not None:
-                self.host.close()
-        finally:
-            if self.device is not None:
-                self.device.close()
 
 
 class _Startup:

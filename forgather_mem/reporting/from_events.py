@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from forgather_mem.formats.scalars import ScalarSeries, read_scalars
+from forgather_mem.formats.event_file import ScalarSeries, read_scalars
 from forgather_mem.reporting.from_log import LogReplay
 from forgather_mem.sinks.tags import tag_of
 from forgather_mem.telemetry.bounds import MOST

@@ -79,14 +79,8 @@ class BlackBoxSink:
     def write(self, sample: Sample) -> None:
         """Write the record of one step or event."""
         if self._ring is not None:
-            self._ring.sample(
-                sample.step,
-                sample.values,
-                event=sample.event,
-                epoch=sample.epoch,
-                time_s=sample.time_s,
-                device=sample.device,
-            )
+            event, step, epoch, time_s, values, device = sample
+            self._ring.sample(step, values, event=event, epoch=epoch, time_s=time_s, device=device)
 
     def tell(self, finding: Finding) -> None:
         """Write a finding; of the one that closes the run, only how it ended."""

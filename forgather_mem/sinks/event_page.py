@@ -110,7 +110,7 @@ class EventPage:
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write one record with one number per tag."""
-        out = self._ready() if values else None
+        out = self.ready() if values else None
         if out is None:
             return
         tags = tuple(values)
@@ -123,13 +123,13 @@ class EventPage:
 
     def text(self, tag: str, markdown: str, step: int) -> None:
         """Write Markdown for the Text tab."""
-        out = self._ready()
+        out = self.ready()
         if out is not None:
             out.add(text_payload(tag, markdown, step, time.time()))
 
     def hparams(self, hparams: Mapping[str, HParam], metric_tags: Iterable[str]) -> None:
         """Show the run in the HParams tab, with its own tags as metrics."""
-        out = self._ready()
+        out = self.ready()
         if out is not None:
             self._hparams = True
             for payload in hparams_payloads(hparams, metric_tags, time.time()):
@@ -137,7 +137,7 @@ class EventPage:
 
     def finished(self) -> None:
         """Mark the run shown by `hparams` as finished."""
-        out = self._ready() if self._hparams else None
+        out = self.ready() if self._hparams else None
         if out is not None:
             out.add(hparams_end_payload(time.time()))
             self._hparams = False
@@ -147,7 +147,6 @@ class EventPage:
         if self._out is None:
             return
         self._out.close()
-        self._out = None
         if self._summary_writer is not None and os.getpid() == self._pid:  # in a forked child it would wait forever
             with missing(OSError):
                 getattr(self._summary_writer, "flush", lambda: None)()
@@ -156,10 +155,18 @@ class EventPage:
         """What could not be written, for the report; None if everything was."""
         return self._out.problem() if self._out is not None else None
 
-    def _ready(self) -> EventFile | StockWriter | None:
+    def ready(self) -> EventFile | StockWriter | None:
+        """Where events go; None while none can be written, which is counted."""
         if self._out is None:
-            self._out = open_events(self._summary_writer, lambda: self._folder, lambda: None)
+            self._out = open_events(self._summary_writer, self.find_folder, self.begin_file)
         return self._out if self._out.ready() else None
+
+    def find_folder(self) -> str:
+        """Where a first file of our own is to be."""
+        return self._folder
+
+    def begin_file(self) -> None:
+        """A new file begins: nothing is in it yet."""
 
 
 def open_events(

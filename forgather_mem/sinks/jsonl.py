@@ -107,9 +107,9 @@ class _Log:
     def __init__(self, sink: JsonlSink, run: RunInfo) -> None:
         self.lock = threading.RLock()  # a signal's handler may close the run in the middle of a write
         self._sink = sink
-        self._run: RunInfo | None = run
+        self._run: RunInfo | None = run  # until it is closed
         self._rank = run.rank
-        self._closed = self._no_place = False
+        self._no_place = False
         self._rotate_at = sink.max_bytes
         self._num_records = 0
         self._header = RunHeader(pid=os.getpid())  # the last that was written
@@ -117,7 +117,7 @@ class _Log:
         self.out = AppendFile(self._open_next, always_new=False)
 
     def ready(self) -> bool:
-        if self._closed or (self.path is None and not self._find_place()):
+        if self._run is None or (self.path is None and not self._find_place(self._run)):
             return False
         if self.out.end >= self._rotate_at:
             self._rotate()
@@ -135,7 +135,6 @@ class _Log:
             self.out.append(roll_up_line(self._rank, self._run.header.plain(), self._run.so_far()), num_records=0)
 
     def close(self) -> None:
-        self._closed = True
         self._run = None
         self.out.close()
 
@@ -144,14 +143,14 @@ class _Log:
             return "nothing was written: there is no output folder; give JsonlSink(path=...) or set FORGATHER_MEM_DIR"
         return self.out.problem()
 
-    def _find_place(self) -> bool:
+    def _find_place(self, run: RunInfo) -> bool:
         if self._sink.path is not None:
             path = Path(os.path.realpath(Path(self._sink.path).expanduser()))
             self.path = path.with_name(f"{path.stem}.rank{self._rank}{path.suffix}") if self._rank else path
-        elif self._run is not None and self._run.folder is not None:
-            self.path = self._run.folder / f"memory.rank{self._rank}.jsonl"
+        elif run.folder is not None:
+            self.path = run.folder / f"memory.rank{self._rank}.jsonl"
         else:
-            self._no_place = self._closed = True
+            self._no_place, self._run = True, None
         return self.path is not None
 
     def _open_next(self) -> tuple[Path, bytes]:

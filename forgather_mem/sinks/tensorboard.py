@@ -14,13 +14,10 @@ from forgather_mem.formats.summaries import (
     Chart,
     HParam,
     ScalarRecord,
-    hparams_end_payload,
-    hparams_payloads,
     layout_payload,
     report_payload,
-    text_payload,
 )
-from forgather_mem.sinks.event_page import find_event_folder, open_events
+from forgather_mem.sinks.event_page import EventPage, find_event_folder
 from forgather_mem.sinks.tags import Columns, tag_of
 from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, metric_of
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample
@@ -140,8 +137,8 @@ class TensorBoardSink:
         if page is None or page.is_over:
             return
         with page.lock:
-            out = page.out or page.open()
-            if not out.ready():
+            out = page.ready()
+            if out is None:
                 return
             values, points = sample.values, page.points
             if points.rest or points.step == sample.step:
@@ -155,7 +152,7 @@ class TensorBoardSink:
             written = values.values() if columns.names is None else [values[name] for name in columns.names]
             payload = record.payload(sample.step, sample.time_s, written, columns.factors, so_far)
             if out.add(payload):
-                points.wrote(sample.step, columns, sample.values)
+                points.wrote(sample.step, columns)
                 record.descriptive = False
 
     def tell(self, finding: Finding) -> None:
@@ -175,19 +172,17 @@ class TensorBoardSink:
 
     def problems(self) -> str | None:
         """What could not be written, for the report; None if everything was."""
-        out = self._page.out if self._page is not None else None
-        problem = out.problem() if out is not None else None
+        problem = self._page.problem() if self._page is not None else None
         return f"TensorBoard: {problem}" if problem else None
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_page": None}  # a page belongs to this process
 
 
-class _Page:
-    """The state of one run's page while it is being written.
+class _Page(EventPage):
+    """One run's page and its state while it is being written.
 
     Attributes:
-        out: The destination of events; None before the first of them.
         rows: Converts samples with one event and one set of names to records.
         extremes: The run's highest and lowest numbers by tag.
         folder: The folder of our own file.
@@ -197,13 +192,13 @@ class _Page:
     """
 
     def __init__(self, sink: TensorBoardSink, output_dir: Path | None) -> None:
+        super().__init__(sink.summary_writer, "")
         self.lock = threading.RLock()  # a signal's handler may close the run in the middle of a write
         self._sink = sink
         self._output_dir = output_dir
         self._began_s = time.time()
         self._tags: dict[str, Metric] = {}  # tags whose description has been written
         self._charts: Sequence[Chart] = ()
-        self.out: EventFile | StockWriter | None = None
         self.rows: dict[tuple[object, ...], tuple[Columns, ScalarRecord]] = {}
         self.extremes: dict[str, float] = {}
         self.folder: str | None = None
@@ -212,29 +207,23 @@ class _Page:
         self.is_over = False
 
     def write_text(self, finding: Finding) -> None:
-        out = self.out or self.open()
-        if out.ready():
-            out.add(text_payload(f"mem_report/{finding.kind}", _markdown(finding), finding.step, time.time()))
-            if "report" in finding.data and out.ready():
-                report = json.dumps(finding.data["report"], separators=(",", ":"))
-                out.add(report_payload(report.encode(), finding.step, time.time()))
-
-    def open(self) -> EventFile | StockWriter:
-        out = self.out = open_events(self._sink.summary_writer, self._find_folder, self._begin_file)
-        return out
+        self.text(f"mem_report/{finding.kind}", _markdown(finding), finding.step)
+        out = self.ready() if "report" in finding.data else None
+        if out is not None:
+            report = json.dumps(finding.data["report"], separators=(",", ":"))
+            out.add(report_payload(report.encode(), finding.step, time.time()))
 
     def close(self) -> None:
-        if self.out is not None and not self.is_over:
-            if self._sink.hparams and self._tags and self.out.ready():
-                self.out.add(hparams_end_payload(time.time()))
-            self.out.close()
+        if not self.is_over:
+            self.finished()
+            super().close()
         self.is_over = True
 
-    def _find_folder(self) -> str:
+    def find_folder(self) -> str:
         self.folder = find_event_folder(self._sink.logging_dir, self._output_dir, self._began_s)
         return self.folder
 
-    def _begin_file(self) -> None:
+    def begin_file(self) -> None:
         """A new file begins: it has no descriptions and no layout yet."""
         self.rows.clear()
         self._tags.clear()
@@ -250,8 +239,7 @@ class _Page:
         new = {tag: row for tag, row in zip(columns.tags, columns.metrics, strict=True) if tag not in self._tags}
         record = ScalarRecord(columns.tags, {tag: f"{row.unit}. {row.meaning}" for tag, row in new.items()})
         if self._sink.hparams and not self._tags:
-            for payload in hparams_payloads(self._sink.hparams, columns.extremes or columns.tags, sample.time_s):
-                out.add(payload)
+            self.hparams(self._sink.hparams, columns.extremes or columns.tags)
         self._tags.update(new)
         charts = charts_for(self._tags) if self._sink.layout and new else self._charts
         if charts != self._charts and out.add(layout_payload(charts, sample.step, sample.time_s)):
@@ -323,14 +311,14 @@ class StepPoints:
     def __init__(self) -> None:
         self.step: int | None = None
         self.rest: dict[str, float] = {}
-        self._written: tuple[tuple[Columns, Mapping[str, float]], ...] = ()
+        self._written: tuple[Columns, ...] = ()
 
-    def wrote(self, step: int, columns: Columns, values: Mapping[str, float]) -> None:
-        """These tags have their point now; `values` is the sample's own."""
+    def wrote(self, step: int, columns: Columns) -> None:
+        """These tags have their point now."""
         if step == self.step:
-            self._written += ((columns, values),)
+            self._written += (columns,)
         else:
-            self.step, self._written = step, ((columns, values),)
+            self.step, self._written = step, (columns,)
             if self.rest:
                 self.rest.clear()
 
@@ -338,18 +326,12 @@ class StepPoints:
         """The values to write now."""
         if sample.step != self.step:
             return {**sample.values, **{name: sample.values.get(name, 0.0) + rest for name, rest in self.rest.items()}}
-        tags = {tag for columns, _ in self._written for tag in columns.tags}
+        tags = {tag for columns in self._written for tag in columns.tags}
         left = {}
         for name, value in sample.values.items():
             metric = metric_of(name)
             if tag_of(metric, sample.event, sample.device) not in tags:
                 left[name] = value
             elif metric.kind == FLOW:
-                self._keep(name, value)
+                self.rest[name] = self.rest.get(name, 0.0) + value
         return left
-
-    def _keep(self, name: str, value: float) -> None:
-        """Flows are summed over the step: the rest is what the point lacks."""
-        first = next((values[name] for _, values in self._written if name in values), 0.0)
-        if value > first:
-            self.rest[name] = value - first

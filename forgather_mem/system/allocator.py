@@ -82,22 +82,27 @@ class Device:
     uuid: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """The recorder of allocations, for torch's memory viewer.
+    """The recorder of allocations of CUDA, for torch's memory viewer."""
 
-    Attributes:
-        is_recording: Whether it runs, whoever has started it.
-        start: Remember this number of allocations and frees, with Python's stacks only (C++ stacks took minutes to
-            write).
-        snapshot: What it holds, to be pickled.
-        stop: Stop it and forget.
-    """
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch = torch
 
-    is_recording: Callable[[], bool]
-    start: Callable[[int], object]
-    snapshot: Callable[[], object]
-    stop: Callable[[], object]
+    def is_recording(self) -> bool:
+        """Whether it runs, whoever has started it."""
+        return bool(self._torch._C._cuda_isHistoryEnabled())
+
+    def start(self, max_entries: int) -> None:
+        """Remember this number of allocations and frees; of stacks Python's only: C++ stacks took minutes to write."""
+        self._torch.cuda.memory._record_memory_history(max_entries=max_entries, stacks="python")
+
+    def snapshot(self) -> object:
+        """What it holds, to be pickled."""
+        return self._torch.cuda.memory._snapshot()
+
+    def stop(self) -> None:
+        """Stop it and forget."""
+        self._torch.cuda.memory._record_memory_history(enabled=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,7 +247,7 @@ def _cuda_allocator(torch: ModuleType, index: int) -> Allocator:
         # torch.cuda.memory_stats flattens and sorts some 120 keys; this is the nested dict it starts from.
         stats=functools.partial(torch._C._cuda_memoryStats, index),
         counts_retries=is_native,  # cudaMallocAsync leaves both counters at 0 whatever happens
-        history=_cuda_history(),
+        history=History(torch),
         segments=_segments(torch.cuda) if is_native else None,
     )
 
@@ -252,20 +257,6 @@ def _segments(module: ModuleType) -> Callable[[], Sequence[Nested]] | None:
     if ask is not None and "include_traces" in inspect.signature(ask).parameters:
         return functools.partial(ask, include_traces=False)
     return ask
-
-
-def _cuda_history() -> History:
-    import torch
-
-    def start(max_entries: int) -> None:
-        torch.cuda.memory._record_memory_history(max_entries=max_entries, stacks="python")
-
-    return History(
-        is_recording=lambda: bool(torch._C._cuda_isHistoryEnabled()),
-        start=start,
-        snapshot=lambda: torch.cuda.memory._snapshot(),
-        stop=lambda: torch.cuda.memory._record_memory_history(enabled=None),
-    )
 
 
 def _other_allocator(torch: ModuleType, kind: str, index: int) -> Allocator:

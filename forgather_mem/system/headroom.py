@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from forgather_mem.errors import missing
 from forgather_mem.system.allocator import Allocator, Nested, current_allocator, driver_memory, gauge, used_allocators
-from forgather_mem.system.memory_limit import MemoryLimit
-from forgather_mem.system.own_limits import Bound, own_limits
+from forgather_mem.system.memory_limit import Bound, MemoryLimit, own_limits
 from forgather_mem.system.peak_windows import peaks_of
-from forgather_mem.system.time_budget import TimeBudget
 from forgather_mem.units import MIB
 
 # Below this much unused memory nobody asks whether it lies in private pools.
@@ -52,7 +49,7 @@ class Room:
         return max(0, self.free_bytes - self.passing_bytes)
 
 
-class HostRooms:
+class HostRooms(MemoryLimit):
     """All limits on this process's host memory, found once.
 
     Args:
@@ -66,13 +63,12 @@ class HostRooms:
     """
 
     def __init__(self, proc_root: str | Path = "/proc", cgroup_root: str | Path = "/sys/fs/cgroup") -> None:
-        self._memory = MemoryLimit(proc_root, cgroup_root)
+        super().__init__(proc_root, cgroup_root)
         self._own = Path(proc_root) / "self"
-        self.pressure = self._memory.pressure
 
     def read(self) -> list[Room]:
         """The rooms, tightest first: one below the limits shared with other processes, and one for each of our own."""
-        rooms = [_host(bound, ranks_on_this_host()) for bound in self._memory.bounds()[:1]]
+        rooms = [_host(bound, ranks_on_this_host()) for bound in self.bounds()[:1]]
         rooms += map(_host, own_limits(self._own))
         return sorted(rooms, key=lambda room: room.free_bytes)
 
@@ -138,46 +134,25 @@ def allowed_bytes(allocator: Allocator, reserved: int, free: int, total: int) ->
 
 
 def private_bytes(allocator: Allocator, reserved: int, unused: int) -> int:
-    """How much of the unused memory lies in private pools. Asked again when the reserved memory has changed."""
-    if allocator.segments is None or unused < _WORTH_ASKING_BYTES:
+    """How much of the unused memory lies in private pools. Asked again when the reserved memory has changed.
+
+    Not asked while allocations are recorded: then each block comes with a stack, which takes long.
+    """
+    is_recording = allocator.history is not None and allocator.history.is_recording()
+    if allocator.segments is None or unused < _WORTH_ASKING_BYTES or is_recording:
         return 0
-    return min(unused, _private_pools(allocator).unused_bytes(reserved))
+    return min(unused, _unused_in_pools(allocator, reserved))
 
 
-class _PrivatePools:
-    """The unused memory of one device's private pools, from a walk over all blocks, which is rarely made."""
-
-    def __init__(self, allocator: Allocator) -> None:
-        self._allocator = allocator
-        self._budget = TimeBudget(1.0)
-        self._reserved = -1
-        self._unused = 0
-
-    def unused_bytes(self, reserved: int) -> int:
-        """As of the last change of the reserved memory that the budget had time for."""
-        if reserved != self._reserved and self._budget.due() and not self._is_recording():
-            began_s = time.perf_counter()
-            self._unused = self._count()
-            self._reserved = reserved
-            self._budget.ran(time.perf_counter() - began_s)
-        return self._unused
-
-    def _is_recording(self) -> bool:
-        """Whether allocations are recorded: then each block comes with a stack, which takes long."""
-        history = self._allocator.history
-        return history is not None and history.is_recording()
-
-    def _count(self) -> int:
-        allocator = self._allocator
-        assert allocator.segments is not None
-        return sum(
-            segment["total_size"] - segment["allocated_size"]
-            for segment in allocator.segments()
-            if segment["device"] == allocator.index and tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
-        )
-
-
-_private_pools = functools.cache(_PrivatePools)  # one for each allocator, of which there is one for each device
+@functools.lru_cache(maxsize=16)
+def _unused_in_pools(allocator: Allocator, reserved: int) -> int:
+    """The unused memory of a device's private pools, from a walk over all blocks, while so much is reserved."""
+    assert allocator.segments is not None
+    return sum(
+        segment["total_size"] - segment["allocated_size"]
+        for segment in allocator.segments()
+        if segment["device"] == allocator.index and tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+    )
 
 
 def _host(limit: Bound, num_ranks: int = 1) -> Room:

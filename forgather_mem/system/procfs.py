@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import threading
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,12 +16,12 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class KernelFile:
     """A file under /proc or /sys that is read (or written) at each step, and so stays open until it is closed.
 
-    In one process each path is open once, however many objects read it. After a fork, a kept descriptor of
-    `/proc/self/...` still refers to the parent, so the child reopens it. Reading `statm` this way takes about 1.4 us;
-    with opening it, 8 us: what is read less than once a second is for `read_once`.
+    After a fork, a kept descriptor of `/proc/self/...` still refers to the parent, so the child reopens it. Reading
+    `statm` this way takes about 1.4 us; with opening it, 8 us: what is read less than once a second is for `read_once`.
+    One thread at a time.
 
     Args:
-        path: The file. `self` in it refers to this process.
+        path: The file. `self` in it refers to this process; what `thread-self` names is settled when it is opened.
         write: Open for writing.
 
     Raises:
@@ -34,77 +31,29 @@ class KernelFile:
     def __init__(self, path: str | Path, *, write: bool = False) -> None:
         self.path = str(path)
         self._flags = (os.O_WRONLY if write else os.O_RDONLY) | os.O_CLOEXEC
-        self._opened: _Opened | None = None
+        self._file, self._forks = -1, FORKS.number
+        # The script may close the descriptor, and have a file of its own with this number
+        self._identity: tuple[int, int] | None = None
 
     def read(self, max_bytes: int = 4096) -> bytes:
         """The file's current text."""
-        return os.pread(self._file(), max_bytes, 0)
+        return os.pread(self._opened(), max_bytes, 0)
 
     def write(self, data: bytes) -> None:
         """Write to the file, from its start."""
-        os.pwrite(self._file(), data, 0)
+        os.pwrite(self._opened(), data, 0)
 
     def close(self) -> None:
-        """Let the descriptor go, which the last to do so closes; the next `read` opens the file again."""
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.leave(self)
+        """Let the descriptor go; the next `read` opens the file again."""
+        file, self._file = self._file, -1
+        close_own(file, self._identity)
 
-    def _file(self) -> int:
-        opened = self._opened
-        if opened is None or opened.forks != FORKS.number or identity(opened.file) != opened.identity:
-            opened = self._open()
-        return opened.file
-
-    def _open(self) -> _Opened:
-        # What "thread-self" names is settled when it is opened
-        thread = threading.get_ident() if "thread-self" in self.path else 0
-        opened = _of_process(self.path, self._flags, thread)
-        opened.join(self)
-        self._opened = opened
-        return opened
-
-
-class _Opened:
-    """The descriptor of a file in this process, and who reads it; -1 while nobody does.
-
-    Attributes:
-        identity: Of the file: the script may close the descriptor, and have one of its own with this number.
-    """
-
-    def __init__(self, path: str, flags: int, thread: int) -> None:
-        self._path, self._flags = path, flags
-        self._readers: set[KernelFile] = set()
-        self._lock = threading.RLock()
-        self.file, self.forks = -1, FORKS.number
-        self.identity: tuple[int, int] | None = None
-
-    def join(self, reader: KernelFile) -> None:
-        with self._held():
-            if self.forks != FORKS.number or identity(self.file) != self.identity:
-                self._close()  # the child's copy of the parent's descriptor, or one that is ours no more
-            if self.file < 0:
-                self.file = out_of_the_way(os.open(self._path, self._flags))
-                self.identity, self.forks = identity(self.file), FORKS.number
-            self._readers.add(reader)
-
-    def leave(self, reader: KernelFile) -> None:
-        with self._held():
-            self._readers.discard(reader)
-            if not self._readers:
-                self._close()
-
-    def _held(self) -> AbstractContextManager[bool]:
-        if self.forks != FORKS.number:
-            self._lock = threading.RLock()  # a thread of the parent may hold the other for ever
-        return self._lock
-
-    def _close(self) -> None:
-        file, self.file = self.file, -1
-        close_own(file, self.identity)
-
-
-_of_process = functools.cache(_Opened)  # one of each, because there is one process
+    def _opened(self) -> int:
+        if self._file < 0 or self._forks != FORKS.number or identity(self._file) != self._identity:
+            self.close()  # the child's copy of the parent's descriptor, or one that is ours no more
+            self._file, self._forks = out_of_the_way(os.open(self.path, self._flags)), FORKS.number
+            self._identity = identity(self._file)
+        return self._file
 
 
 def read_once(path: str | Path, max_bytes: int = 4096) -> bytes:
@@ -114,11 +63,6 @@ def read_once(path: str | Path, max_bytes: int = 4096) -> bytes:
         return os.read(file, max_bytes)
     finally:
         os.close(file)
-
-
-def resident_bytes(statm: KernelFile) -> int:
-    """Resident memory of this process, from its open `/proc/self/statm`."""
-    return int(statm.read(128).split()[1]) * PAGE_BYTES
 
 
 def anonymous_bytes(process: Path) -> int:

@@ -157,7 +157,7 @@ class OwnTime:
     def __init__(self) -> None:
         self._file = KernelFile("/proc/thread-self/schedstat")
         self.spent_s = self.reading_s = self.long_s = 0.0
-        self._waited_s = self._read_waited_s()
+        self._waited_s = 0.0  # by the last `take`, which a run begins with: who is never asked opens no file
 
     def now(self) -> Clocks:
         """The clocks before something of ours, for `add`."""
@@ -217,7 +217,6 @@ class Preparation:
 
     def __init__(self) -> None:
         self._own = OwnTime()
-        self._own.close()
         self._depth = self._before_bytes = self._resident_bytes = 0
         self._began: Clocks = 0.0, 0.0
 

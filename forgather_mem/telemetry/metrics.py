@@ -16,7 +16,7 @@ from forgather_mem.errors import did_you_mean
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.units import GIB
 
-# A gauge is a current value; a flow is what was added in the step (summed within a step); a total only grows.
+# A gauge is a current value; a flow was added since the last record, and is summed within one; a total only grows.
 GAUGE, FLOW, TOTAL = "gauge", "flow", "total"
 _MAX_DIGITS = 4  # of a device's index
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from forgather_mem.errors import did_you_mean
 from forgather_mem.telemetry.events import EVENTS
@@ -20,30 +20,18 @@ __all__ = ["Above", "AtEvent", "Below", "Every"]
 REARM_FRAC = 0.05
 
 
-class Trigger(Protocol):
-    """What the engine needs: the events to check at, and the condition there."""
+class Trigger:
+    """What the engine reads of a trigger; what one does not say is as here.
 
-    @property
-    def events(self) -> tuple[str, ...]:
-        """Event names without "on_"."""
-
-    @property
-    def every_steps(self) -> int:
-        """Due if the step is a multiple of this; 1 for always."""
-
-    @property
-    def every_epochs(self) -> int:
-        """Due if the number of finished epochs is a multiple of this; 0 if epochs don't matter."""
-
-    @property
-    def limit(self) -> Limit | None:
-        """A limit that must be crossed, or None."""
-
-
-class _Always:
-    """Due whenever it is asked: what a trigger has if it says nothing else."""
+    Attributes:
+        events: Event names without "on_", at which to check.
+        every_steps: Due if the step is a multiple of this; 1 for always.
+        every_epochs: Due if the number of finished epochs is a multiple of this; 0 if epochs don't matter.
+        limit: A limit that must be crossed, or None.
+    """
 
     __slots__ = ()
+    events: tuple[str, ...]
     every_steps: int = 1
     every_epochs: int = 0
     limit: Limit | None = None
@@ -85,7 +73,7 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Every(_Always):
+class Every(Trigger):
     """Due every `steps` optimizer steps, or every `epochs` epochs.
 
     Steps are optimizer steps, not micro-batches: `state.global_step` is a multiple of `steps`. Events inside a step
@@ -124,7 +112,7 @@ class Every(_Always):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class AtEvent(_Always):
+class AtEvent(Trigger):
     """Due at each of the named events, written with or without "on_".
 
     >>> AtEvent("on_evaluate", "save").events
@@ -147,7 +135,7 @@ class AtEvent(_Always):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class _Crossing(_Always):
+class _Crossing(Trigger):
     """What `Above` and `Below` have in common."""
 
     name: str

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forgather_mem.engine.growth import Growth
+from forgather_mem.engine.summary import Growth
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.units import GIB, KIB, MIB
 

@@ -12,8 +12,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
-from forgather_mem.formats.event_file import EventFile, crc32c, frame
-from forgather_mem.formats.scalars import read_scalars
+from forgather_mem.formats.event_file import EventFile, crc32c, frame, read_scalars
 from forgather_mem.formats.summaries import ScalarRecord, text_payload
 
 Point = tuple[int, float, float]

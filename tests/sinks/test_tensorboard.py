@@ -159,8 +159,8 @@ def test_a_writer_that_refuses_records_is_counted_not_raised(tmp_path: Path, cap
 
 def test_a_tag_has_one_point_at_a_step_and_what_a_flow_adds_later_is_in_the_next(tmp_path: Path) -> None:
     first = sample(8, collect__objects=3.0, gc__collections=2.0, phase__host__evaluate_peak_bytes=GIB)
-    later = sample(8, "epoch_end", collect__objects=10.0, gc__collections=5.0, host__rss_bytes=GIB)
-    last = sample(8, "train_end", collect__objects=14.0, gc__collections=6.0, host__rss_bytes=GIB)
+    later = sample(8, "epoch_end", collect__objects=7.0, gc__collections=5.0, host__rss_bytes=GIB)
+    last = sample(8, "train_end", collect__objects=4.0, gc__collections=6.0, host__rss_bytes=GIB)
     write(tmp_path, first, later, last, sample(9, gc__collections=6.0), sample(10, collect__objects=1.0))
     read = scalars(tmp_path)
     assert read["mem_collect/objects"] == [(8, 3.0), (9, 11.0), (10, 1.0)]

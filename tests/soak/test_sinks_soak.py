@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.formats.scalars import read_scalars
+from forgather_mem.formats.event_file import read_scalars
 from forgather_mem.sinks import ConsoleSink, JsonlSink, TensorBoardSink, TrainerLogSink
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.units import MIB

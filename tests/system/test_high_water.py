@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from forgather_mem.system.allocator import current_allocator
-from forgather_mem.system.high_water import DeviceMark, HostMark
+from forgather_mem.system.peak_windows import DeviceMark, HostMark
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors
 from tests.simulated_device import simulated_device

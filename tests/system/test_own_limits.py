@@ -2,7 +2,7 @@
 
 import pytest
 
-from forgather_mem.system.own_limits import Reserve, own_limits, spare_bytes
+from forgather_mem.system.memory_limit import Reserve, own_limits, spare_bytes
 from forgather_mem.system.procfs import kib_fields
 from forgather_mem.units import MIB
 from tests.programs import printed_by
@@ -11,7 +11,7 @@ CHILD = """
 import resource, sys
 from pathlib import Path
 from forgather_mem.system.memory_limit import limit_facts
-from forgather_mem.system.own_limits import Reserve, own_limits, spare_bytes
+from forgather_mem.system.memory_limit import Reserve, own_limits, spare_bytes
 from forgather_mem.system.procfs import kib_fields
 number = getattr(resource, sys.argv[1])
 kept = kib_fields(Path("/proc/self/status").read_bytes())["{}".format(sys.argv[2]).encode()]

@@ -111,6 +111,7 @@ def work(cpu_s: float) -> None:
 @pytest.mark.usefixtures("beside_others_on_one_processor")
 def test_a_wait_for_a_busy_processor_is_not_ours() -> None:
     own, of_a_phase = OwnTime(), OwnTime()
+    of_a_phase.take()
     began, began_s = own.now(), time.perf_counter()
     work(0.3)
     own.add(began)

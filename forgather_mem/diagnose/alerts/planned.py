@@ -17,7 +17,7 @@ from forgather_mem.diagnose.alerts.alert import Alert, emit_alert, left_in, left
 from forgather_mem.errors import PlanError, missing, ours
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import device_room, host_rooms
-from forgather_mem.system.own_limits import raise_own_limits
+from forgather_mem.system.memory_limit import raise_own_limits
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import FORETOLD, NOTHING, Moment, RunInfo, Sample
 from forgather_mem.units import GIB, MIB, format_bytes

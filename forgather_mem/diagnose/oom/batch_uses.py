@@ -6,7 +6,7 @@ from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.errors import missing
 from forgather_mem.system.allocator import gauge_now
 from forgather_mem.system.headroom import host_rooms
-from forgather_mem.system.own_limits import own_limits
+from forgather_mem.system.memory_limit import own_limits
 from forgather_mem.system.procfs import PAGE_BYTES, read_once
 
 # Fields of /proc/self/statm with each measure.

@@ -23,7 +23,7 @@ from forgather_mem.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from forgather_mem.engine.run import Run
-    from forgather_mem.system.own_limits import Bound
+    from forgather_mem.system.memory_limit import Bound
     from forgather_mem.telemetry.records import RunInfo
     from forgather_mem.telemetry.report import OomReport
 

@@ -13,8 +13,7 @@ from forgather_mem.diagnose.oom.batch_shapes import Batch, BatchFinder, news_of
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.source.source_lines import is_user_file
-from forgather_mem.system.memory_limit import near_a_kill
-from forgather_mem.system.own_limits import Reserve
+from forgather_mem.system.memory_limit import Reserve, near_a_kill
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
