@@ -22,12 +22,12 @@ from forgather_mem.heap.failed_frames import chain, drop_frames
 from forgather_mem.heap.object_size import big_bytes, is_tensor
 from forgather_mem.heap.retained import WeakWatch, describe
 from forgather_mem.probes.tensors import live_tensors, storages_of, tensors_in
-from forgather_mem.reclaim.sequence import give_back, memory_now, write_steps
+from forgather_mem.reclaim.release import give_back, write_steps
 from forgather_mem.sinks.console import print_line
 from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.system.headroom import host_rooms
-from forgather_mem.system.usage import UsageWindow
+from forgather_mem.system.usage import UsageWindow, usage_now
 from forgather_mem.units import KIB, format_bytes
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _table(shell: InteractiveShell) -> str:
     rows = what_is_alive(shell)
     room = next(iter(host_rooms()), None)
     limit = "" if room is None else f" ({format_bytes(room.free_bytes)} free, {room.limit})"
-    lines = [f"forgather_mem: {write_steps(memory_now())}{limit}"]
+    lines = [f"forgather_mem: {write_steps(usage_now())}{limit}"]
     lines += _rows(rows, {})
     total = sum(row.num_bytes for row in live_tensors()) if "torch" in sys.modules else 0
     lines.append(f"  all live tensors: {format_bytes(total)}")
@@ -137,7 +137,7 @@ def _rows(rows: list[Alive], known: Mapping[str, int]) -> Iterator[str]:
 
 
 def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
-    before = memory_now()
+    before = usage_now()
     known = {name for name, _ in _kept(shell)} | {_OUT, _ERROR}
     for name in names:
         if name not in known:

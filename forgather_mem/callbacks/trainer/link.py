@@ -43,13 +43,14 @@ class Link:
     """The wrapped methods of one trainer.
 
     Args:
-        trainer: A `transformers.Trainer` or an object that behaves like one. Only a weak reference is kept.
+        trainer: A `transformers.Trainer` or an object that behaves like one.
+
+    Attributes:
+        trainer: A weak reference to it.
     """
 
-    stays_behind = True  # a copied trainer is one without us
-
-    def __init__(self, trainer: object) -> None:
-        self._trainer = weakref.ref(trainer)
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = weakref.ref(trainer)
         self._run: Run | None = None
         self._inside = False  # whether the current training went through our wrapper
         self._tells_phases = False  # whether phases are reported to the run
@@ -68,23 +69,13 @@ class Link:
         link.users[user] = True
         return link
 
-    @staticmethod
-    def handles_of(trainer: object) -> dict[str, object]:
-        """The handles of the trainer's link; empty if it has no link of its own."""
-        link = LINKS.get(trainer)
-        return link.handles if link is not None else {}
-
-    def trainer(self) -> Any | None:
-        """The trainer, as long as something else holds it."""
-        return self._trainer()
-
     def stay(self, fence: FailureGuard | None = None) -> None:
         """Wrap the training loop, also between trainings, as long as one of our users is among the callbacks.
 
         Forgather's trainer fires `on_init_end` inside each `train()`: its link lasts for that training only.
         """
         self._lasting.fence = fence or FailureGuard()
-        trainer = self._trainer()
+        trainer = self.trainer()
         self._of_one_training = caller(("train",), lambda owner: owner is trainer) is not None
         if trainer is None or _runs_in_parts(trainer):
             return
@@ -94,7 +85,7 @@ class Link:
 
     def begin(self, run: Run, *, phases: bool) -> None:
         """Serve this run until it closes: always exceptions; trainer logs and phases if they are needed."""
-        trainer = self._trainer()
+        trainer = self.trainer()
         if trainer is None:
             return
         if self._run is not run:
@@ -116,7 +107,7 @@ class Link:
 
     def callbacks(self) -> list[Any]:
         """All of the trainer's callbacks: transformers keeps them in a handler, Forgather in the trainer itself."""
-        trainer = self._trainer()
+        trainer = self.trainer()
         return list(getattr(getattr(trainer, "callback_handler", trainer), "callbacks", ()))
 
     def around_clipping(self, around: Around) -> bool:
@@ -125,7 +116,7 @@ class Link:
         Returns:
             Whether the trainer clips gradients. Clipping may have two layers; `around` is then called for both.
         """
-        trainer = self._trainer()
+        trainer = self.trainer()
         owners = ((trainer, "_clip_grad_norm"), (getattr(trainer, "accelerator", None), "clip_grad_norm_"))
         for owner, name in owners:
             self._wrapped.wrap(owner, name, around)
@@ -138,7 +129,7 @@ class Link:
 
     def around_training_step(self, around: Around) -> None:
         """Until the run ends, train each micro-batch through `around(call, arguments, keywords)`, as for clipping."""
-        self._wrapped.wrap(self._trainer(), "training_step", around)
+        self._wrapped.wrap(self.trainer(), "training_step", around)
 
     def settle(self) -> None:
         """After a training, whatever failed at its end: restore all that the next one does not need."""
@@ -150,7 +141,7 @@ class Link:
     def end(self) -> None:
         """Restore all methods wrapped for this training; what others have replaced since is theirs and stays."""
         self._unwrap()
-        if not self._lasting and not self.users and LINKS.get(trainer := self._trainer()) is self:
+        if not self._lasting and not self.users and LINKS.get(trainer := self.trainer()) is self:
             LINKS.discard(trainer)
 
     def leave(self, users: Iterable[object]) -> None:
@@ -171,13 +162,10 @@ class Link:
             from forgather_mem.diagnose.oom.failing import close_failed  # loaded since the training began
 
             # A callback before ours may have failed after a step that we have not been told of
-            self._run.reach(getattr(getattr(self._trainer(), "state", None), "global_step", 0))
+            self._run.reach(getattr(getattr(self.trainer(), "state", None), "global_step", 0))
             close_failed(self._run, error)
         elif self._run is not None:
             self._run.close()
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(None), ()  # also where a trainer copies itself in a way of its own
 
     # ---- inside ----
 
@@ -192,16 +180,13 @@ class Link:
             return
 
         def fire_all() -> None:
-            owner: Any = self._trainer()
+            owner: Any = self.trainer()
             objects = {name: getattr(owner, name, None) for name in _OBJECTS}
             for callback in self.callbacks():
                 if callback in self.users:
                     callback.on_pre_optimizer_step(owner.args, owner.state, getattr(owner, "control", None), **objects)
 
-        def fire(*_: object) -> None:
-            run.fence.call("link", fire_all)
-
-        run.at_close(optimizer.register_step_pre_hook(fire).remove)
+        run.at_close(optimizer.register_step_pre_hook(lambda *_: run.fence.call("link", fire_all)).remove)
 
     def _wrap_parts(self, trainer: object) -> None:
         parts = _PARTS if hasattr(trainer, "_run_epoch") else _PARTS + _SMALL_PARTS

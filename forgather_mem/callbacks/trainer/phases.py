@@ -6,14 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.callbacks.trainer.method_patches import (
-    Arguments,
-    Call,
-    Keywords,
-    MethodPatch,
-    MethodPatches,
-    without_ours,
-)
+from forgather_mem.callbacks.trainer.method_patches import Arguments, Call, Keywords, MethodPatches
 
 if TYPE_CHECKING:
     from forgather_mem.engine.run import Run
@@ -34,15 +27,15 @@ def wrap_phases(wrapped: MethodPatches, trainer: object, run: Run) -> None:
     """Report this trainer's phases to the run, as long as the methods stay wrapped."""
     run.phases.enter("startup")
     for name, phase in (PHASE_OF_METHOD | PHASE_OF_FORGATHERS).items():
-        wrapped.wrap(trainer, name, (run, phase), PhaseWrapper)
+        wrapped.wrap(trainer, name, functools.partial(_in_phase, run, phase))
     handler = getattr(trainer, "callback_handler", None)
     if handler is None:
         _wrap_forgathers(wrapped, trainer, run)
         return
     accelerator = getattr(trainer, "accelerator", None)
-    wrapped.wrap(accelerator, "backward", (run, "backward"), PhaseWrapper)
+    wrapped.wrap(accelerator, "backward", functools.partial(_in_phase, run, "backward"))
     engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
-    wrapped.wrap(engine, "step", (run, "optimizer"), _EngineStep)
+    wrapped.wrap(engine, "step", functools.partial(_engine_steps, run))
     wrapped.wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
     wrapped.wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
 
@@ -50,7 +43,7 @@ def wrap_phases(wrapped: MethodPatches, trainer: object, run: Run) -> None:
 def _wrap_forgathers(wrapped: MethodPatches, trainer: object, run: Run) -> None:
     wrapped.wrap(trainer, "_dataloader_iter", functools.partial(_batches, run))
     manager = getattr(trainer, "checkpoint_manager", None)
-    wrapped.wrap(manager, "save_checkpoint", (run, "save"), PhaseWrapper)
+    wrapped.wrap(manager, "save_checkpoint", functools.partial(_in_phase, run, "save"))
     optimizer: Any = getattr(trainer, "optimizer", None)
     if hasattr(optimizer, "register_step_pre_hook"):  # no event marks the start of its step
         pairs = (
@@ -65,57 +58,32 @@ def _optimizer_hook(run: Run, tell: Callable[[str], object], *_: object) -> None
     run.fence.call("phases", tell, "optimizer")
 
 
-class PhaseWrapper(MethodPatch):
-    """A method whose time is a phase; `around` is the run and the phase's name.
-
-    It calls the method by itself and has the fence inside: five of them in a step are to cost no call more than needed.
-    """
-
-    def __call__(self, *arguments: object, **keywords: object) -> object:
-        run, phase = self.around
-        entered = False
-        try:
-            phases = run.phases
-            if phase == "forward":
-                phases.see_batch(arguments, keywords)
-            entered = phases.enter(phase)
-        except run.fence.kept(self.name):
-            pass
-        try:
-            owner = self._owner() if self._owner is not None else None
-            if owner is not None:
-                result = self._function(owner, *arguments, **keywords)
-            else:
-                result = self._function(*arguments, **keywords)
-        except BaseException as error:
-            error.__traceback__ = without_ours(error.__traceback__)
-            run.fence.call(self.name, phases.fail)
-            raise
-        finally:
-            if entered:
-                try:
-                    phases.leave(phase)
-                except run.fence.kept(self.name):
-                    pass
-        if entered and phase == "forward" and phases.on_output is not None:
-            run.fence.call("settings", phases.on_output, result)
-        # Early versions of transformers 4 ask for batches once more when an epoch has no further
-        if phase == "data" and isinstance(result, tuple) and result[0] == []:
-            run.fence.call(self.name, phases.no_step)
-        return result
+def _in_phase(run: Run, phase: str, call: Call, arguments: Arguments, keywords: Keywords) -> object:
+    """A method whose time is a phase. What fails here stops at the wrapper, which calls the method all the same."""
+    phases = run.phases
+    if phase == "forward":
+        phases.see_batch(arguments, keywords)
+    entered = phases.enter(phase)
+    try:
+        result = call(*arguments, **keywords)
+    except BaseException:
+        phases.fail()
+        raise
+    finally:
+        if entered:
+            phases.leave(phase)
+    if entered and phase == "forward" and phases.on_output is not None:
+        phases.on_output(result)
+    # Early versions of transformers 4 ask for batches once more when an epoch has no further
+    if phase == "data" and isinstance(result, tuple) and result[0] == []:
+        phases.no_step()
+    return result
 
 
-class _EngineStep(PhaseWrapper):
+def _engine_steps(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> object:
     """The optimizer step of DeepSpeed's engine, which accelerate calls inside its own `backward`."""
-
-    def __call__(self, *arguments: object, **keywords: object) -> object:
-        run, _ = self.around
-        run.fence.call(self.name, run.phases.leave, "backward")  # the pass itself is over
-        try:
-            return super().__call__(*arguments, **keywords)
-        except BaseException as error:
-            error.__traceback__ = without_ours(error.__traceback__)
-            raise
+    run.phases.leave("backward")  # the pass itself is over
+    return _in_phase(run, "optimizer", call, arguments, keywords)
 
 
 def _batches(
