@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
 from typing import Literal
 
 from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.errors import check_flags
-from forgather_mem.telemetry.records import Begins, Moment, Sample, Work
+from forgather_mem.telemetry.records import Begins, Work
 from forgather_mem.telemetry.rule import Rule
-from forgather_mem.telemetry.triggers import AtEvent, Every, Trigger, check_period
-
-logger = logging.getLogger(__name__)
+from forgather_mem.telemetry.triggers import Every, Trigger, check_period
 
 
 class ClearCacheCallback(RuleCallback):
@@ -81,19 +77,4 @@ class ClearCacheCallback(RuleCallback):
             do.append(TrimHost())
         if adaptive:
             do = [Adaptive(action) for action in do]
-        rules = [
-            Rule(when=when, do=do, name="ClearCacheCallback"),
-            Rule(when=AtEvent("train_begin"), do=[_warn_of_the_trainers_own_clears], name="ClearCacheCallback"),
-        ]
-        super().__init__(rules, enabled=enabled, strict=strict)
-
-
-def _warn_of_the_trainers_own_clears(moment: Moment, sample: Sample) -> Mapping[str, float]:
-    steps = getattr(moment.args, "torch_empty_cache_steps", None)
-    if steps:
-        logger.warning(
-            "the Trainer clears the device cache itself (torch_empty_cache_steps=%s), on every micro-batch of such a "
-            "step and before its backward pass; unset it, ClearCacheCallback clears after the step",
-            steps,
-        )
-    return {}
+        super().__init__([Rule(when=when, do=do, name="ClearCacheCallback")], enabled=enabled, strict=strict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,21 +89,18 @@ class GradLogger(RuleCallback):
         super().__init__(rules, [ConsoleSink()], enabled=enabled, strict=strict)
 
 
+@dataclass(eq=False)
 class _Watcher:
     """The work in one training: measures where gradients are clipped, otherwise before the optimizer's step."""
 
-    def __init__(
-        self,
-        run: RunInfo,
-        summary_writer: object,
-        logging_dir: str | Path | None,
-        tracking: tuple[Sequence[str] | None, str | None, str | None],
-        limits: tuple[float, float],
-    ) -> None:
-        self._target = EventTarget(run, summary_writer, logging_dir)
-        self._tracking = tracking
-        self._limits = limits
-        self._fence = run.fence
+    run: RunInfo
+    summary_writer: object
+    logging_dir: str | Path | None
+    tracking: tuple[Sequence[str] | None, str | None, str | None]
+    limits: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        self._target = EventTarget(self.run, self.summary_writer, self.logging_dir)
         self._due = self._has_warned = False
         self._num_readings = 0
         self._norms: Norms | None = None
@@ -110,7 +108,7 @@ class _Watcher:
         self._health: GradientHealth | None = None
         self._max_norm: float | None = None
         self._trainers_total: object = None
-        link = link_of(run)
+        link = link_of(self.run)
         self._linked = link is not None and link.around_clipping(self.clipping)  # the trainer's clipping goes that way
 
     def clipping(
@@ -120,7 +118,7 @@ class _Watcher:
         if not self._due:
             return call(*arguments, **keywords)
         if self._norms is None:
-            self._norms = self._fence.call("GradLogger", self._measure, _scale_of(call))
+            self._norms = self.run.fence.call("GradLogger", self._measure, _scale_of(call))
         self._max_norm = _max_norm_of(arguments, keywords) or self._max_norm
         self._trainers_total = call(*arguments, **keywords)
         return self._trainers_total
@@ -135,8 +133,6 @@ class _Watcher:
                 self._norms = self._measure()
                 if self._linked:  # but the trainer has not clipped
                     self._max_norm = math.inf
-                else:
-                    self._warn_after_clipping(moment)
         elif self._due:
             self._write(moment)
         return NOTHING
@@ -144,7 +140,7 @@ class _Watcher:
     def _arm(self, moment: Moment) -> None:
         self._due, self._norms, self._max_norm, self._trainers_total = True, None, None, None
         if self._health is None:
-            self._health = GradientHealth(*self._limits, may_overflow=bool(getattr(moment.args, "fp16", False)))
+            self._health = GradientHealth(*self.limits, may_overflow=bool(getattr(moment.args, "fp16", False)))
         model = moment.objects.get("model")
         if isinstance(model, torch.nn.Module) and (self._gradients is None or self._gradients.stale):
             self._look_at(model, moment)
@@ -160,18 +156,12 @@ class _Watcher:
                     spread_by,
                 )
             return
-        self._gradients = GradientNorms(model, *self._tracking)
+        self._gradients = GradientNorms(model, *self.tracking)
         for name, hint in self._gradients.unknown.items():
             logger.warning("GradLogger: no parameter is in %r%s", name, f"; {hint}" if hint else "")
 
     def _measure(self, scale: float = 1.0) -> Norms | None:
         return self._gradients.read(scale) if self._gradients is not None else None
-
-    def _warn_after_clipping(self, moment: Moment) -> None:
-        clips_at = getattr(moment.args, "max_grad_norm", None)
-        if not self._has_warned and clips_at:
-            self._has_warned = True
-            logger.warning("GradLogger: no link to the trainer: norms are those after clipping to %s", clips_at)
 
     def _write(self, moment: Moment) -> None:
         self._due = False

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeGuard
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.callbacks.trainer.link import link_of
 from forgather_mem.callbacks.training.facts import arguments, markdown, settings, training_facts
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.errors import missing
-from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.redaction import redacted_value
 from forgather_mem.telemetry.rule import EachRun, Rule
@@ -126,7 +124,6 @@ class _Writer:
         if moment.event == "train_begin":
             self.written.clear()
             self._introduce(moment)
-            self._find_double()
         elif moment.event == "train_end":
             self._conclude(moment)
         else:
@@ -147,13 +144,6 @@ class _Writer:
         short = {name: value for name, value in self.info.items() if _is_short(value)}
         if hparams := {**settings(moment.args), **short}:
             page.hparams(hparams, [tag for _, tag, _ in self.scalars])
-
-    def _find_double(self) -> None:
-        """Forgather's own writes the same tags into the same folder."""
-        link = link_of(self.run)
-        others = [type(one) for one in (link.callbacks() if link is not None else ())]
-        if any(one.__name__ == "TBLogger" and not is_our_class(one) for one in others):
-            self.run.print_line("Two callbacks called TBLogger: each of their tags is there twice; remove one of them")
 
     def _conclude(self, moment: Moment) -> None:
         page, history = self._target.page(moment), getattr(moment.state, "log_history", None)
