@@ -8,7 +8,6 @@ import os
 import re
 import resource
 import signal
-import struct
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,8 +24,6 @@ _ADVICE = (
 # After those of a run that was resumed, so that no other number in a file is one; more than a usual buffer holds
 _STEPS = range(7_001, 7_151)
 _LATE = _STEPS[100:]  # a name comes with the first of these
-_COLUMN = re.compile(rb"[,;|\t]")
-_FORMS = ("", "<d", ">d", "<f", ">f")  # of a number: text, or a float of 8 or 4 bytes
 _METHODS = ("begin", "tell", "say", "log_values", "evaluation_values", "problems", "end")
 
 
@@ -35,9 +32,9 @@ def check_sink(make_sink: Callable[[], Sink], *, folder: Path | None = None) -> 
 
     A sink gets records with every kind of metric, at all events and with changing names, and findings; it serves two
     trainings, one that restarts without an end, one without a folder, one on another rank; a process that has forked
-    writes to it no more; its disk is full, or there is no place for its file. In what it has written below `folder`,
-    records that are known by their numbers are there once, to the last, each with its step; and no file is open any
-    more. Takes a second.
+    writes to it no more; its disk is full, or there is no place for its file. In what it has written as text
+    below `folder`, records that are known by their numbers are there once, to the last; and no file is open any more.
+    Takes a second.
 
     Args:
         make_sink: Makes a new sink that writes below `folder`, or below the folder of its run.
@@ -154,7 +151,6 @@ def _look_at_files(sink: Sink, folder: Path) -> None:
         old = before.get(path, b"")
         new = content[len(old) :] if content.startswith(old) else content
         _check_records(f"{name}, in {path}:", new, is_told=problem is not None)
-        _check_lines(f"{name}, in {path}:", new.splitlines())
 
 
 def _mark(moment: Moment, sample: Sample) -> dict[str, float]:
@@ -166,15 +162,14 @@ def _mark(moment: Moment, sample: Sample) -> dict[str, float]:
 
 def _check_records(where: str, content: bytes, *, is_told: bool) -> None:
     """Whether each mark is there once; of a late one, unless the sink says that something is missing."""
-    form = next((form for form in _FORMS if any(_counts(content, form, 100, _STEPS))), "")
-    counts = _counts(content, form, 100, _STEPS)
+    counts = _counts(content, 100, _STEPS)
     found = [step for step, count in zip(_STEPS, counts, strict=True) if count]
     require(max(counts) < 2, f"{where} a record was written twice")
     # One of every few, or the last ones, may be all that it keeps; who has the first two, or nearly all, keeps each
     keeps_each = found[:2] == [*_STEPS[:2]] or len(found) > 0.9 * len(_STEPS)
     lost = len(_STEPS) - len(found) if keeps_each else 0
     require(not lost, f"{where} {lost} of {len(_STEPS)} records were lost: write in end() what waits in a buffer")
-    late = _counts(content, form, 200, _LATE).count(0) if keeps_each and not is_told else 0
+    late = _counts(content, 200, _LATE).count(0) if keeps_each and not is_told else 0
     require(
         not late,
         f"{where} {late} of {len(_LATE)} values were lost whose name came after the first record: write each with its "
@@ -182,31 +177,10 @@ def _check_records(where: str, content: bytes, *, is_told: bool) -> None:
     )
 
 
-def _counts(content: bytes, form: str, first: int, steps: Sequence[int]) -> list[int]:
-    """How often the mark of each step is there, as a text or as a float of this form."""
-    if form:
-        return [content.count(struct.pack(form, float(f"{first}{step}"))) for step in steps]
+def _counts(content: bytes, first: int, steps: Sequence[int]) -> list[int]:
+    """How often the mark of each step is there, written as text."""
     words = Counter(re.findall(rb"(?<![\d.])\d+", content))
     return [words[b"%d%d" % (first, step)] for step in steps]
-
-
-def _check_lines(where: str, lines: Sequence[bytes]) -> None:
-    """Whether a value stands with its own step, and, in a row without names, always in the same column."""
-    column = None
-    for line in lines:
-        numbers = {int(word) for word in re.findall(rb"(?<![\d.])\d{4}(?:\d{3})?(?!\d)", line)}
-        for step in _STEPS:
-            others = numbers.intersection(_STEPS) if int(f"100{step}") in numbers else ()
-            require(not others or step in others, f"{where} step {step} stands with step {others}: write sample.step")
-        mark = re.search(rb"(?<![\d.])100\d{4}(?!\d)", line)
-        if b"mark" in line or mark is None:  # its name; from a row of names on there may be other columns
-            column = column if b"mark" not in line else None
-            continue
-        before, column = column, len(_COLUMN.findall(line, 0, mark.start()))
-        require(
-            before in (None, column),
-            f"{where} a value stands in another column where a name before it is missing: keep an empty place for it",
-        )
 
 
 def _open_below(folder: Path) -> set[str]:
