@@ -67,7 +67,6 @@ class ProfileMemory(RuleCallback):
         for name, number in (("max_entries", max_entries), ("max_mb", max_mb)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError(f"ProfileMemory({name}={number!r}): give a whole number of 1 or more")
-        self.start_step, self.steps = start_step, steps
         recorder = EachRun(_Recorder, start_step, steps, max_entries, max_mb)
         rules = [
             Rule(when=Every(steps=1, at="step_begin"), do=[recorder], name="ProfileMemory"),

@@ -14,13 +14,12 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.callbacks.trainer.calling import WHOLE, caller
 from forgather_mem.callbacks.trainer.method_patches import Arguments, Around, Call, Keywords, MethodPatch, MethodPatches
-from forgather_mem.callbacks.trainer.phases import wrap_phases
 from forgather_mem.engine.settings import settings_of_trainer
 from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.telemetry.beside import Beside, marked
@@ -37,6 +36,16 @@ _SMALL_PARTS = (("", "get_batch_samples"), ("", "training_step"), ("callback_han
 # The objects that a trainer passes to callbacks.
 _OBJECTS = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
 _LAST_PART = "_finalize_training"
+# Methods of a `transformers.Trainer` whose time is a phase; the accelerator's and the optimizer's come in addition.
+PHASE_OF_METHOD = {
+    "get_batch_samples": "data",
+    "compute_loss": "forward",
+    "evaluation_loop": "evaluate",
+    "_save_checkpoint": "save",
+}
+# The same for Forgather's trainer, where one method does both passes and calls the other for the second.
+PHASE_OF_FORGATHERS = {"_forward_backward_step": "forward", "_backward": "backward", "_eval_loop": "evaluate"}
+_END = object()
 
 
 class Link:
@@ -103,7 +112,7 @@ class Link:
             self._fire_before_the_optimizer(trainer, run)
         if phases and not self._tells_phases:
             self._tells_phases = True
-            wrap_phases(self._wrapped, trainer, run)
+            _wrap_phases(self._wrapped, trainer, run)
 
     def callbacks(self) -> list[Any]:
         """All of the trainer's callbacks: transformers keeps them in a handler, Forgather in the trainer itself."""
@@ -269,3 +278,99 @@ def _keep_plan(run: Run, trainer: Any) -> None:
     plan = known.PLANS.get(trainer) if known is not None else None
     if plan is not None:
         run.facts.header = replace(run.facts.header, plan=plan.to_dict())
+
+
+# ---- phases ----
+
+
+def _wrap_phases(wrapped: MethodPatches, trainer: object, run: Run) -> None:
+    """Report this trainer's phases to the run, as long as the methods stay wrapped."""
+    run.phases.enter("startup")
+    for name, phase in (PHASE_OF_METHOD | PHASE_OF_FORGATHERS).items():
+        wrapped.wrap(trainer, name, functools.partial(_in_phase, run, phase))
+    handler = getattr(trainer, "callback_handler", None)
+    if handler is None:
+        _wrap_forgathers(wrapped, trainer, run)
+        return
+    accelerator = getattr(trainer, "accelerator", None)
+    wrapped.wrap(accelerator, "backward", functools.partial(_in_phase, run, "backward"))
+    engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
+    wrapped.wrap(engine, "step", functools.partial(_engine_steps, run))
+    wrapped.wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
+    wrapped.wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
+
+
+def _wrap_forgathers(wrapped: MethodPatches, trainer: object, run: Run) -> None:
+    wrapped.wrap(trainer, "_dataloader_iter", functools.partial(_batches, run))
+    manager = getattr(trainer, "checkpoint_manager", None)
+    wrapped.wrap(manager, "save_checkpoint", functools.partial(_in_phase, run, "save"))
+    optimizer: Any = getattr(trainer, "optimizer", None)
+    if hasattr(optimizer, "register_step_pre_hook"):  # no event marks the start of its step
+        pairs = (
+            (optimizer.register_step_pre_hook, run.phases.enter),
+            (optimizer.register_step_post_hook, run.phases.leave),
+        )
+        for register, tell in pairs:
+            run.at_close(register(functools.partial(_optimizer_hook, run, tell)).remove)
+
+
+def _optimizer_hook(run: Run, tell: Callable[[str], object], *_: object) -> None:
+    run.fence.call("phases", tell, "optimizer")
+
+
+def _in_phase(run: Run, phase: str, call: Call, arguments: Arguments, keywords: Keywords) -> object:
+    """A method whose time is a phase. What fails here stops at the wrapper, which calls the method all the same."""
+    phases = run.phases
+    if phase == "forward":
+        phases.see_batch(arguments, keywords)
+    entered = phases.enter(phase)
+    try:
+        result = call(*arguments, **keywords)
+    except BaseException:
+        phases.fail()
+        raise
+    finally:
+        if entered:
+            phases.leave(phase)
+    if entered and phase == "forward" and phases.on_output is not None:
+        phases.on_output(result)
+    # Early versions of transformers 4 ask for batches once more when an epoch has no further
+    if phase == "data" and isinstance(result, tuple) and result[0] == []:
+        phases.no_step()
+    return result
+
+
+def _engine_steps(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> object:
+    """The optimizer step of DeepSpeed's engine, which accelerate calls inside its own `backward`."""
+    run.phases.leave("backward")  # the pass itself is over
+    return _in_phase(run, "optimizer", call, arguments, keywords)
+
+
+def _batches(
+    run: Run, call: Callable[..., Iterable[object]], arguments: Arguments, keywords: Keywords
+) -> Iterator[object]:
+    """Yields what the method yields; each wait for the next item is the phase "data"."""
+    fence, phases = run.fence, run.phases
+    batches = iter(call(*arguments, **keywords))
+    while True:
+        entered = fence.call("phases", phases.enter, "data")
+        try:
+            batch = next(batches, _END)
+        finally:
+            if entered:
+                fence.call("phases", phases.leave, "data")
+        if batch is _END:
+            return
+        yield batch
+        del batch
+
+
+def _optimizer_begins(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> object:
+    result = call(*arguments, **keywords)
+    run.phases.enter("optimizer")
+    return result
+
+
+def _optimizer_ends(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> object:
+    run.phases.leave("optimizer")
+    return call(*arguments, **keywords)

@@ -80,12 +80,10 @@ class GradLogger(RuleCallback):
         check_period("GradLogger", "log_frequency", "step", log_frequency)
         check_period("GradLogger", "log_steps", "step", log_steps)
         self.summary_writer = summary_writer
-        self.log_frequency = log_steps or log_frequency
-        self.track_layers = None if track_layers is None else tuple(track_layers)
-        tracking, limits = (self.track_layers, pos_re, neg_re), (vanishing, exploding)
+        tracking, limits = (track_layers and tuple(track_layers), pos_re, neg_re), (vanishing, exploding)
         watcher = EachRun(_Watcher, summary_writer, logging_dir, tracking, limits)
         events = ("step_begin", "pre_optimizer_step", "optimizer_step")
-        rules = [Rule(Every(steps=self.log_frequency, at=event), [watcher], "GradLogger") for event in events]
+        rules = [Rule(Every(steps=log_steps or log_frequency, at=event), [watcher], "GradLogger") for event in events]
         super().__init__(rules, [ConsoleSink()], enabled=enabled, strict=strict)
 
 

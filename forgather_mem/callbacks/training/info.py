@@ -29,7 +29,6 @@ class InfoCallback(RuleCallback):
 
     def __init__(self, verbose: bool = False, *, enabled: bool = True, strict: bool = False) -> None:
         check_flags("InfoCallback", verbose=verbose)
-        self.verbose = verbose
         self._teller = _Teller(verbose)
         super().__init__([Rule(AtEvent("train_begin"), [self._teller], "InfoCallback")], enabled=enabled, strict=strict)
 

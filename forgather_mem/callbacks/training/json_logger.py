@@ -61,7 +61,6 @@ class JsonLogger(RuleCallback):
         strict: bool = False,
         **experiment_info: object,
     ) -> None:
-        self.logging_dir = logging_dir
         self.experiment_info = experiment_info
         self._paths: list[Path] = []  # of this training, or of the last one
         info = {name: redacted_value(value, name) for name, value in experiment_info.items()}

@@ -65,8 +65,6 @@ class ProgressCallback(RuleCallback):
                 f"ProgressCallback(output_stream={output_stream!r}): write to 'stdout' or 'stderr', or give an open "
                 "text stream"
             )
-        self.use_tqdm = use_tqdm
-        self.output_stream = output_stream
         bars = _Bars(use_tqdm, output_stream)
         super().__init__([Rule(AtEvent(*_EVENTS), [bars], "ProgressCallback")], enabled=enabled, strict=strict)
 

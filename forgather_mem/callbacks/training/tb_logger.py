@@ -92,7 +92,6 @@ class TBLogger(RuleCallback):
                 "give one of the two"
             )
         self.summary_writer = summary_writer
-        self.logging_dir = logging_dir
         self.experiment_info = experiment_info
         self.scalars = tuple(map(_checked, scalars if scalars is not None else DEFAULT_SCALARS))
         info = {name: redacted_value(value, name) for name, value in experiment_info.items()}
