@@ -277,15 +277,9 @@ class WorkSet:
         return [work for named, work in self._works.values() if isinstance(named, classes)]
 
     def ends(self, run: RunInfo) -> Iterator[Callable[[], object]]:
-        """The last begun first: the calls that end each work; then those that give back what it has taken."""
-        call, works = self._fence.call_part, [work for _, work in self._works.values()][::-1]
-        yield from (functools.partial(call, work, "end", run) for work in works)
-        yield from (functools.partial(call, work, "give_back") for work in works)
-
-    def give_back(self) -> None:
-        """Give back what each has taken, whatever has failed before."""
+        """The calls that end each work, the last begun first."""
         for _, work in reversed(self._works.values()):
-            self._fence.call_part(work, "give_back")
+            yield functools.partial(self._fence.call_part, work, "end", run)
 
     def clear(self) -> None:
         """Drop all of them."""

@@ -270,7 +270,6 @@ class Run:
 
     def put_back(self) -> None:
         """What was changed for this run becomes as it was, whatever has failed before."""
-        self.works.give_back()
         for call in self.at_close_calls:
             self.fence.call("at_close", call)
 

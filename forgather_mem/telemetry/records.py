@@ -173,12 +173,6 @@ class FullWork(Work, Protocol):
     def end(self, run: RunInfo) -> None:
         """The training is over, by whatever way, also an exception: say what is left to say. The sinks still write."""
 
-    def give_back(self) -> None:
-        """Put back what `begin` or a call has changed in the process, and let go of what was opened.
-
-        Called after `end`, also when that has failed. Idempotent.
-        """
-
     def is_urgent(self) -> bool:
         """Whether this step must be read, found within some microseconds.
 

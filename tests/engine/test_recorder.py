@@ -59,9 +59,6 @@ class Work:
     def end(self, run: Any) -> None:
         self._note("end")
 
-    def give_back(self) -> None:
-        self._note("give back")
-
 
 @pytest.fixture(autouse=True)
 def _nothing_was_called() -> None:
@@ -92,7 +89,7 @@ def test_what_a_work_has_begun_is_called_ends_and_is_dropped_in_its_place() -> N
     assert (work, vars(settings)) == (works.begun(settings, RUN), {})
     for end in works.ends(RUN):
         end()
-    assert CALLED == ["end begun", "give back begun"]
+    assert CALLED == ["end begun"]
     alive = weakref.ref(work)
     del work, end
     works.clear()
@@ -105,6 +102,6 @@ def test_a_reading_that_no_rule_takes_comes_from_its_probe_which_is_begun_once()
         assert works.read("host/rss_bytes", MOMENT, SAMPLE)["host/rss_bytes"] > 2**20
     assert works.read("mine/queue_len", MOMENT, SAMPLE) == {}
     ends = list(works.ends(RUN))
-    assert len(ends) == 2, "its end, and that it gives back"
+    assert len(ends) == 1
     for end in ends:
         end()
