@@ -16,7 +16,6 @@ from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
 from forgather_mem.heap.failed_frames import drop_frames
 from forgather_mem.system.headroom import Room, device_rooms, host_rooms
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +128,6 @@ class _Attempts:
         self.tried: list[int] = []
         self._handled = sys.exception()
         self._before: dict[str, int] = {}
-        self._room: Room | None = None
         self._says = ""
 
     def __enter__(self) -> None:
@@ -149,8 +147,7 @@ class _Attempts:
         # Before the frames are cleared: memory already taken by the failed try is part of what it needed.
         rooms = [room for room in _FENCE.call(_NAME, _rooms) or () if room.where == found.where]
         named = [room for room in rooms if room.where == "device" and room.limit == f"GPU {found.device}"]
-        self._room = next(iter(named or rooms), None)
-        share = _FENCE.call(_NAME, self._share_that_fits, found) or _BLIND
+        share = _FENCE.call(_NAME, self._share_that_fits, found, next(iter(named or rooms), None)) or _BLIND
         self.batch_size = max(self.floor, int(self.batch_size * share))
         self._says = str(found)
         _FENCE.call(_NAME, functools.partial(drop_frames, error, handled=self._handled))
@@ -160,18 +157,10 @@ class _Attempts:
         """Frees what the failed try held; by now its error is gone."""
         for part in (collect, clear_cache, trim_host):
             _FENCE.call(f"{_NAME}, {part.__name__}", part)
-        freed = ""
-        if self._room is not None:
-            now = {room.limit: room.used_bytes for room in _FENCE.call(_NAME, _rooms) or ()}
-            freed_bytes = max(0, self._room.used_bytes - now.get(self._room.limit, self._room.used_bytes))
-            freed = f"; {format_bytes(freed_bytes)} given back"
-        logger.warning(
-            "%s: batch size %d does not fit, %s%s; trying %d",
-            self.name, self.tried[-1], self._says, freed, self.batch_size,
-        )  # fmt: skip
+        says = "%s: batch size %d does not fit, %s; trying %d"
+        logger.warning(says, self.name, self.tried[-1], self._says, self.batch_size)
 
-    def _share_that_fits(self, found: OutOfMemory) -> float:
-        room = self._room
+    def _share_that_fits(self, found: OutOfMemory, room: Room | None) -> float:
         if room is None or not found.requested_bytes:
             return _BLIND
         free = room.free_bytes

@@ -13,8 +13,8 @@ import torch
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import link_of
-from forgather_mem.callbacks.training.facts import sharded_by
 from forgather_mem.callbacks.training.grad_norms import GradientHealth, GradientNorms, Norms
+from forgather_mem.callbacks.training.info import sharded_by
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample

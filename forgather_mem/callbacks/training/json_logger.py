@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.callbacks.training.facts import arguments
+from forgather_mem.callbacks.training.info import arguments
 from forgather_mem.callbacks.training.output_paths import event_folder
 from forgather_mem.formats.json_array import JsonArrayFile
 from forgather_mem.formats.jsonl import plain

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeGuard
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.callbacks.training.facts import arguments, markdown, settings, training_facts
+from forgather_mem.callbacks.training.info import arguments, markdown, settings, training_facts
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.errors import missing
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample

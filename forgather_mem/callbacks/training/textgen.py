@@ -16,7 +16,7 @@ import torch
 from transformers import GenerationConfig
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.callbacks.training.facts import sharded_by, verbatim
+from forgather_mem.callbacks.training.info import sharded_by, verbatim
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.errors import did_you_mean
 from forgather_mem.system.usage import UsageWindow
