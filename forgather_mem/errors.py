@@ -180,6 +180,22 @@ def check_flags(owner: str, **flags: object) -> None:
             raise ValueError(f"{owner}({name}={flag!r}): {name} is true or false")
 
 
+def check_whole(owner: str, least: int = 1, **numbers: object) -> None:
+    """Refuse anything but whole numbers of `least` or more; True is none.
+
+    >>> check_whole("ProfileMemory", max_mb=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: ProfileMemory(max_mb=0): give a whole number of 1 or more
+
+    Raises:
+        ValueError: with the owner, the parameter and the value.
+    """
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
+            raise ValueError(f"{owner}({name}={number!r}): give a whole number of {least} or more")
+
+
 def escape_controls(text: str, *, keep: str = "") -> str:
     r"""The text with control and direction characters written out, so that no message moves the cursor.
 

@@ -13,7 +13,7 @@ import torch
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
-from forgather_mem.errors import missing, ours
+from forgather_mem.errors import check_whole, missing, ours
 from forgather_mem.files import make_real_folder, remove_real
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
@@ -64,9 +64,7 @@ class ProfileMemory(RuleCallback):
     ) -> None:
         for name, number in (("start_step", start_step), ("steps", steps)):
             check_period("ProfileMemory", name, "step", number, needed=True)
-        for name, number in (("max_entries", max_entries), ("max_mb", max_mb)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ValueError(f"ProfileMemory({name}={number!r}): give a whole number of 1 or more")
+        check_whole("ProfileMemory", max_entries=max_entries, max_mb=max_mb)
         recorder = EachRun(_Recorder, start_step, steps, max_entries, max_mb)
         rules = [
             Rule(when=Every(steps=1, at="step_begin"), do=[recorder], name="ProfileMemory"),

@@ -26,6 +26,7 @@ from forgather_mem.sinks.console import print_line
 from forgather_mem.system.call_wrapping import around_calls
 from forgather_mem.system.usage import Usage, usage_now
 from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.triggers import check_period
 from forgather_mem.units import MIB, format_bytes, format_duration, parse_bytes
 
 if TYPE_CHECKING:
@@ -242,8 +243,7 @@ def cleanup_after(
     """
     if every is None and above is None:
         raise ValueError('cleanup_after(): give every=100, above="2GiB", or both')
-    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-        raise ValueError(f"cleanup_after(every={every!r}): a period is a whole number of calls, 1 or more")
+    check_period("cleanup_after", "every", "call", every)
     limit_bytes = None if above is None else parse_bytes(above)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

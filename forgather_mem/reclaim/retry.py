@@ -13,6 +13,7 @@ from forgather_mem.actions.clear import clear_cache
 from forgather_mem.actions.collect import collect
 from forgather_mem.actions.trim import trim_host
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
+from forgather_mem.errors import check_whole
 from forgather_mem.heap.failed_frames import drop_frames
 from forgather_mem.system.headroom import Room, device_rooms, host_rooms
 from forgather_mem.telemetry.guard import FailureGuard
@@ -73,12 +74,14 @@ def retry_on_oom(
         TypeError: for a generator function, which returns before doing anything, and for a method, whose first argument
             is `self`; at the call, for arguments that don't fit after a batch size.
     """
-    _check(starting_batch_size, floor)
+    check_whole(_NAME, starting_batch_size=starting_batch_size, floor=floor)
+    if floor > starting_batch_size:
+        raise ValueError(f"retry_on_oom(starting_batch_size={starting_batch_size}, floor={floor}): the floor is above")
     if function is None:
         return functools.partial(retry_on_oom, starting_batch_size=starting_batch_size, floor=floor)
     if not callable(function):
         raise TypeError(f"retry_on_oom: {function!r} is no function")
-    if getattr(function, "__code__", _check.__code__).co_varnames[:1] in (("self",), ("cls",)):
+    if getattr(function, "__code__", _rooms.__code__).co_varnames[:1] in (("self",), ("cls",)):
         raise TypeError(
             f"retry_on_oom: {function.__qualname__} is a method, and the batch size is passed as the first argument; "
             "decorate a function inside the method"
@@ -173,11 +176,3 @@ class _Attempts:
 def _rooms() -> list[Room]:
     """The limits of host and device, the tightest first for each."""
     return host_rooms() + device_rooms()
-
-
-def _check(starting_batch_size: int, floor: int) -> None:
-    for name, size in (("starting_batch_size", starting_batch_size), ("floor", floor)):
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"retry_on_oom({name}={size!r}): a batch size is a whole number, 1 or more")
-    if floor > starting_batch_size:
-        raise ValueError(f"retry_on_oom(starting_batch_size={starting_batch_size}, floor={floor}): the floor is above")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from forgather_mem.errors import missing
+from forgather_mem.errors import check_whole, missing
 from forgather_mem.sinks.console import print_line
 from forgather_mem.system.usage import UsageWindow, usage_now
 from forgather_mem.trackers.blocks import Say, switched_on
@@ -75,8 +75,7 @@ class EpochMemoryMonitor:
     def __init__(
         self, enabled: bool = True, verbose_batches: int = 5, *, reset_peaks: bool = True, say: Say = print_line
     ) -> None:
-        if isinstance(verbose_batches, bool) or not isinstance(verbose_batches, int) or verbose_batches < 0:
-            raise ValueError(f"EpochMemoryMonitor(verbose_batches={verbose_batches!r}): give a whole number, 0 or more")
+        check_whole("EpochMemoryMonitor", 0, verbose_batches=verbose_batches)
         self.enabled = switched_on("EpochMemoryMonitor", enabled)
         self.verbose_batches = verbose_batches
         self.reset_peaks = reset_peaks

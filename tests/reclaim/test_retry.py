@@ -240,7 +240,7 @@ def test_what_can_not_work_is_refused_when_it_is_decorated() -> None:
                 return batch_size
 
     for arguments, message in (
-        ({"starting_batch_size": 0}, r"starting_batch_size=0\): a batch size is a whole number, 1 or more"),
+        ({"starting_batch_size": 0}, r"starting_batch_size=0\): give a whole number of 1 or more"),
         ({"floor": 2.5}, r"retry_on_oom\(floor=2.5\)"),
         ({"starting_batch_size": 4, "floor": 8}, "the floor is above"),
     ):
