@@ -104,12 +104,10 @@ class HookContext:
 
 
 class RemovableHandle:
-    """Removes a hook: by `remove()`, by calling it, or at the end of a `with`. Once is enough.
+    """Removes a hook: by `remove()`, or by calling it. Once is enough.
 
     In robo_orchard_lab only the call removes the hook; `remove()` there makes the handle useless.
     """
-
-    __slots__ = ("_take_out",)
 
     def __init__(self, take_out: Callable[[], object]) -> None:
         self._take_out: Callable[[], object] | None = take_out
@@ -121,12 +119,6 @@ class RemovableHandle:
             take_out()
 
     __call__ = remove
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.remove()
 
 
 class HookChannel:

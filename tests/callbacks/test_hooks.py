@@ -277,12 +277,7 @@ def test_an_after_whose_before_never_ran_does_not_run() -> None:
     assert log == ["first before 0", "first after 0"]
 
 
-def leave(handle: RemovableHandle) -> None:
-    with handle:
-        pass
-
-
-@pytest.mark.parametrize("remove", [RemovableHandle.remove, RemovableHandle.__call__, leave])
+@pytest.mark.parametrize("remove", [RemovableHandle.remove, RemovableHandle.__call__])
 def test_a_handle_takes_its_hook_out(remove: Callable[[RemovableHandle], None]) -> None:
     log: list[str] = []
     hooks = PipelineHooks()

@@ -56,6 +56,7 @@ class Link:
 
     Attributes:
         trainer: A weak reference to it.
+        wrapped: What stands around methods until the run ends.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -63,7 +64,7 @@ class Link:
         self._run: Run | None = None
         self._inside = False  # whether the current training went through our wrapper
         self._tells_phases = False  # whether phases are reported to the run
-        self._wrapped = MethodPatches()  # until the run ends
+        self.wrapped = MethodPatches()
         self._lasting = MethodPatches()  # until no callback needs the link
         self._of_one_training = False  # whether there will be another `on_init_end` before the next one
         self.handles: dict[str, object] = {}  # handles returned by `attach`, by template
@@ -101,18 +102,18 @@ class Link:
             self._unwrap()  # in a forked child: the parent's run is not ended there
             self._run = run
             run.trainer = self.trainer
-            self._wrapped.fence = run.fence
+            self.wrapped.fence = run.fence
             run.at_close(self.end)
             _keep_plan(run, trainer)
             users = [one for one in self.callbacks() if not is_our_class(type(one))]
             run.facts.settings.update(settings_of_trainer(trainer, users))
             if not self._inside:
                 self._wrap_parts(trainer)
-            self._wrapped.wrap(trainer, "log", functools.partial(_log, run))
+            self.wrapped.wrap(trainer, "log", functools.partial(_log, run))
             self._fire_before_the_optimizer(trainer, run)
         if phases and not self._tells_phases:
             self._tells_phases = True
-            _wrap_phases(self._wrapped, trainer, run)
+            _wrap_phases(self.wrapped, trainer, run)
 
     def callbacks(self) -> list[Any]:
         """All of the trainer's callbacks: transformers keeps them in a handler, Forgather in the trainer itself."""
@@ -128,17 +129,13 @@ class Link:
         trainer = self.trainer()
         owners = ((trainer, "_clip_grad_norm"), (getattr(trainer, "accelerator", None), "clip_grad_norm_"))
         for owner, name in owners:
-            self._wrapped.wrap(owner, name, around)
+            self.wrapped.wrap(owner, name, around)
         return any(hasattr(owner, name) for owner, name in owners)
 
     def mute(self, callback: object, events: Iterable[str]) -> None:
         """Until the run ends, withhold these events from another callback."""
         for event in events:
-            self._wrapped.wrap(callback, f"on_{event}", lambda *called: None)
-
-    def around_training_step(self, around: Around) -> None:
-        """Until the run ends, train each micro-batch through `around(call, arguments, keywords)`, as for clipping."""
-        self._wrapped.wrap(self.trainer(), "training_step", around)
+            self.wrapped.wrap(callback, f"on_{event}", lambda *called: None)
 
     def settle(self) -> None:
         """After a training, whatever failed at its end: restore all that the next one does not need."""
@@ -180,7 +177,7 @@ class Link:
 
     def _unwrap(self) -> None:
         self._tells_phases = False
-        self._wrapped.unwrap_all()
+        self.wrapped.unwrap_all()
 
     def _fire_before_the_optimizer(self, trainer: object, run: Run) -> None:
         """Fire `pre_optimizer_step` from the optimizer, since Forgather's trainer has no such event."""
@@ -201,12 +198,12 @@ class Link:
         parts = _PARTS if hasattr(trainer, "_run_epoch") else _PARTS + _SMALL_PARTS
         for owner, name in parts:
             around = functools.partial(_last if name == _LAST_PART else _whole, self)
-            self._wrapped.wrap(getattr(trainer, owner, None) if owner else trainer, name, around)
+            self.wrapped.wrap(getattr(trainer, owner, None) if owner else trainer, name, around)
         for callback in self.callbacks():  # those behind us have not seen `train_begin` yet
             is_plain = inspect.getattr_static(callback, "__getattribute__") is object.__getattribute__
             # A class of its own way to look up names may act in the lookup, which a wrapper does once more
             if is_plain and callback not in self.users:
-                self._wrapped.wrap(callback, "on_train_begin", functools.partial(_whole, self))
+                self.wrapped.wrap(callback, "on_train_begin", functools.partial(_whole, self))
 
 
 # A single instance, because a trainer has no other place than itself
