@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from types import FrameType
+    from types import FrameType, TracebackType
     from typing import TextIO, TypeVar
 
     E = TypeVar("E", bound=BaseException)
@@ -120,17 +121,13 @@ def ours(*kinds: type[E]) -> tuple[type[E], ...]:
     return () if error is not None and is_of_handler(error) else kinds
 
 
-class missing:  # as contextlib.suppress, which it is
+class missing(contextlib.suppress):
     """What can't be read is left out; what a signal's handler raises meanwhile is handed on."""
 
-    def __init__(self, *kinds: type[BaseException]) -> None:
-        self._kinds = kinds
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        return isinstance(error, self._kinds) and not is_of_handler(error)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return super().__exit__(kind, error, trace) and not is_of_handler(error)  # type: ignore[arg-type]
 
 
 def _arguments(frame: FrameType) -> Iterator[object]:

@@ -123,16 +123,13 @@ class _Recorder:
 
         profiler, folder = self._profiler, moment.run.folder
         assert folder is not None
-        written = []
-        folder = folder / "profile"
-        snapshot = self._snapshot.write(folder, 0)
+        trace = folder / "profile" / "trace.rank0.json.gz"
+        snapshot = self._snapshot.write(trace.parent, 0)
         self._stop()
         self._over = True
-        trace = folder / "trace.rank0.json.gz"
-        problem = self._write(profiler, trace)
-        path = shlex.quote(path_from_here(str(trace)))
+        problem, written = self._write(profiler, trace), []
         if problem is None:
-            written.append(f"python -m webbrowser {VIEWER}  # open {path} there")
+            written.append(f"python -m webbrowser {VIEWER}  # open {shlex.quote(path_from_here(str(trace)))} there")
         if snapshot is not None:
             shown = shlex.quote(path_from_here(snapshot))
             written.append(f"python -m torch.cuda._memory_viz trace_plot {shown} -o snapshot.html")

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, TypeGuard
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.info import arguments, markdown, settings, training_facts
 from forgather_mem.callbacks.training.output_paths import EventTarget, event_folder
-from forgather_mem.errors import missing
 from forgather_mem.formats.json_array import JsonArrayFile
 from forgather_mem.formats.jsonl import plain
+from forgather_mem.telemetry.plain_numbers import as_number
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.redaction import redacted_value
 from forgather_mem.telemetry.rule import EachRun, Rule
@@ -163,13 +163,13 @@ class _TBWriter:
         """The numbers by tag, without those already written for this step: evaluations are logged too."""
         values: dict[str, float] = {}
         for key, tag, derive in self.scalars:
-            number = _number(logs.get(key))
+            number = as_number(logs.get(key))
             if number is not None and derive is not None:
-                number = _number(self.run.fence.call(f"TBLogger, {tag!r}", derive, number, logs))
+                number = as_number(self.run.fence.call(f"TBLogger, {tag!r}", derive, number, logs))
             if number is not None:
                 values[tag] = number
         if self.takes_all:
-            rest = {key: _number(value) for key, value in logs.items() if key not in self._keys}
+            rest = {key: as_number(value) for key, value in logs.items() if key not in self._keys}
             values.update({key: number for key, number in rest.items() if number is not None})
         new = {tag: number for tag, number in values.items() if self.written.get(tag) != (moment.step, repr(number))}
         self.written.update({tag: (moment.step, repr(number)) for tag, number in new.items()})
@@ -182,15 +182,6 @@ def _checked(scalar: Sequence[Any]) -> tuple[str, str, Derive | None]:
     if not named or (len(parts) == 3 and parts[2] is not None and not callable(parts[2])):
         raise ValueError(f"TBLogger(scalars=[... {scalar!r} ...]): each is (key, tag) or (key, tag, function)")
     return parts[0], parts[1], parts[2] if len(parts) == 3 else None
-
-
-def _number(value: Any) -> float | None:
-    """The value as a number, including NaN and infinity; None for anything else."""
-    if value is None or isinstance(value, bool | str | bytes):
-        return None
-    with missing(TypeError, ValueError, RuntimeError):  # a list, a tensor of several numbers
-        return float(value)
-    return None
 
 
 def _is_short(value: object) -> TypeGuard[str | float]:
