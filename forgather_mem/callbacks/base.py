@@ -16,7 +16,7 @@ from forgather_mem.engine.schedule import EventSchedule, NextWanted, events_of
 from forgather_mem.errors import check_flags
 from forgather_mem.loops.state import of_transformers
 from forgather_mem.system.time_budget import PREPARATION
-from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP, EVENTS_THAT_BEGIN_A_RUN
+from forgather_mem.telemetry.events import EVENTS, EVENTS_INSIDE_A_STEP, EVENTS_THAT_BEGIN_A_RUN
 from forgather_mem.telemetry.guard import FailureGuard, Guarded
 from forgather_mem.telemetry.records import Objects, Sink
 from forgather_mem.telemetry.rule import Rule
@@ -137,19 +137,6 @@ class RuleCallback(TrainerCallback):
             FailureGuard(self.strict).call(type(self).__name__, self._plain_epoch_end, epoch)
         elif "epoch_end" in self._events:
             self._event("epoch_end", args, state, control, objects)
-
-    on_epoch_begin = _passing_on("epoch_begin")
-    on_step_begin = _passing_on("step_begin")
-    on_substep_end = _passing_on("substep_end")
-    on_pre_optimizer_step = _passing_on("pre_optimizer_step")
-    on_optimizer_step = _passing_on("optimizer_step")
-    on_step_end = _passing_on("step_end")
-    on_evaluate = _passing_on("evaluate")
-    on_predict = _passing_on("predict")
-    on_prediction_step = _passing_on("prediction_step")
-    on_save = _passing_on("save")
-    on_log = _passing_on("log")
-    on_push_begin = _passing_on("push_begin")
 
     # ---- inside ----
 
@@ -295,4 +282,7 @@ def _whole_number(epoch: Any) -> int:
         raise ValueError(f"on_epoch_end(epoch={epoch!r}): an epoch is a whole number, counted from 0") from None
 
 
+for _event in EVENTS:  # the others do nothing but pass it on
+    if f"on_{_event}" not in vars(RuleCallback):
+        setattr(RuleCallback, f"on_{_event}", _passing_on(_event))
 _be_trainer_callbacks()

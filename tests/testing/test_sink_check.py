@@ -139,9 +139,6 @@ Unflushed = broken("Unflushed", write=lambda self, it: self._file and csv.writer
 Delays = broken(
     "Delays", last=[], write=lambda self, it: [self.last and WRITE(self, self.last.pop()), self.last.append(it)]
 )
-LeftOpen = broken(
-    "LeftOpen", left=[], end=lambda self, run: [self.left.append(self._file), setattr(self, "_file", None)]
-)
 Greedy = broken("Greedy", write=lambda self, sample: sample.values.update({"mine/queue_len": 0}))
 Talks = broken("Talks", problems=lambda self: 0)
 Infinite = broken("Infinite", log_values=lambda self, step: {"mem_x": float("inf")})
@@ -193,7 +190,6 @@ class OneTraining(TextSink):
         (Buffers, r"Buffers has left .*records.csv.* empty: write in end\(\)"),
         (Forgets, r"Forgets, in .*records.csv: 15 of 150 records were lost"),
         (Twice, r"Twice, in .*records.csv: a record was written twice"),
-        (LeftOpen, r"LeftOpen.end has left .*records.csv'} open: close what is open"),
         (EachRank, r"EachRank has changed .*all.csv'] of rank 0 on rank 1"),
         (NoPlace, r"NoPlace wrote nothing where its folder can't be made, and problems\(\) says nothing"),
         (Fixed, r"Fixed, in .*records.csv: 50 of 50 values were lost whose name came after the first record"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -16,7 +15,6 @@ from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.training.info import arguments, markdown, settings, training_facts
 from forgather_mem.callbacks.training.output_paths import EventTarget, event_folder
 from forgather_mem.formats.json_array import JsonArrayFile
-from forgather_mem.formats.jsonl import plain
 from forgather_mem.telemetry.plain_numbers import as_number
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.redaction import redacted_value
@@ -196,8 +194,6 @@ FILE_NAME = "trainer_logs.json"
 # Stored on the trainer's state, so that an evaluation after the training continues in its file.
 _PATH_ATTRIBUTE = "_forgather_mem_json"
 _EVENTS = ("train_begin", "epoch_end", "log", "evaluate", "save", "train_end")
-# Longer descriptions of the experiment appear in full in the first record only.
-_MAX_META_CHARS = 4_096
 
 
 class JsonLogger(RuleCallback):
@@ -217,8 +213,7 @@ class JsonLogger(RuleCallback):
         logging_dir: The folder, if it can't be found as for `TBMemoryLogger`.
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
-        **experiment_info: The "meta" of every record (`name`, `description`, `config`, ...). If it is longer than 4,096
-            characters in total, only the first record of a training has the long parts.
+        **experiment_info: The "meta" of every record (`name`, `description`, `config`, ...).
     """
 
     outside: ClassVar[frozenset[str]] = frozenset({"log", "evaluate"})
@@ -250,7 +245,6 @@ class _JsonWriter:
         self, run: RunInfo, logging_dir: str | Path | None, info: Mapping[str, object], paths: list[Path]
     ) -> None:
         self._logging_dir, self._info, self._paths = logging_dir, info, paths
-        self._short_info = _short(info)
         self._file: JsonArrayFile | None = None
         self._began_s = time.time()
         run.at_close(self._close)
@@ -277,7 +271,7 @@ class _JsonWriter:
             "global_step": moment.step,
             "epoch": moment.epoch,
             "metrics": dict(metrics or {}),
-            "meta": self._info if begins else self._short_info,
+            "meta": self._info,
         }
         if begins:
             config = getattr(moment.objects.get("model"), "config", None)
@@ -305,10 +299,3 @@ class _JsonWriter:
             earlier = [log for log in (output_dir / "runs").rglob(FILE_NAME) if log.is_file()]
             return max(earlier, key=lambda log: log.stat().st_mtime, default=path)
         return path
-
-
-def _short(info: Mapping[str, object]) -> Mapping[str, object]:
-    if len(json.dumps(plain(info))) <= _MAX_META_CHARS:
-        return info
-    share = _MAX_META_CHARS // max(len(info), 1)
-    return {name: value for name, value in info.items() if len(json.dumps(plain(value))) <= share}
