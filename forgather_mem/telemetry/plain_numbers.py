@@ -37,5 +37,5 @@ def as_number(value: Any) -> float | None:
     if value is None or isinstance(value, bool | str | bytes):
         return None
     with missing(TypeError, ValueError, RuntimeError):
-        return float(value)
+        return float(value.item() if hasattr(value, "item") else value)  # of a tensor with a graph float() warns
     return None
