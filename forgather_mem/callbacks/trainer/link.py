@@ -303,16 +303,12 @@ def _wrap_forgathers(wrapped: MethodPatches, trainer: object, run: Run) -> None:
     wrapped.wrap(manager, "save_checkpoint", functools.partial(_in_phase, run, "save"))
     optimizer: Any = getattr(trainer, "optimizer", None)
     if hasattr(optimizer, "register_step_pre_hook"):  # no event marks the start of its step
-        pairs = (
-            (optimizer.register_step_pre_hook, run.phases.enter),
-            (optimizer.register_step_post_hook, run.phases.leave),
-        )
-        for register, tell in pairs:
-            run.at_close(register(functools.partial(_optimizer_hook, run, tell)).remove)
 
+        def tell(change: Callable[[str], object], *_: object) -> None:
+            run.fence.call("phases", change, "optimizer")
 
-def _optimizer_hook(run: Run, tell: Callable[[str], object], *_: object) -> None:
-    run.fence.call("phases", tell, "optimizer")
+        run.at_close(optimizer.register_step_pre_hook(functools.partial(tell, run.phases.enter)).remove)
+        run.at_close(optimizer.register_step_post_hook(functools.partial(tell, run.phases.leave)).remove)
 
 
 def _in_phase(run: Run, phase: str, call: Call, arguments: Arguments, keywords: Keywords) -> object:

@@ -31,29 +31,20 @@ class InfoCallback(RuleCallback):
         enabled: False makes it do nothing.
         strict: Let a failure of our own end the training instead of logging it once.
 
+    Attributes:
+        facts: The facts shown for the last training, by section and name.
+
     Raises:
         ValueError: for a `verbose` that is not true or false.
     """
 
     def __init__(self, verbose: bool = False, *, enabled: bool = True, strict: bool = False) -> None:
         check_flags("InfoCallback", verbose=verbose)
-        self._teller = _Teller(verbose)
-        super().__init__([Rule(AtEvent("train_begin"), [self._teller], "InfoCallback")], enabled=enabled, strict=strict)
-
-    @property
-    def facts(self) -> dict[str, Facts]:
-        """The facts shown for the last training, by section and name."""
-        return self._teller.facts
-
-
-class _Teller:
-    """The work: collects and prints the facts."""
-
-    def __init__(self, verbose: bool) -> None:
-        self._verbose = verbose
         self.facts: dict[str, Facts] = {}
+        self._verbose = verbose
+        super().__init__([Rule(AtEvent("train_begin"), [self._tell], "InfoCallback")], enabled=enabled, strict=strict)
 
-    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+    def _tell(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if moment.is_main:
             self.facts = training_facts(moment)
             if self._verbose:
