@@ -9,7 +9,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from types import FrameType, TracebackType
+    from types import FrameType
     from typing import TextIO, TypeVar
 
     E = TypeVar("E", bound=BaseException)
@@ -124,9 +124,7 @@ def ours(*kinds: type[E]) -> tuple[type[E], ...]:
 class missing(contextlib.suppress):
     """What can't be read is left out; what a signal's handler raises meanwhile is handed on."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         return super().__exit__(kind, error, trace) and not is_of_handler(error)  # type: ignore[arg-type]
 
 

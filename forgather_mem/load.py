@@ -144,7 +144,8 @@ def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: An
 def _attached(trainer: Any, template: str | os.PathLike[str], options: dict[str, Any]) -> Attached:
     from forgather_mem.callbacks.trainer.link import LINKS, Link
 
-    name, linked = os.fspath(template), LINKS.get(trainer)
+    name = os.fspath(template)
+    linked = LINKS.get(trainer)
     known = linked.handles.get(name) if linked is not None else None
     if isinstance(known, Attached):
         if options != known.options:

@@ -91,10 +91,10 @@ def measure_cell(shell: InteractiveShell, cell: str, line: str) -> str:
     shell.run_cell(cell if cell.startswith("%%") else f"#\n{cell}")  # type: ignore[no-untyped-call]
     shell.execution_count = count
     span = window.close()
-    spans = [("host", span.host), *([("GPU", span.device)] if span.device is not None else [])]
     sizes = [
         f"{place} {format_bytes(one.start_bytes)} -> {format_bytes(one.end_bytes)}, peak {format_bytes(one.peak_bytes)}"
-        for place, one in spans
+        for place, one in (("host", span.host), ("GPU", span.device))
+        if one is not None
     ]
     new = [row for row in what_is_alive(shell) if row.num_bytes > known.get(row.name, 0)]
     return "\n".join([f"forgather_mem: {'; '.join(sizes)}", *_rows(new, known)])
@@ -116,8 +116,7 @@ def _table(shell: InteractiveShell) -> str:
     rows = what_is_alive(shell)
     room = next(iter(host_rooms()), None)
     limit = "" if room is None else f" ({format_bytes(room.free_bytes)} free, {room.limit})"
-    lines = [f"forgather_mem: {write_steps(usage_now())}{limit}"]
-    lines += _rows(rows, {})
+    lines = [f"forgather_mem: {write_steps(usage_now())}{limit}", *_rows(rows, {})]
     total = sum(row.num_bytes for row in live_tensors()) if "torch" in sys.modules else 0
     lines.append(f"  all live tensors: {format_bytes(total)}")
     if rows:

@@ -127,7 +127,8 @@ class _Recorder:
         snapshot = self._snapshot.write(trace.parent, 0)
         self._stop()
         self._over = True
-        problem, written = self._write(profiler, trace), []
+        problem = self._write(profiler, trace)
+        written = []
         if problem is None:
             written.append(f"python -m webbrowser {VIEWER}  # open {shlex.quote(path_from_here(str(trace)))} there")
         if snapshot is not None:

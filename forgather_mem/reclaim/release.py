@@ -56,7 +56,8 @@ class GivenBack:
 
 def give_back() -> GivenBack:
     """Collect garbage, empty the device's cache, trim the host: in this order, each finds what the one before freed."""
-    before, began_s = usage_now(), time.perf_counter()
+    before = usage_now()
+    began_s = time.perf_counter()
     num_objects = int(collect()["collect/objects"])
     clear_cache()
     trim_host()
