@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -120,17 +121,11 @@ def ours(*kinds: type[E]) -> tuple[type[E], ...]:
     return () if error is not None and is_of_handler(error) else kinds
 
 
-class missing:  # as contextlib.suppress, which it is
+class missing(contextlib.suppress):
     """What can't be read is left out; what a signal's handler raises meanwhile is handed on."""
 
-    def __init__(self, *kinds: type[BaseException]) -> None:
-        self._kinds = kinds
-
-    def __enter__(self) -> None:
-        return None
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        return isinstance(error, self._kinds) and not is_of_handler(error)
+        return super().__exit__(kind, error, trace) and not is_of_handler(error)  # type: ignore[arg-type]
 
 
 def _arguments(frame: FrameType) -> Iterator[object]:
@@ -178,6 +173,22 @@ def check_flags(owner: str, **flags: object) -> None:
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise ValueError(f"{owner}({name}={flag!r}): {name} is true or false")
+
+
+def check_whole(owner: str, least: int = 1, **numbers: object) -> None:
+    """Refuse anything but whole numbers of `least` or more; True is none.
+
+    >>> check_whole("ProfileMemory", max_mb=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: ProfileMemory(max_mb=0): give a whole number of 1 or more
+
+    Raises:
+        ValueError: with the owner, the parameter and the value.
+    """
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
+            raise ValueError(f"{owner}({name}={number!r}): give a whole number of {least} or more")
 
 
 def escape_controls(text: str, *, keep: str = "") -> str:

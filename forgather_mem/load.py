@@ -142,10 +142,11 @@ def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: An
 
 
 def _attached(trainer: Any, template: str | os.PathLike[str], options: dict[str, Any]) -> Attached:
-    from forgather_mem.callbacks.trainer.link import Link
+    from forgather_mem.callbacks.trainer.link import LINKS, Link
 
     name = os.fspath(template)
-    known = Link.handles_of(trainer).get(name)
+    linked = LINKS.get(trainer)
+    known = linked.handles.get(name) if linked is not None else None
     if isinstance(known, Attached):
         if options != known.options:
             logger.warning("attach: %s is attached to this trainer already; detach() it to change its options", name)

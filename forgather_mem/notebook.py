@@ -22,12 +22,12 @@ from forgather_mem.heap.failed_frames import chain, drop_frames
 from forgather_mem.heap.object_size import big_bytes, is_tensor
 from forgather_mem.heap.retained import WeakWatch, describe
 from forgather_mem.probes.tensors import live_tensors, storages_of, tensors_in
-from forgather_mem.reclaim.sequence import give_back, memory_now, write_steps
+from forgather_mem.reclaim.release import give_back, write_steps
 from forgather_mem.sinks.console import print_line
 from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.system.headroom import host_rooms
-from forgather_mem.system.usage import UsageWindow
+from forgather_mem.system.usage import UsageWindow, usage_now
 from forgather_mem.units import KIB, format_bytes
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ def measure_cell(shell: InteractiveShell, cell: str, line: str) -> str:
     shell.run_cell(cell if cell.startswith("%%") else f"#\n{cell}")  # type: ignore[no-untyped-call]
     shell.execution_count = count
     span = window.close()
-    spans = [("host", span.host), *([("GPU", span.device)] if span.device is not None else [])]
     sizes = [
         f"{place} {format_bytes(one.start_bytes)} -> {format_bytes(one.end_bytes)}, peak {format_bytes(one.peak_bytes)}"
-        for place, one in spans
+        for place, one in (("host", span.host), ("GPU", span.device))
+        if one is not None
     ]
     new = [row for row in what_is_alive(shell) if row.num_bytes > known.get(row.name, 0)]
     return "\n".join([f"forgather_mem: {'; '.join(sizes)}", *_rows(new, known)])
@@ -116,8 +116,7 @@ def _table(shell: InteractiveShell) -> str:
     rows = what_is_alive(shell)
     room = next(iter(host_rooms()), None)
     limit = "" if room is None else f" ({format_bytes(room.free_bytes)} free, {room.limit})"
-    lines = [f"forgather_mem: {write_steps(memory_now())}{limit}"]
-    lines += _rows(rows, {})
+    lines = [f"forgather_mem: {write_steps(usage_now())}{limit}", *_rows(rows, {})]
     total = sum(row.num_bytes for row in live_tensors()) if "torch" in sys.modules else 0
     lines.append(f"  all live tensors: {format_bytes(total)}")
     if rows:
@@ -137,7 +136,7 @@ def _rows(rows: list[Alive], known: Mapping[str, int]) -> Iterator[str]:
 
 
 def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
-    before = memory_now()
+    before = usage_now()
     known = {name for name, _ in _kept(shell)} | {_OUT, _ERROR}
     for name in names:
         if name not in known:

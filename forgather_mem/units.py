@@ -82,12 +82,8 @@ def format_pace(count: float, what: str = "", per: str = "a step") -> str:
     if 0 < count < 0.5 and per == "a step":
         steps = round(1 / count)
         return f"+1{what} in {'about ' * (abs(steps * count - 1) > 0.005)}{steps:,} steps"
-    many = _three_digits(count)
+    many = f"{count:,.0f}" if count >= 999.5 else f"{count:.3g}"
     return f"+{many}{what}{'s' * bool(what and many != '1')} {per}"
-
-
-def _three_digits(number: float) -> str:
-    return f"{number:,.0f}" if number >= 999.5 else f"{number:.3g}"
 
 
 def format_ordinal(number: int) -> str:

@@ -115,8 +115,7 @@ def trainer_training(callbacks: list[TrainerCallback], folder: Path) -> Any:
         name
         for owner in owners
         for name, value in vars(owner).items()
-        if type(value).__name__ in ("MethodPatch", "PhaseWrapper")
-        and name not in ("_inner_training_loop", "__getstate__")
+        if type(value).__name__ == "MethodPatch" and name not in ("_inner_training_loop", "__getstate__")
     )
     logged = [{name: entry[name] for name in entry if "loss" in name} for entry in trainer.state.log_history]
     hooks = sum(map(len, _hooks_of(trainer.optimizer.optimizer)))

@@ -93,7 +93,7 @@ def trainer_expected(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "link:Link.begin",
         "link:_last" if hasattr(Trainer, "_run_epoch") else "link:_training",
         "link:_whole",
-        "phases:wrap_phases",
+        "link:_wrap_phases",
         "phases:PhaseStack.enter",
         "run:Run.close",
     ],

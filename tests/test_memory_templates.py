@@ -136,7 +136,7 @@ def test_debugging_writes_every_step_with_phases_and_tensors(
 def test_production_prints_nothing_and_writes_rarely(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (callback,) = load_callbacks(PRODUCTION, logging_dir=str(tmp_path / "tb"))
     assert type(callback) is TBMemoryLogger
-    assert callback.every_steps == 100
+    assert callback.rules[0].when.every_steps == 100
     assert monitor_of(PRODUCTION).enabled is False
     rare = load_callbacks(PRODUCTION, logging_dir=str(tmp_path / "tb"), every_steps=3)
     make_trainer(tmp_path, rare, logging_strategy="no").train()

@@ -84,7 +84,7 @@ def test_memory_takes_its_variables() -> None:
     )
     assert (collector.collect_freq_epoch, collector.verbose) == (3, True)
     assert (clearer.empty_cache_at, clearer.empty_cache_freq) == ("step", 10)
-    assert logger.every_steps == 5
+    assert logger.rules[0].when.every_steps == 5
     assert logger.sinks[0].logging_dir == "some where: else"
 
 

@@ -1,4 +1,4 @@
-from forgather_mem.callbacks.clear_cache import ClearCacheCallback as ClearCacheCallback
+from forgather_mem.callbacks.collectors import ClearCacheCallback as ClearCacheCallback
 from forgather_mem.callbacks.collectors import CudaGarbageCollector as CudaGarbageCollector
 from forgather_mem.callbacks.collectors import SimpleGarbageCollector as SimpleGarbageCollector
 from forgather_mem.callbacks.gc_governor import ScheduledGarbageCollector as ScheduledGarbageCollector
@@ -12,7 +12,7 @@ from forgather_mem.callbacks.oom_reporter import OOMReporter as OOMReporter
 from forgather_mem.callbacks.profile_memory import ProfileMemory as ProfileMemory
 from forgather_mem.callbacks.training.grad_logger import GradLogger as GradLogger
 from forgather_mem.callbacks.training.info import InfoCallback as InfoCallback
-from forgather_mem.callbacks.training.json_logger import JsonLogger as JsonLogger
+from forgather_mem.callbacks.training.loggers import JsonLogger as JsonLogger
+from forgather_mem.callbacks.training.loggers import TBLogger as TBLogger
 from forgather_mem.callbacks.training.progress import ProgressCallback as ProgressCallback
-from forgather_mem.callbacks.training.tb_logger import TBLogger as TBLogger
 from forgather_mem.callbacks.training.textgen import TextgenCallback as TextgenCallback

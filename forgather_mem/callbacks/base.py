@@ -16,11 +16,11 @@ from forgather_mem.engine.schedule import EventSchedule, NextWanted, events_of
 from forgather_mem.errors import check_flags
 from forgather_mem.loops.state import of_transformers
 from forgather_mem.system.time_budget import PREPARATION
-from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP, EVENTS_THAT_BEGIN_A_RUN
+from forgather_mem.telemetry.events import EVENTS, EVENTS_INSIDE_A_STEP, EVENTS_THAT_BEGIN_A_RUN
 from forgather_mem.telemetry.guard import FailureGuard, Guarded
 from forgather_mem.telemetry.records import Objects, Sink
 from forgather_mem.telemetry.rule import Rule
-from forgather_mem.telemetry.switch import is_switched_off, why_off
+from forgather_mem.telemetry.switch import is_switched_off
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -89,7 +89,7 @@ class RuleCallback(TrainerCallback):
 
     @property
     def summary(self) -> RunSummary | None:
-        """Numbers of the current or last training; None before the first. Switched off, there are none in it."""
+        """Numbers of the current or last training; None before the first, and switched off."""
         return self._run.summary if self._run is not None else self._summary
 
     def next_wanted(self, event: str, steps_done: int) -> NextWanted:
@@ -117,7 +117,7 @@ class RuleCallback(TrainerCallback):
 
     def on_train_begin(self, args: Args, state: State, control: Control, **objects: object) -> None:
         self.failure = None
-        self._summary = _nothing_watched() if self.enabled and is_switched_off() else None
+        self._summary = None
         self._event("train_begin", args, state, control, objects)
 
     def on_train_end(self, args: Args, state: State, control: Control, **objects: object) -> None:
@@ -137,19 +137,6 @@ class RuleCallback(TrainerCallback):
             FailureGuard(self.strict).call(type(self).__name__, self._plain_epoch_end, epoch)
         elif "epoch_end" in self._events:
             self._event("epoch_end", args, state, control, objects)
-
-    on_epoch_begin = _passing_on("epoch_begin")
-    on_step_begin = _passing_on("step_begin")
-    on_substep_end = _passing_on("substep_end")
-    on_pre_optimizer_step = _passing_on("pre_optimizer_step")
-    on_optimizer_step = _passing_on("optimizer_step")
-    on_step_end = _passing_on("step_end")
-    on_evaluate = _passing_on("evaluate")
-    on_predict = _passing_on("predict")
-    on_prediction_step = _passing_on("prediction_step")
-    on_save = _passing_on("save")
-    on_log = _passing_on("log")
-    on_push_begin = _passing_on("push_begin")
 
     # ---- inside ----
 
@@ -288,14 +275,6 @@ def _be_trainer_callbacks() -> None:
             RuleCallback.__bases__ = (theirs,)
 
 
-def _nothing_watched() -> RunSummary:
-    from forgather_mem.engine.summary import RunSummary
-
-    summary = RunSummary()
-    summary.switched_off = [f"Nothing was watched: {why_off()}"]
-    return summary
-
-
 def _whole_number(epoch: Any) -> int:
     try:
         return operator.index(epoch)
@@ -303,4 +282,7 @@ def _whole_number(epoch: Any) -> int:
         raise ValueError(f"on_epoch_end(epoch={epoch!r}): an epoch is a whole number, counted from 0") from None
 
 
+for _event in EVENTS:  # the others do nothing but pass it on
+    if f"on_{_event}" not in vars(RuleCallback):
+        setattr(RuleCallback, f"on_{_event}", _passing_on(_event))
 _be_trainer_callbacks()

@@ -77,8 +77,6 @@ class ScheduledGarbageCollector(RuleCallback):
         check_generation(name, generation)
         check_seconds(name, boundary_s=boundary_s)
         check_flags(name, freeze=freeze, verbose=verbose)
-        self.every_steps = every_steps
-        self.generation = generation
         governor = EachRun(_Governor, every_steps, freeze, generation, boundary_steps, boundary_s, verbose)
         rules = [
             Rule(when=Every(steps=every_steps), do=[governor], name=name),

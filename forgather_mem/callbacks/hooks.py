@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, dataclass_tra
 from forgather_mem.actions.clear import clear_cache
 from forgather_mem.actions.collect import collect
 from forgather_mem.engine.ledger import Ledger
-from forgather_mem.errors import check_flags, did_you_mean
+from forgather_mem.errors import check_flags
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.triggers import check_period
@@ -48,15 +48,7 @@ class PipelineHookArgs:
     reduce_loss: Any = None
 
     def copy_with_updates(self, **fields: Any) -> Self:
-        """A copy with these fields changed.
-
-        Raises:
-            AttributeError: for a field that does not exist.
-        """
-        for name in fields:
-            if name not in self.__dataclass_fields__:
-                hint = did_you_mean(name, self.__dataclass_fields__)
-                raise AttributeError(f"PipelineHookArgs has no field {name!r}" + (f"; {hint}" if hint else ""))
+        """A copy with these fields changed."""
         return dataclasses.replace(self, **fields)
 
 
@@ -104,12 +96,10 @@ class HookContext:
 
 
 class RemovableHandle:
-    """Removes a hook: by `remove()`, by calling it, or at the end of a `with`. Once is enough.
+    """Removes a hook: by `remove()`, or by calling it. Once is enough.
 
     In robo_orchard_lab only the call removes the hook; `remove()` there makes the handle useless.
     """
-
-    __slots__ = ("_take_out",)
 
     def __init__(self, take_out: Callable[[], object]) -> None:
         self._take_out: Callable[[], object] | None = take_out
@@ -121,12 +111,6 @@ class RemovableHandle:
             take_out()
 
     __call__ = remove
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.remove()
 
 
 class HookChannel:

@@ -40,7 +40,6 @@ class LeakDetector(RuleCallback):
     ) -> None:
         check_period("LeakDetector", "every_steps", "step", every_steps)
         check_flags("LeakDetector", look_closer=look_closer)
-        self.every_steps = every_steps
         watch, when = EachRun(LeakWatch, look_closer), Every(steps=every_steps)
         rules = [Rule(when=when, do=[watch], name="LeakDetector", budget_frac=OWN_BUDGET_FRAC)]
         super().__init__(rules, enabled=enabled, strict=strict)

@@ -121,9 +121,7 @@ class LightningCallbacks(Callback):
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._phase(None)
 
-    def on_before_optimizer_step(
-        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, *_: object) -> None:
         self._fire("pre_optimizer_step")
         self._phase("optimizer")
 
@@ -157,15 +155,7 @@ class LightningCallbacks(Callback):
             self._known = set(trainer.callback_metrics)
             self._phase("evaluate")
 
-    def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: object,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_validation_batch_end(self, trainer: Trainer, *_: object) -> None:
         if self._events is not None and not trainer.sanity_checking:
             counts = trainer.num_val_batches
             self._fire("prediction_step", num_batches=sum(counts) if isinstance(counts, list) else counts)

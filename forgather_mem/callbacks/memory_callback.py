@@ -131,7 +131,7 @@ class _MonitorBridge:
         self._loss: float | None = None
         link = link_of(run)
         if link is not None and self._num_verbose() > 0:
-            link.around_training_step(self._training_step)
+            link.wrapped.wrap(link.trainer(), "training_step", self._training_step)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         from forgather_mem.sinks.console import print_line

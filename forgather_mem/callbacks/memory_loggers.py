@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.errors import check_flags, did_you_mean
+from forgather_mem.errors import check_flags
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, RankProbe, TensorProbe, WorkerProbe
 from forgather_mem.sinks import JsonlSink, TensorBoardSink, TrackerSummarySink, TrainerLogSink
 from forgather_mem.sinks.trainer_log import GROUPS, check_groups
@@ -66,9 +66,7 @@ class TBMemoryLogger(RuleCallback):
         strict: bool = False,
     ) -> None:
         rules = metric_rules("TBMemoryLogger", metrics, every_steps, reset_peaks=reset_peaks)
-        self.every_steps = every_steps
-        self.metrics = tuple(metrics)
-        self.needs_phases = "phases" in self.metrics
+        self.needs_phases = "phases" in metrics
         check_period("TBMemoryLogger", "rank_steps", "step", rank_steps, needed=True)
         rules.append(Rule(when=Every(steps=rank_steps), do=[RankProbe()], name="TBMemoryLogger ranks"))
         if summary_writer is not None and not hasattr(summary_writer, "add_scalar"):
@@ -110,9 +108,7 @@ class JsonMemoryLogger(RuleCallback):
         strict: bool = False,
     ) -> None:
         rules = metric_rules("JsonMemoryLogger", metrics, every_steps, reset_peaks=reset_peaks)
-        self.every_steps = every_steps
-        self.metrics = tuple(metrics)
-        self.needs_phases = "phases" in self.metrics
+        self.needs_phases = "phases" in metrics
         super().__init__(rules, [JsonlSink(path)], enabled=enabled, strict=strict)
 
 
@@ -143,14 +139,13 @@ class PeakMemory(RuleCallback):
         enabled: bool = True,
         strict: bool = False,
     ) -> None:
-        self.every_steps = every_steps
-        self.also = check_groups("PeakMemory", also, (*GROUPS, _VERDICT))
-        self.needs_phases = "phases" in self.also
-        metrics = ["host", "device", *(name for name in ("phases", "tensors") if name in self.also)]
+        also = check_groups("PeakMemory", "also", also, (*GROUPS, _VERDICT))
+        self.needs_phases = "phases" in also
+        metrics = ["host", "device", *(name for name in ("phases", "tensors") if name in also)]
         rules = metric_rules("PeakMemory", metrics, every_steps, reset_peaks=reset_peaks)
-        in_lines = [group for group in self.also if group != _VERDICT]
+        in_lines = [group for group in also if group != _VERDICT]
         sinks: list[Sink] = [TrainerLogSink(prefix=prefix, also=in_lines)]
-        if _VERDICT in self.also:
+        if _VERDICT in also:
             sinks.append(TrackerSummarySink(prefix=f"{prefix}run_"))
         super().__init__(rules, sinks, enabled=enabled, strict=strict)
 
@@ -171,20 +166,11 @@ def metric_rules(owner: str, metrics: Sequence[str], every_steps: int, *, reset_
         "workers": WorkerProbe,
         "tensors": TensorProbe,
     }
-    if isinstance(metrics, str) or not isinstance(metrics, Sequence):
-        raise ValueError(f"{owner}(metrics={metrics!r}): give a list of groups: {', '.join(groups)}")
-    unknown = [name for name in metrics if not isinstance(name, str) or name not in groups]
-    if unknown:
-        hint = did_you_mean(str(unknown[0]), groups)
-        raise ValueError(
-            f"{owner}(metrics={unknown!r}): the groups are {', '.join(groups)}" + (f"; {hint}" if hint else "")
-        )
-    if not metrics:
+    chosen = {name: groups[name]() for name in check_groups(owner, "metrics", metrics, groups)}
+    if not chosen:
         raise ValueError(f"{owner}(metrics=[]): name one group or more: {', '.join(groups)}")
-    chosen = {name: groups[name]() for name in metrics}
     rules = [Rule(when=Every(steps=every_steps), do=list(chosen.values()), name=f"{owner} readings")]
-    if "phases" in chosen or "gc" in chosen:
-        between = [chosen[name] for name in ("phases", "gc") if name in chosen]
+    if between := [chosen[name] for name in ("phases", "gc") if name in chosen]:
         rules.append(Rule(when=AtEvent(*BETWEEN_STEPS), do=between, name=f"{owner} between steps"))
     if "tensors" in chosen:  # at the step's end gradients are already released
         at_gradients = Every(steps=every_steps, at="pre_optimizer_step")

@@ -53,7 +53,6 @@ class OOMReporter(RuleCallback):
 
     def __init__(self, snapshot: bool = False, *, enabled: bool = True, strict: bool = False) -> None:
         check_flags(type(self).__name__, snapshot=snapshot)
-        self.snapshot = snapshot
         watch, late = EachRun(OutOfMemoryWatch, snapshot), EachRun(_planned_ahead)
         watch.reading = (OutOfMemoryWatch, snapshot)  # two equal ones in a training are read once
         late.reading = ("late failures",)

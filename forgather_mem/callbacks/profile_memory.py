@@ -13,7 +13,7 @@ import torch
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.diagnose.oom.allocator_snapshot import Snapshot
-from forgather_mem.errors import missing, ours
+from forgather_mem.errors import check_whole, missing, ours
 from forgather_mem.files import make_real_folder, remove_real
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
@@ -64,10 +64,7 @@ class ProfileMemory(RuleCallback):
     ) -> None:
         for name, number in (("start_step", start_step), ("steps", steps)):
             check_period("ProfileMemory", name, "step", number, needed=True)
-        for name, number in (("max_entries", max_entries), ("max_mb", max_mb)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ValueError(f"ProfileMemory({name}={number!r}): give a whole number of 1 or more")
-        self.start_step, self.steps = start_step, steps
+        check_whole("ProfileMemory", max_entries=max_entries, max_mb=max_mb)
         recorder = EachRun(_Recorder, start_step, steps, max_entries, max_mb)
         rules = [
             Rule(when=Every(steps=1, at="step_begin"), do=[recorder], name="ProfileMemory"),
@@ -126,16 +123,14 @@ class _Recorder:
 
         profiler, folder = self._profiler, moment.run.folder
         assert folder is not None
-        written = []
-        folder = folder / "profile"
-        snapshot = self._snapshot.write(folder, 0)
+        trace = folder / "profile" / "trace.rank0.json.gz"
+        snapshot = self._snapshot.write(trace.parent, 0)
         self._stop()
         self._over = True
-        trace = folder / "trace.rank0.json.gz"
         problem = self._write(profiler, trace)
-        path = shlex.quote(path_from_here(str(trace)))
+        written = []
         if problem is None:
-            written.append(f"python -m webbrowser {VIEWER}  # open {path} there")
+            written.append(f"python -m webbrowser {VIEWER}  # open {shlex.quote(path_from_here(str(trace)))} there")
         if snapshot is not None:
             shown = shlex.quote(path_from_here(snapshot))
             written.append(f"python -m torch.cuda._memory_viz trace_plot {shown} -o snapshot.html")

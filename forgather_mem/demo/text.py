@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
+from forgather_mem.errors import check_whole
+
 __all__ = ["StdlibText"]
 
 
@@ -33,12 +35,10 @@ class StdlibText(Dataset[dict[str, torch.Tensor]]):
     """
 
     def __init__(self, num_bytes: int = 1_000_000, block_size: int = 128, skip_bytes: int = 0) -> None:
-        if block_size < 2:
-            raise ValueError(f"StdlibText(block_size={block_size}): a block has 2 bytes or more")
+        check_whole("StdlibText", 2, block_size=block_size)
+        check_whole("StdlibText", 0, skip_bytes=skip_bytes)
         if num_bytes < block_size:
             raise ValueError(f"StdlibText(num_bytes={num_bytes}): give room for one block of {block_size} or more")
-        if skip_bytes < 0:
-            raise ValueError(f"StdlibText(skip_bytes={skip_bytes}): give 0 or more")
         self.num_bytes = num_bytes
         self.block_size = block_size
         self.skip_bytes = skip_bytes

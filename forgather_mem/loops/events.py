@@ -185,8 +185,7 @@ class LoopEvents:
                 self.phases.turn("backward", ("forward",))
         except self.fence.kept("phases"):
             return
-        if self.phases.on_output is not None:
-            self.see_output(outputs)
+        self.see_output(outputs)
 
     def see_output(self, outputs: object) -> None:
         """A forward pass has returned this."""

@@ -7,21 +7,26 @@ import itertools
 import logging
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from forgather_mem.actions.clear import clear_cache
+from forgather_mem.actions.collect import collect
+from forgather_mem.actions.trim import trim_host
 from forgather_mem.heap.failed_frames import drop_frames
 from forgather_mem.heap.object_size import big_bytes
 from forgather_mem.heap.owner_paths import frame_name
 from forgather_mem.heap.owners import find_owners
 from forgather_mem.heap.retained import WeakWatch, describe
 from forgather_mem.heap.variables import empty_assigned
-from forgather_mem.reclaim.sequence import MemoryNow, give_back, memory_now, write_steps
 from forgather_mem.sinks.console import print_line
 from forgather_mem.system.call_wrapping import around_calls
+from forgather_mem.system.usage import Usage, usage_now
 from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.triggers import check_period
 from forgather_mem.units import MIB, format_bytes, format_duration, parse_bytes
 
 if TYPE_CHECKING:
@@ -34,6 +39,41 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MIN_KEPT_BYTES = MIB  # less than this left behind by a job is not reported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenBack:
+    """The result of `give_back`: memory before and after, the objects that the collector found, seconds."""
+
+    before: Usage
+    after: Usage
+    num_objects: int
+    took_s: float
+
+    def __str__(self) -> str:
+        return f"{write_steps(self.before, self.after)}, {self.num_objects:,} objects collected"
+
+
+def give_back() -> GivenBack:
+    """Collect garbage, empty the device's cache, trim the host: in this order, each finds what the one before freed."""
+    before = usage_now()
+    began_s = time.perf_counter()
+    num_objects = int(collect()["collect/objects"])
+    clear_cache()
+    trim_host()
+    took_s = time.perf_counter() - began_s
+    return GivenBack(before=before, after=usage_now(), num_objects=num_objects, took_s=took_s)
+
+
+def write_steps(*steps: Usage) -> str:
+    """Consecutive readings, for people.
+
+    >>> write_steps(Usage(host_bytes=3 << 30), Usage(host_bytes=1 << 30))
+    'host 3.0 GiB -> 1.0 GiB'
+    """
+    text = "host " + " -> ".join(format_bytes(step.host_bytes) for step in steps)
+    reserved = [format_bytes(step.reserved_bytes) for step in steps if step.reserved_bytes is not None]
+    return f"{text}, GPU reserved {' -> '.join(reserved)}" if reserved else text
 
 
 def release_memory(*objects: object) -> list[None]:
@@ -81,9 +121,9 @@ class CleanupReport:
         kept: Sentences about it: the largest first, with their owners.
     """
 
-    start: MemoryNow
-    end: MemoryNow
-    after: MemoryNow
+    start: Usage
+    end: Usage
+    after: Usage
     num_objects: int
     num_frames: int
     took_s: float
@@ -137,7 +177,7 @@ class cleanup:  # lower case: it is used like a function, `with cleanup():`
         errors, tensors = _errors_and_tensors()
         self._errors = {id(error) for error in errors}
         self._tensors = [weakref.ref(tensor) for tensor in tensors]
-        self._start = memory_now()
+        self._start = usage_now()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -145,7 +185,7 @@ class cleanup:  # lower case: it is used like a function, `with cleanup():`
             _FENCE.call("cleanup", self._end)
 
     def _end(self) -> None:
-        end = memory_now()
+        end = usage_now()
         # the error that leaves the job is among these; no reference to them stays in a variable here
         new = (kept for kept in _errors_and_tensors()[0] if id(kept) not in self._errors)
         num_frames = drop_frames(*new, handled=self._handled)
@@ -204,8 +244,7 @@ def cleanup_after(
     """
     if every is None and above is None:
         raise ValueError('cleanup_after(): give every=100, above="2GiB", or both')
-    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-        raise ValueError(f"cleanup_after(every={every!r}): a period is a whole number of calls, 1 or more")
+    check_period("cleanup_after", "every", "call", every)
     limit_bytes = None if above is None else parse_bytes(above)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -231,10 +270,10 @@ class _After:
 
     def __exit__(self, *error: object) -> None:
         call = next(self._calls)
-        if (self.every is not None and call % self.every == 0) or self._is_too_much(memory_now()):
+        if (self.every is not None and call % self.every == 0) or self._is_too_much(usage_now()):
             self._clean(call)
 
-    def _is_too_much(self, now: MemoryNow) -> bool:
+    def _is_too_much(self, now: Usage) -> bool:
         return self.limit_bytes is not None and _largest(now) > max(self.limit_bytes, self._again_bytes)
 
     def _clean(self, call: int) -> None:
@@ -250,8 +289,8 @@ class _After:
         logger.info("cleanup_after: %s, call %d: %s, in %s", self.name, call, given, took)
 
 
-def _largest(now: MemoryNow) -> int:
-    return max(now.host_bytes, now.device_bytes or 0)
+def _largest(now: Usage) -> int:
+    return max(now.host_bytes, now.reserved_bytes or 0)
 
 
 def _errors_and_tensors() -> tuple[list[BaseException], list[torch.Tensor]]:

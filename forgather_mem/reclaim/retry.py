@@ -13,10 +13,10 @@ from forgather_mem.actions.clear import clear_cache
 from forgather_mem.actions.collect import collect
 from forgather_mem.actions.trim import trim_host
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
+from forgather_mem.errors import check_whole
 from forgather_mem.heap.failed_frames import drop_frames
 from forgather_mem.system.headroom import Room, device_rooms, host_rooms
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -74,12 +74,14 @@ def retry_on_oom(
         TypeError: for a generator function, which returns before doing anything, and for a method, whose first argument
             is `self`; at the call, for arguments that don't fit after a batch size.
     """
-    _check(starting_batch_size, floor)
+    check_whole(_NAME, starting_batch_size=starting_batch_size, floor=floor)
+    if floor > starting_batch_size:
+        raise ValueError(f"retry_on_oom(starting_batch_size={starting_batch_size}, floor={floor}): the floor is above")
     if function is None:
         return functools.partial(retry_on_oom, starting_batch_size=starting_batch_size, floor=floor)
     if not callable(function):
         raise TypeError(f"retry_on_oom: {function!r} is no function")
-    if getattr(function, "__code__", _check.__code__).co_varnames[:1] in (("self",), ("cls",)):
+    if getattr(function, "__code__", _rooms.__code__).co_varnames[:1] in (("self",), ("cls",)):
         raise TypeError(
             f"retry_on_oom: {function.__qualname__} is a method, and the batch size is passed as the first argument; "
             "decorate a function inside the method"
@@ -129,7 +131,6 @@ class _Attempts:
         self.tried: list[int] = []
         self._handled = sys.exception()
         self._before: dict[str, int] = {}
-        self._room: Room | None = None
         self._says = ""
 
     def __enter__(self) -> None:
@@ -149,8 +150,7 @@ class _Attempts:
         # Before the frames are cleared: memory already taken by the failed try is part of what it needed.
         rooms = [room for room in _FENCE.call(_NAME, _rooms) or () if room.where == found.where]
         named = [room for room in rooms if room.where == "device" and room.limit == f"GPU {found.device}"]
-        self._room = next(iter(named or rooms), None)
-        share = _FENCE.call(_NAME, self._share_that_fits, found) or _BLIND
+        share = _FENCE.call(_NAME, self._share_that_fits, found, next(iter(named or rooms), None)) or _BLIND
         self.batch_size = max(self.floor, int(self.batch_size * share))
         self._says = str(found)
         _FENCE.call(_NAME, functools.partial(drop_frames, error, handled=self._handled))
@@ -160,18 +160,10 @@ class _Attempts:
         """Frees what the failed try held; by now its error is gone."""
         for part in (collect, clear_cache, trim_host):
             _FENCE.call(f"{_NAME}, {part.__name__}", part)
-        freed = ""
-        if self._room is not None:
-            now = {room.limit: room.used_bytes for room in _FENCE.call(_NAME, _rooms) or ()}
-            freed_bytes = max(0, self._room.used_bytes - now.get(self._room.limit, self._room.used_bytes))
-            freed = f"; {format_bytes(freed_bytes)} given back"
-        logger.warning(
-            "%s: batch size %d does not fit, %s%s; trying %d",
-            self.name, self.tried[-1], self._says, freed, self.batch_size,
-        )  # fmt: skip
+        says = "%s: batch size %d does not fit, %s; trying %d"
+        logger.warning(says, self.name, self.tried[-1], self._says, self.batch_size)
 
-    def _share_that_fits(self, found: OutOfMemory) -> float:
-        room = self._room
+    def _share_that_fits(self, found: OutOfMemory, room: Room | None) -> float:
         if room is None or not found.requested_bytes:
             return _BLIND
         free = room.free_bytes
@@ -184,11 +176,3 @@ class _Attempts:
 def _rooms() -> list[Room]:
     """The limits of host and device, the tightest first for each."""
     return host_rooms() + device_rooms()
-
-
-def _check(starting_batch_size: int, floor: int) -> None:
-    for name, size in (("starting_batch_size", starting_batch_size), ("floor", floor)):
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"retry_on_oom({name}={size!r}): a batch size is a whole number, 1 or more")
-    if floor > starting_batch_size:
-        raise ValueError(f"retry_on_oom(starting_batch_size={starting_batch_size}, floor={floor}): the floor is above")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from forgather_mem.errors import did_you_mean
 from forgather_mem.telemetry.events import PHASES
@@ -64,7 +64,7 @@ class TrainerLogSink:
             )
         self.prefix = prefix
         self.keys = None if keys is None else {key: _checked(key, names) for key, names in keys.items()}
-        self.also = check_groups("TrainerLogSink", also, GROUPS)
+        self.also = check_groups("TrainerLogSink", "also", also, GROUPS)
         self._begin(device_seen=False)
 
     def begin(self, run: RunInfo) -> None:
@@ -155,19 +155,20 @@ class _Window:
         return None if number is None else float(number * self.metric.factor)
 
 
-def check_groups(owner: str, also: Sequence[str], groups: Sequence[str]) -> tuple[str, ...]:
+def check_groups(owner: str, parameter: str, given: Sequence[str], groups: Collection[str]) -> tuple[str, ...]:
     """These groups, if all are known.
 
     Raises:
-        ValueError: naming `owner`, for anything else.
+        ValueError: naming `owner` and the parameter, for anything else.
     """
-    if isinstance(also, str) or not isinstance(also, Sequence):
-        raise ValueError(f"{owner}(also={also!r}): give a list of {', '.join(groups)}")
-    for group in also:
-        if group not in groups:
-            hint = did_you_mean(str(group), groups)
-            raise ValueError(f"{owner}(also={also!r}): it may name {', '.join(groups)}" + (f"; {hint}" if hint else ""))
-    return tuple(also)
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ValueError(f"{owner}({parameter}={given!r}): give a list of groups: {', '.join(groups)}")
+    unknown = [name for name in given if not isinstance(name, str) or name not in groups]
+    if unknown:
+        hint = did_you_mean(str(unknown[0]), groups)
+        known = f"the groups are {', '.join(groups)}" + (f"; {hint}" if hint else "")
+        raise ValueError(f"{owner}({parameter}={unknown!r}): {known}")
+    return tuple(given)
 
 
 def _checked(key: str, names: str | Sequence[str]) -> tuple[str, ...]:

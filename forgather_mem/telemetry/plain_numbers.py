@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
+
+from forgather_mem.errors import missing
 
 
 def plain_numbers(values: Mapping[str, float] | None) -> dict[str, float]:
@@ -23,3 +26,16 @@ def plain_numbers(values: Mapping[str, float] | None) -> dict[str, float]:
         if math.isfinite(number):
             numbers[name] = value if type(value) in (int, float) else number
     return numbers
+
+
+def as_number(value: Any) -> float | None:
+    """The value as a number, including NaN and infinity; None for what is none, as a list or a tensor of several.
+
+    >>> as_number(3), as_number("3"), as_number(None)
+    (3.0, None, None)
+    """
+    if value is None or isinstance(value, bool | str | bytes):
+        return None
+    with missing(TypeError, ValueError, RuntimeError):
+        return float(value.item() if hasattr(value, "item") else value)  # of a tensor with a graph float() warns
+    return None

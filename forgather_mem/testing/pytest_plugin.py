@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -49,16 +49,8 @@ class UsedMemory:
         return [self.span.device or self.span.host] if self.span is not None else []
 
 
-class NoGrowth(Protocol):
-    """The type of the fixture."""
-
-    def __call__(
-        self, call: Callable[[], object], *, calls: int = 64, warm_up: int = 8, max_bytes: float | str = 1024.0
-    ) -> None: ...
-
-
 @pytest.fixture
-def assert_no_growth() -> NoGrowth:
+def assert_no_growth() -> Callable[..., None]:
     """Calls a function many times and fails when each call leaves memory behind, naming who holds it.
 
     Use it as `assert_no_growth(lambda: train_step(batch), calls=64, warm_up=8, max_bytes=1024)`. Counted is what the

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
+import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -134,33 +134,27 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 def in_child(call: Callable[[], str | None]) -> str | None:
     """What the call returns in a forked child; a text that says so if the child hangs or dies."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        _as_child(call, writer)
-    os.close(writer)
-    with open(reader, "rb") as file:
-        text = file.read().decode()
-    _, status = os.waitpid(child, 0)
-    if os.waitstatus_to_exitcode(status) == -signal.SIGALRM:
-        return f"hangs: not done after {_CHILD_S} seconds"
-    if status:
-        return f"ends the process, by status {os.waitstatus_to_exitcode(status)}"
-    return text or None
-
-
-def _as_child(call: Callable[[], str | None], writer: int) -> None:
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(_CHILD_S)
-    status = 1
+    context = multiprocessing.get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+    child = context.Process(target=_as_child, args=(call, writer))
+    child.start()
+    writer.close()
     try:
-        os.write(writer, (call() or "").encode())
-        status = 0
+        text: str | None = reader.recv() if reader.poll(_CHILD_S) else f"hangs: not done after {_CHILD_S} seconds"
+    except EOFError:
+        child.join()
+        text = f"ends the process, by status {child.exitcode}"
+    child.kill()
+    child.join()
+    reader.close()
+    return text
+
+
+def _as_child(call: Callable[[], str | None], writer: Connection) -> None:
+    try:
+        writer.send(call())
     except BaseException as error:  # noqa: BLE001  # told to the parent
-        os.write(writer, f"raises {error!r}".encode())
-        status = 0
-    finally:
-        os._exit(status)
+        writer.send(f"raises {error!r}")
 
 
 def require(condition: object, message: str) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar, overload
 
+from forgather_mem.errors import check_flags
 from forgather_mem.sinks.console import print_line
 from forgather_mem.system.call_wrapping import around_calls
 from forgather_mem.system.usage import Span, UsageSpan, UsageWindow
@@ -28,8 +29,7 @@ def switched_on(owner: str, enabled: bool) -> bool:
     Raises:
         ValueError: for a value that is neither true nor false; the text "false" would count as true.
     """
-    if not isinstance(enabled, bool):
-        raise ValueError(f"{owner}(enabled={enabled!r}): give true or false")
+    check_flags(owner, enabled=enabled)
     return enabled and not is_switched_off()
 
 

@@ -6,11 +6,10 @@ host and the current device; without a device, or before its first use, the GPU 
 
 from __future__ import annotations
 
-from typing import Any
-
-from forgather_mem.errors import missing
+from forgather_mem.errors import check_whole
 from forgather_mem.sinks.console import print_line
 from forgather_mem.system.usage import UsageWindow, usage_now
+from forgather_mem.telemetry.plain_numbers import as_number
 from forgather_mem.trackers.blocks import Say, switched_on
 from forgather_mem.trackers.text import batch_line, epoch_line, usage_text
 from forgather_mem.units import MIB
@@ -75,8 +74,7 @@ class EpochMemoryMonitor:
     def __init__(
         self, enabled: bool = True, verbose_batches: int = 5, *, reset_peaks: bool = True, say: Say = print_line
     ) -> None:
-        if isinstance(verbose_batches, bool) or not isinstance(verbose_batches, int) or verbose_batches < 0:
-            raise ValueError(f"EpochMemoryMonitor(verbose_batches={verbose_batches!r}): give a whole number, 0 or more")
+        check_whole("EpochMemoryMonitor", 0, verbose_batches=verbose_batches)
         self.enabled = switched_on("EpochMemoryMonitor", enabled)
         self.verbose_batches = verbose_batches
         self.reset_peaks = reset_peaks
@@ -105,7 +103,7 @@ class EpochMemoryMonitor:
             return
         # Through the epoch's window, so that its peak is never below a value already shown
         usage = usage_now() if self._window is None else self._window.span().end
-        self.say(batch_line(batch_idx, usage, _number(loss)))
+        self.say(batch_line(batch_idx, usage, as_number(loss)))
 
     def on_epoch_end(self) -> None:
         """The epoch is finished: print the memory held, and the epoch's peak."""
@@ -121,10 +119,3 @@ class EpochMemoryMonitor:
 
 def _mb(num_bytes: int | None) -> float | None:
     return None if num_bytes is None else num_bytes / MIB
-
-
-def _number(loss: Any) -> float | None:
-    """The loss as a number; None if it is not a single number."""
-    with missing(TypeError, ValueError, RuntimeError):
-        return float(loss.item() if hasattr(loss, "item") else loss)
-    return None

@@ -277,12 +277,7 @@ def test_an_after_whose_before_never_ran_does_not_run() -> None:
     assert log == ["first before 0", "first after 0"]
 
 
-def leave(handle: RemovableHandle) -> None:
-    with handle:
-        pass
-
-
-@pytest.mark.parametrize("remove", [RemovableHandle.remove, RemovableHandle.__call__, leave])
+@pytest.mark.parametrize("remove", [RemovableHandle.remove, RemovableHandle.__call__])
 def test_a_handle_takes_its_hook_out(remove: Callable[[RemovableHandle], None]) -> None:
     log: list[str] = []
     hooks = PipelineHooks()
@@ -310,5 +305,5 @@ def test_arguments_are_all_optional_and_copied_with_updates() -> None:
     assert (arg.epoch_id, arg.global_step_id, arg.model, arg.max_step) == (0, 0, None, None)
     copy = arg.copy_with_updates(global_step_id=7, batch="rows")
     assert (copy.global_step_id, copy.batch, arg.global_step_id) == (7, "rows", 0)
-    with pytest.raises(AttributeError, match="no field 'global_step'; did you mean 'global_step_id'"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'global_step'"):
         arg.copy_with_updates(global_step=1)

@@ -13,7 +13,7 @@ from accelerate.utils import release_memory as accelerates_release_memory
 from forgather_mem.reclaim.release import cleanup, cleanup_after, release_memory
 from forgather_mem.units import MIB
 from tests.memory import status_bytes
-from tests.programs import printed_by
+from tests.programs import no_collections, printed_by
 from tests.reclaim.things import Thing, a_cycle
 from tests.simulated_device import simulated_device
 
@@ -318,3 +318,41 @@ def test_what_can_not_work_is_refused_when_it_is_decorated(arguments: dict[str, 
 def test_the_name_can_be_called_however_it_was_imported(imports: str) -> None:
     code = f"{imports}\nwith cleanup('job', report=False) as job: pass\nprint(job.report.num_frames)"
     assert printed_by(code) == "0\n"
+
+
+# ---- collect, clear and trim, one after the other ----
+
+
+def test_garbage_in_cycles_is_collected_and_tensors_from_before_are_no_leftover() -> None:
+    kept = torch.ones(MIB)
+    with no_collections(), cleanup(report=False) as job:
+        cycle = a_cycle()
+        assert cycle() is not None
+    assert cycle() is None
+    assert job.report is not None
+    assert job.report.num_objects >= 1
+    assert (job.report.kept_bytes, job.report.kept) == (0, ())
+    assert kept.numel() == MIB
+
+
+def test_what_a_job_made_is_gone_when_the_host_is_trimmed() -> None:
+    with cleanup(report=False) as job:
+        model = torch.nn.Linear(2048, 2048)
+        watched = weakref.ref(model.weight)
+        model.owner = [model]
+        del model
+    assert watched() is None
+    assert job.report is not None
+    assert job.report.end.host_bytes - job.report.after.host_bytes > 12 * MIB
+
+
+def test_the_devices_cache_is_emptied_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_device(monkeypatch) as device:
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: setattr(device, "reserved", device.allocated))
+        device.hold(100)
+        with cleanup(report=False) as job:
+            device.spike(400)
+    assert job.report is not None
+    steps = [step.reserved_bytes for step in (job.report.start, job.report.end, job.report.after)]
+    assert steps == [100 * MIB, 500 * MIB, 100 * MIB]
+    assert "GPU reserved 100.0 MiB -> 500.0 MiB -> 100.0 MiB" in str(job.report)

@@ -105,7 +105,7 @@ def test_each_try_is_logged_with_the_reason(caplog: pytest.LogCaptureFixture) ->
     lines = [record.getMessage() for record in caplog.records]
     assert [line.rpartition(" ")[2] for line in lines] == ["6", "4", "3"]
     assert ".train: batch size 8 does not fit, no host memory was given (CPU allocator), wanted 4.0 GiB" in lines[0]
-    assert "given back; trying " in lines[0]
+    assert "; trying " in lines[0]
 
 
 def test_other_errors_pass_at_once_and_untouched() -> None:
@@ -240,7 +240,7 @@ def test_what_can_not_work_is_refused_when_it_is_decorated() -> None:
                 return batch_size
 
     for arguments, message in (
-        ({"starting_batch_size": 0}, r"starting_batch_size=0\): a batch size is a whole number, 1 or more"),
+        ({"starting_batch_size": 0}, r"starting_batch_size=0\): give a whole number of 1 or more"),
         ({"floor": 2.5}, r"retry_on_oom\(floor=2.5\)"),
         ({"starting_batch_size": 4, "floor": 8}, "the floor is above"),
     ):

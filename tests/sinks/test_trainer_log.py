@@ -114,7 +114,7 @@ def test_with_a_device_the_groups_are_its_own() -> None:
 
 
 def test_an_unknown_group_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match=r"it may name headroom, phases, tensors; did you mean 'phases'"):
+    with pytest.raises(ValueError, match=r"the groups are headroom, phases, tensors; did you mean 'phases'"):
         TrainerLogSink(also=["phase"])
-    with pytest.raises(ValueError, match="give a list of headroom"):
+    with pytest.raises(ValueError, match="give a list of groups: headroom"):
         TrainerLogSink(also="phases")

@@ -5,13 +5,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from forgather_mem.testing import pytest_plugin
-from forgather_mem.testing.pytest_plugin import NoGrowth
 from tests.launch.commands import RUN, python, run
 
 KEPT: list[torch.Tensor] = []
@@ -19,7 +19,7 @@ assert_no_growth = pytest_plugin.assert_no_growth  # also where the entry point 
 
 
 @pytest.mark.fresh
-def test_a_call_that_keeps_a_tensor_fails_with_its_holder(assert_no_growth: NoGrowth) -> None:
+def test_a_call_that_keeps_a_tensor_fails_with_its_holder(assert_no_growth: Callable[..., None]) -> None:
     def step() -> None:
         KEPT.append(torch.zeros(10_000))
 
@@ -31,7 +31,7 @@ def test_a_call_that_keeps_a_tensor_fails_with_its_holder(assert_no_growth: NoGr
     assert "KEPT.append(torch.zeros(10_000))" in text
 
 
-def test_garbage_that_waits_and_a_cache_that_is_full_are_no_growth(assert_no_growth: NoGrowth) -> None:
+def test_garbage_that_waits_and_a_cache_that_is_full_are_no_growth(assert_no_growth: Callable[..., None]) -> None:
     cache: dict[int, torch.Tensor] = {}
     count = iter(range(10_000))
 
@@ -44,7 +44,7 @@ def test_garbage_that_waits_and_a_cache_that_is_full_are_no_growth(assert_no_gro
     assert_no_growth(step, warm_up=16)
 
 
-def test_too_few_calls_are_refused(assert_no_growth: NoGrowth) -> None:
+def test_too_few_calls_are_refused(assert_no_growth: Callable[..., None]) -> None:
     with pytest.raises(ValueError, match=r"assert_no_growth\(calls=3, .*give 32 calls or more"):
         assert_no_growth(int, calls=3, max_bytes="1 MiB")
 

@@ -14,13 +14,12 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.callbacks.trainer.calling import WHOLE, caller
 from forgather_mem.callbacks.trainer.method_patches import Arguments, Around, Call, Keywords, MethodPatch, MethodPatches
-from forgather_mem.callbacks.trainer.phases import wrap_phases
 from forgather_mem.engine.settings import settings_of_trainer
 from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.telemetry.beside import Beside, marked
@@ -37,23 +36,35 @@ _SMALL_PARTS = (("", "get_batch_samples"), ("", "training_step"), ("callback_han
 # The objects that a trainer passes to callbacks.
 _OBJECTS = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
 _LAST_PART = "_finalize_training"
+# Methods of a `transformers.Trainer` whose time is a phase; the accelerator's and the optimizer's come in addition.
+PHASE_OF_METHOD = {
+    "get_batch_samples": "data",
+    "compute_loss": "forward",
+    "evaluation_loop": "evaluate",
+    "_save_checkpoint": "save",
+}
+# The same for Forgather's trainer, where one method does both passes and calls the other for the second.
+PHASE_OF_FORGATHERS = {"_forward_backward_step": "forward", "_backward": "backward", "_eval_loop": "evaluate"}
+_END = object()
 
 
 class Link:
     """The wrapped methods of one trainer.
 
     Args:
-        trainer: A `transformers.Trainer` or an object that behaves like one. Only a weak reference is kept.
+        trainer: A `transformers.Trainer` or an object that behaves like one.
+
+    Attributes:
+        trainer: A weak reference to it.
+        wrapped: What stands around methods until the run ends.
     """
 
-    stays_behind = True  # a copied trainer is one without us
-
-    def __init__(self, trainer: object) -> None:
-        self._trainer = weakref.ref(trainer)
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = weakref.ref(trainer)
         self._run: Run | None = None
         self._inside = False  # whether the current training went through our wrapper
         self._tells_phases = False  # whether phases are reported to the run
-        self._wrapped = MethodPatches()  # until the run ends
+        self.wrapped = MethodPatches()
         self._lasting = MethodPatches()  # until no callback needs the link
         self._of_one_training = False  # whether there will be another `on_init_end` before the next one
         self.handles: dict[str, object] = {}  # handles returned by `attach`, by template
@@ -68,23 +79,13 @@ class Link:
         link.users[user] = True
         return link
 
-    @staticmethod
-    def handles_of(trainer: object) -> dict[str, object]:
-        """The handles of the trainer's link; empty if it has no link of its own."""
-        link = LINKS.get(trainer)
-        return link.handles if link is not None else {}
-
-    def trainer(self) -> Any | None:
-        """The trainer, as long as something else holds it."""
-        return self._trainer()
-
     def stay(self, fence: FailureGuard | None = None) -> None:
         """Wrap the training loop, also between trainings, as long as one of our users is among the callbacks.
 
         Forgather's trainer fires `on_init_end` inside each `train()`: its link lasts for that training only.
         """
         self._lasting.fence = fence or FailureGuard()
-        trainer = self._trainer()
+        trainer = self.trainer()
         self._of_one_training = caller(("train",), lambda owner: owner is trainer) is not None
         if trainer is None or _runs_in_parts(trainer):
             return
@@ -94,29 +95,29 @@ class Link:
 
     def begin(self, run: Run, *, phases: bool) -> None:
         """Serve this run until it closes: always exceptions; trainer logs and phases if they are needed."""
-        trainer = self._trainer()
+        trainer = self.trainer()
         if trainer is None:
             return
         if self._run is not run:
             self._unwrap()  # in a forked child: the parent's run is not ended there
             self._run = run
             run.trainer = self.trainer
-            self._wrapped.fence = run.fence
+            self.wrapped.fence = run.fence
             run.at_close(self.end)
             _keep_plan(run, trainer)
             users = [one for one in self.callbacks() if not is_our_class(type(one))]
             run.facts.settings.update(settings_of_trainer(trainer, users))
             if not self._inside:
                 self._wrap_parts(trainer)
-            self._wrapped.wrap(trainer, "log", functools.partial(_log, run))
+            self.wrapped.wrap(trainer, "log", functools.partial(_log, run))
             self._fire_before_the_optimizer(trainer, run)
         if phases and not self._tells_phases:
             self._tells_phases = True
-            wrap_phases(self._wrapped, trainer, run)
+            _wrap_phases(self.wrapped, trainer, run)
 
     def callbacks(self) -> list[Any]:
         """All of the trainer's callbacks: transformers keeps them in a handler, Forgather in the trainer itself."""
-        trainer = self._trainer()
+        trainer = self.trainer()
         return list(getattr(getattr(trainer, "callback_handler", trainer), "callbacks", ()))
 
     def around_clipping(self, around: Around) -> bool:
@@ -125,20 +126,16 @@ class Link:
         Returns:
             Whether the trainer clips gradients. Clipping may have two layers; `around` is then called for both.
         """
-        trainer = self._trainer()
+        trainer = self.trainer()
         owners = ((trainer, "_clip_grad_norm"), (getattr(trainer, "accelerator", None), "clip_grad_norm_"))
         for owner, name in owners:
-            self._wrapped.wrap(owner, name, around)
+            self.wrapped.wrap(owner, name, around)
         return any(hasattr(owner, name) for owner, name in owners)
 
     def mute(self, callback: object, events: Iterable[str]) -> None:
         """Until the run ends, withhold these events from another callback."""
         for event in events:
-            self._wrapped.wrap(callback, f"on_{event}", lambda *called: None)
-
-    def around_training_step(self, around: Around) -> None:
-        """Until the run ends, train each micro-batch through `around(call, arguments, keywords)`, as for clipping."""
-        self._wrapped.wrap(self._trainer(), "training_step", around)
+            self.wrapped.wrap(callback, f"on_{event}", lambda *called: None)
 
     def settle(self) -> None:
         """After a training, whatever failed at its end: restore all that the next one does not need."""
@@ -150,7 +147,7 @@ class Link:
     def end(self) -> None:
         """Restore all methods wrapped for this training; what others have replaced since is theirs and stays."""
         self._unwrap()
-        if not self._lasting and not self.users and LINKS.get(trainer := self._trainer()) is self:
+        if not self._lasting and not self.users and LINKS.get(trainer := self.trainer()) is self:
             LINKS.discard(trainer)
 
     def leave(self, users: Iterable[object]) -> None:
@@ -171,19 +168,16 @@ class Link:
             from forgather_mem.diagnose.oom.recognition import close_failed  # loaded since the training began
 
             # A callback before ours may have failed after a step that we have not been told of
-            self._run.reach(getattr(getattr(self._trainer(), "state", None), "global_step", 0))
+            self._run.reach(getattr(getattr(self.trainer(), "state", None), "global_step", 0))
             close_failed(self._run, error)
         elif self._run is not None:
             self._run.close()
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(None), ()  # also where a trainer copies itself in a way of its own
 
     # ---- inside ----
 
     def _unwrap(self) -> None:
         self._tells_phases = False
-        self._wrapped.unwrap_all()
+        self.wrapped.unwrap_all()
 
     def _fire_before_the_optimizer(self, trainer: object, run: Run) -> None:
         """Fire `pre_optimizer_step` from the optimizer, since Forgather's trainer has no such event."""
@@ -192,27 +186,24 @@ class Link:
             return
 
         def fire_all() -> None:
-            owner: Any = self._trainer()
+            owner: Any = self.trainer()
             objects = {name: getattr(owner, name, None) for name in _OBJECTS}
             for callback in self.callbacks():
                 if callback in self.users:
                     callback.on_pre_optimizer_step(owner.args, owner.state, getattr(owner, "control", None), **objects)
 
-        def fire(*_: object) -> None:
-            run.fence.call("link", fire_all)
-
-        run.at_close(optimizer.register_step_pre_hook(fire).remove)
+        run.at_close(optimizer.register_step_pre_hook(lambda *_: run.fence.call("link", fire_all)).remove)
 
     def _wrap_parts(self, trainer: object) -> None:
         parts = _PARTS if hasattr(trainer, "_run_epoch") else _PARTS + _SMALL_PARTS
         for owner, name in parts:
             around = functools.partial(_last if name == _LAST_PART else _whole, self)
-            self._wrapped.wrap(getattr(trainer, owner, None) if owner else trainer, name, around)
+            self.wrapped.wrap(getattr(trainer, owner, None) if owner else trainer, name, around)
         for callback in self.callbacks():  # those behind us have not seen `train_begin` yet
             is_plain = inspect.getattr_static(callback, "__getattribute__") is object.__getattribute__
             # A class of its own way to look up names may act in the lookup, which a wrapper does once more
             if is_plain and callback not in self.users:
-                self._wrapped.wrap(callback, "on_train_begin", functools.partial(_whole, self))
+                self.wrapped.wrap(callback, "on_train_begin", functools.partial(_whole, self))
 
 
 # A single instance, because a trainer has no other place than itself
@@ -284,3 +275,95 @@ def _keep_plan(run: Run, trainer: Any) -> None:
     plan = known.PLANS.get(trainer) if known is not None else None
     if plan is not None:
         run.facts.header = replace(run.facts.header, plan=plan.to_dict())
+
+
+# ---- phases ----
+
+
+def _wrap_phases(wrapped: MethodPatches, trainer: object, run: Run) -> None:
+    """Report this trainer's phases to the run, as long as the methods stay wrapped."""
+    run.phases.enter("startup")
+    for name, phase in (PHASE_OF_METHOD | PHASE_OF_FORGATHERS).items():
+        wrapped.wrap(trainer, name, functools.partial(_in_phase, run, phase))
+    handler = getattr(trainer, "callback_handler", None)
+    if handler is None:
+        _wrap_forgathers(wrapped, trainer, run)
+        return
+    accelerator = getattr(trainer, "accelerator", None)
+    wrapped.wrap(accelerator, "backward", functools.partial(_in_phase, run, "backward"))
+    engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
+    wrapped.wrap(engine, "step", functools.partial(_engine_steps, run))
+    wrapped.wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
+    wrapped.wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
+
+
+def _wrap_forgathers(wrapped: MethodPatches, trainer: object, run: Run) -> None:
+    wrapped.wrap(trainer, "_dataloader_iter", functools.partial(_batches, run))
+    manager = getattr(trainer, "checkpoint_manager", None)
+    wrapped.wrap(manager, "save_checkpoint", functools.partial(_in_phase, run, "save"))
+    optimizer: Any = getattr(trainer, "optimizer", None)
+    if hasattr(optimizer, "register_step_pre_hook"):  # no event marks the start of its step
+
+        def tell(change: Callable[[str], object], *_: object) -> None:
+            run.fence.call("phases", change, "optimizer")
+
+        run.at_close(optimizer.register_step_pre_hook(functools.partial(tell, run.phases.enter)).remove)
+        run.at_close(optimizer.register_step_post_hook(functools.partial(tell, run.phases.leave)).remove)
+
+
+def _in_phase(run: Run, phase: str, call: Call, arguments: Arguments, keywords: Keywords) -> object:
+    """A method whose time is a phase. What fails here stops at the wrapper, which calls the method all the same."""
+    phases = run.phases
+    if phase == "forward":
+        phases.see_batch(arguments, keywords)
+    entered = phases.enter(phase)
+    try:
+        result = call(*arguments, **keywords)
+    except BaseException:
+        phases.fail()
+        raise
+    finally:
+        if entered:
+            phases.leave(phase)
+    if entered and phase == "forward" and phases.on_output is not None:
+        phases.on_output(result)
+    # Early versions of transformers 4 ask for batches once more when an epoch has no further
+    if phase == "data" and isinstance(result, tuple) and result[0] == []:
+        phases.no_step()
+    return result
+
+
+def _engine_steps(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> object:
+    """The optimizer step of DeepSpeed's engine, which accelerate calls inside its own `backward`."""
+    run.phases.leave("backward")  # the pass itself is over
+    return _in_phase(run, "optimizer", call, arguments, keywords)
+
+
+def _batches(
+    run: Run, call: Callable[..., Iterable[object]], arguments: Arguments, keywords: Keywords
+) -> Iterator[object]:
+    """Yields what the method yields; each wait for the next item is the phase "data"."""
+    fence, phases = run.fence, run.phases
+    batches = iter(call(*arguments, **keywords))
+    while True:
+        entered = fence.call("phases", phases.enter, "data")
+        try:
+            batch = next(batches, _END)
+        finally:
+            if entered:
+                fence.call("phases", phases.leave, "data")
+        if batch is _END:
+            return
+        yield batch
+        del batch
+
+
+def _optimizer_begins(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> object:
+    result = call(*arguments, **keywords)
+    run.phases.enter("optimizer")
+    return result
+
+
+def _optimizer_ends(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> object:
+    run.phases.leave("optimizer")
+    return call(*arguments, **keywords)

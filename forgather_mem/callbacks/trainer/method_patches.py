@@ -39,17 +39,16 @@ class MethodPatches:
     def __bool__(self) -> bool:
         return bool(self._entries)
 
-    def wrap(self, owner: object, name: str, around: object, kind: type[MethodPatch] | None = None) -> None:
+    def wrap(self, owner: object, name: str, around: Around) -> None:
         """Call `around` in the place of this object's method; nothing happens where there is no such method.
 
         Args:
             owner, name: Whose method.
-            around: An `Around`, or what else that kind of wrapper takes.
-            kind: `MethodPatch`, or a kind of it that calls the method by itself.
+            around: Gets the call, its arguments and its keywords.
         """
         method = getattr(owner, name, None)
         if method is not None and hasattr(owner, "__dict__"):
-            wrapper = (kind or MethodPatch)(owner, name, method, around, self.fence)
+            wrapper = MethodPatch(owner, name, method, around, self.fence)
             owner.__dict__[name] = wrapper
             self._entries.append((weakref.ref(owner), name, wrapper))
             _keep_copies_plain(owner, self.fence)
@@ -74,12 +73,9 @@ class MethodPatch:
         fence: Where its failures stop, if anywhere.
         name: For messages.
         replaced: Whether somebody had put the method on the object before, so that it stood not only in its class.
-        stays_behind: A copied trainer is one without it.
     """
 
-    stays_behind = True
-
-    def __init__(self, owner: object, name: str, method: Any, around: Any, fence: FailureGuard | None = None) -> None:
+    def __init__(self, owner: object, name: str, method: Any, around: Around, fence: FailureGuard | None) -> None:
         functools.update_wrapper(self, method)
         del self.__dict__["__wrapped__"]  # it would keep the owner alive
         self.around = around
@@ -91,9 +87,7 @@ class MethodPatch:
         self.replaced = name in owner.__dict__
 
     def __call__(self, *arguments: object, **keywords: object) -> object:
-        # Like `original`, inlined: after a pass, with cold caches, each call costs some 3 us
-        owner = self._owner() if self._owner is not None else None
-        call = _Call(self._function if owner is None else MethodType(self._function, owner))
+        call = _Call(self.original())
         try:
             return self.around(call, arguments, keywords)
         except BaseException as error:
@@ -156,7 +150,7 @@ def _plain_state(call: Call, arguments: Arguments, keywords: Keywords) -> object
     for name, value in state.items():
         while isinstance(value, MethodPatch) and value.replaced:
             value = value.original()
-        if not getattr(type(value), "stays_behind", False):
+        if not isinstance(value, MethodPatch):
             plain[name] = value
     return plain
 

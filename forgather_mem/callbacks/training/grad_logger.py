@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import torch
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import link_of
-from forgather_mem.callbacks.training.facts import sharded_by
 from forgather_mem.callbacks.training.grad_norms import GradientHealth, GradientNorms, Norms
+from forgather_mem.callbacks.training.info import sharded_by
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
@@ -79,30 +80,25 @@ class GradLogger(RuleCallback):
         check_period("GradLogger", "log_frequency", "step", log_frequency)
         check_period("GradLogger", "log_steps", "step", log_steps)
         self.summary_writer = summary_writer
-        self.log_frequency = log_steps or log_frequency
-        self.track_layers = None if track_layers is None else tuple(track_layers)
-        tracking, limits = (self.track_layers, pos_re, neg_re), (vanishing, exploding)
+        tracking, limits = (track_layers and tuple(track_layers), pos_re, neg_re), (vanishing, exploding)
         watcher = EachRun(_Watcher, summary_writer, logging_dir, tracking, limits)
         events = ("step_begin", "pre_optimizer_step", "optimizer_step")
-        rules = [Rule(Every(steps=self.log_frequency, at=event), [watcher], "GradLogger") for event in events]
+        rules = [Rule(Every(steps=log_steps or log_frequency, at=event), [watcher], "GradLogger") for event in events]
         super().__init__(rules, [ConsoleSink()], enabled=enabled, strict=strict)
 
 
+@dataclass(eq=False)
 class _Watcher:
     """The work in one training: measures where gradients are clipped, otherwise before the optimizer's step."""
 
-    def __init__(
-        self,
-        run: RunInfo,
-        summary_writer: object,
-        logging_dir: str | Path | None,
-        tracking: tuple[Sequence[str] | None, str | None, str | None],
-        limits: tuple[float, float],
-    ) -> None:
-        self._target = EventTarget(run, summary_writer, logging_dir)
-        self._tracking = tracking
-        self._limits = limits
-        self._fence = run.fence
+    run: RunInfo
+    summary_writer: object
+    logging_dir: str | Path | None
+    tracking: tuple[Sequence[str] | None, str | None, str | None]
+    limits: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        self._target = EventTarget(self.run, self.summary_writer, self.logging_dir)
         self._due = self._has_warned = False
         self._num_readings = 0
         self._norms: Norms | None = None
@@ -110,7 +106,7 @@ class _Watcher:
         self._health: GradientHealth | None = None
         self._max_norm: float | None = None
         self._trainers_total: object = None
-        link = link_of(run)
+        link = link_of(self.run)
         self._linked = link is not None and link.around_clipping(self.clipping)  # the trainer's clipping goes that way
 
     def clipping(
@@ -120,7 +116,7 @@ class _Watcher:
         if not self._due:
             return call(*arguments, **keywords)
         if self._norms is None:
-            self._norms = self._fence.call("GradLogger", self._measure, _scale_of(call))
+            self._norms = self.run.fence.call("GradLogger", self._measure, _scale_of(call))
         self._max_norm = _max_norm_of(arguments, keywords) or self._max_norm
         self._trainers_total = call(*arguments, **keywords)
         return self._trainers_total
@@ -135,8 +131,6 @@ class _Watcher:
                 self._norms = self._measure()
                 if self._linked:  # but the trainer has not clipped
                     self._max_norm = math.inf
-                else:
-                    self._warn_after_clipping(moment)
         elif self._due:
             self._write(moment)
         return NOTHING
@@ -144,7 +138,7 @@ class _Watcher:
     def _arm(self, moment: Moment) -> None:
         self._due, self._norms, self._max_norm, self._trainers_total = True, None, None, None
         if self._health is None:
-            self._health = GradientHealth(*self._limits, may_overflow=bool(getattr(moment.args, "fp16", False)))
+            self._health = GradientHealth(*self.limits, may_overflow=bool(getattr(moment.args, "fp16", False)))
         model = moment.objects.get("model")
         if isinstance(model, torch.nn.Module) and (self._gradients is None or self._gradients.stale):
             self._look_at(model, moment)
@@ -160,18 +154,12 @@ class _Watcher:
                     spread_by,
                 )
             return
-        self._gradients = GradientNorms(model, *self._tracking)
+        self._gradients = GradientNorms(model, *self.tracking)
         for name, hint in self._gradients.unknown.items():
             logger.warning("GradLogger: no parameter is in %r%s", name, f"; {hint}" if hint else "")
 
     def _measure(self, scale: float = 1.0) -> Norms | None:
         return self._gradients.read(scale) if self._gradients is not None else None
-
-    def _warn_after_clipping(self, moment: Moment) -> None:
-        clips_at = getattr(moment.args, "max_grad_norm", None)
-        if not self._has_warned and clips_at:
-            self._has_warned = True
-            logger.warning("GradLogger: no link to the trainer: norms are those after clipping to %s", clips_at)
 
     def _write(self, moment: Moment) -> None:
         self._due = False

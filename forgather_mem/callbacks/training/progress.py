@@ -14,7 +14,7 @@ from transformers.trainer_callback import ProgressCallback as TransformersBar
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.calling import fellow_callbacks
 from forgather_mem.callbacks.trainer.link import Link, link_of
-from forgather_mem.callbacks.training.facts import num_items
+from forgather_mem.callbacks.training.info import num_items
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
@@ -65,8 +65,6 @@ class ProgressCallback(RuleCallback):
                 f"ProgressCallback(output_stream={output_stream!r}): write to 'stdout' or 'stderr', or give an open "
                 "text stream"
             )
-        self.use_tqdm = use_tqdm
-        self.output_stream = output_stream
         bars = _Bars(use_tqdm, output_stream)
         super().__init__([Rule(AtEvent(*_EVENTS), [bars], "ProgressCallback")], enabled=enabled, strict=strict)
 

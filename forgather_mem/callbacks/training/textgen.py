@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,8 @@ import torch
 from transformers import GenerationConfig
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.callbacks.training.facts import sharded_by, verbatim
+from forgather_mem.callbacks.training.info import sharded_by, verbatim
 from forgather_mem.callbacks.training.output_paths import EventTarget
-from forgather_mem.errors import did_you_mean
 from forgather_mem.system.usage import UsageWindow
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import EachRun, Rule
@@ -136,9 +135,12 @@ class _Writer:
         model, tokenizer = moment.objects["model"], self._tokenizer_of(moment)
         config = config_for(model, tokenizer, self.config)
         began_s, window = time.perf_counter(), UsageWindow.open(reset_peaks=self.reset_peaks)
+        entered = moment.run.enter_phase("generate")
         try:
-            texts = _as_phase(moment.run, lambda: generate(model, tokenizer, self.prompts, config))
+            texts = generate(model, tokenizer, self.prompts, config)
         finally:
+            if entered:
+                moment.run.leave_phase("generate")
             memory = window.close()
         took_s, num_tokens = time.perf_counter() - began_s, sum(text.num_tokens for text in texts)
         values = {"textgen/time_ms": took_s * 1e3, "textgen/tokens_per_s": num_tokens / took_s}
@@ -151,16 +153,6 @@ class _Writer:
         page = self._target.page(moment)
         page.scalars(values, moment.step)
         page.text("generated_text", _markdown(head, texts), moment.step)
-
-
-def _as_phase(run: RunInfo, work: Callable[[], list[Generated]]) -> list[Generated]:
-    """Run the work as the phase "generate"."""
-    entered = run.enter_phase("generate")
-    try:
-        return work()
-    finally:
-        if entered:
-            run.leave_phase("generate")
 
 
 def _markdown(head: str, texts: Sequence[Generated]) -> str:
@@ -193,13 +185,8 @@ def _checked_config(
     if max_new_tokens is not None or not {"max_new_tokens", "max_length"} & asked.keys():
         asked["max_new_tokens"] = max_new_tokens or DEFAULT_MAX_NEW_TOKENS
     known = GenerationConfig()
-    unknown = known.update(**asked)
-    for name in unknown:
-        hint = did_you_mean(name, [key for key in vars(known) if not key.startswith("_")])
-        raise ValueError(
-            f"TextgenCallback(generation_config={{{name!r}: ...}}): transformers has no such setting"
-            + (f"; {hint}" if hint else "")
-        )
+    if unknown := known.update(**asked):
+        raise ValueError(f"TextgenCallback(generation_config={unknown!r}): transformers has no such settings")
     known.validate()
     return asked
 

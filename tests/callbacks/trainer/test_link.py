@@ -41,7 +41,7 @@ def test_a_trainer_is_freed_without_a_collection_as_soon_as_without_us(tmp_path:
 
 
 def test_the_names_that_the_link_wraps_exist(tmp_path: Path) -> None:
-    from forgather_mem.callbacks.trainer.phases import PHASE_OF_METHOD
+    from forgather_mem.callbacks.trainer.link import PHASE_OF_METHOD
 
     trainer = make_trainer(tmp_path)
     for name in (*PHASE_OF_METHOD, "log", "train"):

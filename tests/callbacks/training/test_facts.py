@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import distribute_tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from forgather_mem.callbacks.training.facts import arguments, markdown, settings, sharded_by, training_facts
+from forgather_mem.callbacks.training.info import arguments, markdown, settings, sharded_by, training_facts
 from forgather_mem.telemetry.records import Moment
 
 

@@ -57,13 +57,6 @@ def test_every_log_line_and_evaluation_is_a_record_of_the_documents_form(tmp_pat
     assert records[0]["model"]["hidden_size"] == 16
 
 
-def test_a_long_configuration_stands_in_the_first_record_only(tmp_path: Path) -> None:
-    make_trainer(tmp_path, [JsonLogger(name="x", config="y" * 10_000)]).train()
-    first, *others = records_in(tmp_path)
-    assert first["meta"] == {"name": "x", "config": "y" * 10_000}
-    assert [record["meta"] for record in others] == [{"name": "x"}] * len(others)
-
-
 def test_it_stands_beside_the_curves_and_goes_on_with_an_evaluation_after_the_training(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, [JsonLogger(), TBLogger()])
     trainer.train()

@@ -21,7 +21,7 @@ from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.rule import EachRun
 from forgather_mem.testing import check_work
-from forgather_mem.testing.work_check import _BOOKS
+from forgather_mem.testing.part_checks import _BOOKS
 
 PROBES = ("CleanupProbe", "DeviceProbe", "HostProbe", "PhaseProbe", "PythonProbe", "TensorProbe", "WorkerProbe")
 WORKS: dict[str, Callable[[], Any]] = {

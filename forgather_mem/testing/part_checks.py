@@ -1,4 +1,4 @@
-"""Whether a sink may be given to a training."""
+"""Whether a probe, an action or a sink may be given to a training."""
 
 from __future__ import annotations
 
@@ -8,15 +8,146 @@ import os
 import re
 import resource
 import signal
-import struct
 import tempfile
+import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, get_args
 
+from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.plain_numbers import plain_numbers
-from forgather_mem.telemetry.records import Finding, Moment, Sample, Sink
+from forgather_mem.telemetry.records import Begins, Finding, Moment, Objects, RunInfo, Sample, Sink, Work
+from forgather_mem.telemetry.report import Action
+from forgather_mem.telemetry.rule import name_of
 from forgather_mem.testing.small_run import SmallRun, check_members, files_below, in_child, readings, require, trainings
+
+_OPEN_FILES, _THREADS = "the number of open files", "the number of threads"
+_MAY_BE_KEPT = (_OPEN_FILES, _THREADS)  # by the first training, for all later ones
+_OF_A_RUN = ("end", "is_urgent")
+_BOOKS = ("", *get_args(Action))
+_ADVICE_FOR_WORKS = (
+    "what can't be read is left out; what an event lacks (moment.objects is empty without a trainer) is no error"
+)
+
+
+def check_work(make_work: Callable[[], Work | Begins], *, objects: Objects | None = None) -> None:
+    """Drive a probe or an action through small trainings as the engine would, and look at what it does.
+
+    It is called at every event, serves two trainings, one that restarts without an end, and one on another rank. What
+    it has changed in the process (the garbage collector, open files, threads) must be as before when it has ended.
+
+    Args:
+        make_work: Makes a new one.
+        objects: What the trainer passes to callbacks, if it needs that: {"model": model, "optimizer": optimizer}.
+
+    Raises:
+        AssertionError: what is wrong, at which call, and what to do about it.
+    """
+    work = make_work()
+    _check_work_members(work)
+    with tempfile.TemporaryDirectory() as folder:
+        before = _process()
+        _train_with(work, Path(folder), objects, "in its first training", events=EVENTS)
+        before |= {what: number for what, number in _process().items() if what in _MAY_BE_KEPT}
+        _train_with(work, Path(folder), objects, "in a second training of the same object")
+        _train_with(work, Path(folder), objects, "in a training that restarts without an end", restarts=True)
+        _train_with(make_work(), None, objects, "without an output folder, on the second of two ranks", rank=1)
+        after = _process()
+    changed = [what for what in before if after[what] != before[what]]
+    if changed:
+        raise AssertionError(
+            f"{type(work).__name__} leaves {' and '.join(changed)} changed ({before[changed[0]]} before, "
+            f"{after[changed[0]]} after its end): put back, by run.at_close(), what was changed"
+        )
+
+
+def _check_work_members(work: object) -> None:
+    name = type(work).__name__
+    check_members(work, "make_work", ("begin", "end", "is_urgent"), "reading")
+    require(
+        callable(work) or callable(getattr(work, "begin", None)),
+        f"{name} can't be called: a probe or an action needs __call__(moment, sample), or a begin(run) that returns it",
+    )
+    books = getattr(work, "books", "")
+    require(books in _BOOKS, f"{name}.books is {books!r}: the ledger knows {_BOOKS[1:]}")
+
+
+class _Part:
+    """A work as the engine sees it: all of its members, and its answers checked before what is wrong is left out.
+
+    Attributes:
+        called: What is called in the training: what it has begun, or itself.
+    """
+
+    small: SmallRun
+
+    def __init__(self, work: Work | Begins) -> None:
+        self._work = work
+        self.called: Any = work
+
+    def begin(self, run: RunInfo) -> None:
+        begun = getattr(self._work, "begin", bool)(run)
+        self.called = begun if callable(begun) else self._work
+
+    def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        before, name, event = dict(sample.values), name_of(self._work), self.small.event
+        require(
+            callable(self.called), f"{name}.begin() gave {self.called!r:.100}: return what is called in this training"
+        )
+        answer: Mapping[str, float] = self.called(moment, sample)
+        require(
+            isinstance(answer, Mapping),
+            f"{name} gave {answer!r:.100} at {event}: return numbers by name, {{}} for nothing",
+        )
+        try:
+            fine = plain_numbers(answer) == dict(answer)
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            fine = False
+        require(fine, f"{name} gave {answer!r:.200} at {event}: finite numbers by name; leave out what is unknown")
+        require(sample.values == before, f"{name} has changed the sample at {event}: return your values instead")
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.called if name in _OF_A_RUN else self._work, name)
+
+
+def _train_with(
+    work: Work | Begins,
+    folder: Path | None,
+    objects: Objects | None,
+    where: str,
+    *,
+    events: Sequence[str] = ("step_end", "evaluate"),
+    rank: int = 0,
+    restarts: bool = False,
+) -> None:
+    part = _Part(work)
+    small = part.small = SmallRun(folder, [part], rank=rank, objects=objects, events=events)
+    other = SmallRun(folder, [work], objects=objects, events=events)
+    with trainings(name_of(work), where, _ADVICE_FOR_WORKS, small, other):
+        if restarts:
+            other.train()
+        small.train()
+        small.event = "is_urgent"
+        getattr(part, "is_urgent", bool)()
+        small.close()
+        other.close("exception")
+
+
+def _process() -> dict[str, object]:
+    """What a work may change in the process, and has to put back."""
+    gc.collect()
+    return {
+        "automatic garbage collection": gc.isenabled(),
+        "gc.get_threshold()": gc.get_threshold(),
+        "gc.callbacks": len(gc.callbacks),
+        _OPEN_FILES: len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0,
+        _THREADS: threading.active_count(),
+    }
+
+
+# ---- sinks ----
 
 _ADVICE = (
     "a sink handles its own I/O errors (drop, count, say so in problems()) and takes whatever finite numbers and texts "
@@ -25,8 +156,6 @@ _ADVICE = (
 # After those of a run that was resumed, so that no other number in a file is one; more than a usual buffer holds
 _STEPS = range(7_001, 7_151)
 _LATE = _STEPS[100:]  # a name comes with the first of these
-_COLUMN = re.compile(rb"[,;|\t]")
-_FORMS = ("", "<d", ">d", "<f", ">f")  # of a number: text, or a float of 8 or 4 bytes
 _METHODS = ("begin", "tell", "say", "log_values", "evaluation_values", "problems", "end")
 
 
@@ -35,9 +164,8 @@ def check_sink(make_sink: Callable[[], Sink], *, folder: Path | None = None) -> 
 
     A sink gets records with every kind of metric, at all events and with changing names, and findings; it serves two
     trainings, one that restarts without an end, one without a folder, one on another rank; a process that has forked
-    writes to it no more; its disk is full, or there is no place for its file. In what it has written below `folder`,
-    records that are known by their numbers are there once, to the last, each with its step; and no file is open any
-    more. Takes a second.
+    writes to it no more; its disk is full, or there is no place for its file. In what it has written as text
+    below `folder`, records that are known by their numbers are there once, to the last. Takes a second.
 
     Args:
         make_sink: Makes a new sink that writes below `folder`, or below the folder of its run.
@@ -138,15 +266,13 @@ def _fork(sink: object, small: SmallRun, folder: Path) -> None:
 
 def _look_at_files(sink: Sink, folder: Path) -> None:
     """Whether each record is in the files once, with its step, when the training has ended."""
-    name, before, held = type(sink).__name__, files_below(folder), _open_below(folder)
+    name, before = type(sink).__name__, files_below(folder)
     small = SmallRun(folder, [_mark], [sink], events=("step_end",))
     with trainings(name, "in a training that was resumed", _ADVICE, small, small):
         small.state.global_step = _STEPS[0] - 1
         small.train(len(_STEPS))
         small.close()
         problem = getattr(sink, "problems", bool)()
-    left = _open_below(folder) - held
-    require(not left, f"{name}.end has left {left} open: close what is open, also if flushing it fails")
     after = files_below(folder)
     empty = [path for path, content in after.items() if not content]
     require(not empty, f"{name} has left {empty[:1]} empty: write in end() what waits in a buffer")
@@ -154,7 +280,6 @@ def _look_at_files(sink: Sink, folder: Path) -> None:
         old = before.get(path, b"")
         new = content[len(old) :] if content.startswith(old) else content
         _check_records(f"{name}, in {path}:", new, is_told=problem is not None)
-        _check_lines(f"{name}, in {path}:", new.splitlines())
 
 
 def _mark(moment: Moment, sample: Sample) -> dict[str, float]:
@@ -166,15 +291,14 @@ def _mark(moment: Moment, sample: Sample) -> dict[str, float]:
 
 def _check_records(where: str, content: bytes, *, is_told: bool) -> None:
     """Whether each mark is there once; of a late one, unless the sink says that something is missing."""
-    form = next((form for form in _FORMS if any(_counts(content, form, 100, _STEPS))), "")
-    counts = _counts(content, form, 100, _STEPS)
+    counts = _counts(content, 100, _STEPS)
     found = [step for step, count in zip(_STEPS, counts, strict=True) if count]
     require(max(counts) < 2, f"{where} a record was written twice")
     # One of every few, or the last ones, may be all that it keeps; who has the first two, or nearly all, keeps each
     keeps_each = found[:2] == [*_STEPS[:2]] or len(found) > 0.9 * len(_STEPS)
     lost = len(_STEPS) - len(found) if keeps_each else 0
     require(not lost, f"{where} {lost} of {len(_STEPS)} records were lost: write in end() what waits in a buffer")
-    late = _counts(content, form, 200, _LATE).count(0) if keeps_each and not is_told else 0
+    late = _counts(content, 200, _LATE).count(0) if keeps_each and not is_told else 0
     require(
         not late,
         f"{where} {late} of {len(_LATE)} values were lost whose name came after the first record: write each with its "
@@ -182,37 +306,10 @@ def _check_records(where: str, content: bytes, *, is_told: bool) -> None:
     )
 
 
-def _counts(content: bytes, form: str, first: int, steps: Sequence[int]) -> list[int]:
-    """How often the mark of each step is there, as a text or as a float of this form."""
-    if form:
-        return [content.count(struct.pack(form, float(f"{first}{step}"))) for step in steps]
+def _counts(content: bytes, first: int, steps: Sequence[int]) -> list[int]:
+    """How often the mark of each step is there, written as text."""
     words = Counter(re.findall(rb"(?<![\d.])\d+", content))
     return [words[b"%d%d" % (first, step)] for step in steps]
-
-
-def _check_lines(where: str, lines: Sequence[bytes]) -> None:
-    """Whether a value stands with its own step, and, in a row without names, always in the same column."""
-    column = None
-    for line in lines:
-        numbers = {int(word) for word in re.findall(rb"(?<![\d.])\d{4}(?:\d{3})?(?!\d)", line)}
-        for step in _STEPS:
-            others = numbers.intersection(_STEPS) if int(f"100{step}") in numbers else ()
-            require(not others or step in others, f"{where} step {step} stands with step {others}: write sample.step")
-        mark = re.search(rb"(?<![\d.])100\d{4}(?!\d)", line)
-        if b"mark" in line or mark is None:  # its name; from a row of names on there may be other columns
-            column = column if b"mark" not in line else None
-            continue
-        before, column = column, len(_COLUMN.findall(line, 0, mark.start()))
-        require(
-            before in (None, column),
-            f"{where} a value stands in another column where a name before it is missing: keep an empty place for it",
-        )
-
-
-def _open_below(folder: Path) -> set[str]:
-    """The files below a folder that this process has open."""
-    found = {os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
-    return {path for path in found if path.startswith(f"{folder.resolve()}/")}
 
 
 def _on_rank_1(sink: Sink, folder: Path) -> None:
