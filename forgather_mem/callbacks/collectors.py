@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Literal
@@ -12,8 +13,10 @@ from forgather_mem.errors import check_flags
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.telemetry.records import NOTHING, Begins, Moment, RunInfo, Sample, Work
 from forgather_mem.telemetry.rule import EachRun, Rule
-from forgather_mem.telemetry.triggers import Every, Trigger, check_period
+from forgather_mem.telemetry.triggers import AtEvent, Every, Trigger, check_period
 from forgather_mem.units import format_bytes
+
+logger = logging.getLogger(__name__)
 
 
 class _Collector(RuleCallback):
@@ -164,7 +167,11 @@ class ClearCacheCallback(RuleCallback):
             do.append(TrimHost())
         if adaptive:
             do = [Adaptive(action) for action in do]
-        super().__init__([Rule(when=when, do=do, name="ClearCacheCallback")], enabled=enabled, strict=strict)
+        rules = [
+            Rule(when=when, do=do, name="ClearCacheCallback"),
+            Rule(when=AtEvent("train_begin"), do=[_warn_of_the_trainers_own_clears], name="ClearCacheCallback"),
+        ]
+        super().__init__(rules, enabled=enabled, strict=strict)
 
 
 def _period(name: str, epochs: int | None, steps: int | None) -> Every:
@@ -220,3 +227,13 @@ class _SayWithoutDevice:
                 "CudaGarbageCollector: there is no accelerator and so no device cache; it only collects."
             )
         return NOTHING
+
+
+def _warn_of_the_trainers_own_clears(moment: Moment, sample: Sample) -> Mapping[str, float]:
+    if steps := getattr(moment.args, "torch_empty_cache_steps", None):
+        logger.warning(
+            "the Trainer clears the device cache itself (torch_empty_cache_steps=%s), on every micro-batch of such a "
+            "step and before its backward pass; unset it, ClearCacheCallback clears after the step",
+            steps,
+        )
+    return NOTHING

@@ -94,6 +94,16 @@ def test_at_the_moment_of_a_clear_no_activation_is_alive(tmp_path: Path) -> None
     assert alive == [False, False, False]
 
 
+def test_the_trainers_own_clears_are_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_trainer(tmp_path, [ClearCacheCallback("step", 2)], torch_empty_cache_steps=2).train()
+    warnings = [record.getMessage() for record in caplog.records if "torch_empty_cache_steps=2" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "unset it" in warnings[0]
+    caplog.clear()
+    make_trainer(tmp_path, [ClearCacheCallback("step", 2)], max_steps=1).train()
+    assert not [record for record in caplog.records if record.name.startswith("forgather_mem")]
+
+
 @needs_glibc
 def test_host_memory_goes_back_to_the_system_without_an_accelerator(tmp_path: Path) -> None:
     fragments, resident = Fragments(), {}

@@ -131,6 +131,9 @@ class _Watcher:
                 self._norms = self._measure()
                 if self._linked:  # but the trainer has not clipped
                     self._max_norm = math.inf
+                elif not self._has_warned and (clips_at := getattr(moment.args, "max_grad_norm", None)):
+                    self._has_warned = True
+                    logger.warning("GradLogger: no link to the trainer: norms are those after clipping to %s", clips_at)
         elif self._due:
             self._write(moment)
         return NOTHING

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeGuard
 
 from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.callbacks.trainer.link import link_of
 from forgather_mem.callbacks.training.info import arguments, markdown, settings, training_facts
 from forgather_mem.callbacks.training.output_paths import EventTarget, event_folder
 from forgather_mem.formats.json_array import JsonArrayFile
+from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.telemetry.plain_numbers import as_number
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.redaction import redacted_value
@@ -129,6 +131,7 @@ class _TBWriter:
         if moment.event == "train_begin":
             self.written.clear()
             self._introduce(moment)
+            self._find_double()
         elif moment.event == "train_end":
             self._conclude(moment)
         else:
@@ -149,6 +152,13 @@ class _TBWriter:
         short = {name: value for name, value in self.info.items() if _is_short(value)}
         if hparams := {**settings(moment.args), **short}:
             page.hparams(hparams, [tag for _, tag, _ in self.scalars])
+
+    def _find_double(self) -> None:
+        """Forgather's own writes the same tags into the same folder."""
+        link = link_of(self.run)
+        others = [type(one) for one in (link.callbacks() if link is not None else ())]
+        if any(one.__name__ == "TBLogger" and not is_our_class(one) for one in others):
+            self.run.print_line("Two callbacks called TBLogger: each of their tags is there twice; remove one of them")
 
     def _conclude(self, moment: Moment) -> None:
         page, history = self._target.page(moment), getattr(moment.state, "log_history", None)

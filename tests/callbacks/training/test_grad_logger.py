@@ -144,7 +144,9 @@ def test_a_callback_added_late_and_a_writer_handed_in(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").rglob("*tfevents*"))
 
 
-def test_without_a_link_the_norms_are_the_optimizers(tmp_path: Path) -> None:
+def test_without_a_link_the_norms_are_the_optimizers_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     trainer = make_trainer(tmp_path, max_grad_norm=0.5)  # its arguments and model, not its loop
     model, optimizer = trainer.model, torch.optim.SGD(trainer.model.parameters(), lr=0.1)
     handler = CallbackHandler([GradLogger(log_frequency=1)], model, None, optimizer, None)
@@ -165,6 +167,9 @@ def test_without_a_link_the_norms_are_the_optimizers(tmp_path: Path) -> None:
     found = scalars(tmp_path)
     assert dict(found["grad_norm_total"]) == pytest.approx({1: 0.5, 2: 0.5}, rel=1e-4)
     assert "grad_norm_clipped" not in found
+    assert [record.message for record in caplog.records if "no link" in record.message] == [
+        "GradLogger: no link to the trainer: norms are those after clipping to 0.5"
+    ]
 
 
 def test_with_sharded_parameters_the_trainers_own_total_is_logged(

@@ -188,3 +188,13 @@ def test_scalars_of_another_form_are_refused(scalar: Any) -> None:
 def test_a_writer_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give one of the two"):
         TBLogger(object(), logging_dir=tmp_path)
+
+
+def test_another_callback_of_this_name_is_told_at_the_beginning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = type("TBLogger", (TrainerCallback,), {})
+    make_trainer(tmp_path / "alone", [TBLogger()]).train()
+    assert "Two callbacks" not in "".join(capsys.readouterr())
+    make_trainer(tmp_path / "both", [TBLogger(), theirs()]).train()
+    assert "Two callbacks called TBLogger" in "".join(capsys.readouterr())
