@@ -12,8 +12,9 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport PYTHONUNBUFFERED
 # More than there are cores: many tests wait.
 JOBS ?= 3
+FAST := not soak and not slow
 
-.PHONY: demo test test-oldest matrix matrix-debian trackers recipes peers docs package lint types contracts pytest soak bench device format clean
+.PHONY: demo test test-oldest matrix matrix-debian trackers recipes peers docs package lint types contracts pytest slow soak bench device format clean
 
 # Nothing is compiled before it is imported: it would take longer than installing, and is five times what tests import.
 $(READY): pyproject.toml constraints.txt
@@ -41,10 +42,13 @@ contracts: $(READY)
 
 # What all tests import is compiled once, else each worker would do it, all at the same time.
 $(VENV)/.collected: $(READY)
-	$(BIN)/python -m pytest -q --collect-only -m "not soak" > $@
+	$(BIN)/python -m pytest -q --collect-only -m "$(FAST)" > $@
 
 pytest: $(VENV)/.collected
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not soak"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "$(FAST)"
+
+slow: $(VENV)/.collected  ## the tests that `test` leaves out: half of the processor time, a twentieth of the tests
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "slow and not soak"
 
 OLDEST := .venv-oldest
 
@@ -119,7 +123,7 @@ docs: $(SITE)/.ready  ## the documentation in site/, every link checked; to look
 package: $(READY)  ## the wheel and the source archive in dist/
 	$(BIN)/python -m build --no-isolation
 
-soak: $(READY) trackers  ## long: faults at random moments, millions of samples; needs chromium and chromedriver
+soak: $(READY) trackers slow  ## `slow`, and what is long: faults at random moments, millions of samples; needs chromium and chromedriver
 	$(BIN)/python -m pytest -q -m soak
 	NEEDS_BROWSER=1 $(BIN)/python -m pytest -q tests/page/test_assets.py
 	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q tests/config tests/formats tests/page/test_data.py tests/planning/loop tests/reporting

@@ -137,7 +137,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     if used > limit and item.get_closest_marker("soak") is None:
         pytest.fail(
             f"it took {used:.0f} CPU seconds, more than {limit:.0f}: share what it starts, use tests/forked.py where "
-            "the start of Python is not what is tested, move the wider part of it to `make soak`, or add it to _DEAR "
+            "the start of Python is not what is tested, mark it `slow` or its wider part `soak`, or add it to _DEAR "
             "in tests/conftest.py and say why",
             pytrace=False,
         )
