@@ -241,7 +241,7 @@ def _redeclared(config: Config) -> Iterator[Problem]:
     for again in config.graph.redeclared:
         place, first = config.graph.place(again.mark), config.graph.place(again.first)
         if place.level >= first.level:
-            path = paths.of(again.node) if paths and again.node is not None else None
+            path = paths.of(again.node) if paths else None
             message = f"{str(again.what)!r} is redeclared, first at {first}; the last one counts"
             if str(first) == str(place):
                 message = f"{str(again.what)!r} is printed twice: is there a second == super()?"
