@@ -162,7 +162,7 @@ class Renderer:
         if len(text) > MAP_LIMITS.text:
             return None
         budgets = replace(self._budgets, rendered_bytes=8 * MAP_LIMITS.text)
-        again = Job(self._sources, budgets, moment=job.moment, resolved=dict(job.resolved))
+        again = Job(self._sources, budgets, moment=job.moment)
         with self._lock:
             self._marks.reset()
             compiler = Compiler(self._marks, paste_values=self._paste_values, origins=True)
