@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE
+from forgather_mem.config.construction.resolve import MAX_NAMES
 from forgather_mem.config.environment import Config, ConfigEnvironment
 from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, VarNode, built_of, in_a_line, items_of
 from forgather_mem.config.graph.tags import missing_colon_hint
@@ -81,7 +81,7 @@ def problems_of(
         (Problem(kind="block", error=error) for error in (*config.rendered.unknown_blocks, *config.lost().values())),
         refused(environment, config, misfits),
         (problem for problem in misfits if problem.kind == "misfit"),
-        _unbound(config, variables),
+        (Problem(kind="unbound", error=error) for error in config.unbound(variables)),
         unused(config, name, variables),
         _without_targets(config),
         no_callbacks(config),
@@ -128,21 +128,6 @@ def unused(config: Config, name: str, variables: Mapping[str, object], path: str
 def _misfits(config: Config, variables: Mapping[str, object]) -> Iterator[Problem]:
     for error in config.misfits(context_vars=variables):
         yield Problem(kind="refused" if isinstance(error, Refused) else "misfit", error=error)
-
-
-def _unbound(config: Config, variables: Mapping[str, object]) -> Iterator[Problem]:
-    unbound: dict[str, VarNode] = {}
-    for node in config.variables():
-        if not node.has_default and node.variable not in (*variables, OWN_VARIABLE):
-            unbound.setdefault(node.variable, node)
-    paths = Paths(config.graph)
-    for name, node in unbound.items():
-        message = f"the variable {name!r} has no default, so a value must be given"
-        hint = did_you_mean(name, variables)
-        given = f"context_vars={{{name!r}: ...}} in Python, --set {name}=... here"
-        place = config.graph.place(node.mark)
-        error = place.error(message, path=paths.of(node), hint=f"{hint} Else: {given}" if hint else given)
-        yield Problem(kind="unbound", error=error)
 
 
 def _without_targets(config: Config) -> Iterator[Problem]:

@@ -309,6 +309,10 @@ class Config:
         builds our own callbacks and their parts only, which do nothing, and keeps none."""
         return misfits(self._resolver(context_vars or {}), self._roots(targets))
 
+    def unbound(self, context_vars: Mapping[str, object]) -> Iterator[TemplateError]:
+        """The errors about variables that have no value, each once."""
+        return self._resolver(context_vars).unbound(self.reached())
+
     def lost(self) -> dict[str, TemplateError]:
         """The targets of the template that it extends, which it has not: with a block it replaces what they were in."""
         parent, found = self._parent(), {}

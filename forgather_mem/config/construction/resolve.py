@@ -138,16 +138,23 @@ class Resolver:
         Raises:
             TemplateError: if a variable has no value, or the policy refuses a name.
         """
-        calls, unbound = [], []
-        for node in self.reached(roots):
-            if isinstance(node, CallNode):
-                calls.append(node)
-            elif isinstance(node, VarNode) and not node.has_default and node.variable not in self.variables:
-                unbound.append(node)
-        if unbound:
-            raise self._unbound(unbound)
+        nodes = list(self.reached(roots))
+        for error in self.unbound(nodes):
+            raise error
+        calls = [node for node in nodes if isinstance(node, CallNode)]
         self._check_names(calls)
         return calls
+
+    def unbound(self, nodes: Iterable[Node]) -> Iterator[TemplateError]:
+        """The errors about variables that have no value, each where it stands first."""
+        names = set(self.variables)
+        for node in nodes:
+            if isinstance(node, VarNode) and not node.has_default and node.variable not in names:
+                names.add(node.variable)
+                hint = did_you_mean(node.variable, self.variables)
+                given = f"give context_vars={{{node.variable!r}: ...}}, or --set {node.variable}=..."
+                message = f"the variable {node.variable!r} has no value and no default"
+                yield self.error(node, message, hint=f"{hint} Or {given}" if hint else given)
 
     def callee(self, node: CallNode) -> Callee:
         """Import the callable of a call. The built-ins that make values are not imported: `Values` has them.
@@ -274,16 +281,6 @@ class Resolver:
         doubtful = (node for node in calls if is_file(node) or not self.policy.verdict(node.constructor).allowed)
         if uses := self.uses(doubtful):  # with locations and paths, which take longer
             self.policy.check(uses)
-
-    def _unbound(self, nodes: Sequence[VarNode]) -> TemplateError:
-        first = nodes[0]
-        names = list(dict.fromkeys(node.variable for node in nodes))
-        message = f"the variable {first.variable!r} has no value and no default"
-        if len(names) > 1:
-            message += f"; neither have {', '.join(map(repr, names[1:10]))}"
-        hint = did_you_mean(first.variable, self.variables)
-        given = f"give context_vars={{{', '.join(f'{name!r}: ...' for name in names[:10])}}}"
-        return self.error(first, message, hint=f"{hint} Or {given}" if hint else given)
 
 
 def in_words(error: Exception) -> str:
