@@ -228,8 +228,6 @@ def _redeclared(config: Config) -> Iterator[Problem]:
         if place.level >= first.level:
             path = paths.of(again.node) if paths else None
             message = f"{str(again.what)!r} is redeclared, first at {first}; the last one counts"
-            if str(first) == str(place):
-                message = f"{str(again.what)!r} is printed twice: is there a second == super()?"
             yield Problem(kind="redeclared", error=place.error(message, path=path, hint="remove one, or rename it"))
         elif again.what == CALLBACKS:
             message = f"{CALLBACKS!r} is given anew; what stands in it above, from {first} on, is lost"
