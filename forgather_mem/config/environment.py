@@ -287,9 +287,6 @@ class Config:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def __repr__(self) -> str:
-        return f"<Config {self.rendered.name}: {', '.join(self.targets)}>"
-
     def names(self, targets: Iterable[str] | None = None) -> list[NameUse]:
         """The names that targets would import, each at its first occurrence."""
         return self._resolver({}).uses(node for node in self.reached(targets) if isinstance(node, CallNode))
@@ -341,9 +338,6 @@ class Config:
         if name in (lost := self.lost()):
             raise lost[name]
         message = f"there is no target {name!r}"
-        hint = did_you_mean(name, self.targets)
-        if not hint and self.targets:
-            hint = f"the targets are {', '.join(self.targets[:20])}"
-        elif not hint:
-            hint = "this template has no targets: construct() builds the whole document"
+        hint = did_you_mean(name, self.targets) or f"the targets are {', '.join(self.targets[:20])}"
+        hint = hint if self.targets else "the document has no targets"
         raise TemplateError(message, template=self.rendered.name, hint=hint)
