@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE
+from forgather_mem.config.construction.resolve import MAX_NAMES
 from forgather_mem.config.environment import Config, ConfigEnvironment
 from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, VarNode, built_of, in_a_line, items_of
 from forgather_mem.config.graph.tags import missing_colon_hint
@@ -81,7 +81,7 @@ def problems_of(
         (Problem(kind="block", error=error) for error in (*config.rendered.unknown_blocks, *config.lost().values())),
         refused(environment, config, misfits),
         (problem for problem in misfits if problem.kind == "misfit"),
-        _unbound(config, variables),
+        (Problem(kind="unbound", error=error) for error in config.unbound(variables)),
         unused(config, name, variables),
         _without_targets(config),
         no_callbacks(config),
@@ -128,21 +128,6 @@ def unused(config: Config, name: str, variables: Mapping[str, object], path: str
 def _misfits(config: Config, variables: Mapping[str, object]) -> Iterator[Problem]:
     for error in config.misfits(context_vars=variables):
         yield Problem(kind="refused" if isinstance(error, Refused) else "misfit", error=error)
-
-
-def _unbound(config: Config, variables: Mapping[str, object]) -> Iterator[Problem]:
-    unbound: dict[str, VarNode] = {}
-    for node in config.variables():
-        if not node.has_default and node.variable not in (*variables, OWN_VARIABLE):
-            unbound.setdefault(node.variable, node)
-    paths = Paths(config.graph)
-    for name, node in unbound.items():
-        message = f"the variable {name!r} has no default, so a value must be given"
-        hint = did_you_mean(name, variables)
-        given = f"context_vars={{{name!r}: ...}} in Python, --set {name}=... here"
-        place = config.graph.place(node.mark)
-        error = place.error(message, path=paths.of(node), hint=f"{hint} Else: {given}" if hint else given)
-        yield Problem(kind="unbound", error=error)
 
 
 def _without_targets(config: Config) -> Iterator[Problem]:
@@ -241,10 +226,8 @@ def _redeclared(config: Config) -> Iterator[Problem]:
     for again in config.graph.redeclared:
         place, first = config.graph.place(again.mark), config.graph.place(again.first)
         if place.level >= first.level:
-            path = paths.of(again.node) if paths and again.node is not None else None
+            path = paths.of(again.node) if paths else None
             message = f"{str(again.what)!r} is redeclared, first at {first}; the last one counts"
-            if str(first) == str(place):
-                message = f"{str(again.what)!r} is printed twice: is there a second == super()?"
             yield Problem(kind="redeclared", error=place.error(message, path=path, hint="remove one, or rename it"))
         elif again.what == CALLBACKS:
             message = f"{CALLBACKS!r} is given anew; what stands in it above, from {first} on, is lost"

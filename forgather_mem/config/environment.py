@@ -75,7 +75,6 @@ class ConfigEnvironment:
         folders = searchpath if isinstance(searchpath, str | os.PathLike) else tuple(searchpath)
         self._searcher = Searcher(folders, self._budgets)
         self._global_vars = global_vars or {}
-        self._warned: set[str] = set()
 
     def load(self, name: str | os.PathLike[str], /, **variables: object) -> Config:
         """Render and parse a template. Nothing is imported or built.
@@ -207,12 +206,9 @@ class ConfigEnvironment:
         )
 
     def _reported(self, rendered: Rendered) -> Rendered:
-        """A rendered template, its unknown blocks named once."""
+        """A rendered template, its unknown blocks named."""
         for error in rendered.unknown_blocks:
-            place = f"{error.template}:{error.line}: {error.message}"
-            if place not in self._warned:
-                self._warned.add(place)
-                _log.warning("%s; %s", place, error.hint)
+            _log.warning("%s:%s: %s; %s", error.template, error.line, error.message, error.hint)
         return rendered
 
     def _config(self, rendered: Rendered, variables: Mapping[str, object]) -> Config:
@@ -291,9 +287,6 @@ class Config:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def __repr__(self) -> str:
-        return f"<Config {self.rendered.name}: {', '.join(self.targets)}>"
-
     def names(self, targets: Iterable[str] | None = None) -> list[NameUse]:
         """The names that targets would import, each at its first occurrence."""
         return self._resolver({}).uses(node for node in self.reached(targets) if isinstance(node, CallNode))
@@ -312,6 +305,10 @@ class Config:
         """Allowed names that can't be imported, arguments and values that don't fit. Imports the names; of objects it
         builds our own callbacks and their parts only, which do nothing, and keeps none."""
         return misfits(self._resolver(context_vars or {}), self._roots(targets))
+
+    def unbound(self, context_vars: Mapping[str, object]) -> Iterator[TemplateError]:
+        """The errors about variables that have no value, each once."""
+        return self._resolver(context_vars).unbound(self.reached())
 
     def lost(self) -> dict[str, TemplateError]:
         """The targets of the template that it extends, which it has not: with a block it replaces what they were in."""
@@ -341,9 +338,6 @@ class Config:
         if name in (lost := self.lost()):
             raise lost[name]
         message = f"there is no target {name!r}"
-        hint = did_you_mean(name, self.targets)
-        if not hint and self.targets:
-            hint = f"the targets are {', '.join(self.targets[:20])}"
-        elif not hint:
-            hint = "this template has no targets: construct() builds the whole document"
+        hint = did_you_mean(name, self.targets) or f"the targets are {', '.join(self.targets[:20])}"
+        hint = hint if self.targets else "the document has no targets"
         raise TemplateError(message, template=self.rendered.name, hint=hint)

@@ -83,7 +83,6 @@ def test_construct_always_gives_new_objects_and_indexing_shares_one_construction
 def test_a_config_is_a_collection_of_its_targets():
     config = ConfigEnvironment().load_from_string("a: 1\nb: 2\n")
     assert (list(config), len(config), "a" in config, "c" in config, 3 in config) == (["a", "b"], 2, True, False, False)
-    assert repr(config) == "<Config <string>: a, b>"
 
 
 @pytest.mark.parametrize(
@@ -91,8 +90,8 @@ def test_a_config_is_a_collection_of_its_targets():
     [
         ("trainer: 1", "trainr", "did you mean 'trainer'?"),
         ("a: 1\nb: 2", "zzz", "the targets are a, b"),
-        ("[1]", "a", "this template has no targets: construct() builds the whole document"),
-        (".define: 1", ".define", "this template has no targets: construct() builds the whole document"),
+        ("[1]", "a", "the document has no targets"),
+        (".define: 1", ".define", "the document has no targets"),
     ],
 )
 def test_an_unknown_target_is_an_error_with_the_nearest(text, name, hint):

@@ -44,8 +44,6 @@ def test_a_null_for_nothing_is_a_note_and_one_for_what_a_merge_brings_is_none(ca
     assert out.endswith("t.yaml: 1 note: trainer_callbacks = ClearCacheCallback, TBMemoryLogger\n")
     out = checked(capsys, f"{CHILD}    == super()\ngc: null\n", code=1)
     assert "t.yaml:5:1: 'gc' is a target of its own here, which changes nothing" in out
-    out = checked(capsys, f"{CHILD}    == super()\n    gc: null\n    == super()\n")
-    assert "is printed twice: is there a second == super()?" in out
     merged = ".all: &all {gc: !call:random:Random [], other: !call:random:Random []}\n"
     out = checked(capsys, f"{merged}trainer_callbacks: !dlist\n    <<: *all\n    gc: null\n")
     assert out == "t.yaml: no problems found: trainer_callbacks = Random\n"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from forgather_mem.config.graph.nodes import TEXT, CallNode, DictNode, Graph, Node, Paths, Value, VarNode, walk_nodes
+from forgather_mem.config.graph.nodes import TEXT, CallNode, Graph, Node, Paths, Value, VarNode, walk_nodes
 from forgather_mem.config.graph.scalars import is_text
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
@@ -78,7 +78,6 @@ OWN_VARIABLE = "pp_config"
 
 _NOWHERE = SourceLocation("", 1)
 _OF_ARGUMENT = re.compile(r"\w+: \w+\((\w+)=")  # as the constructors of this library say it
-_ASSIGNED = re.compile(r"(\w{1,100})\s*=\s*(\S.{0,200})")
 MAX_NAMES = 1_000
 """Names of one template that are looked at; with more it is no honest one."""
 
@@ -138,16 +137,23 @@ class Resolver:
         Raises:
             TemplateError: if a variable has no value, or the policy refuses a name.
         """
-        calls, unbound = [], []
-        for node in self.reached(roots):
-            if isinstance(node, CallNode):
-                calls.append(node)
-            elif isinstance(node, VarNode) and not node.has_default and node.variable not in self.variables:
-                unbound.append(node)
-        if unbound:
-            raise self._unbound(unbound)
+        nodes = list(self.reached(roots))
+        for error in self.unbound(nodes):
+            raise error
+        calls = [node for node in nodes if isinstance(node, CallNode)]
         self._check_names(calls)
         return calls
+
+    def unbound(self, nodes: Iterable[Node]) -> Iterator[TemplateError]:
+        """The errors about variables that have no value, each where it stands first."""
+        names = set(self.variables)
+        for node in nodes:
+            if isinstance(node, VarNode) and not node.has_default and node.variable not in names:
+                names.add(node.variable)
+                hint = did_you_mean(node.variable, self.variables)
+                given = f"give context_vars={{{node.variable!r}: ...}}, or --set {node.variable}=..."
+                message = f"the variable {node.variable!r} has no value and no default"
+                yield self.error(node, message, hint=f"{hint} Or {given}" if hint else given)
 
     def callee(self, node: CallNode) -> Callee:
         """Import the callable of a call. The built-ins that make values are not imported: `Values` has them.
@@ -239,8 +245,7 @@ class Resolver:
         named = _OF_ARGUMENT.match(shown)
         with_these = f"its arguments were {', '.join(names[:20])}" if names else "it was given no arguments"
         message = f"{node.constructor} raised {shown}{'' if named else '; ' + with_these}"
-        hint = self.missing_colon(node, callee) or meant_arguments(node, callee)
-        return self.error(node, message, named[1] if named else None, hint)
+        return self.error(node, message, named[1] if named else None, self.missing_colon(node, callee))
 
     def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
         """The error about a node, or about one key in it; the caller raises it."""
@@ -275,32 +280,12 @@ class Resolver:
         if uses := self.uses(doubtful):  # with locations and paths, which take longer
             self.policy.check(uses)
 
-    def _unbound(self, nodes: Sequence[VarNode]) -> TemplateError:
-        first = nodes[0]
-        names = list(dict.fromkeys(node.variable for node in nodes))
-        message = f"the variable {first.variable!r} has no value and no default"
-        if len(names) > 1:
-            message += f"; neither have {', '.join(map(repr, names[1:10]))}"
-        hint = did_you_mean(first.variable, self.variables)
-        given = f"give context_vars={{{', '.join(f'{name!r}: ...' for name in names[:10])}}}"
-        return self.error(first, message, hint=f"{hint} Or {given}" if hint else given)
-
 
 def in_words(error: Exception) -> str:
     """An exception as people are told it."""
     if isinstance(error, TemplateError):
         return f"TemplateError: {error.message[:400]}"
     return "".join(traceback.format_exception_only(error)).strip()[:400]  # also when its __str__ raises
-
-
-def meant_arguments(node: CallNode, callee: Callee) -> str | None:
-    """How the one thing that a call is given would be its arguments by name, if it looks like them."""
-    known = callee.parameters.named if callee.parameters else ()
-    (given,) = node.args if len(node.args) == 1 else (None,)
-    if isinstance(given, DictNode) and given.entries and all(key in known for key in given.entries):
-        return f"an argument has no '- ' before it: {next(iter(given.entries))}: ..."
-    text = _ASSIGNED.fullmatch(given) if isinstance(given, str) else None
-    return f"did you mean '{text[1]}: {text[2]}'?" if text and text[1] in known else None
 
 
 def is_file(node: CallNode) -> bool:

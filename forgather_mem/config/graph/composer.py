@@ -58,7 +58,6 @@ class Anchor(NamedTuple):
     """The value of an anchor, and how much it counts."""
 
     value: Value
-    mark: Mark
     nodes: int
     scalars: int
 
@@ -78,7 +77,7 @@ class Composer:
     Attributes:
         root: The value of the document.
         definitions: Entries of a root mapping whose key starts with a dot.
-        redeclared: Keys and anchors given twice.
+        redeclared: Keys given twice.
         vain: Where a key of a `!dlist` is null and removes nothing, in words.
         repeated_names: Each `@name` shared by several nodes.
         budgets: The limits.
@@ -150,7 +149,7 @@ class Composer:
                 value = text
         if event.anchor is not None:
             nodes = 1 if isinstance(value, Node) else 0
-            self._set_anchor(event.anchor, Anchor(text if value is _MERGE else value, mark, nodes, scalars))
+            self._anchors[event.anchor] = Anchor(text if value is _MERGE else value, nodes, scalars)
         self._attach(value, mark)
 
     def _plain_scalar(self, text: str, mark: Mark) -> object:
@@ -222,7 +221,7 @@ class Composer:
             raise TemplateNodeError(frame.mark, f"written out without aliases this has more than {limit} nodes", hint)
         if frame.anchor is not None:
             self._open.discard(frame.anchor)
-            self._set_anchor(frame.anchor, Anchor(node, frame.mark, nodes, scalars))
+            self._anchors[frame.anchor] = Anchor(node, nodes, scalars)
         self._attach(node, frame.mark)
 
     def _attach(self, value: Value, mark: Mark) -> None:
@@ -322,11 +321,6 @@ class Composer:
         if tag.name is not None:
             (self.repeated_names if tag.name in self._names else self._names).add(tag.name)
         return tag
-
-    def _set_anchor(self, name: str, anchored: Anchor) -> None:
-        if name in self._anchors:
-            self.redeclared.append(Redeclared(f"&{name}", anchored.mark, self._anchors[name].mark))
-        self._anchors[name] = anchored
 
     def _count(self, mark: Mark, nodes: int = 1) -> None:
         self._left -= nodes

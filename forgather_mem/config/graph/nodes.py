@@ -147,19 +147,19 @@ class VarNode(Node):
 
 @dataclass(frozen=True, slots=True)
 class Redeclared:
-    """A key given twice in one mapping, or an anchor given twice; the last one counts.
+    """A key given twice in one mapping; the last one counts.
 
     Attributes:
-        what: The key; for an anchor "&" and its name.
+        what: The key.
         mark: Its last position.
         first: Its earlier position.
-        node: The mapping it belongs to; None for an anchor.
+        node: The mapping it belongs to.
     """
 
     what: object
     mark: Mark
     first: Mark
-    node: Node | None = None
+    node: Node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,7 +169,7 @@ class Graph:
     Attributes:
         root: The whole document, without the entries of a root mapping that start with a dot.
         definitions: These entries, in order; a key may repeat.
-        redeclared: Keys and anchors given twice.
+        redeclared: Keys given twice.
         vain: What is written in vain: its mark, and why it has no effect.
         locate: Maps a line and column of the rendered text to the location in the original file.
     """

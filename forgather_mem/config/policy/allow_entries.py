@@ -6,7 +6,6 @@ The list in a `pyproject.toml` is extended without touching anything else in it.
 from __future__ import annotations
 
 import builtins
-import codecs
 import copy
 import errno
 import functools
@@ -124,8 +123,7 @@ def add_entries(folder: Path, entries: Sequence[str]) -> Path:
     if changed is None:
         written = ", ".join(map(quoted, [*new, *allowed]))
         raise ValueError(f"{path}: can't be extended; write allow = [{written}] in [tool.{TABLE}]")
-    mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""  # as editors on Windows write it
-    replace_file(path, mark + changed.encode(), sync=True)
+    replace_file(path, changed.encode(), sync=True)
     return path
 
 
@@ -192,21 +190,12 @@ def allowed_in(document: Document) -> list[str]:
 
 def _with_entries(text: str, allowed: Sequence[str], new: Sequence[str]) -> str:
     """The text with the extended list, where that is found."""
-    newline = "\r\n" if "\r\n" in text else "\n"
-    lines = [f"    {quoted(entry)}," for entry in new]
-    header = re.search(rf"(?m)^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*{TABLE}[ \t]*\][^\n]*(?:\n|\Z)", text)
+    entries = ", ".join(map(quoted, new))
+    header = re.search(rf"(?m)^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*{TABLE}[ \t]*\][^\n]*", text)
     if header is None:
-        gap = "" if not text else newline if text.endswith("\n") else newline * 2
-        return text + gap + newline.join([f"[tool.{TABLE}]", "allow = [", *lines, "]", ""])
-    next_table = re.compile(r"(?m)^[ \t]*\[").search(text, header.end())
-    table_end = next_table.start() if next_table else len(text)
-    start = re.compile(r"(?m)^[ \t]*allow[ \t]*=[ \t]*\[").search(text, header.end(), table_end)
-    if start is None:
-        head = text[: header.end()]
-        head += "" if head.endswith("\n") else newline
-        return head + newline.join(["allow = [", *lines, "]", ""]) + text[header.end() :]
-    behind = text[start.end() :]
-    if not allowed or behind.lstrip(" \t")[:1] not in ("\r", "\n", "#"):  # the list begins on the same line
-        entries = ", ".join(map(quoted, new))
-        return text[: start.end()] + entries + (", " if allowed else "") + behind.lstrip(" \t")
-    return text[: start.end()] + newline + newline.join(lines) + behind
+        gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+        return f"{text}{gap}[tool.{TABLE}]\nallow = [{entries}]\n"
+    begins = re.compile(r"(?m)^[ \t]*(allow[ \t]*=[ \t]*)?\[").search(text, header.end())  # the list, or the next table
+    if begins is None or not begins[1]:
+        return f"{text[: header.end()]}\nallow = [{entries}]{text[header.end() :]}"
+    return text[: begins.end()] + entries + (", " if allowed else "") + text[begins.end() :]

@@ -73,10 +73,6 @@ def parse_name(text: str, *, private: bool = False) -> Name:
     if not colon:
         _check(text, private)
         return _without_colon(text)
-    if ":" in qualname:
-        raise ValueError("more than one ':'; write module:name")
-    if module.startswith("."):
-        raise ValueError("a leading dot, but a template lies in no package; write the whole module")
     _check(module, private)
     _check(qualname, private)
     return Name("built-in" if module == "builtins" else "module", module, qualname)
@@ -104,9 +100,7 @@ def _without_colon(text: str) -> Name:
 def _check(part: str, private: bool) -> None:
     if (_PRIVATE if private else _PUBLIC).fullmatch(part):
         return
-    if not part:
-        raise ValueError("an empty part; write module:name, path.py:name or a built-in")
     if any(piece.startswith("_") for piece in part.split(".")):
         raise ValueError("a part that starts with an underscore is private")
     called = "; write it without (), arguments are indented below it" if part.endswith(")") else ""
-    raise ValueError(f"the parts of a name are ASCII letters, digits and underscores{called}")
+    raise ValueError(f"write module:name; the parts of a name are ASCII letters, digits and underscores{called}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import functools
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -152,8 +151,6 @@ class Instrument(NodeTransformer):
     visit_Import = visit_FromImport = visit_Include = visit_Extends
 
     def visit_Const(self, node: nodes.Const) -> nodes.Node:
-        if isinstance(node.value, float) and not math.isfinite(node.value):
-            raise TemplateSyntaxError("this number is too large for a float", node.lineno)
         if isinstance(node.value, str):
             self.outline.mentioned.add(node.value)
         return node
@@ -273,7 +270,6 @@ class Job:
         parents: Maps a template's key to the source that it extends.
         users, extended: By file name, the templates that use one of that file, and those that one of that file extends.
         part_names: Names of all sub-templates of the files.
-        resolved: What each name meant to each template, so that the render can be repeated.
         compiling: The template being compiled.
     """
 
@@ -287,7 +283,6 @@ class Job:
     users: dict[str, dict[Source, None]] = field(default_factory=dict)
     extended: dict[str, dict[Source, None]] = field(default_factory=dict)
     part_names: dict[str, None] = field(default_factory=dict)
-    resolved: dict[tuple[str, str], Source | None] = field(default_factory=dict)
     compiling: Source | None = None
     source_chars: int = 0
     fresh: set[str] = field(default_factory=set)
@@ -313,10 +308,7 @@ class Job:
 
     def resolve(self, name: str, by: Source) -> Source | None:
         """The template that a name refers to in another template."""
-        known = (by.key, name)
-        if known not in self.resolved:
-            self.resolved[known] = self._part(name, by) or self.sources.load(name)
-        return self.resolved[known]
+        return self._part(name, by) or self.sources.load(name)
 
     def chain(self, key: str) -> list[str]:
         """How a template was reached from the requested one."""

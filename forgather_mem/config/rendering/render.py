@@ -22,7 +22,7 @@ from forgather_mem.config.rendering.source_map import MAP_LIMITS, SourceMap, Tra
 from forgather_mem.config.rendering.taint import Mangled, TaintTokens, untaint
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.source.loader import Source, Sources, StrangersTemplate
-from forgather_mem.config.source.rendered import ORIGIN, STRING, Reference, Rendered
+from forgather_mem.config.source.rendered import ORIGIN, Reference, Rendered
 from forgather_mem.config.source.search import Searcher
 from forgather_mem.errors import TemplateError, did_you_mean, nearest, ours
 
@@ -94,9 +94,6 @@ class Renderer:
         Raises:
             TemplateError: if anything is wrong with it.
         """
-        if len(text) > self._budgets.source_bytes:
-            limit = f"{self._budgets.source_bytes:,}"
-            raise TemplateError(f"the template has more than {limit} characters", template=STRING)
         source = self._sources.from_text(text)
         try:
             return self._render(source, variables or {}, moment)
@@ -162,7 +159,7 @@ class Renderer:
         if len(text) > MAP_LIMITS.text:
             return None
         budgets = replace(self._budgets, rendered_bytes=8 * MAP_LIMITS.text)
-        again = Job(self._sources, budgets, moment=job.moment, resolved=dict(job.resolved))
+        again = Job(self._sources, budgets, moment=job.moment)
         with self._lock:
             self._marks.reset()
             compiler = Compiler(self._marks, paste_values=self._paste_values, origins=True)
@@ -342,10 +339,6 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
         return text, "write {{ value }} or {{ value|toyaml }} where it belongs, and change it before it is given"
     if isinstance(error, TemplateRuntimeError):
         return text[:1].lower() + text[1:].rstrip("."), _near_word(text, compiler)
-    if isinstance(error, ValueError) and "int_max_str_digits" in text:
-        return "a number has too many digits", None
-    if isinstance(error, SyntaxError):
-        return f"Python can't compile this template: {error.msg}", None
     text = text.replace("'TaintedStr'", "'text' (a value from outside)")
     return f"{type(error).__name__}: {text}", None
 
@@ -370,14 +363,10 @@ def _near_word(message: str, compiler: Compiler) -> str | None:
     if tag := _UNKNOWN_TAG.search(message):
         known = [name[6:] for name in dir(Parser) if name.startswith("parse_")]
         return did_you_mean(tag[1], known) or "a comment begins with ##"
-    if message == "unexpected '}'":
-        return "an expression ends with }}"
     if "the parent's block" in message:
         return "write == super()"
     if "no parent block" in message:
-        misspelt = any(re.match(r"\s*-+ ?extends\b", load.source.lines[0]) for load in compiler.job.loads)
-        written = "; here the '-- ' is misspelt" if misspelt else ""
-        return f'a template that extends another says so in its first line: -- extends "NAME"{written}'
+        return 'a template that extends another says so in its first line: -- extends "NAME"'
     if bracket := re.search(r"unexpected '.+', expected '([])}])'", message):
         return f"is a '{bracket[1]}' missing on this line?"
     match = re.search(r"[Nn]o (filter|test) named '([^']+)'", message)

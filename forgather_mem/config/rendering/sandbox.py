@@ -157,24 +157,18 @@ def percent(template: str, arguments: object, marks: TaintTokens) -> str:
 
 
 class Format:
-    """The `format` or `format_map` method of a string, for a template.
+    """The `format` method of a string, for a template.
 
     Args:
         sandbox: Decides what fields like `{0.name}` may reach.
         template: The string.
-        name: Name of the method.
     """
 
-    def __init__(self, sandbox: Sandbox, template: str, name: str) -> None:
+    def __init__(self, sandbox: Sandbox, template: str) -> None:
         self._sandbox = sandbox
         self._template = template
-        self._is_map = name == "format_map"
 
     def __call__(self, *args: Any, **kwargs: object) -> str:
-        if self._is_map:
-            if kwargs or len(args) != 1:
-                raise TypeError("format_map takes exactly one argument, a mapping")
-            kwargs, args = args[0], ()
         made = SandboxedFormatter(self._sandbox).vformat
         template = text_of(self._template)
         if is_tainted(self._template):
@@ -270,7 +264,7 @@ _TIME = "hour minute second microsecond isoformat strftime replace"
 ATTRIBUTES: Final[Mapping[type, frozenset[str]]] = {
     cls: frozenset(names.split())
     for cls, names in {
-        str: "capitalize casefold center count endswith expandtabs find format format_map index isalnum isalpha "
+        str: "capitalize casefold center count endswith expandtabs find format index isalnum isalpha "
         "isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower "
         "lstrip partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split "
         "splitlines startswith strip swapcase title upper zfill",
@@ -384,10 +378,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         )
 
     def wrap_str_format(self, value: object) -> Callable[..., str] | None:
-        if not isinstance(value, BuiltinMethodType) or value.__name__ not in ("format", "format_map"):
+        if not isinstance(value, BuiltinMethodType) or value.__name__ != "format":
             return None
-        owner = value.__self__
-        return Format(self, owner, value.__name__) if isinstance(owner, str) else None
+        return Format(self, value.__self__) if isinstance(value.__self__, str) else None
 
     def call(__self, __context: Context, __obj: Any, *args: object, **kwargs: object) -> object:
         self, obj = __self, __obj

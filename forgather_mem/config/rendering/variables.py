@@ -8,7 +8,6 @@ or a timedelta prints. Of every kind it is Python's own class that a template se
 from __future__ import annotations
 
 import datetime
-import enum
 import numbers
 import os
 import traceback
@@ -86,8 +85,6 @@ class _Wrapper:
             raise self._refuse(f"can't be read: {said[:300]}") from error
 
     def wrap(self, value: object, depth: int) -> object:
-        if isinstance(value, enum.Enum) and not isinstance(value, str | int):
-            value = value.value
         if isinstance(value, str):
             return self._string(str.__str__(value))
         if value is None or isinstance(value, bool):
@@ -103,8 +100,6 @@ class _Wrapper:
         self._items += 1
         if depth >= self._budgets.depth:
             raise self._refuse(f"is nested deeper than {self._budgets.depth} levels")
-        if isinstance(value, tuple) and hasattr(value, "_asdict"):
-            value = value._asdict()
         if isinstance(value, Mapping):
             self._count(len(value))
             return OutsideDict((self._key(k, depth + 1), self.wrap(v, depth + 1)) for k, v in value.items())

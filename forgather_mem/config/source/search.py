@@ -25,14 +25,12 @@ _SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages"))
 @dataclass(frozen=True, slots=True)
 class _Most:
     """How much of a search path is listed, since a folder on it may be somebody's home: templates, with ten times as
-    many entries of folders; folders in each other, as every part of a file's name is looked at; characters of a name;
-    bytes and lines in which a template's first comment is looked for."""
+    many entries of folders; folders in each other, as every part of a file's name is looked at; bytes in which a
+    template's first comment is looked for."""
 
     templates: int = 5_000
     folders_deep: int = 20
-    name_chars: int = 1_000
     comment_bytes: int = 4_000
-    comment_lines: int = 200
 
 
 _MOST = _Most()
@@ -164,9 +162,7 @@ class Searcher:
     def _parts(self, name: str) -> list[str]:
         parts = [part for part in name.replace(os.sep, "/").split("/") if part not in ("", ".")]
         problem = None
-        if len(name) > _MOST.name_chars:
-            problem = f"has {len(name):,} characters"
-        elif os.path.isabs(name) or os.path.splitdrive(name)[0]:
+        if os.path.isabs(name) or os.path.splitdrive(name)[0]:
             problem = "is an absolute path"
         elif ".." in parts:
             problem = "has '..' in it"
@@ -215,7 +211,7 @@ def _walk(folder: Path) -> Iterator[str]:
 
 
 def _first_comment(head: bytes) -> str:
-    for line in head.decode("utf-8", "replace").splitlines()[: _MOST.comment_lines]:
+    for line in head.decode("utf-8", "replace").splitlines():
         text = line.strip().lstrip("#").strip(" -=#")
         if line.lstrip().startswith("#") and text:
             return text

@@ -12,7 +12,7 @@ def test_a_default_that_is_not_used_is_neither_refused_nor_built(parts):
 
 def test_an_unbound_variable_is_an_error_before_anything_is_built(parts):
     error = refused("a: !singleton:parts_of_test:Part\nb: !var summary_writr\nc: !var other", summary_writer=1)
-    assert "the variable 'summary_writr' has no value and no default; neither have 'other'" in error.message
+    assert "the variable 'summary_writr' has no value and no default" in error.message
     assert error.hint.startswith("did you mean 'summary_writer'?")
     assert (error.line, error.path) == (2, "$.b")
     assert parts.made == []

@@ -59,7 +59,7 @@ def test_an_absolute_name_is_refused_with_the_search_path_that_would_find_it(sea
     assert error.value.hint == f"searchpath {str(folders / 'first')!r}, name 'a.yaml' would find it"
 
 
-@pytest.mark.parametrize("name", ["", ".", "/", "a\0.yaml", "a\n.yaml", "a\\b.yaml", "x" * 2_000])
+@pytest.mark.parametrize("name", ["", ".", "/", "a\0.yaml", "a\n.yaml", "a\\b.yaml"])
 def test_a_name_that_is_none_is_refused(searcher, name):
     with pytest.raises(TemplateError):
         searcher.find(name)
