@@ -66,7 +66,6 @@ _IN_WORDS = {
     "gradient_accumulation_steps": "gradients of {} batches in each step",
     "gradient_checkpointing": "activation checkpointing (torch.utils.checkpoint)",
     "dataloader_num_workers": "DataLoader(num_workers={})",
-    "dataloader_prefetch_factor": "DataLoader(prefetch_factor={})",
     "dataloader_pin_memory": "pin_memory={}",
     "torch_compile_mode": 'torch.compile(mode="{}")',
     "optim": "the optimizer {}",
@@ -146,8 +145,7 @@ def _why_now(failure: Failure) -> str | None:
     if failure.phase == "startup":
         return "before the first step: it does not fit even without a batch." if failure.in_training else None
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
-        done = failure.predictions if failure.phase == "evaluate" else None
-        return _FIRST[failure.phase] + (f", in its batch {done + 1:,}." if done is not None else ".")
+        return f"{_FIRST[failure.phase]}."
     return None
 
 
