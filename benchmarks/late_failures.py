@@ -105,9 +105,7 @@ class Row:
         told, true = self.foretold_mib, self.true_mib
         sizes = f"{told:.1f} | {true:.1f}" if told and true else "- | -"
         output = self.failed.output
-        failed = re.search(r"in its batch (\d+)", output) or re.search(
-            r"(?:memory|exception) after (\d+) steps", output
-        )
+        failed = re.search(r"(?:memory|exception) after (\d+) steps", output)
         where = failed[1] if failed else "no"
         right = bool(self.failed.foretold) and self.failed.code != 0 and self.fixed.code == 0
         return f"| {self.name} | {place} | {where} | {sizes} | {'yes' if right else 'NO'} |"

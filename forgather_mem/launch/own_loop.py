@@ -14,16 +14,13 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
-from forgather_mem.diagnose.oom.explanation import in_own_loop
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Trainer
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import roots
 from forgather_mem.planning.result import Plan
 from forgather_mem.probes.live_objects import live_objects
-from forgather_mem.telemetry.report import Change
 
-MADE_AT = "_forgather_mem_made_at"  # of a data loader: the line
 _CHECKPOINTS, _ATTENTION, _ROWS = "supports_gradient_checkpointing", "attn_implementation", "batch_size"
 _OPTIMIZERS: dict[object, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adafactor": torch.optim.Adafactor}
 Edit = Callable[[], object]
@@ -61,12 +58,6 @@ class OwnLoop:
         names = ("per_device_train_batch_size", "per_device_eval_batch_size") if self.rows else ()
         arguments = {**dict.fromkeys(names, self.rows), "gradient_accumulation_steps": self.accumulation}
         return replace(settings_of(None, next(iter(self._models), None)), arguments=arguments, is_trainers=False)
-
-    def with_line(self, change: Change) -> Change:
-        """The change as the user writes it, with the line at which the loader is made whose batches are smaller."""
-        lines = {getattr(one, MADE_AT, None) for one in self._loaders if getattr(one, _ROWS, None) == self.rows}
-        place = f" (DataLoader at {next(iter(lines))})" if len(lines := lines - {None}) == 1 else ""
-        return in_own_loop(change, place)
 
     def edited(self, changed: dict[str, Any], collating: Callable[..., object], edits: Sequence[Edit] = ()) -> Script:
         """The script with these values of `Change.set` and `in_script`, which are taken out as far as it can have them.

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import EVALUATION, NO_GRAPH, RunSettings, settings_of
+from forgather_mem.diagnose.oom.explanation import in_own_loop
 from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
 from forgather_mem.diagnose.oom.remedies import may_help, plannable
 from forgather_mem.errors import PlanError
@@ -196,7 +197,7 @@ class _Planner:
 
     def written(self, change: Change) -> Change:
         """As the user writes it."""
-        return self._loop.with_line(change) if self._loop else change
+        return in_own_loop(change) if self._loop else change
 
     def has_too_little(self, parts: tuple[str, ...]) -> bool:
         """Whether without any of these parts it would still not fit: then no change of them is planned."""

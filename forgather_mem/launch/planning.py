@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-_OPTIMIZERS, _LOADERS = "torch.optim.optimizer", "torch.utils.data.dataloader"
+_OPTIMIZERS = "torch.optim.optimizer"
 _MOST_NAMED = 5
 _ARGUMENTS, _TRAINER, _MODELS = "transformers.training_args", "transformers.trainer", "transformers.modeling_utils"
 
@@ -46,7 +46,7 @@ def meetings() -> dict[str, Callable[[], object]]:
     if (request := _request())["meta"]:
         found[_MODELS] = functools.partial(leave_weights_unread, acts.missing)
     if "failed" in request:
-        found |= {_LOADERS: _note_loaders, "resource": _leave_limits}
+        found["resource"] = _leave_limits
         # Whoever waits for the plan may be gone by then, and it is not to fail again; in 2 s more it may still answer
         signal.alarm(max(1, int(request["failed"]["until_s"] - time.time()) + 2))  # type: ignore[index]
     return {name: functools.partial(_done_or_ended, meet, acts) for name, meet in found.items()}
@@ -132,19 +132,6 @@ def _leave_limits() -> None:
             limit(which, limits)
 
     surround("resource:setrlimit", limited, [])
-
-
-def _note_loaders() -> None:
-    """Each data loader knows the line that has made it."""
-
-    def made(make: Callable[..., None], loader: object, *arguments: object, **keywords: object) -> None:
-        from forgather_mem.source.source_lines import calling_place, line_name
-
-        make(loader, *arguments, **keywords)
-        place = calling_place()
-        loader._forgather_mem_made_at = line_name(*place) if place else None  # type: ignore[attr-defined]
-
-    surround(f"{_LOADERS}:DataLoader.__init__", made, [])
 
 
 def _plan_instead(acts: _Acts) -> None:

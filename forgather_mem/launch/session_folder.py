@@ -82,17 +82,14 @@ class SessionFolder:
             raise
 
     def _make_parents(self, path: str) -> None:
-        missing = []
+        wanted = []
         while not os.path.isdir(path):
-            missing.append(path)
+            wanted.append(path)
             path = os.path.dirname(path)
-        for path in reversed(missing):
-            try:
+        for path in reversed(wanted):
+            with missing(FileExistsError):  # another run has made it meanwhile
                 os.mkdir(path)
                 self._parents.append(path)
-            except FileExistsError:
-                if not os.path.isdir(path):  # else another run has made it meanwhile
-                    raise OSError(0, "it is not a folder") from None
 
     def _make(self, path: str, mode: int) -> None:
         os.mkdir(path, mode)  # fails where anything has this name already

@@ -10,11 +10,10 @@ from torch.utils.data import DataLoader
 
 from forgather_mem.errors import PlanError
 from forgather_mem.launch import own_loop
-from forgather_mem.launch.own_loop import MADE_AT, OwnLoop, without_graphs
+from forgather_mem.launch.own_loop import OwnLoop, without_graphs
 from forgather_mem.planning.isolation.child import in_a_child
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.result import Plan
-from forgather_mem.telemetry.report import Change
 
 pytestmark = pytest.mark.plans  # forks compute gradients
 ROWS = 24
@@ -54,18 +53,6 @@ def test_what_a_step_consists_of_is_learnt_from_the_plan(
     assert loop.settings.number("gradient_accumulation_steps") == accumulation
     assert not loop.settings.is_trainers
     assert loop_of(*counts, rows=7).settings.number("per_device_train_batch_size") == 7
-
-
-def test_a_smaller_batch_is_told_with_the_line_of_the_only_loader_that_has_it() -> None:
-    loaders: list[Any] = [DataLoader([1], batch_size=size) for size in (ROWS, ROWS, 3)]
-    for loader, line in zip(loaders, (5, 5, 8), strict=True):
-        setattr(loader, MADE_AT, f"train.py:{line}")
-    change = Change(text="", set={"per_device_train_batch_size": 8, "gradient_accumulation_steps": 3})
-    told = loop_of().with_line(change)
-    assert told.text == "batch size 8 (DataLoader at train.py:5), gradients of 3 batches in each step"
-    assert told.set == {}
-    setattr(loaders[1], MADE_AT, "train.py:9")
-    assert loop_of().with_line(change).text == "batch size 8, gradients of 3 batches in each step"
 
 
 def test_what_nobody_can_change_for_the_user_is_not_planned() -> None:

@@ -48,7 +48,7 @@ def test_without_a_place_the_command_runs_and_nothing_is_written(tmp_path: Path)
     result = taken_apart(run([*JUDGED, "three.py"], tmp_path, **more))
     assert (result.plain.code, result.plain.out) == (3, "three\n")
     (line,) = result.plain.err.splitlines()
-    assert line.startswith("forgather-mem: no folder for our files (forgather_mem: it is not a folder)")
+    assert line.startswith("forgather-mem: no folder for our files (forgather_mem: Not a directory)")
     assert "host" in result.report, "what is seen from outside"
     assert (contents(tmp_path), files(tmp_path)) == (before, names)
 

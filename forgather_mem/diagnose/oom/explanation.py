@@ -66,7 +66,6 @@ _IN_WORDS = {
     "gradient_accumulation_steps": "gradients of {} batches in each step",
     "gradient_checkpointing": "activation checkpointing (torch.utils.checkpoint)",
     "dataloader_num_workers": "DataLoader(num_workers={})",
-    "dataloader_prefetch_factor": "DataLoader(prefetch_factor={})",
     "dataloader_pin_memory": "pin_memory={}",
     "torch_compile_mode": 'torch.compile(mode="{}")',
     "optim": "the optimizer {}",
@@ -146,8 +145,7 @@ def _why_now(failure: Failure) -> str | None:
     if failure.phase == "startup":
         return "before the first step: it does not fit even without a batch." if failure.in_training else None
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
-        done = failure.predictions if failure.phase == "evaluate" else None
-        return _FIRST[failure.phase] + (f", in its batch {done + 1:,}." if done is not None else ".")
+        return f"{_FIRST[failure.phase]}."
     return None
 
 
@@ -173,12 +171,8 @@ def _no_help(failure: Failure) -> Iterator[str]:
         yield "empty_cache, expandable_segments (this is the host's memory)"
 
 
-def in_own_loop(change: Change, place: str = "") -> Change:
+def in_own_loop(change: Change) -> Change:
     """The same change for a script whose loop is its own: it stands in `in_script`, and `set` is empty.
-
-    Args:
-        change: For a Trainer.
-        place: Where a batch gets its size, in words.
 
     >>> in_own_loop(Change(text="...", set={"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2})).text
     'batch size 4, gradients of 2 batches in each step'
@@ -186,10 +180,7 @@ def in_own_loop(change: Change, place: str = "") -> Change:
     if not change.set:
         return change
     values = {name: value for name, value in change.set.items() if (name, value) != ("gradient_accumulation_steps", 1)}
-    words = [
-        _IN_WORDS.get(name, f"{name}={{}}").format(value) + place * name.endswith("batch_size")
-        for name, value in values.items()
-    ]
+    words = [_IN_WORDS.get(name, f"{name}={{}}").format(value) for name, value in values.items()]
     return replace(change, text=", ".join(words), set={}, in_script={**change.in_script, **change.set})
 
 

@@ -45,7 +45,6 @@ class Failure:
         batch: The current micro-batch.
         largest: The largest batch before it; None before the first step has finished.
         is_first: Whether this phase had never finished before.
-        predictions: Number of batches that the evaluation had finished.
         steps_done: Number of finished steps of this run.
         in_training: Whether a training was watched, so that its history is known.
         is_planned: Whether a plan tells what is enough.
@@ -75,7 +74,6 @@ class Failure:
     batch: Batch | None = None
     largest: Batch | None = None
     is_first: bool = False
-    predictions: int | None = None
     steps_done: int = 0
     in_training: bool = False
     is_planned: bool = False

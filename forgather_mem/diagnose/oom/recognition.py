@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import linecache
-import math
 import os
 import re
 from dataclasses import dataclass
@@ -57,7 +56,7 @@ class OutOfMemory:
         error_type: The name of the error's class, e.g. "torch.OutOfMemoryError".
         message: Its first line, at most 300 characters; of an error without words its class.
         device: Number of the accelerator.
-        requested_bytes: The allocation that failed. Exact for the host; an accelerator's allocator prints three digits.
+        requested_bytes: The allocation that failed; numpy and the allocators of accelerators print three digits.
         free_bytes: What was free for this process at that time.
         total_bytes: Total memory of the device.
         process_bytes: Memory of this process on the device, including the driver's share.
@@ -163,7 +162,7 @@ def _recognise_one(error: BaseException) -> OutOfMemory | None:
         error_type=_name(type(error)),
         message=(text.strip() or type(error).__name__).partition("\n")[0][:300],
         device=next(int(number) for number in device.groups() if number) if device and where == "device" else None,
-        requested_bytes=_array_bytes(error, text) or numbers["requested_bytes"],
+        requested_bytes=numbers["requested_bytes"],
         free_bytes=_free(numbers),
         total_bytes=numbers["total_bytes"],
         process_bytes=_process_bytes(numbers, text),
@@ -210,19 +209,6 @@ def _bytes(number: str, unit: str) -> int:
     # torch's "MB" and "GB" (on MPS) are powers of 1024 as well
     unit = "" if unit in ("", "bytes") else re.sub("i?B$", "iB", unit)
     return parse_bytes(f"{number.replace(',', '').rstrip('.')} {unit}")
-
-
-def _array_bytes(error: Exception, text: str) -> int | None:
-    """numpy's error carries the array's shape and dtype, while its message is rounded."""
-    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
-    itemsize = getattr(dtype, "itemsize", None)
-    if isinstance(shape, tuple) and isinstance(itemsize, int):
-        return math.prod(shape) * itemsize
-    said = re.search(messages.ARRAY, text)  # only the text of a data worker's error arrives
-    if said is None:
-        return None
-    bits = 8 if said[2] == "bool" else int(said[3] or 0)
-    return math.prod(map(int, filter(None, said[1].replace(" ", "").split(",")))) * bits // 8 or None
 
 
 def _free(numbers: dict[str, int | None]) -> int | None:

@@ -151,26 +151,16 @@ def _fewer_predictions(failure: Failure) -> Iterator[Change]:
 
 
 def _fewer_workers(failure: Failure) -> Iterator[Change]:
-    workers = failure.settings.number("dataloader_num_workers", 0)
-    if workers:
+    if failure.settings.number("dataloader_num_workers", 0):
         yield setting("samples are made in this process", dataloader_num_workers=0)
-        if failure.settings.number("dataloader_prefetch_factor", 2) > 1:
-            yield setting("half the batches in flight", dataloader_prefetch_factor=1)
 
 
 def _generation(failure: Failure) -> Iterator[Change]:
-    settings = failure.settings
-    if settings.arguments.get("predict_with_generate"):
+    if failure.settings.arguments.get("predict_with_generate"):
         yield setting(per_device_eval_batch_size=1)
     else:
         yield doing("generate from one prompt at a time, then from more", rows=1)
-    if settings.number("generation_num_beams") > 1:
-        yield setting("one sequence for each sample", generation_num_beams=1)
-    most = settings.number("generation_max_length", 0)
-    if most:
-        yield setting("keys and values of half as many tokens", generation_max_length=most // 2)
-    else:
-        yield doing("half as many max_new_tokens")
+    yield doing("half as many new tokens, and a single beam")
 
 
 def _half_weights(failure: Failure) -> Iterator[Change]:

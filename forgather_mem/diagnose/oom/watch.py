@@ -56,7 +56,7 @@ class OutOfMemoryWatch:
         self._settings: RunSettings | None = None
         self._failure: Failure | None = None
         self._unexamined: tuple[OomReport, str] | None = None  # instead of it
-        self._predictions, self._first_step, self._told_size = 0, run.step, 0
+        self._first_step, self._told_size = run.step, 0
         self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
         run.at_close(self._give_back)
@@ -72,10 +72,6 @@ class OutOfMemoryWatch:
             self._snapshot.start()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if moment.event == "prediction_step":
-            # Of a loop of the user's own it is not known that each call of the model is a batch
-            self._predictions += moment.objects.keys().isdisjoint(("batches_begun", "num_batches"))
-            return NOTHING
         if self._settings is None:
             model, optimizer = moment.objects.get("model"), moment.objects.get("optimizer")
             self._model, self._optimizer = _weakly(model), _weakly(optimizer)
@@ -105,8 +101,7 @@ class OutOfMemoryWatch:
             self._reserve.take(_RESERVED_FRAC * left_bytes)
 
     def phase_begin(self, phase: str) -> None:
-        if phase == "evaluate":
-            self._predictions = 0
+        """Nothing is read there."""
 
     def phase_end(self, phase: str) -> None:
         # A phase left by an exception has not finished
@@ -172,8 +167,6 @@ class OutOfMemoryWatch:
         failure.in_training, failure.rank = True, run.rank
         failure.settings = self._settings or failure.settings
         failure.is_first = phase not in uses.ended
-        if phase == "evaluate" and (self._predictions or run.trainer() is not None):
-            failure.predictions = self._predictions  # which a custom loop may not report
         step = run.step
         is_told = run.in_step or phase == "data"  # of a loop of its own no step has begun by then
         in_step = phase in STEP_PHASES if run.in_step is None else is_told and told not in OPAQUE_PHASES

@@ -139,7 +139,7 @@ def told(leak: LeakReport = NOT_JUDGED, **facts: Any) -> dict[str, Any]:
         ({"phase": "optimizer", "is_first": True}, "the first optimizer step, which creates the optimizer state."),
         ({"phase": "optimizer"}, None),
         ({"phase": "generate", "is_first": True}, None),
-        ({"phase": "evaluate", "is_first": True, "predictions": 12}, "the first evaluation, in its batch 13."),
+        ({"phase": "evaluate", "is_first": True}, "the first evaluation."),
         ({"phase": "save", "is_first": True}, "the first checkpoint."),
         ({"phase": "save"}, None),
         ({"phase": "startup"}, "before the first step: it does not fit even without a batch."),
