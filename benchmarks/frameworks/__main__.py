@@ -86,6 +86,7 @@ CASES = (
     Case("torchrl, tensordict", "torchrl", "torchrl_loss.py"),
     Case("as nanoGPT: accumulation, own evaluation", "torch", "nanogpt.py"),
     Case("as pytorch/examples: a plain loop", "torch", "plain.py"),
+    Case("the same, parameters changed by hand", "torch", "by_hand.py"),
     Case("the same in two loops, of which the first leaks", "torch", "two_loops.py", 480),
     Case("Hogwild, two spawned workers", "torch", "hogwild.py", 480),
     Case("`multiprocessing.spawn`, a leak in rank 1", "torch", "mp_spawn.py", 480),

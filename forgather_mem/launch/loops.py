@@ -6,22 +6,27 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.system.call_wrapping import around_calls
+from forgather_mem.system.call_wrapping import around_calls, without_frames
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
 
 if TYPE_CHECKING:
     from forgather_mem.loops.observed import ObservedLoop
 
+_FEWEST = 16  # gradients may be accumulated before an optimizer that is made late takes its first step
+
 
 def meet_optimizers() -> None:
     """torch's optimizers have just been imported: hear of their steps."""
     del run_session.RESERVE[run_session.RESERVE_BYTES // run_session.PIECE_BYTES :]  # a training needs the rest
     torchs, hears = sys.modules["torch.optim.optimizer"], _FirstStep()
+    if (autograd := sys.modules.get("torch.autograd")) is not None:
+        hears.passes = BackwardPasses(autograd, hears.steps_over)
     torchs.register_optimizer_step_pre_hook(hears.before)
     torchs.register_optimizer_step_post_hook(hears.after)
 
@@ -78,17 +83,30 @@ class _Untold(list[Any]):
 
 
 class _FirstStep:
-    """Observes the loop of the first step that belongs to no training of ours; until then nothing is imported."""
+    """Observes the loop of the first step that belongs to no training of ours; until then nothing is imported.
+
+    Attributes:
+        passes: Tells of the steps of a loop without an optimizer.
+    """
 
     def __init__(self) -> None:
+        self.passes: BackwardPasses | None = None
         self._loop: ObservedLoop | None = None
         self._failed, self._lock = False, threading.Lock()
 
     def before(self, optimizer: Any, *_: object) -> None:
+        if self.passes is not None:
+            self.passes.end()
+            self.passes = None
         if (loop := self._loop or self._observed()) is not None:
             loop.before(optimizer)
             if loop.is_over and (following := self._observed()) is not None:  # it begins with this step
                 following.before(optimizer)
+
+    def steps_over(self, num_steps: int) -> None:
+        """So many steps are over in a loop without an optimizer."""
+        if (loop := self._observed()) is not None:
+            loop.backward_ended(num_steps)
 
     def after(self, optimizer: Any, *_: object) -> None:
         if self._loop is not None:
@@ -122,3 +140,51 @@ def _observed_loop() -> ObservedLoop:
     loop = ObservedLoop(arguments_of_run(), callbacks_of_run, gives_way=True)
     LOOPS.add(loop)
     return loop
+
+
+class BackwardPasses:
+    """Tells the steps of a loop that changes its parameters by hand: one for each backward pass.
+
+    Hears of each call of `torch.autograd.backward`, which `Tensor.backward` calls, as long as no optimizer is used.
+
+    Args:
+        autograd: The module `torch.autograd`.
+        stepped: Called with a number of steps that are over: after 16 passes if no optimizer of torch is alive by
+            then, and after each that follows.
+    """
+
+    def __init__(self, autograd: ModuleType, stepped: Callable[[int], object]) -> None:
+        self._autograd, self._stepped = autograd, stepped
+        self._fence, self._num_passes = FailureGuard(), 0
+        self._is_over = False
+        self._call = call = autograd.backward
+
+        @functools.wraps(call)
+        def backward(*arguments: object, **keywords: object) -> None:
+            try:
+                call(*arguments, **keywords)
+            except BaseException as error:
+                error.__traceback__ = without_frames(error.__traceback__, __file__)
+                raise
+            if not self._is_over:
+                self._fence.call("backward passes", self._passed)
+
+        self._ours = autograd.backward = backward  # type: ignore[attr-defined]
+
+    def end(self) -> None:
+        """An optimizer steps: nothing is told from now on."""
+        self._is_over = True
+        if self._autograd.backward is self._ours:
+            self._autograd.backward = self._call  # type: ignore[attr-defined]
+
+    def _passed(self) -> None:
+        from forgather_mem.probes.live_objects import live_objects
+        from forgather_mem.system.tracing import is_traced
+
+        if is_traced():
+            return
+        self._num_passes += 1
+        if self._num_passes == _FEWEST and live_objects((sys.modules["torch"].optim.Optimizer,)):
+            self.end()
+        elif self._num_passes >= _FEWEST:
+            self._stepped(1 if self._num_passes > _FEWEST else _FEWEST)

@@ -104,7 +104,11 @@ class ObservedLoop:
 
     def end_step(self) -> None:
         """A step is over in a loop without an optimizer of torch, or with a compiled one."""
-        self.fence.call("a loop", self._end_step)
+        self.fence.call("a loop", self._end_step, 1)
+
+    def backward_ended(self, num_steps: int) -> None:
+        """So many backward passes are over in a loop without an optimizer: each is taken for a step."""
+        self.fence.call("a loop", self._end_step, num_steps, True)
 
     @contextmanager
     def phase(self, phase: str) -> Iterator[None]:
@@ -203,7 +207,7 @@ class ObservedLoop:
             self._watches = not RUNS.other_is_open(events.run())
         return self._watches
 
-    def _end_step(self) -> None:
+    def _end_step(self, num_steps: int, of_passes: bool = False) -> None:
         """The loop itself says that a step is over; where an optimizer is heard, that one counts."""
         events = self._events or self._begin()
         if events is None or not self._tells(events) or self._rounds.optimizers or _thread() != self._thread:
@@ -212,7 +216,10 @@ class ObservedLoop:
             self._evaluation_ends(events)
         self._step_begins(events)
         events.optimizer_begins()
-        self._step_ends(events, 1)
+        self._step_ends(events, num_steps)
+        run = events.run()
+        if run is not None:
+            run.facts.header = replace(run.facts.header, counts_passes=of_passes)
 
     def _step_ends(self, events: LoopEvents, num_steps: int) -> None:
         is_told = not events.is_quiet

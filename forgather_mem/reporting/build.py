@@ -73,7 +73,9 @@ def build_report(summary: RunSummary) -> RunReport:
             f"step {finding.step:,}: {finding.text}" for finding in summary.findings if finding.data["what"] == FORETOLD
         ),
         planned=_planned(summary),
-        hints=tuple(hints_of(peaks, tick_s=header.tick_s)) if header.is_observed else (),
+        hints=tuple(hints_of(peaks, counts_passes=header.counts_passes, tick_s=header.tick_s))
+        if header.is_observed
+        else (),
     )
     return plausible(report)
 

@@ -13,13 +13,19 @@ from forgather_mem.telemetry.report import Peak
 _MANY_RECORDED = 1000
 
 
-def hints_of(peaks: Sequence[Peak], *, tick_s: float = 0.0) -> Iterator[str]:
+def hints_of(peaks: Sequence[Peak], *, counts_passes: bool = False, tick_s: float = 0.0) -> Iterator[str]:
     """For an observed loop with these peaks: where the highest of a place was between two steps, how to learn when.
 
     Args:
         peaks: The run's.
+        counts_passes: Whether its steps are backward passes.
         tick_s: What counts as a step where there is none.
     """
+    if counts_passes:
+        yield (
+            "No optimizer of torch was seen: each backward pass counts as a step. If a step has several, add "
+            "`watching = forgather_mem.watch()` before the loop and `watching.step()` at the end of each step."
+        )
     if run_session.PLAN_FIRST in os.environ:
         yield "--plan is for a Trainer's training. Of this loop: forgather-mem plan, with the script and its arguments."
     if tick_s:

@@ -40,6 +40,7 @@ class RunHeader(ReportPart):
         folder, event_folder: Of its files, and of its TensorBoard files.
         micro_batches: Number of micro-batches per step, whose gradients are summed.
         is_observed: Whether its loop knows nothing of us: its first step is heard from the optimizer on.
+        counts_passes: Whether its steps are backward passes, because no optimizer was heard.
         tick_s: What counts as a step in a process that tells of none, in seconds; 0 in all others.
         setup_s, setup_bytes: What preparing to watch has taken, see `system.time_budget.Preparation`.
         plan: What a plan said of this training, as plain values; None without one.
@@ -65,6 +66,7 @@ class RunHeader(ReportPart):
     event_folder: str | None = field(default=None, metadata=ADDED)
     micro_batches: int = field(default=1, metadata=ADDED)
     is_observed: bool = field(default=False, metadata=ADDED)
+    counts_passes: bool = field(default=False, metadata=ADDED)
     tick_s: Amount = field(default=0.0, metadata=ADDED)
     setup_s: Amount = field(default=0.0, metadata=ADDED)
     setup_bytes: int = field(default=0, metadata=ADDED)

@@ -190,6 +190,32 @@ BY_HAND = PLAIN.replace("torch.optim.AdamW(model.parameters())", "None").replace
 
 
 @pytest.mark.fresh
+def test_in_a_loop_without_an_optimizer_a_backward_pass_is_a_step(tmp_path: Path) -> None:
+    result, report = as_alone(tmp_path, BY_HAND + "watching = None\nmain(150)\n")
+    assert (report["steps"], report["leak"]["verdict"]) == (150, "leak")
+    assert "local 'kept' of main" in report["leak"]["suspects"][0]["held_by"]
+    assert "each backward pass counts as a step" in " ".join(result.report.split())
+    added = "import forgather_mem\nwatching = forgather_mem.watch()\nmain(20)\n"
+    (tmp_path / "script.py").write_text(
+        BY_HAND.replace("loss.backward()", "loss.backward(retain_graph=True); loss.backward()") + added
+    )
+    assert "20 steps" in watched_forked(["script.py"], tmp_path).report
+    (told,) = (one for one in map(read, tmp_path.glob("forgather_mem/*/report.json")) if one != report)
+    assert (told["steps"], told.get("hints")) == (20, None)
+
+
+@pytest.mark.fresh
+def test_the_first_optimizer_counts_also_after_many_passes(tmp_path: Path) -> None:
+    text = PLAIN.replace(
+        "        optimizer.step()\n        optimizer.zero_grad()\n",
+        "        if step % 20 == 19:\n            optimizer.step()\n            optimizer.zero_grad()\n",
+    )
+    _, report = as_alone(tmp_path, text + "main(80)\n")
+    assert report["steps"] == 4
+    assert not [hint for hint in report.get("hints", ()) if "backward pass" in hint]
+
+
+@pytest.mark.fresh
 def test_a_loop_that_tells_of_no_pass_is_told_what_to_add(tmp_path: Path) -> None:
     text = BY_HAND.replace("loss.backward()", "gradients = torch.autograd.grad(loss, list(model.parameters()))")
     text = text.replace("parameter in model.parameters()", "parameter, gradient in zip(model.parameters(), gradients)")

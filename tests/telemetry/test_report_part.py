@@ -48,7 +48,7 @@ BELOW_NOTICE = {"activations_bytes"}  # of a tiny model the C library may have h
 # Of a header what the report says elsewhere, or in other words
 OF_THE_HEADER_ALONE = {
     "pid", "process", "started_s", "limit_bytes", "limit_kind", "step", "started_with", "kills", "process_started_s",
-    "startup", "micro_batches", "is_observed", "tick_s", "setup_s", "setup_bytes", "plan",
+    "startup", "micro_batches", "is_observed", "counts_passes", "tick_s", "setup_s", "setup_bytes", "plan",
 }  # fmt: skip
 
 
