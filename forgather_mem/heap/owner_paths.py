@@ -7,7 +7,6 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
-from contextvars import ContextVar
 from queue import SimpleQueue
 from types import (
     AsyncGeneratorType,
@@ -131,7 +130,7 @@ def _step(before: object, holder: object, held: object, *, names: bool) -> str:
         return "{...}"
     if kind is FrameType:
         return _local_step(holder, held)  # type: ignore[arg-type]
-    if kind in (TracebackType, CellType, ContextVar, SimpleQueue):
+    if kind in (TracebackType, CellType, SimpleQueue):
         return ""
     if kind is FunctionType:
         defaults = held is holder.__kwdefaults__  # type: ignore[attr-defined]

@@ -13,7 +13,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextvars import ContextVar
 from queue import SimpleQueue
 from types import (
     BuiltinFunctionType,
@@ -259,8 +258,6 @@ def _held_by(thing: Any) -> Iterable[Any]:
     elif kind is SimpleQueue:
         held = gc.get_referents(thing)  # all its items, from Python 3.13 on
         return held if len(held) <= MANY else _ends(held, reversed(held))
-    elif kind is ContextVar:
-        return [thing.get(None)]
     elif kind is FunctionType:
         return [*map(cell_contents, thing.__closure__ or ()), thing.__defaults__, thing.__kwdefaults__, thing.__dict__]
     return gc.get_referents(thing)

@@ -1,7 +1,6 @@
 """The path from one object to another reads as a programmer would write it, and leads there when it is code."""
 
 import collections
-import contextvars
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -82,12 +81,6 @@ def test_the_names_of_a_module_are_attributes_and_a_long_key_is_cut() -> None:
     assert path.endswith("x...]")
     assert len(path) <= MAX_KEY_CHARS + 2
     assert write_path([{Trainer: space}, space]) == "[<type>]"
-
-
-def test_a_context_variable_is_passed_through() -> None:
-    thing = [Trainer()]
-    variable = contextvars.ContextVar("variable", default=thing)
-    assert write_path([variable, thing, thing[0]]) == "[0]"
 
 
 def test_attributes_are_read_without_the_code_of_the_class() -> None:
