@@ -47,4 +47,4 @@ def test_a_leak_of_something_else_does_not_confirm_it() -> None:
     workers = Alarm(step=160, names=frozenset({"workers"}), label="the data workers' memory", per_step=1.0 * MIB)
     said = told([number * MIB for number in range(100)], "leak", LEAK, workers)
     assert said is not None
-    assert said.startswith("the data workers' memory grows 1.0 MiB a step (step 160): what grew has ended")
+    assert said.startswith("the data workers' memory grows 1.0 MiB a step (step 160): it has been given back since")
