@@ -147,8 +147,6 @@ def _dict_step(before: object, holder: dict[object, object], held: object, *, na
     for key, value in list(dict.items(holder)):
         if value is held:
             return f".{key}" if names and type(key) is str else f"[{_short(key)}]"
-    if any(key is held for key in list(dict.keys(holder))):
-        return " (as a key)"
     return "" if attributes_of(holder) is held else "[...]"
 
 
@@ -162,8 +160,7 @@ def _index_step(before: object, holder: Iterable[object], held: object) -> str:
                 name = code.co_varnames[code.co_argcount - len(before.__defaults__) + index]
                 return f", default of {name!r} in {_function(code)}"
             return f"[{index}]"
-    attributes = attributes_of(holder) or {}
-    return next((f".{name}" for name, value in attributes.items() if value is held), "")
+    return ""
 
 
 def _local_step(frame: FrameType, held: object) -> str:
