@@ -242,8 +242,6 @@ def signature_of(one: GrownObject) -> str:
 def _described(sample: object) -> str:
     if isinstance(sample, tuple) and len(sample) == 2:  # an item of a dict or a cache: the larger part of it
         sample = max(reversed(sample), key=lambda part: deep_bytes(part, set(), set()))
-    if isinstance(sample, tuple) and len(sample) == 1:
-        sample = sample[0]
     largest = max(inside([sample]), key=big_bytes)
     if largest is not sample and big_bytes(largest) and _is_most_of(largest, sample):
         return f"{_shape(sample)} with {_shape(largest)}"
@@ -253,8 +251,7 @@ def _described(sample: object) -> str:
 def _shape(thing: Any) -> str:
     if is_tensor(thing):
         dtype = str(thing.dtype).removeprefix("torch.")
-        part = ", view of a larger one" if _is_small_view(thing) else ""
-        return f"{type(thing).__name__} {list(thing.shape)} {dtype} on {thing.device}{part}"
+        return f"{type(thing).__name__} {list(thing.shape)} {dtype} on {thing.device}"
     if type(thing).__module__ == "numpy" and hasattr(thing, "shape"):
         return f"{type(thing).__name__} {list(thing.shape)} {thing.dtype}"
     if isinstance(thing, list | tuple | dict | set):
