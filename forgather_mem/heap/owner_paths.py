@@ -7,7 +7,6 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
-from contextvars import ContextVar
 from queue import SimpleQueue
 from types import (
     AsyncGeneratorType,
@@ -131,7 +130,7 @@ def _step(before: object, holder: object, held: object, *, names: bool) -> str:
         return "{...}"
     if kind is FrameType:
         return _local_step(holder, held)  # type: ignore[arg-type]
-    if kind in (TracebackType, CellType, ContextVar, SimpleQueue):
+    if kind in (TracebackType, CellType, SimpleQueue):
         return ""
     if kind is FunctionType:
         defaults = held is holder.__kwdefaults__  # type: ignore[attr-defined]
@@ -148,8 +147,6 @@ def _dict_step(before: object, holder: dict[object, object], held: object, *, na
     for key, value in list(dict.items(holder)):
         if value is held:
             return f".{key}" if names and type(key) is str else f"[{_short(key)}]"
-    if any(key is held for key in list(dict.keys(holder))):
-        return " (as a key)"
     return "" if attributes_of(holder) is held else "[...]"
 
 
@@ -163,8 +160,7 @@ def _index_step(before: object, holder: Iterable[object], held: object) -> str:
                 name = code.co_varnames[code.co_argcount - len(before.__defaults__) + index]
                 return f", default of {name!r} in {_function(code)}"
             return f"[{index}]"
-    attributes = attributes_of(holder) or {}
-    return next((f".{name}" for name, value in attributes.items() if value is held), "")
+    return ""
 
 
 def _local_step(frame: FrameType, held: object) -> str:

@@ -13,7 +13,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextvars import ContextVar
 from queue import SimpleQueue
 from types import (
     BuiltinFunctionType,
@@ -101,7 +100,7 @@ class ReachableGraph:
         left = list(failed)
         for frame in itertools.chain(left, running_frames()):
             of_user = is_user_file(frame.f_code.co_filename)
-            for label, thing in _variables(frame):
+            for label, thing in named_variables(frame):
                 is_plain = container_kind(type(thing)) is not None or frame in left
                 (librarys if not of_user else plain if is_plain else users).append((label, thing))
         position = 0
@@ -221,7 +220,8 @@ class ReachableGraph:
         self._above.append(above)
 
 
-def _variables(frame: FrameType) -> Iterator[tuple[str, object]]:
+def named_variables(frame: FrameType) -> Iterator[tuple[str, object]]:
+    """The variables of a function, each with the name that a path begins with: "local 'x' of f (train.py:9)"."""
     where = frame_name(frame)
     for name, value in frame_variables(frame).items():
         yield f"local {name!r} of {where}", value
@@ -259,8 +259,6 @@ def _held_by(thing: Any) -> Iterable[Any]:
     elif kind is SimpleQueue:
         held = gc.get_referents(thing)  # all its items, from Python 3.13 on
         return held if len(held) <= MANY else _ends(held, reversed(held))
-    elif kind is ContextVar:
-        return [thing.get(None)]
     elif kind is FunctionType:
         return [*map(cell_contents, thing.__closure__ or ()), thing.__defaults__, thing.__kwdefaults__, thing.__dict__]
     return gc.get_referents(thing)

@@ -186,11 +186,10 @@ def test_what_nothing_reads_again_is_unused() -> None:
         states = {"weights": numbers(2)}
         used, shared = {"weights": numbers(3)}, [numbers(4)]
         KEPT["shared"] = shared
-        rows, operand = [numbers(5)], numbers(6)
-        part = rows[:]
+        operand = numbers(6)
         take(states)
         fail(operand)
-        take((used, part))
+        take(used)
 
     try:
         found = census(resumes)
@@ -200,7 +199,6 @@ def test_what_nothing_reads_again_is_unused() -> None:
         2: True,
         3: False,
         4: False,
-        5: False,
         6: False,
     }
 

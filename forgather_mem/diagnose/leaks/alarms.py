@@ -53,9 +53,7 @@ def taken_back(alarm: Alarm, leak: LeakReport, trends: Mapping[str, Trend], seri
     flat = _flat_from(after)
     if any(trends[name].kind == "slowing" for name in alarm.names if name in trends):
         reason = "it grows ever less"
-    elif not after:
-        reason = "what grew has ended since, and gave its memory back"
-    elif min(size for _, size in after[-3:]) < min(size for _, size in after[:3]):
+    elif not after or min(size for _, size in after[-3:]) < min(size for _, size in after[:3]):
         reason = "it has been given back since"
     elif flat is not None:
         reason = f"it has hardly grown since step {flat:,}"

@@ -16,7 +16,6 @@ from io import StringIO
 from types import FunctionType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import big_bytes, deep_bytes, inside, is_array, is_tensor, is_torch
@@ -217,8 +216,7 @@ def recorder() -> str | None:
         return "autograd's profiler is on: give it a schedule, or leave its `with` block"
     if torch is not None and torch.is_anomaly_enabled():
         return "anomaly mode is on: torch.autograd.set_detect_anomaly(False)"
-    is_on = tracemalloc.is_tracing() and not KeptLines.records
-    return "tracemalloc is on: tracemalloc.stop()" if is_on else None
+    return "tracemalloc is on: tracemalloc.stop()" if tracemalloc.is_tracing() else None
 
 
 def _waits_in_put(thread: threading.Thread) -> bool:
@@ -255,8 +253,7 @@ def _described(sample: object) -> str:
 def _shape(thing: Any) -> str:
     if is_tensor(thing):
         dtype = str(thing.dtype).removeprefix("torch.")
-        part = ", view of a larger one" if _is_small_view(thing) else ""
-        return f"{type(thing).__name__} {list(thing.shape)} {dtype} on {thing.device}{part}"
+        return f"{type(thing).__name__} {list(thing.shape)} {dtype} on {thing.device}"
     if type(thing).__module__ == "numpy" and hasattr(thing, "shape"):
         return f"{type(thing).__name__} {list(thing.shape)} {thing.dtype}"
     if isinstance(thing, list | tuple | dict | set):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import re
 import sys
@@ -160,13 +159,10 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
     counted = [(one, one.place) for one in suspects if one.count and one.place is not None]
     if not counted:
         return
-    walk = ReachableGraph.walk()  # the collector does not show what is frozen, nor the walk what has no name
+    walk = ReachableGraph.walk()  # the collector does not show what is frozen
     there: dict[int, object] = {}
     for _, place in counted:
         there |= place.find(walk, over)
-    missing = {key for _, place in counted for key in place.names} - there.keys()
-    if missing and not over:  # only then: the heap has 400,000 objects
-        there |= {id(node): node for node in gc.get_objects() if id(node) in missing}
     walk.forget()
     for one, place in counted:
         length = place.length(there)

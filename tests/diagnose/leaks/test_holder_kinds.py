@@ -11,7 +11,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -42,9 +41,6 @@ class Span:
     def __init__(self, parent: Span | None) -> None:
         self.parent = parent
         self.active = torch.zeros(5000)
-
-
-SPAN: ContextVar[Span | None] = ContextVar("SPAN", default=None)
 
 
 class Opens:
@@ -126,17 +122,6 @@ def test_a_container_that_a_library_fills_is_told_by_its_path() -> None:
     assert (top.held_by, top.kind) == ("TrainerState.log_history", "list")
     (top, *_) = suspects_after(lambda step: words.push_token("a" * 5000 + str(step)))
     assert (top.kind, str(top.held_by)[:16], str(top.held_by)[-10:]) == ("list", "local 'words' of", ").pushback")
-
-
-def test_what_hangs_on_the_value_of_a_context_variable_is_found() -> None:
-    SPAN.set(Span(None))
-    try:
-        (top, *_) = suspects_after(lambda step: SPAN.set(Span(SPAN.get())) and None)
-    finally:
-        SPAN.set(None)
-    assert top.kind == "chain"
-    assert str(top.held_by).endswith(".SPAN")
-    assert top.bytes_per_step == pytest.approx(20_000, rel=0.2)
 
 
 def test_functions_wrapped_again_and_again_are_found() -> None:
