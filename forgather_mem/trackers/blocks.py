@@ -165,8 +165,8 @@ def monitor_memory(
 ) -> object:
     """Prints the memory of each call of a function; see `track_memory`.
 
-    Supports functions, methods, coroutines, generators and asynchronous generators. A generator is measured from its
-    first item to its end, including what its consumer does in between.
+    Supports functions, methods, coroutines and generators. A generator is measured from its first item to its end,
+    including what its consumer does in between.
 
     Args:
         label: Prefix of the lines; default: the function's qualified name. May be omitted together with the
