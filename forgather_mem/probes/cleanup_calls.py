@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 COLLECT = "gc.collect"
-_MAX_SITES = 1000
 _COUNTING = "_forgather_mem_counting"
 
 
@@ -118,8 +117,6 @@ class _Calls:
         key = (what, file, line)
         site = self.sites.get(key)
         if site is None:
-            if len(self.sites) >= _MAX_SITES:
-                return
             site = self.sites[key] = _Site()
         self.number += 1
         site.calls += 1
