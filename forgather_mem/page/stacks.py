@@ -33,8 +33,7 @@ class StackThresholds:
 
     Attributes:
         most_holders: Of a leak, each with a part of its own.
-        higher_times: Of the report's peak: a stack above it has other processes in it. Of the lowest phase's peak: the
-            others are told apart above it.
+        higher_times: Of the lowest phase's peak: the others are told apart above it.
     """
 
     most_holders: int = 3
@@ -248,9 +247,6 @@ def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> 
     if not ours:
         return made
     made.peak, total = ours[0], made.total
-    if total.max(initial=0.0) > _STACKS.higher_times * made.peak.bytes:  # with other processes
-        row = int(total.argmax())
-        made.peak = Peak(where=made.place, bytes=int(total[row]), step=readings.steps[row], phase="other")
     if len(readings.steps):
         at = np.abs(np.array(readings.steps) - made.peak.step)
         row = int(np.where(at == at.min(), total, -1.0).argmax())
