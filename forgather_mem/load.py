@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from forgather_mem.errors import stream_for_people
 from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.switch import is_switched_off, why_off
 
 if TYPE_CHECKING:
     from forgather_mem.config.policy.policy import Policy
@@ -131,8 +130,8 @@ def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: An
             f"attach({type(trainer).__name__}): this object has no method add_callback, so it is not a trainer; "
             "a loop of your own goes in: with forgather_mem.watch(): ..."
         )
-    if is_switched_off():
-        return Attached(trainer, (), options, why_off())
+    if run_session.is_off():
+        return Attached(trainer, (), options, run_session.why_off())
     try:
         with PREPARATION:
             return _attached(trainer, template, options)
@@ -195,11 +194,11 @@ def watch(
     from forgather_mem.loops.state import default_arguments
 
     with PREPARATION:
-        callbacks = [] if is_switched_off() else load_callbacks(template, **options)
+        callbacks = [] if run_session.is_off() else load_callbacks(template, **options)
     arguments = default_arguments()
     arguments.output_dir = None if output_dir is None else os.fspath(output_dir)
     loop = ObservedLoop(arguments, lambda: callbacks)
-    if is_switched_off():
+    if run_session.is_off():
         loop.close()
     else:
         LOOPS.add(loop)
@@ -347,5 +346,5 @@ def _report_of(callbacks: Sequence[Any], why_not: str | None) -> Report | None:
         summary = getattr(callback, "summary", None)
         if summary is not None:
             return Report.of(summary)
-    why_not = why_not or (why_off() if is_switched_off() else None)
+    why_not = why_not or (run_session.why_off() if run_session.is_off() else None)
     return Report.of_nothing(f"Nothing was watched: {why_not}") if why_not is not None else None

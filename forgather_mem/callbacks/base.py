@@ -20,7 +20,7 @@ from forgather_mem.telemetry.events import EVENTS, EVENTS_INSIDE_A_STEP, EVENTS_
 from forgather_mem.telemetry.guard import FailureGuard, Guarded
 from forgather_mem.telemetry.records import Objects, Sink
 from forgather_mem.telemetry.rule import Rule
-from forgather_mem.telemetry.switch import is_switched_off
+from forgather_mem.telemetry.run_session import is_off
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -151,7 +151,7 @@ class RuleCallback(TrainerCallback):
         self._forget_run()
 
     def _on(self) -> bool:
-        return self.enabled and self.failure is None and not is_switched_off()
+        return self.enabled and self.failure is None and not is_off()
 
     def _finish(self, step: int) -> None:
         run = self._run

@@ -82,23 +82,13 @@ def settings_of_sides(*sides: Side) -> Iterator[dict[str, str]]:
 
 
 def _settings_of(report: RunReport) -> dict[str, str]:
-    """Those of a run, which of our own actions ran in it, and how often others cleaned up."""
+    """Those of a run, and which of our own actions, and of others' clean-up calls, ran in it."""
     calls = Counter({row.what: row.calls for row in report.cleanup_calls if row.whose != "us"})
     return {
         **report.run.settings,
         **{f"actions.{row.what}": "on" for row in report.ledger if row.calls},
-        **{f"calls.{what}": _how_often(number, report.steps) for what, number in calls.items() if number > 1},
+        **{f"calls.{what}": "on" for what, number in calls.items() if number > 1},
     }
-
-
-def _how_often(calls: int, steps: int) -> str:
-    """
-    >>> _how_often(30, 301), _how_often(600, 301), _how_often(7, 0)
-    ('every 10 steps', '2 a step', '7')
-    """
-    if not steps:
-        return str(calls)
-    return f"every {float(f'{steps / calls:.1g}'):.0f} steps" if calls <= steps else f"{calls / steps:.1g} a step"
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Changed]:

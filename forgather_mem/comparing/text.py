@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from forgather_mem.comparing.causes import Changed
 from forgather_mem.comparing.comparison import Comparison, Grown, is_nearly
-from forgather_mem.comparing.side import HELD, LEAK, OTHERS, PLANNED, STARTUP, WORKERS, Difference, Side
+from forgather_mem.comparing.side import HELD, LEAK, OTHERS, PLANNED, WORKERS, Difference, Side
 from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.markdown import markdown_text
 from forgather_mem.reporting.text import with_texts
@@ -104,11 +104,9 @@ def _headline(comparison: Comparison) -> str:
         said = f"{name}: {parts}; {it}" if grown else f"No difference: {name} {takes}"
         return f"{said} as much {where}, to the byte."
     if not grown and not peak.is_sure:
-        early = [one for one in comparison.differences if one.name == STARTUP and one.is_sure]
         return (
             f"No difference can be told: {name} {more} {where}, "
             f"which is within the noise of equal runs ({format_bytes(peak.high - peak.bytes)})."
-            + "".join(f" Before the first step {it} {_more(one.bytes)}." for one in early)
         )
     if not grown:
         return f"{name} {more} {where}; can't tell what it is: {_PLAN_BOTH}."
@@ -148,8 +146,8 @@ def _causes(settings: Sequence[Changed]) -> str:
     return "; ".join(f"{name} {after} instead of {before}" for name, before, after in named)
 
 
-def _values(setting: Changed, without: str = _NOT_SET) -> tuple[str, str]:
-    before, after = (without if value is None else _number(value) for value in (setting.before, setting.after))
+def _values(setting: Changed) -> tuple[str, str]:
+    before, after = (_NOT_SET if value is None else _number(value) for value in (setting.before, setting.after))
     return before, after
 
 
@@ -182,7 +180,7 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
         yield [("memory", *names, "difference"), *rows]
     for title, changes in (("setting", comparison.settings), ("version", comparison.versions)):
         first = sorted(changes, key=lambda one: not one.comparable)[:12]  # `--json` has all
-        rows = [(one.name, *_values(one, "none" if title == "version" else _NOT_SET)) for one in first]
+        rows = [(one.name, *_values(one)) for one in first]
         if len(changes) > len(first):
             rows.append((f"{len(changes) - len(first)} more: --json", "", ""))
         if rows:

@@ -254,8 +254,9 @@ class ScalarSeries:
 def read_scalars(path: str | Path, wanted: Callable[[str], bool] | None = None) -> dict[str, ScalarSeries]:
     """All scalars of an event file, or of those directly in a folder, in the order of their names, by tag.
 
-    Reads what `add_scalar` (either style) and `TensorBoardSink` write; other summaries are skipped. A torn end is left
-    out. Takes 1.5 s per million scalars, and reads no more than `MOST_POINTS`.
+    Reads what `add_scalar` and `TensorBoardSink` write; other summaries are skipped, also tensors of one number, as
+    `add_scalar` writes them with `new_style`. A torn end is left out. Takes 1.5 s per million scalars, and reads no
+    more than `MOST_POINTS`.
 
     Args:
         path: The file or the folder.
@@ -278,14 +279,12 @@ def read_scalars(path: str | Path, wanted: Callable[[str], bool] | None = None) 
                     step, wall_time_s = event.step, event.wall_time
                     for value in event.summary.value:
                         tag = value.tag
-                        if is_wanted(tag) and number < MOST_POINTS:
-                            scalar = value.simple_value or _scalar_of(value)
-                            if scalar is not None:
-                                number += 1
-                                steps, times_s, values = points[tag]
-                                steps.append(step)
-                                times_s.append(wall_time_s)
-                                values.append(scalar)
+                        if value.HasField("simple_value") and is_wanted(tag) and number < MOST_POINTS:
+                            number += 1
+                            steps, times_s, values = points[tag]
+                            steps.append(step)
+                            times_s.append(wall_time_s)
+                            values.append(value.simple_value)
     return {tag: _series(*found) for tag, found in points.items()}
 
 
@@ -299,18 +298,3 @@ def _event_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     return sorted(p for p in path.iterdir() if "tfevents" in p.name and p.is_file() and not p.is_symlink())
-
-
-def _scalar_of(value: Any) -> float | None:
-    """The number of a summary's value: its own, or that of a one-element tensor, as newer writers store it."""
-    if value.HasField("simple_value"):
-        return float(value.simple_value)
-    if not value.HasField("tensor") or any(dimension.size != 1 for dimension in value.tensor.tensor_shape.dim):
-        return None  # of many numbers, however few stand there
-    from tensorboard.util.tensor_util import make_ndarray
-
-    try:
-        numbers = make_ndarray(value.tensor)
-        return float(numbers.item()) if numbers.size == 1 else None
-    except (TypeError, ValueError):
-        return None

@@ -49,9 +49,6 @@ def run_command(words: Sequence[str]) -> int:
         ended = Child(command.argv, os.environ).wait(lambda: None, LOOK_EVERY_S)
         say(f"forgather-mem: {_not_judged(arguments)}: {run_session.SWITCH} switches all watching off")
         return end_like(ended) or UNDECIDED
-    unknown = run_session.unknown_switch()
-    if unknown is not None:
-        say(f"forgather-mem: {unknown}")
     folder = SessionFolder(command.stem)
     if not asks_for_help(command):
         how = "your run is not changed" if arguments.template is None else f"with {arguments.template}"

@@ -16,7 +16,6 @@ from forgather_mem.telemetry.report import DeviceMemory, LeakReport, Peak, RunRe
 from forgather_mem.units import format_bytes
 
 OOM = "oom"  # the event of the row that stands for the failure itself
-_MINOR = ("shared", "workers", "children")
 _LABELS = {
     "python": "Python and libraries", "mapped": "mapped files", "shared": "shared memory", "parameters": "weights",
     "optimizer": "optimizer", "other": "other", "workers": "data workers", "children": "other children",
@@ -34,14 +33,11 @@ class StackThresholds:
 
     Attributes:
         most_holders: Of a leak, each with a part of its own.
-        higher_times: Of the report's peak: a stack above it has other processes in it. Of the lowest phase's peak: the
-            others are told apart above it.
-        least_frac: Smaller parts of other processes, and of shared memory, are left out.
+        higher_times: Of the lowest phase's peak: the others are told apart above it.
     """
 
     most_holders: int = 3
     higher_times: float = 1.02
-    least_frac: float = 0.001
 
 
 _STACKS = StackThresholds()
@@ -243,9 +239,7 @@ def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> 
     highest = [float(np.nanmax(size)) for size in made.phases.values()]
     if highest and max(highest) < _STACKS.higher_times * min(highest):  # they don't differ
         made.phases = {}
-    least = _STACKS.least_frac * made.total.max(initial=0.0)
-    held = [part for part in made.parts if part[2].max(initial=0.0) > (least if part[0] in _MINOR else 0.0)]
-    made.parts = held or made.parts[:1]
+    made.parts = [part for part in made.parts if part[2].any()] or made.parts[:1]
     if made.peak is not None:  # it ran out here
         return made
     ours = [peak for peak in report.peaks if peak.where == made.place and peak.rank in (None, rank)]
@@ -253,9 +247,6 @@ def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> 
     if not ours:
         return made
     made.peak, total = ours[0], made.total
-    if total.max(initial=0.0) > _STACKS.higher_times * made.peak.bytes:  # with other processes
-        row = int(total.argmax())
-        made.peak = Peak(where=made.place, bytes=int(total[row]), step=readings.steps[row], phase="other")
     if len(readings.steps):
         at = np.abs(np.array(readings.steps) - made.peak.step)
         row = int(np.where(at == at.min(), total, -1.0).argmax())

@@ -17,7 +17,6 @@ from forgather_mem.system.call_wrapping import in_traced_code
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample, Work
-from forgather_mem.units import format_duration
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import CleanupCall
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 COLLECT = "gc.collect"
-_MAX_SITES = 1000
 _COUNTING = "_forgather_mem_counting"
 
 
@@ -70,7 +68,7 @@ class _Cleanups:
         from forgather_mem.telemetry.report_schema import to_dict
 
         data = {"calls": [to_dict(row) for row in self._calls.rows()]}
-        self._run.emit(Finding(kind="cleanup_calls", step=self._run.step, text=self._calls.text(), data=data))
+        self._run.emit(Finding(kind="cleanup_calls", step=self._run.step, text="clean-up calls", data=data))
 
     def _wrap(self, module: ModuleType, name: str, what: str, held_bytes: Callable[[], int]) -> None:
         function = vars(module).get(name)
@@ -118,8 +116,6 @@ class _Calls:
         key = (what, file, line)
         site = self.sites.get(key)
         if site is None:
-            if len(self.sites) >= _MAX_SITES:
-                return
             site = self.sites[key] = _Site()
         self.number += 1
         site.calls += 1
@@ -139,10 +135,6 @@ class _Calls:
             shown, whose = file_and_origin(file)
             rows.append(CleanupCall(what=what, file=shown, line=line, whose=whose, **asdict(site)))
         return sorted(rows, key=lambda row: -row.seconds)
-
-    def text(self) -> str:
-        seconds = sum(site.seconds for site in self.sites.values())
-        return f"{self.number:,} clean-up calls from {len(self.sites)} lines took {format_duration(seconds)}"
 
 
 @dataclass(eq=False, slots=True)

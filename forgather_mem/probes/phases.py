@@ -19,8 +19,6 @@ from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, RunInfo, Sa
 # Short runs need phases too: this many steps are measured whatever they cost, 0.1 ms each.
 _ALWAYS = 16
 _LEFT = "tensors/activations_bytes"
-# The C library goes through all its free blocks for its account: some us, but ms where there are thousands of them.
-_MOST_COUNTING_S = 2e-4
 
 
 @dataclass(unsafe_hash=True)
@@ -36,7 +34,7 @@ class PhaseProbe(Budgeted):
     `step/startup_s` is how long that took.
 
     On the host, what a forward pass leaves allocated is counted in the first 16 steps but the very first, in which
-    much is allocated once: `tensors/activations_bytes`; no more where the C library takes over 0.2 ms for its account.
+    much is allocated once: `tensors/activations_bytes`.
 
     A mark that is not reset shows a phase's peak only if it rises in that phase; otherwise the phase is absent. If
     steps are so short that measuring exceeds its budget, the phases of some steps are skipped. Processor time counts: a
@@ -75,7 +73,6 @@ class _Phases:
         self.wants_begin = True
         self._pace = TimeBudget(0.0, budget_frac=probe.budget_frac)
         self._unpaid_s, self._num_steps = 0.0, 0
-        self._counts = True  # what a forward pass leaves allocated
 
         host = host_peaks()
         run.at_close(self._close)
@@ -92,10 +89,8 @@ class _Phases:
         device = device_peaks() if self._probe.device else None
         if device is not None:
             entry.device = device.open(reset=self._probe.reset_peaks)
-        elif phase == "forward" and self._counts and 0 < self._num_steps < _ALWAYS:
-            counted_s = time.thread_time()
+        elif phase == "forward" and 0 < self._num_steps < _ALWAYS:
             entry.allocated_bytes = allocated_natively_bytes()
-            self._counts = time.thread_time() - counted_s <= _MOST_COUNTING_S
         self._open.append(entry)
         self._unpaid_s += time.thread_time() - began_s
 

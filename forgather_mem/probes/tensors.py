@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     import torch
 
 StorageKey = tuple[object, int]  # device, address
-_BY_ROW, _BY_COLUMN = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
-_SPARSE_PARTS = {
-    "torch.sparse_coo": ("_indices", "_values"),
-    "torch.sparse_csr": _BY_ROW,
-    "torch.sparse_bsr": _BY_ROW,
-    "torch.sparse_csc": _BY_COLUMN,
-    "torch.sparse_bsc": _BY_COLUMN,
-}
 
 
 @dataclass(unsafe_hash=True)
@@ -131,8 +123,8 @@ def storages_of(tensor: torch.Tensor) -> list[tuple[StorageKey, int]]:
         if hasattr(tensor, "__tensor_flatten__"):  # made of inner tensors: distributed, quantised, nested
             names, _ = tensor.__tensor_flatten__()
             parts = [part for name in names if isinstance(part := getattr(tensor, name), torch.Tensor)]
-        elif tensor.layout is not torch.strided and (names := _SPARSE_PARTS.get(str(tensor.layout))):
-            parts = [getattr(tensor, name)() for name in names]
+        elif tensor.layout is torch.sparse_coo:  # as gradients of embeddings are
+            parts = [tensor._indices(), tensor._values()]
         else:
             storage = tensor.untyped_storage()
             device = storage.device
@@ -140,7 +132,7 @@ def storages_of(tensor: torch.Tensor) -> list[tuple[StorageKey, int]]:
             if device == torch.device("meta") or not (address := storage.data_ptr()):
                 return []
             return [((device, address), storage.nbytes())]
-    except ours(RuntimeError, ValueError):  # lazy parameters, backends without storages
+    except ours(RuntimeError, ValueError):  # lazy parameters, layouts and backends without storages
         return []
     return [storage for part in parts for storage in storages_of(part)]
 

@@ -225,8 +225,8 @@ def cleanup_after(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Frees memory after calls of a request handler or a `generate()`: every N calls, or when there is too much.
 
-    Works for functions, methods, generators (after the last item), and their async forms. One call at a time cleans up;
-    others that end meanwhile don't wait. The result is logged at INFO.
+    Works for functions, methods, coroutines, and generators (after the last item). One call at a time cleans up; others
+    that end meanwhile don't wait. The result is logged at INFO.
 
     Args:
         every: Clean up after every Nth call.

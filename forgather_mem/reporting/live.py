@@ -21,6 +21,7 @@ from forgather_mem.units import GIB, format_bytes, format_duration
 BLOCKS = "_.-=+*%#"
 """From the lowest to the highest, for a curve on any terminal."""
 _MAX_RANKS, _MAX_FINDINGS, _LABEL = 8, 3, 10
+_NOT_SHOWN = ("settings", "cleanup_calls")  # of which the data is for the report
 # Of each place: label, what it has now, its peak, what is left
 _PLACES = (
     ("host", "host/rss_bytes", "host/rss_peak_bytes", "host/available_bytes"),
@@ -58,7 +59,7 @@ def live_text(rings: Mapping[int, Ring], now_s: float, width: int = 80) -> str:
         lines.append(f"{'speed':<{_LABEL}}{format_duration(sorted(times)[len(times) // 2])} a step")
     if len(rings) > 1:
         lines += [_rank_line(number, one) for number, one in sorted(rings.items())[:_MAX_RANKS]]
-    for finding in [finding for finding in ring.findings if finding.kind != "settings"][-_MAX_FINDINGS:]:
+    for finding in [finding for finding in ring.findings if finding.kind not in _NOT_SHOWN][-_MAX_FINDINGS:]:
         told = f"{f'step {finding.step:,}':<{_LABEL}} {'; '.join(finding.text.splitlines())}"
         lines += textwrap.wrap(told, width, subsequent_indent=" " * (_LABEL + 1), max_lines=2, placeholder=" ...")
     return shown("\n".join(escape_controls(line)[:width] for line in lines))

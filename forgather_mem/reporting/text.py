@@ -328,8 +328,6 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
     ]
     for part in others:
         text += f"; {part.name} {format_bytes(part.planned_bytes)}, was {format_bytes(part.measured_bytes)}"
-    if not plan.parts and report.steps:
-        text += f"; its parts were not counted in {report.steps:,} step{'s' * (report.steps != 1)}"
     if plan.parts and not others:
         text += "; " + ", ".join(part.name for part in plan.parts) + " as predicted"
     yield text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
@@ -27,11 +27,11 @@ def around_calls(function: F, around: Around) -> F:
 
     What fails in the context is logged, and the function does what it does without it.
 
-    Supports functions, methods, coroutines, generators and asynchronous generators. A generator is inside the context
-    from its first item to its end. While torch traces a function, there is no context.
+    Supports functions, methods, coroutines and generators. A generator is inside the context from its first item to its
+    end. While torch traces a function, there is no context.
 
     Raises:
-        ValueError: for anything that is not a function, for example a class.
+        ValueError: for anything else, for example a class or an asynchronous generator.
 
     >>> import contextlib, io
     >>> said = io.StringIO()
@@ -45,8 +45,9 @@ def around_calls(function: F, around: Around) -> F:
         return cast(F, type(inner)(around_calls(inner.__func__, around)))
     if not callable(inner) or isinstance(inner, type):
         raise ValueError(f"{inner!r} is no function: decorate a function or a method, not a class or a value")
+    if inspect.isasyncgenfunction(inner):
+        raise ValueError(f"{inner!r} is an asynchronous generator: decorate what consumes it")
     for is_kind, wrap in (
-        (inspect.isasyncgenfunction, _async_generator),
         (inspect.iscoroutinefunction, _coroutine),
         (inspect.isgeneratorfunction, _generator),
     ):
@@ -112,32 +113,6 @@ def _generator(function: Callable[P, Generator[T, S, R]], around: Around) -> Cal
     def call(*arguments: P.args, **keywords: P.kwargs) -> Generator[T, S, R]:
         with _Fenced(around):
             return (yield from function(*arguments, **keywords))
-
-    return call
-
-
-def _async_generator(function: Callable[P, AsyncGenerator[T, S]], around: Around) -> Callable[P, AsyncGenerator[T, S]]:
-    # Async generators have no `yield from`: what the consumer sends and throws is passed on explicitly.
-    async def call(*arguments: P.args, **keywords: P.kwargs) -> AsyncGenerator[T, S]:
-        with _Fenced(around):
-            items = function(*arguments, **keywords)
-            coming = items.__anext__()
-            try:
-                while True:
-                    try:
-                        item = await coming
-                    except StopAsyncIteration:
-                        return
-                    try:
-                        sent = yield item
-                    except GeneratorExit:
-                        raise
-                    except BaseException as thrown:  # noqa: BLE001 (handed on, as `yield from` does)
-                        coming = items.athrow(thrown)
-                    else:
-                        coming = items.asend(sent)
-            finally:
-                await items.aclose()
 
     return call
 

@@ -96,16 +96,6 @@ def child_pids(process: Path = Path("/proc/self")) -> list[str]:
     return pids
 
 
-def shmem_bytes(status: bytes) -> int:
-    """Shared memory that a process maps and has touched, from the text of its `status`; 0 if the kernel doesn't tell.
-
-    >>> shmem_bytes(b"RssFile:\\t  120 kB\\nRssShmem:\\t    8 kB\\n")
-    8192
-    """
-    _, found, rest = status.partition(b"RssShmem:")
-    return int(rest.split(None, 1)[0]) * 1024 if found else 0
-
-
 class OwnMemory(NamedTuple):
     """Memory of this process at one moment; `address_bytes` is the size of its address space."""
 

@@ -35,23 +35,17 @@ PIECE_BYTES = 132 << 10
 # What this process holds of them outside trainings: zeros that nobody has touched, so addresses without memory. A
 # training gives them back when it begins, since it has its own.
 RESERVE: list[bytes] = []
-_OFF, _ON = ("0", "off", "false", "no"), ("", "1", "on", "true", "yes")
+_OFF = ("0", "off", "false", "no")
 
 
 def is_off(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether `FORGATHER_MEM=0` switches everything off; `off`, `false` and `no` do so too, in any case."""
-    return _switch(environment) in _OFF
+    return environment.get(SWITCH, "").strip().lower() in _OFF
 
 
-def unknown_switch(environment: Mapping[str, str] = os.environ) -> str | None:
-    """What to say of a `FORGATHER_MEM` that is neither on nor off; None where it is one of them."""
-    if _switch(environment) in _OFF + _ON:
-        return None
-    return f"{SWITCH}={environment[SWITCH]!r} counts as on; it is switched off by {', '.join(_OFF)}"
-
-
-def _switch(environment: Mapping[str, str]) -> str:
-    return environment.get(SWITCH, "").strip().lower()
+def why_off() -> str:
+    """The end of a sentence that says why nothing is watched; only where it `is_off`."""
+    return f"it is switched off by {SWITCH}={os.environ[SWITCH]} in the environment"
 
 
 def rank_and_size(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from forgather_mem.sinks.console import print_line
 from forgather_mem.system.call_wrapping import around_calls
 from forgather_mem.system.usage import Span, UsageSpan, UsageWindow
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.switch import is_switched_off
+from forgather_mem.telemetry.run_session import is_off
 from forgather_mem.trackers.text import block_lines
 
 Say = Callable[[str], object]
@@ -30,7 +30,7 @@ def switched_on(owner: str, enabled: bool) -> bool:
         ValueError: for a value that is neither true nor false; the text "false" would count as true.
     """
     check_flags(owner, enabled=enabled)
-    return enabled and not is_switched_off()
+    return enabled and not is_off()
 
 
 class TrackedBlock:
@@ -165,8 +165,8 @@ def monitor_memory(
 ) -> object:
     """Prints the memory of each call of a function; see `track_memory`.
 
-    Supports functions, methods, coroutines, generators and asynchronous generators. A generator is measured from its
-    first item to its end, including what its consumer does in between.
+    Supports functions, methods, coroutines and generators. A generator is measured from its first item to its end,
+    including what its consumer does in between.
 
     Args:
         label: Prefix of the lines; default: the function's qualified name. May be omitted together with the

@@ -86,7 +86,7 @@ def test_a_setting_that_differs_within_a_side_is_no_cause() -> None:
         ("forward.dtypes", ("float32", "bfloat16, float32"), {"activations_peak": 40}, "activations"),
         ("forward.attention", ("", "ScaledDotProductFlashAttention"), {"activations_peak": 40}, "activations"),
         ("loader.prefetch_factor", ("2", "16"), {"workers": 90}, "data workers"),
-        ("calls.gc.collect", ("every 10 steps", ""), {"held": 90}, "held"),
+        ("calls.gc.collect", ("on", ""), {"held": 90}, "held"),
         ("callback.Average", ("", "True"), {"held": 90}, "held"),
         ("other_models", ("", "1 Linear"), {"held": 90}, "held"),
         ("collector", ("700, 10, 10", "off"), {"leak": leaking()}, "leak"),
@@ -112,10 +112,8 @@ def test_what_comes_of_another_setting_is_no_cause_beside_it() -> None:
     assert causes(old, new, activations_peak=40)["activations"] == ["model.dtype"]
 
 
-def test_clean_up_calls_of_others_are_told_with_how_often_they_come() -> None:
+def test_clean_up_calls_of_others_are_settings() -> None:
     row = CleanupCall(what="gc.collect", file="train.py", line=3, calls=10, seconds=0.1, freed_bytes=0, whose="user")
     ours = replace(row, what="torch.cuda.empty_cache", whose="us")
     found = compared(replace(run(), cleanup_calls=(row, ours)), run(580))
-    assert [(one.name, one.before, one.after) for one in found.settings] == [
-        ("calls.gc.collect", "every 10 steps", None)
-    ]
+    assert [(one.name, one.before, one.after) for one in found.settings] == [("calls.gc.collect", "on", None)]

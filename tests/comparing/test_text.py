@@ -103,12 +103,6 @@ def test_what_no_part_explains_is_told_as_a_number_and_what_would_tell_more() ->
     assert "can't tell" not in words(run(), run(600, optimizer=84, activations_peak=116))
 
 
-def test_what_only_the_startup_tells_surely_is_told() -> None:
-    text = words(run(), run(514, phases={"startup": 364}))
-    assert text.startswith("No difference can be told: b takes 14.0 MiB more at the peak (host), which is within")
-    assert "Before the first step it takes 14.0 MiB more. memory" in text
-
-
 def test_a_peak_that_can_not_be_told_is_not_said_to_be_the_same() -> None:
     near, far = run(500.5, optimizer=30), run(510, optimizer=30)
     assert words(run(), near).startswith(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -49,19 +49,10 @@ def generator(number: int) -> Iterator[int]:
     yield function(number)
 
 
-async def async_generator(number: int) -> AsyncIterator[int]:
-    yield function(number)
-
-
-async def sum_of(items: AsyncIterator[int]) -> int:
-    return sum([item async for item in items])
-
-
 CALLS: dict[Callable[..., Any], Callable[[Any], int]] = {
     function: lambda result: result,
     coroutine: asyncio.run,
     generator: sum,
-    async_generator: lambda items: asyncio.run(sum_of(items)),
 }
 
 
@@ -69,7 +60,7 @@ CALLS: dict[Callable[..., Any], Callable[[Any], int]] = {
 def test_each_call_is_inside_a_context_of_its_own_and_stays_of_its_kind(kind: Callable[..., Any]) -> None:
     wrapped, result_of = around_calls(kind, noted), CALLS[kind]
     assert (wrapped.__name__, inspect.signature(wrapped)) == (kind.__name__, inspect.signature(kind))
-    for is_kind in (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+    for is_kind in (inspect.iscoroutinefunction, inspect.isgeneratorfunction):
         assert is_kind(wrapped) is is_kind(kind)
     assert result_of(wrapped(2)) == result_of(wrapped(number=2)) == 3
     assert happened == ["begin", "inside", "end"] * 2

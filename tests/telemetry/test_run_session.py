@@ -16,7 +16,6 @@ from forgather_mem.telemetry.run_session import (
     rank_and_size,
     register,
     registered,
-    unknown_switch,
 )
 
 
@@ -29,14 +28,6 @@ def test_each_of_these_values_switches_off(value: str) -> None:
 def test_all_others_leave_it_on(value: str) -> None:
     assert not is_off({"FORGATHER_MEM": value})
     assert not is_off({})
-
-
-def test_only_what_is_neither_on_nor_off_is_unknown() -> None:
-    assert unknown_switch({"FORGATHER_MEM": "maybe"}) == (
-        "FORGATHER_MEM='maybe' counts as on; it is switched off by 0, off, false, no"
-    )
-    assert [unknown_switch({"FORGATHER_MEM": value}) for value in ("", "On", "NO", "1")] == [None] * 4
-    assert unknown_switch({}) is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from forgather_mem.growth.trend import GROWTH, Series
 from forgather_mem.probes.workers import Children, inherited_bytes, is_data_worker
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.native_heap import allocated_natively_bytes, mallinfo2
-from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, read_once, shmem_bytes
+from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, kib_fields, read_once
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.units import MIB, format_bytes
 
@@ -111,7 +111,8 @@ class LeakSizes:
         """What this process has allocated itself."""
         addresses, resident, of_files = (int(pages) * PAGE_BYTES for pages in self._statm.read(128).split()[:3])
         if of_files != self._of_files:  # shared memory is part of it; to ask for that alone takes 40 us
-            self._of_files, self._shmem = of_files, shmem_bytes(read_once("/proc/self/status"))
+            self._of_files = of_files
+            self._shmem = kib_fields(read_once("/proc/self/status")).get(b"RssShmem", 0)
         anonymous, shmem = resident - of_files, self._shmem
         values = {"objects": objects_bytes() - self._ours[1]}
         whole = (addresses, anonymous + shmem)
