@@ -145,17 +145,13 @@ def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     names = [name for name in names if name in known]
     if not names:
         return
-    alive = what_is_alive(shell)
-    sizes = {row.name: row.num_bytes for row in alive}
-    sizes[_OUT] = sum(row.num_bytes for row in alive if row.name.startswith(f"{_OUT}["))
     gone = [(f"{name} ({describe(thing)})", thing) for name in names for thing in _let_go(shell, name)]
     gone = [(label, thing) for label, thing in gone if not is_our_class(type(thing))]
     watched = WeakWatch([thing for _, thing in gone], [label for label, _ in gone])
     gone.clear()
     given = give_back()
-    with_sizes = (f"{name} {format_bytes(sizes[name])}" if sizes.get(name) else name for name in names)
     freed = f"{write_steps(before, given.after)}, {given.num_objects:,} objects collected"
-    yield f"forgather_mem: {freed}; let go of {', '.join(with_sizes)}"
+    yield f"forgather_mem: {freed}; let go of {', '.join(names)}"
     for held in watched.held():
         yield str(held)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgather_mem.cli.command import FAILURE
 from forgather_mem.cli.options import add_allow, add_template_arguments, environment_of, parse_settings, policy_of
-from forgather_mem.cli.output import first_names, json_text, print_text
+from forgather_mem.cli.output import json_text, print_text
 from forgather_mem.cli.parser import CommandParser
 from forgather_mem.errors import TemplateError
 
@@ -97,6 +96,3 @@ def _summary(name: str, found: Sequence[Problem], results: str) -> Iterator[str]
     notes = len(found) - mistakes
     counts = [f"{n} {what}{'s' if n > 1 else ''}" for n, what in ((mistakes, "finding"), (notes, "note")) if n]
     yield f"{name}: {', '.join(counts) or 'no problems found'}" + (f": {results}" if results and not mistakes else "")
-    entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
-    if len(entries) > 1:
-        yield f"  forgather-mem allow {shlex.quote(name)}  opens {first_names(entries)}"

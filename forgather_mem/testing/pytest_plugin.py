@@ -42,9 +42,6 @@ class UsedMemory:
         """What there was more at the end than at the start; negative if memory was freed."""
         return max((one.consumed_bytes for one in self._spans()), default=0)
 
-    def __repr__(self) -> str:
-        return f"UsedMemory(peak_bytes={self.peak_bytes:,}, left_bytes={self.left_bytes:,})"
-
     def _spans(self) -> list[Span]:
         return [self.span.device or self.span.host] if self.span is not None else []
 

@@ -177,8 +177,6 @@ def _data(name: str, loader: object) -> Facts:
     rows, batches = num_items(getattr(loader, "dataset", None)), num_items(loader)
     if rows is not None:
         facts[f"{name} rows"] = f"{rows:,}"
-    elif loader is not None:
-        facts[f"{name} rows"] = "a stream of unknown length"
     if batches is not None:
         facts[f"{name} batches"] = f"{batches:,}"
     if loader is not None:

@@ -44,7 +44,6 @@ def test_a_stream_has_no_length() -> None:
     rows, stream = DataLoader(torch.zeros(10, 2), batch_size=4), DataLoader(Stream())
     facts = training_facts(moment(train_dataloader=stream, eval_dataloader=rows))
     assert facts["data"] == {
-        "train rows": "a stream of unknown length",
         "train workers": "0",
         "eval rows": "10",
         "eval batches": "3",
