@@ -218,5 +218,4 @@ class GradientHealth:
             text = "gradients are not finite in any layer: the loss or its gradient is not finite"
             return "not finite", "", text, patience
         last = broken[-1]  # the backward pass starts at the end
-        more = f" and {len(broken) - 1} layers before it" if broken[1:] else ""
-        return "not finite", last, f"gradients are not finite in {last}{more}", patience
+        return "not finite", last, f"gradients are not finite in {last}", patience

@@ -163,8 +163,6 @@ def _training(moment: Moment) -> Facts:
         accumulated = getattr(args, "gradient_accumulation_steps", None) or 1
         total = per_device * accumulated * moment.run.world_size
         facts["rows a step"] = f"{total:,} ({per_device} x {accumulated} micro-batches x {moment.run.world_size} ranks)"
-    if getattr(state, "global_step", 0):
-        facts["resumed at step"] = f"{state.global_step:,}"
     optimizer = moment.objects.get("optimizer")
     optimizer = getattr(optimizer, "optimizer", optimizer)
     if optimizer is not None:
