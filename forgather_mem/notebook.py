@@ -129,8 +129,7 @@ def _rows(rows: list[Alive], known: Mapping[str, int]) -> Iterator[str]:
     width = max((len(row.name) for row in rows), default=0)
     more = [row.num_bytes - known.get(row.name, 0) for row in rows]
     for row, num_bytes in zip(rows[:MAX_ROWS], more, strict=False):
-        whole = f", {format_bytes(row.num_bytes)} in all" if row.name in known else ""
-        yield f"  {row.name:<{width}}  {format_bytes(num_bytes):>10}  {row.what}{whole}"
+        yield f"  {row.name:<{width}}  {format_bytes(num_bytes):>10}  {row.what}"
     if len(rows) > MAX_ROWS:
         yield f"  {len(rows) - MAX_ROWS} more  {format_bytes(sum(more[MAX_ROWS:]))}"
 
