@@ -47,7 +47,10 @@ def check(
     Imports what the policy allows, to compare arguments and values; builds none of your objects.
     """
     environment, name = environment_of(template, searchpath, policy_of(allow, allow_files, unsafe_any))
-    with _no_warnings():  # warnings are among the findings
+    log = logging.getLogger("forgather_mem.config")
+    with contextlib.ExitStack() as after:
+        after.callback(log.setLevel, log.level)
+        log.setLevel(logging.ERROR)  # warnings are among the findings
         found, results = found_problems(environment, name, parse_settings(settings))
     mistakes = [problem for problem in found if problem.is_mistake]
     if as_json:
@@ -73,17 +76,6 @@ def found_problems(
     except TemplateError as error:
         return [Problem(kind="template", error=error)], ""
     return problems_of(config, environment, name, variables), results(config)
-
-
-@contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
-    logger = logging.getLogger("forgather_mem.config")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _as_json(problem: Problem) -> dict[str, object]:
