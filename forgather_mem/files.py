@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)  # found, not read
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-# Beside it nothing can be made, or it is mounted alone: a file that is there can still be written over.
-_IN_PLACE_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
-_MAX_NAME_BYTES = 200  # of 255: the draft's name is longer
 
 
 def replace_file(
@@ -47,9 +44,7 @@ def replace_file(
         OSError: when it can't be written; the old file is as it was.
     """
     with _place(path, through_links) as (at, path):
-        folder, name = os.path.split(path)
-        short = os.fsdecode(os.fsencode(name)[:_MAX_NAME_BYTES])
-        draft = os.path.join(folder, f".{short}.{os.urandom(8).hex()}")
+        draft = os.path.join(os.path.dirname(path), f".forgather_mem.{os.urandom(8).hex()}")
         old = _status_of_regular(path, at)
         file = os.open(draft, _NEW, 0o666 if old is None else 0o600, dir_fd=at)
         try:
@@ -140,11 +135,7 @@ def write_chosen_file(path: str | os.PathLike[str], content: bytes) -> None:
     """
     real = os.path.realpath(path)
     if os.path.isfile(real) or not os.path.exists(real):
-        try:
-            return replace_file(real, content)
-        except ours(OSError) as error:
-            if error.errno not in _IN_PLACE_ONLY or not os.path.exists(real):
-                raise
+        return replace_file(real, content)
     with open(path, "wb") as file:
         file.write(content)
 

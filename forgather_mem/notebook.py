@@ -129,8 +129,7 @@ def _rows(rows: list[Alive], known: Mapping[str, int]) -> Iterator[str]:
     width = max((len(row.name) for row in rows), default=0)
     more = [row.num_bytes - known.get(row.name, 0) for row in rows]
     for row, num_bytes in zip(rows[:MAX_ROWS], more, strict=False):
-        whole = f", {format_bytes(row.num_bytes)} in all" if row.name in known else ""
-        yield f"  {row.name:<{width}}  {format_bytes(num_bytes):>10}  {row.what}{whole}"
+        yield f"  {row.name:<{width}}  {format_bytes(num_bytes):>10}  {row.what}"
     if len(rows) > MAX_ROWS:
         yield f"  {len(rows) - MAX_ROWS} more  {format_bytes(sum(more[MAX_ROWS:]))}"
 
@@ -145,17 +144,13 @@ def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     names = [name for name in names if name in known]
     if not names:
         return
-    alive = what_is_alive(shell)
-    sizes = {row.name: row.num_bytes for row in alive}
-    sizes[_OUT] = sum(row.num_bytes for row in alive if row.name.startswith(f"{_OUT}["))
     gone = [(f"{name} ({describe(thing)})", thing) for name in names for thing in _let_go(shell, name)]
     gone = [(label, thing) for label, thing in gone if not is_our_class(type(thing))]
     watched = WeakWatch([thing for _, thing in gone], [label for label, _ in gone])
     gone.clear()
     given = give_back()
-    with_sizes = (f"{name} {format_bytes(sizes[name])}" if sizes.get(name) else name for name in names)
     freed = f"{write_steps(before, given.after)}, {given.num_objects:,} objects collected"
-    yield f"forgather_mem: {freed}; let go of {', '.join(with_sizes)}"
+    yield f"forgather_mem: {freed}; let go of {', '.join(names)}"
     for held in watched.held():
         yield str(held)
 

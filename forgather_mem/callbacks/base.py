@@ -130,11 +130,11 @@ class RuleCallback(TrainerCallback):
         In the plain call `epoch` counts from 0; a rule with a period of N epochs is due after epochs N, 2 N, ...
 
         Raises:
-            ValueError: for a plain call with an epoch that is not an integer.
+            TypeError: for a plain call with an epoch that is not an integer.
         """
         if state is None or isinstance(state, Mapping):
-            epoch = _whole_number(objects.get("epoch", args))
-            FailureGuard(self.strict).call(type(self).__name__, self._plain_epoch_end, epoch)
+            epoch: Any = objects.get("epoch", args)
+            FailureGuard(self.strict).call(type(self).__name__, self._plain_epoch_end, operator.index(epoch))
         elif "epoch_end" in self._events:
             self._event("epoch_end", args, state, control, objects)
 
@@ -273,13 +273,6 @@ def _be_trainer_callbacks() -> None:
     if theirs is not None and TrainerCallback in RuleCallback.__bases__:
         with contextlib.suppress(TypeError):  # a class of somebody's has both as its bases, in an order that is none
             RuleCallback.__bases__ = (theirs,)
-
-
-def _whole_number(epoch: Any) -> int:
-    try:
-        return operator.index(epoch)
-    except TypeError:
-        raise ValueError(f"on_epoch_end(epoch={epoch!r}): an epoch is a whole number, counted from 0") from None
 
 
 for _event in EVENTS:  # the others do nothing but pass it on

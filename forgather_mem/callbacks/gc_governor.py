@@ -109,12 +109,6 @@ class _Governor:
         self._budget = Budget(self.every_steps, self.boundary_steps, self.boundary_s)
         first = Schedule(stretch=1, gap_steps=0, own_boundary_steps=self.boundary_steps)
         self._agreement = RankAgreement(run.store_key("gc"), first.write(), rank=run.rank, world_size=run.world_size)
-        if self.generation < 2:
-            logger.warning(
-                "gc.collect(%d) need not free cycles that have survived a collection; "
-                "they stay until the next evaluation, checkpoint or epoch end",
-                self.generation,
-            )
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not self._hold.held:

@@ -237,10 +237,7 @@ class PipelineHooks:
         if hooks is None:
             return gathered
         for part in [hooks] if isinstance(hooks, PipelineHooks | PipelineHooksConfig) else hooks:
-            built = part() if isinstance(part, PipelineHooksConfig) else part
-            if not isinstance(built, PipelineHooks):
-                raise TypeError(f"from_hooks: {built!r} is neither PipelineHooks nor a PipelineHooksConfig")
-            gathered.register_pipeline_hooks(built)
+            gathered.register_pipeline_hooks(part() if isinstance(part, PipelineHooksConfig) else part)
         return gathered
 
     def __iadd__(self, other: PipelineHooks) -> Self:

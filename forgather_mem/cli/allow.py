@@ -7,7 +7,7 @@ from pathlib import Path
 
 from forgather_mem.cli.command import FAILURE
 from forgather_mem.cli.options import add_template_arguments, environment_of, parse_settings, policy_of
-from forgather_mem.cli.output import first_names, print_rows, print_text
+from forgather_mem.cli.output import print_rows, print_text
 from forgather_mem.cli.parser import CommandParser
 from forgather_mem.errors import ForgatherMemError, shown
 
@@ -43,7 +43,7 @@ def allow(template: str, settings: list[str], searchpath: list[Path], yes: bool)
     if not entries:
         return FAILURE
     file = Path.cwd() / "pyproject.toml"
-    if not yes and not _confirmed(f"Allow {first_names(entries)} for everything that is run in {Path.cwd()}?"):
+    if not yes and not _confirmed(f"Allow {', '.join(entries)} for everything that is run in {Path.cwd()}?"):
         return FAILURE
     try:
         add_entries(Path.cwd(), entries)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgather_mem.cli.command import FAILURE
 from forgather_mem.cli.options import add_allow, add_template_arguments, environment_of, parse_settings, policy_of
-from forgather_mem.cli.output import first_names, json_text, print_text
+from forgather_mem.cli.output import json_text, print_text
 from forgather_mem.cli.parser import CommandParser
 from forgather_mem.errors import TemplateError
 
@@ -48,7 +47,10 @@ def check(
     Imports what the policy allows, to compare arguments and values; builds none of your objects.
     """
     environment, name = environment_of(template, searchpath, policy_of(allow, allow_files, unsafe_any))
-    with _no_warnings():  # warnings are among the findings
+    log = logging.getLogger("forgather_mem.config")
+    with contextlib.ExitStack() as after:
+        after.callback(log.setLevel, log.level)
+        log.setLevel(logging.ERROR)  # warnings are among the findings
         found, results = found_problems(environment, name, parse_settings(settings))
     mistakes = [problem for problem in found if problem.is_mistake]
     if as_json:
@@ -76,17 +78,6 @@ def found_problems(
     return problems_of(config, environment, name, variables), results(config)
 
 
-@contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
-    logger = logging.getLogger("forgather_mem.config")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 def _as_json(problem: Problem) -> dict[str, object]:
     told = {name: getattr(problem.error, name) for name in ("message", "template", "line", "column", "path", "hint")}
     return {"kind": problem.kind, **told, "allow": list(problem.entries)}
@@ -97,6 +88,3 @@ def _summary(name: str, found: Sequence[Problem], results: str) -> Iterator[str]
     notes = len(found) - mistakes
     counts = [f"{n} {what}{'s' if n > 1 else ''}" for n, what in ((mistakes, "finding"), (notes, "note")) if n]
     yield f"{name}: {', '.join(counts) or 'no problems found'}" + (f": {results}" if results and not mistakes else "")
-    entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
-    if len(entries) > 1:
-        yield f"  forgather-mem allow {shlex.quote(name)}  opens {first_names(entries)}"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 FAILURE, USAGE, BROKEN, UNDECIDED, INTERRUPTED = 1, 2, 3, 4, 130
 _OF_PYTHON = ("-m", "-c", "-")
 _OF_SCRIPTS = (".py", ".pyc", ".pyz", ".sh")
-_OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml")
 
 
 class Command:
@@ -88,12 +87,7 @@ class Arguments:
 
 def begins_command(word: str) -> bool:
     """Whether a word with a hyphen is Python's, and no option of ours."""
-    return word in _OF_PYTHON or _names_module(word)
-
-
-def _names_module(word: str) -> bool:
-    """Whether it is `-mpackage.module`, in one word."""
-    return word.startswith("-m") and bool(word[2:]) and all(part.isidentifier() for part in word[2:].split("."))
+    return word in _OF_PYTHON
 
 
 def command_of(words: Sequence[str]) -> Command:
@@ -104,8 +98,6 @@ def command_of(words: Sequence[str]) -> Command:
     """
     if not words:
         raise UsageError("no command was given", "give a script, or -m module")
-    if _names_module(words[0]):
-        words = ["-m", words[0][2:], *words[1:]]
     first, rest = words[0], list(words[1:])
     python = [sys.executable, *_interpreter_options()]
     if first == "-m":
@@ -128,8 +120,6 @@ def command_of(words: Sequence[str]) -> Command:
         script, arguments = (first, rest) if number is None else (rest[number], rest[number + 1 :])
         return Command([executable, *rest], script, arguments, is_python=False)
     if os.path.isfile(first):
-        if first.endswith(_OF_CONFIGURATIONS):
-            raise UsageError(f"{first!r} is a configuration, not a script", "put the command of its trainer before it")
         return Command([*python, first, *rest], first, rest)
     near = did_you_mean(first, _scripts_beside(first))
     raise UsageError(f"{first!r} is neither a file nor a command", near or "give a script, -m module, or a command")

@@ -61,13 +61,3 @@ def print_rows(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [min(max(map(len, column)), 120) for column in zip(*rows, strict=True)][:-1]
     for *first, last in rows:
         print_text("  ".join([*map(str.ljust, first, widths), last]).rstrip())
-
-
-def first_names(names: Sequence[str], limit: int = 8) -> str:
-    """Names for a sentence: the first ones, and the number of the others.
-
-    >>> first_names(["a", "b", "c"], limit=2)
-    'a, b and 1 more'
-    """
-    more = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {more:,} more" if more > 0 else "")

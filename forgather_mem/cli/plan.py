@@ -77,7 +77,6 @@ def plan_script(
     words = command_of(command).argv
     request: _Request = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
     code, answer = answer_of_script(words, request, math.inf, _progress(), stdout=sys.stderr)
-    print("\x1b[K" if sys.stderr.isatty() else "", end="", file=sys.stderr, flush=True)
     nothing = f"the command ended with {code} and has trained nothing that was noticed"
     problem, notes = (nothing, []) if answer is None else (answer.get("problem"), answer.pop("notes"))
     if as_json and problem is not None:
@@ -149,17 +148,14 @@ def answer_of_script(
 
 
 def _progress() -> _Tell:
-    """What says on stderr what is waited for: on a terminal in one line each second, else once of each thing."""
-    is_terminal, said = sys.stderr.isatty(), ""
+    """What says on stderr what is waited for: after five seconds, and of each thing once."""
+    said = ""
 
     def tell(seconds: float, doing: str) -> None:
         nonlocal said
         what = doing or "the script runs up to its training"
-        line = f"forgather-mem: {what}, {seconds:.0f} s"
-        if is_terminal and seconds > 1.5:
-            print(f"\r\x1b[K{line}\r", end="", file=sys.stderr, flush=True)
-        elif seconds > 5 and said != (said := what.partition(",")[0]):
-            print(line, file=sys.stderr)
+        if seconds > 5 and said != (said := what.partition(",")[0]):
+            print(f"forgather-mem: {what}, {seconds:.0f} s", file=sys.stderr, flush=True)
 
     return tell
 

@@ -29,6 +29,7 @@ R = TypeVar("R")
 _MARGIN = 0.97
 _AT_MOST = 0.75
 _BLIND = 0.5
+_RETURN_AT_ONCE = (inspect.isgeneratorfunction, inspect.isasyncgenfunction, inspect.iscoroutinefunction)
 _NAME = "retry_on_oom"
 _FENCE = FailureGuard()
 
@@ -52,7 +53,7 @@ def retry_on_oom(
     `find_executable_batch_size`. Between two tries the frames of the failed one are cleared, garbage is collected, the
     device cache emptied and the host trimmed, so that the next try can use that memory. The batch shrinks to what would
     have fitted, according to the numbers in the error and the limits of this process, or to half without such numbers.
-    Each try is logged. Every call begins at `starting_batch_size`. Coroutine functions work too.
+    Each try is logged. Every call begins at `starting_batch_size`.
 
     It only handles exceptions: a process killed by the kernel gets no second try.
 
@@ -71,8 +72,8 @@ def retry_on_oom(
 
     Raises:
         ValueError: for sizes that are not integers, or a floor below 1 or above the first size.
-        TypeError: for a generator function, which returns before doing anything, and for a method, whose first argument
-            is `self`; at the call, for arguments that don't fit after a batch size.
+        TypeError: for a generator or coroutine function, which returns before doing anything, and for a method, whose
+            first argument is `self`; at the call, for arguments that don't fit after a batch size.
     """
     check_whole(_NAME, starting_batch_size=starting_batch_size, floor=floor)
     if floor > starting_batch_size:
@@ -86,33 +87,18 @@ def retry_on_oom(
             f"retry_on_oom: {function.__qualname__} is a method, and the batch size is passed as the first argument; "
             "decorate a function inside the method"
         )
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"retry_on_oom: {function.__qualname__} is a generator: it fails after the call has returned")
+    if any(is_one(function) for is_one in _RETURN_AT_ONCE):
+        raise TypeError(f"retry_on_oom: {function.__qualname__} returns before it runs, and fails after that")
     name = getattr(function, "__qualname__", repr(function))
 
-    def begin(args: tuple[object, ...], kwargs: dict[str, object]) -> _Attempts:
+    @functools.wraps(function)
+    def call(*args: object, **kwargs: object) -> object:
         try:
             inspect.signature(function).bind(0, *args, **kwargs)
         except TypeError as error:
             because = "retry_on_oom passes the batch size as the first argument itself"
             raise TypeError(f"{name}: {error}; {because}") from None
-        return _Attempts(name, starting_batch_size, floor)
-
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def call_async(*args: object, **kwargs: object) -> object:
-            attempt = begin(args, kwargs)
-            while True:
-                with attempt:
-                    return await function(attempt.batch_size, *args, **kwargs)
-                attempt.give_back()
-
-        return call_async
-
-    @functools.wraps(function)
-    def call(*args: object, **kwargs: object) -> object:
-        attempt = begin(args, kwargs)
+        attempt = _Attempts(name, starting_batch_size, floor)
         while True:
             with attempt:
                 return function(attempt.batch_size, *args, **kwargs)

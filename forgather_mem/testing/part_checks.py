@@ -236,12 +236,6 @@ def _check_answers(sink: object, small: SmallRun) -> None:
     require(
         plain_numbers(answer) == dict(answer), f"{name}.log_values gave {answer!r:.200}: give finite numbers by name"
     )
-    small.event = "problems"
-    problem = getattr(sink, "problems", lambda: None)()
-    require(
-        problem is None or (isinstance(problem, str) and problem),
-        f"{name}.problems gave {problem!r:.100}: give one sentence, or None when everything was written",
-    )
 
 
 def _fork(sink: object, small: SmallRun, folder: Path) -> None:

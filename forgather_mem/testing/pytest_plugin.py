@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,9 +41,6 @@ class UsedMemory:
     def left_bytes(self) -> int:
         """What there was more at the end than at the start; negative if memory was freed."""
         return max((one.consumed_bytes for one in self._spans()), default=0)
-
-    def __repr__(self) -> str:
-        return f"UsedMemory(peak_bytes={self.peak_bytes:,}, left_bytes={self.left_bytes:,})"
 
     def _spans(self) -> list[Span]:
         return [self.span.device or self.span.host] if self.span is not None else []
@@ -121,13 +118,10 @@ def _limit(item: pytest.Item, name: str) -> int | None:
     marker = item.get_closest_marker(name)
     if marker is None:
         return None
-    why = f", not {marker.args[0]!r}" if marker.args else ""
-    try:
+    with suppress(ValueError):
         if len(marker.args) == 1 and not marker.kwargs and isinstance(marker.args[0], str):
             return parse_bytes(marker.args[0])
-    except ValueError as error:
-        why = f": {error}"
-    pytest.fail(f'@pytest.mark.{name} takes one size with its unit, such as "200 MiB"{why}', pytrace=False)
+    pytest.fail(f'@pytest.mark.{name} takes one size with its unit, such as "200 MiB"', pytrace=False)
 
 
 def _over(name: str, what: str, num_bytes: int, limit_bytes: int | None) -> list[str]:

@@ -111,16 +111,6 @@ def checkpoint_table(title: str, rows: Sequence[Checkpoint]) -> str:
         cells = [str(row.times)] * with_times
         cells += _cells(row.device, row.first) * with_device
         lines.append([row.name, *cells, *_cells(row.host, row.first)])
-    return aligned(lines)
-
-
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Cells in columns, the first left-aligned and the others right-aligned.
-
-    >>> print(aligned([["", "GPU"], ["trained", "14.4"]]))
-              GPU
-    trained  14.4
-    """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = ("  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]) for name, *cells in lines)
     return "\n".join(text.rstrip() for text in texts)

@@ -223,13 +223,9 @@ def test_when_it_fails_itself_automatic_collection_comes_back_at_once(tmp_path: 
     run.close()
 
 
-def test_below_generation_2_it_says_what_the_interpreter_keeps_and_boundaries_free_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_below_generation_2_boundaries_free_what_the_interpreter_keeps(tmp_path: Path) -> None:
     cycles = MakesCycles()
     make_trainer(tmp_path, [ScheduledGarbageCollector(2, generation=1), cycles], max_steps=4).train()
-    told = sum("need not free cycles that have survived" in record.message for record in caplog.records)
-    assert told == 1
     assert cycles.alive() <= 1
 
 

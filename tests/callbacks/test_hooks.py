@@ -172,7 +172,7 @@ def test_from_hooks_takes_hooks_configs_lists_of_both_and_nothing() -> None:
     assert len(both.hooks["on_step"]) == 2
     both += config()
     assert len(both.hooks["on_step"]) == 3
-    with pytest.raises(TypeError, match="from_hooks: 'on_step' is neither"):
+    with pytest.raises(TypeError, match="'on_step' is no PipelineHooks"):
         PipelineHooks.from_hooks(["on_step"])  # type: ignore[list-item]
 
 

@@ -90,7 +90,6 @@ def test_a_clear_stands_in_the_record_of_the_logger_whatever_the_order(tmp_path:
         (lambda: MemoryCallback(sinks="x"), r"sinks='x'\): give a list of sinks"),
         (lambda: TBMemoryLogger("runs"), r"summary_writer='runs'\).*use logging_dir"),
         (lambda: TBMemoryLogger(logging_dir=3), r"logging_dir=3\): give a folder's name"),
-        (lambda: SimpleGarbageCollector().on_epoch_end(1.5, {}), r"epoch=1.5\): an epoch is a whole number"),
         (lambda: MemoryCallback([], ["tb"]), r"a sink has a method write"),
     ],
 )

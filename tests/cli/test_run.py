@@ -67,13 +67,11 @@ def test_a_mistyped_command_line_names_what_was_meant(tmp_path: Path, words: lis
         (["--set", "lr", "a.py"], "run: --set 'lr' must be KEY=VALUE"),
         (["--fail-on", "leaks", "a.py"], "run: --fail-on 'leaks': write leak"),
         (["--max-peak", "8GiB", "a.py"], "run: --max-peak '8GiB': write host=8GiB or gpu0=40GiB"),
-        (["mine.yaml"], "run: 'mine.yaml' is a configuration, not a script"),
         (["--report", "out.txt", "a.py"], "run: --report 'out.txt': give a file that ends in .json"),
     ],
 )
 def test_a_wrong_command_line_says_so_and_starts_nothing(tmp_path: Path, words: list[str], said: str) -> None:
     (tmp_path / "a.py").write_text("print('started')")
-    (tmp_path / "mine.yaml").write_text("a: 1")
     result = run([*RUN, *words], tmp_path)
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith(f"forgather-mem: {said}")
@@ -138,14 +136,6 @@ def test_a_command_is_named_after_its_script_whoever_starts_it(tmp_path: Path, m
         begin = [sys.executable] if is_python else words[:1]
         assert found.argv[:1] == begin
         assert found.argv[-len(words) :] == words
-
-
-def test_a_module_may_be_joined_to_its_option_as_for_python() -> None:
-    found = command_of(asked("--plan", "-mtool.train", "-x").command)
-    assert (found.argv[-3:], found.stem, found.arguments) == (["-m", "tool.train", "-x"], "tool.train", ["-x"])
-    for wrong in ("-m-x", "-max=1"):
-        with pytest.raises(UsageError, match="there is no option"):
-            asked(wrong, "train.py")
 
 
 def test_what_is_not_given_has_the_default_of_a_command_without_options() -> None:

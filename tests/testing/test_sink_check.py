@@ -165,7 +165,6 @@ Delays = broken(
     "Delays", last=[], write=lambda self, it: [self.last and WRITE(self, self.last.pop()), self.last.append(it)]
 )
 Greedy = broken("Greedy", write=lambda self, sample: sample.values.update({"mine/queue_len": 0}))
-Talks = broken("Talks", problems=lambda self: 0)
 Infinite = broken("Infinite", log_values=lambda self, step: {"mem_x": float("inf")})
 NoMethod = broken("NoMethod", tell="tell")
 Hangs = broken("Hangs", key=["a list"])
@@ -220,7 +219,6 @@ class OneTraining(TextSink):
         (Fixed, r"Fixed, in .*records.csv: 50 of 50 values were lost whose name came after the first record"),
         (Greedy, r"Greedy.write has changed what it was given"),
         (OneTraining, r"OneTraining raised RuntimeError.*in a second training of the same object, at begin"),
-        (Talks, r"Talks.problems gave 0: give one sentence"),
         (Infinite, r"Infinite.log_values gave .*inf"),
         (NoMethod, r"NoMethod.tell is 'tell', and the engine calls it"),
         (Hangs, r"Hangs.key can't be compared"),

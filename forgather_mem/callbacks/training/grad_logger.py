@@ -14,7 +14,7 @@ import torch
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import link_of
 from forgather_mem.callbacks.training.grad_norms import GradientHealth, GradientNorms, Norms
-from forgather_mem.callbacks.training.info import sharded_by
+from forgather_mem.callbacks.training.info import is_sharded
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
@@ -23,8 +23,6 @@ from forgather_mem.telemetry.triggers import Every, check_period
 
 logger = logging.getLogger(__name__)
 
-# Length of a bar in the flow table, and the number of decades it covers.
-_BAR_CHARS, _DECADES = 20, 6
 # The table is written at every this many readings: TensorBoard keeps ten texts per tag.
 _FLOW_EVERY = 10
 
@@ -147,14 +145,12 @@ class _Watcher:
             self._look_at(model, moment)
 
     def _look_at(self, model: torch.nn.Module, moment: Moment) -> None:
-        spread_by = sharded_by(model, moment.args)
-        if spread_by is not None:
+        if is_sharded(model, moment.args):
             self._due = self._linked
             if not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "GradLogger: the parameters are spread over ranks (%s): only the trainer's own total is logged",
-                    spread_by,
+                    "GradLogger: the parameters are spread over ranks: only the trainer's own total is logged"
                 )
             return
         self._gradients = GradientNorms(model, *self.tracking)
@@ -199,18 +195,9 @@ def _scalars(norms: Norms, max_norm: float | None) -> dict[str, float]:
 
 
 def _flow(layers: Mapping[str, float]) -> str:
-    """The layers in the model's order, each with a bar on a logarithmic scale below the largest."""
-    highest = max((norm for norm in layers.values() if math.isfinite(norm)), default=0.0)
-    rows = [f"| {n} | {name} | {norm:.3g} | `{_bar(norm, highest)}` |" for n, (name, norm) in enumerate(layers.items())]
-    head = f"| | layer | norm | {_DECADES} decades up to {highest:.3g} |\n|---|---|---|---|\n"
-    return head + "\n".join(rows)
-
-
-def _bar(norm: float, highest: float) -> str:
-    if not math.isfinite(norm):
-        return "!" * _BAR_CHARS
-    share = 1 + math.log10(norm / highest) / _DECADES if norm and highest else 0.0
-    return "#" * max(round(_BAR_CHARS * share), 0) or "."
+    """The layers in the model's order."""
+    rows = [f"| {number} | {name} | {norm:.3g} |" for number, (name, norm) in enumerate(layers.items())]
+    return "\n".join(["| | layer | norm |", "|---|---|---|", *rows])
 
 
 def _max_norm_of(arguments: tuple[object, ...], keywords: Mapping[str, object]) -> float | None:

@@ -204,12 +204,10 @@ class GradientHealth:
                 text = f"gradients vanish in {layer}: norm {norm:.3g}, in {largest} {highest:.3g}"
                 yield "vanishing", layer, text, _IN_A_ROW
             past = self._history.get(layer, ())
-            # Computing a median takes longer than reading the norm did, and is rarely needed.
-            if len(past) >= _ENOUGH and norm > self._exploding * min(past):
-                usual = statistics.median(past)
-                if usual and norm > self._exploding * usual:
-                    text = f"gradients explode in {layer}: norm {norm:.3g}, its median is {usual:.3g}"
-                    yield "exploding", layer, text, 1
+            usual = statistics.median(past) if len(past) >= _ENOUGH else 0.0
+            if usual and norm > self._exploding * usual:
+                text = f"gradients explode in {layer}: norm {norm:.3g}, its median is {usual:.3g}"
+                yield "exploding", layer, text, 1
         if max_norm and norms.total > self._exploding * max_norm:
             text = f"gradients explode: norm {norms.total:.3g} is clipped to {max_norm:g}; most of it is in {largest}"
             yield "clipped", largest, text, _IN_A_ROW
@@ -220,5 +218,4 @@ class GradientHealth:
             text = "gradients are not finite in any layer: the loss or its gradient is not finite"
             return "not finite", "", text, patience
         last = broken[-1]  # the backward pass starts at the end
-        more = f" and {len(broken) - 1} layers before it" if broken[1:] else ""
-        return "not finite", last, f"gradients are not finite in {last}{more}", patience
+        return "not finite", last, f"gradients are not finite in {last}", patience

@@ -163,8 +163,6 @@ def _training(moment: Moment) -> Facts:
         accumulated = getattr(args, "gradient_accumulation_steps", None) or 1
         total = per_device * accumulated * moment.run.world_size
         facts["rows a step"] = f"{total:,} ({per_device} x {accumulated} micro-batches x {moment.run.world_size} ranks)"
-    if getattr(state, "global_step", 0):
-        facts["resumed at step"] = f"{state.global_step:,}"
     optimizer = moment.objects.get("optimizer")
     optimizer = getattr(optimizer, "optimizer", optimizer)
     if optimizer is not None:
@@ -177,8 +175,6 @@ def _data(name: str, loader: object) -> Facts:
     rows, batches = num_items(getattr(loader, "dataset", None)), num_items(loader)
     if rows is not None:
         facts[f"{name} rows"] = f"{rows:,}"
-    elif loader is not None:
-        facts[f"{name} rows"] = "a stream of unknown length"
     if batches is not None:
         facts[f"{name} batches"] = f"{batches:,}"
     if loader is not None:
@@ -226,12 +222,12 @@ def verbatim(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
-# Attributes that mark a parameter as sharded, with the library that sets them.
-_MARKS = (("device_mesh", "DTensor"), ("ds_status", "DeepSpeed ZeRO 3"), ("_is_flat_param", "FSDP"))
+# Attributes of a parameter that is sharded: a DTensor's, DeepSpeed's in ZeRO 3, FSDP's.
+_MARKS = ("device_mesh", "ds_status", "_is_flat_param")
 
 
-def sharded_by(model: torch.nn.Module, args: object) -> str | None:
-    """What sharded the parameters; None if this rank has them whole.
+def is_sharded(model: torch.nn.Module, args: object) -> bool:
+    """Whether the parameters are spread over the ranks, so that this one does not have them whole.
 
     Args:
         model: The model, wrapped or not.
@@ -239,14 +235,9 @@ def sharded_by(model: torch.nn.Module, args: object) -> str | None:
     """
     # The variable is set by accelerate's launcher
     if getattr(args, "fsdp", None) or os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true"):
-        return "FSDP"
-    if any(type(module).__name__ in ("FullyShardedDataParallel", "FSDPModule") for module in model.modules()):
-        return "FSDP"
-    for parameter in model.parameters():
-        for attribute, library in _MARKS:
-            if hasattr(parameter, attribute):
-                return library
-    return None
+        return True
+    is_wrapped = any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
+    return is_wrapped or any(hasattr(parameter, mark) for parameter in model.parameters() for mark in _MARKS)
 
 
 def _num_bytes(tensor: torch.Tensor) -> int:

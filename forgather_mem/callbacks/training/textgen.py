@@ -16,7 +16,7 @@ import torch
 from transformers import GenerationConfig
 
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.callbacks.training.info import sharded_by, verbatim
+from forgather_mem.callbacks.training.info import is_sharded, verbatim
 from forgather_mem.callbacks.training.output_paths import EventTarget
 from forgather_mem.system.usage import UsageWindow
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
@@ -121,9 +121,8 @@ class _Writer:
             return f"the model ({type(model).__name__}) has no method generate()"
         if self._tokenizer_of(moment) is None:
             return "there is no tokenizer; give the trainer its processing_class, or TextgenCallback(tokenizer=...)"
-        spread_by = sharded_by(model, moment.args)
-        if spread_by is not None:
-            return f"the parameters are spread over the ranks ({spread_by}), and all of them would have to take part"
+        if is_sharded(model, moment.args):
+            return "the parameters are spread over the ranks, and all of them would have to take part"
         return None
 
     def _tokenizer_of(self, moment: Moment) -> object:
@@ -156,11 +155,7 @@ class _Writer:
 
 
 def _markdown(head: str, texts: Sequence[Generated]) -> str:
-    parts = [head]
-    for text in texts:
-        end = "" if text.ended else " ..."
-        parts.append(verbatim(f"{text.prompt}[START]{text.text}{end}"))
-    return "\n\n---\n\n".join(parts)
+    return "\n\n---\n\n".join([head, *(verbatim(f"{text.prompt}[START]{text.text}") for text in texts)])
 
 
 def _checked_prompts(prompts: Sequence[str] | str | None) -> tuple[str, ...]:
@@ -199,13 +194,11 @@ class Generated:
         prompt: The prompt, as given.
         text: The model's continuation.
         num_tokens: Number of generated tokens, without the end of sequence.
-        ended: Whether it ended with an end of sequence; otherwise it hit the limit.
     """
 
     prompt: str
     text: str
     num_tokens: int
-    ended: bool
 
 
 def generate(model: Any, tokenizer: Any, prompts: Sequence[str], config: GenerationConfig) -> list[Generated]:
@@ -271,7 +264,7 @@ def _decode(tokenizer: Any, prompt: str, row: list[int], written: list[int], con
     before = tokenizer.decode(row, skip_special_tokens=True)
     whole = tokenizer.decode([*row, *text_ids], skip_special_tokens=True)
     text = whole[len(before) :] if whole.startswith(before) else tokenizer.decode(text_ids, skip_special_tokens=True)
-    return Generated(prompt=prompt, text=text, num_tokens=len(text_ids), ended=bool(ends))
+    return Generated(prompt=prompt, text=text, num_tokens=len(text_ids))
 
 
 def _end_tokens(config: GenerationConfig) -> list[int]:

@@ -105,7 +105,7 @@ def test_with_sharded_parameters_nothing_is_generated(
     trainer = make_trainer(tmp_path, [TextgenCallback(PROMPTS, generation_steps=1)], trainer_class=TextTrainer)
     next(trainer.model.parameters()).ds_status = "NOT_AVAILABLE"  # as ZeRO 3 marks a parameter
     trainer.train()
-    assert "the parameters are spread over the ranks (DeepSpeed ZeRO 3)" in capsys.readouterr().err
+    assert "the parameters are spread over the ranks, and all" in capsys.readouterr().err
     assert not texts(tmp_path)
 
 
@@ -158,7 +158,7 @@ def test_a_batch_gives_what_each_prompt_alone_gives() -> None:
         ids = tokenizer(prompt, return_tensors="pt").input_ids
         alone = model.generate(input_ids=ids, max_new_tokens=6, do_sample=False, pad_token_id=2)
         assert found.text == tokenizer.decode(alone[0])[len(prompt) :]
-        assert (found.num_tokens, found.ended) == (6, False)
+        assert found.num_tokens == 6
 
 
 def test_a_text_stops_at_the_end_of_sequence_though_others_in_the_batch_go_on() -> None:
@@ -168,9 +168,9 @@ def test_a_text_stops_at_the_end_of_sequence_though_others_in_the_batch_go_on() 
     length = next(number for number, token in enumerate(first) if number and token not in second + first[:number])
     config = config_for(model, tokenizer, {"max_new_tokens": 6, "eos_token_id": first[length]})
     ended, goes_on = generate(model, tokenizer, PROMPTS[:2], config)
-    assert (ended.num_tokens, ended.ended) == (length, True)
+    assert ended.num_tokens == length
     assert tokenizer(ended.text).input_ids == first[:length]
-    assert (goes_on.text, goes_on.ended) == (free[1].text, False)
+    assert goes_on.text == free[1].text
 
 
 def test_modules_and_random_generators_are_as_before_also_after_a_failure() -> None:
