@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from types import FrameType
 from typing import Any, Generic, NoReturn, TypeVar
 
 from forgather_mem.errors import PlanError
@@ -44,6 +45,8 @@ _ENDING = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 _MOST_S = 900.0  # a lock that a thread of the parent held stays locked in the child: it may wait forever
 _IDLE_S = 10.0  # without any processor time: longer than any read of data that was seen; a slower disk is refused
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+_LINE = "line"  # of the script that the child is at, where it was asked
+_ASKS = signal.SIGURG  # it kills nobody where a library has set its own handlers back, as Lightning does
 _OF_DEVICES = ("/dev/", "/proc/", "/sys/")
 _OF_MEMORY = ("/dev/shm/", "/dev/zero")
 _MAP_FIXED = 0x10  # as in <sys/mman.h>: in place of what is there
@@ -146,19 +149,30 @@ class BegunChild(Generic[Result]):
         """All that the child writes, until it closes its end."""
         parts, until_s = list[bytes](), time.monotonic() + _MOST_S
         used, since_s = list[bytes](), time.monotonic()
-        folder = os.environ.get(PLAN, self._scratch)
-        with suppress(OSError), open(os.path.join(folder, DOING), "w", encoding="utf-8") as file:
-            file.write("planning the training")
         while (now_s := time.monotonic()) < until_s:
             if self.has_answered(min(1.0, until_s - now_s)):
                 if not (part := os.read(self._reader, 2**20)):
                     return b"".join(parts)
                 parts.append(part)
             elif used != (used := _processor_time_of(self.pid)):
+                self._tell_line()
                 since_s = now_s
             elif now_s - since_s > _IDLE_S:
-                raise WaitsError("it waits for a thread, another process or input, which a plan does not have")
-        raise PlanError(f"planning has not ended after {_MOST_S:,.0f} s")
+                what = "a thread, another process or input, which a plan does not have"
+                raise WaitsError(f"it waits for {what}{self._tell_line()}")
+        raise PlanError(f"planning has not ended after {_MOST_S:,.0f} s{self._tell_line()}")
+
+    def _tell_line(self) -> str:
+        """Ask the child for the script's line that it is at, and tell whoever waits for the plan."""
+        at = ""
+        with suppress(OSError):
+            os.kill(self.pid, _ASKS)
+            time.sleep(0.02)  # a guess: who answers later, on a busy core, has told an earlier line
+            with open(os.path.join(self._scratch, _LINE), encoding="utf-8") as file:
+                at = file.readline().rstrip()
+            with open(os.path.join(os.environ.get(PLAN, self._scratch), DOING), "w", encoding="utf-8") as file:
+                file.write(f"planning the training{at}")
+        return at
 
     def has_answered(self, within_s: float = 0.0) -> bool:
         """Whether it will be called without a wait."""
@@ -262,8 +276,23 @@ def _take_away(thread: int, writer: int, scratch: str, not_done: Lines) -> None:
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
     os.dup2(sys.stderr.fileno(), 2)  # for what is not Python's
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    _tell_line_when_asked(os.path.join(scratch, _LINE))
     act_on_nothing(not_done, scratch)
     FIRST_IN_CHILD.clear()
+
+
+def _tell_line_when_asked(path: str) -> None:
+    """By a handler of Python's, between two instructions: `faulthandler` crashed in one of 1,400 looks at a plan."""
+    from forgather_mem.source.source_lines import is_user_file, line_name, with_callers
+
+    file = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+
+    def tell(_: int, frame: FrameType | None) -> None:
+        at = next((one for one in with_callers(frame) if is_user_file(one.f_code.co_filename)), None)
+        if at is not None:
+            os.pwrite(file, f", at {line_name(at.f_code.co_filename, at.f_lineno)}\n".encode(), 0)
+
+    signal.signal(_ASKS, tell)
 
 
 def _prepare() -> None:

@@ -1,6 +1,7 @@
 """A function in a forked child."""
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -52,6 +53,21 @@ def test_a_child_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> No
         (begun := begun_in_a_child(signal.pause))()
     with pytest.raises(ChildProcessError):  # nothing of it is left
         os.waitpid(begun.pid, os.WNOHANG)
+
+
+def test_it_is_asked_for_its_line_again_and_again_and_goes_on() -> None:
+    def computes() -> None:
+        while True:
+            sum(range(100))
+
+    begun = begun_in_a_child(computes)
+    while "test_child" not in (at := begun._tell_line()):  # an audit hook of another test may run
+        pass
+    for _ in range(2_000):
+        os.kill(begun.pid, child._ASKS)
+    assert re.fullmatch(r", at .*test_child\.py:\d+", at)
+    assert os.waitpid(begun.pid, os.WNOHANG) == (0, 0)
+    begun.end()
 
 
 def test_one_that_is_not_waited_for_tells_when_it_has_answered_and_can_be_ended() -> None:
