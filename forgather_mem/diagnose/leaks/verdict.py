@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from forgather_mem.diagnose.leaks.growing import FLOORS, LEAK, label_of, whole_of
 from forgather_mem.growth.lower_envelope import Point, edges_of
 from forgather_mem.growth.trend import GROWTH, Series, Trend
+from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.telemetry.report import LeakReport, Sure
 from forgather_mem.units import MIB, format_bytes
 
@@ -58,8 +59,9 @@ def verdict_of(
     # The largest first, as the rates of the whole run have it, in the order of the look where they are about alike
     fifth = trend.per_step / 5
     suspects.sort(key=lambda one: (one.last, -round(one.bytes_per_step / fifth)))
-    if suspects and suspects[0].bounded:
-        return _bounded(growing, trend, suspects[0], suspects)
+    bounded = next((one for one in suspects[:1] if one.bounded), None)
+    if bounded is not None and not _is_full_before(bounded, "device" in growing):
+        return _bounded(growing, trend, bounded, suspects)
     explained = sum(one.bytes_per_step for one in suspects if one.held_by or one.allocated_at)
     # The largest one's items differ in size: those of a look may be unlike the run's, which is measured
     top = suspects[0] if suspects and "native" in growing and suspects[0].each.startswith("e.g. ") else None
@@ -122,6 +124,14 @@ def _undecided(
         why=why,
         undecided=kind,
     )
+
+
+def _is_full_before(holder: Suspect, on_device: bool) -> bool:
+    """Whether memory will be full before a holder that has a limit has reached it."""
+    room = device_room() if on_device else next(iter(host_rooms()), None)
+    if room is None or holder.full_bytes is None:
+        return False
+    return room.num_ranks * (holder.full_bytes - (holder.bytes or 0)) > room.lasting_bytes
 
 
 def with_copied(leak: LeakReport, suspect: Suspect, since_step: int) -> LeakReport:

@@ -12,6 +12,7 @@ from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.diagnose.leaks.verdict import MOST_PER_STEP, TOTALS, Gain, sentence_of, unexplained, verdict_of
 from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.telemetry.report import LeakReport
+from forgather_mem.units import GIB
 from tests.growth.trend_series import INNOCENT, KIB, MIB, Shape, flat, four_stages, noisy, warm_up
 
 
@@ -48,6 +49,11 @@ def test_what_ends_at_a_limit_that_fits_is_told_with_what_it_holds_then() -> Non
     assert leak.why == (
         "host memory grows 97.7 KiB a step, but Clips.decoded holds 4,000 at most, about 190.7 MiB then"
     )
+
+
+def test_a_limit_beyond_what_is_left_is_a_leak() -> None:
+    bounded = holder("Clips.decoded", 1e5, bounded="Clips.decoded holds 4,000 at most", full_bytes=10**6 * GIB)
+    assert verdict_of(GROWING, [bounded], 400).verdict == "leak"
 
 
 def test_of_items_that_differ_the_size_is_that_of_the_run() -> None:
