@@ -398,7 +398,15 @@ class _Census:
                     if name in names_on_line(frame.f_code, position) or uses_again(frame.f_code, position, name):
                         return False
         value = None  # it held the last of them
-        return number > 0 and sys.getrefcount(thing) <= number + _LIMITS.our_references
+        is_unused = number > 0 and sys.getrefcount(thing) <= number + _LIMITS.our_references
+        return is_unused and not self._has_other_holders(thing)
+
+    def _has_other_holders(self, thing: object) -> bool:
+        """Whether something else holds an item of this container, too, as a slice of a list does."""
+        items: Any = thing.values() if isinstance(thing, dict) else thing
+        item = next(iter(items), None) if isinstance(thing, PLAIN) else None
+        holders = gc.get_referrers(item) if gc.is_tracked(item) else []
+        return any(one is not thing and one is not self.walk.nodes and _is_container(one) for one in holders)
 
 
 def model_parameters(model: Any) -> list[torch.nn.Parameter]:

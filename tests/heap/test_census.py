@@ -186,10 +186,11 @@ def test_what_nothing_reads_again_is_unused() -> None:
         states = {"weights": numbers(2)}
         used, shared = {"weights": numbers(3)}, [numbers(4)]
         KEPT["shared"] = shared
-        operand = numbers(6)
+        rows, operand = [numbers(5)], numbers(6)
+        part = rows[:]
         take(states)
         fail(operand)
-        take(used)
+        take((used, part))
 
     try:
         found = census(resumes)
@@ -199,6 +200,7 @@ def test_what_nothing_reads_again_is_unused() -> None:
         2: True,
         3: False,
         4: False,
+        5: False,
         6: False,
     }
 
