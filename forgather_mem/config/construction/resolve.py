@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from forgather_mem.config.graph.nodes import TEXT, CallNode, Graph, Node, Paths, Value, VarNode, walk_nodes
+from forgather_mem.config.graph.nodes import TEXT, CallNode, DictNode, Graph, Node, Paths, Value, VarNode, walk_nodes
 from forgather_mem.config.graph.scalars import is_text
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
@@ -78,6 +78,7 @@ OWN_VARIABLE = "pp_config"
 
 _NOWHERE = SourceLocation("", 1)
 _OF_ARGUMENT = re.compile(r"\w+: \w+\((\w+)=")  # as the constructors of this library say it
+_ASSIGNED = re.compile(r"(\w{1,100})\s*=\s*(\S.{0,200})")
 MAX_NAMES = 1_000
 """Names of one template that are looked at; with more it is no honest one."""
 
@@ -245,7 +246,8 @@ class Resolver:
         named = _OF_ARGUMENT.match(shown)
         with_these = f"its arguments were {', '.join(names[:20])}" if names else "it was given no arguments"
         message = f"{node.constructor} raised {shown}{'' if named else '; ' + with_these}"
-        return self.error(node, message, named[1] if named else None, self.missing_colon(node, callee))
+        hint = self.missing_colon(node, callee) or meant_arguments(node, callee)
+        return self.error(node, message, named[1] if named else None, hint)
 
     def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
         """The error about a node, or about one key in it; the caller raises it."""
@@ -286,6 +288,16 @@ def in_words(error: Exception) -> str:
     if isinstance(error, TemplateError):
         return f"TemplateError: {error.message[:400]}"
     return "".join(traceback.format_exception_only(error)).strip()[:400]  # also when its __str__ raises
+
+
+def meant_arguments(node: CallNode, callee: Callee) -> str | None:
+    """How the one thing that a call is given would be its arguments by name, if it looks like them."""
+    known = callee.parameters.named if callee.parameters else ()
+    (given,) = node.args if len(node.args) == 1 else (None,)
+    if isinstance(given, DictNode) and given.entries and all(key in known for key in given.entries):
+        return f"an argument has no '- ' before it: {next(iter(given.entries))}: ..."
+    text = _ASSIGNED.fullmatch(given) if isinstance(given, str) else None
+    return f"did you mean '{text[1]}: {text[2]}'?" if text and text[1] in known else None
 
 
 def is_file(node: CallNode) -> bool:
