@@ -366,7 +366,9 @@ def _near_word(message: str, compiler: Compiler) -> str | None:
     if "the parent's block" in message:
         return "write == super()"
     if "no parent block" in message:
-        return 'a template that extends another says so in its first line: -- extends "NAME"'
+        misspelt = any(re.match(r"\s*-+ ?extends\b", load.source.lines[0]) for load in compiler.job.loads)
+        written = "; here the '-- ' is misspelt" if misspelt else ""
+        return f'a template that extends another says so in its first line: -- extends "NAME"{written}'
     if bracket := re.search(r"unexpected '.+', expected '([])}])'", message):
         return f"is a '{bracket[1]}' missing on this line?"
     match = re.search(r"[Nn]o (filter|test) named '([^']+)'", message)
