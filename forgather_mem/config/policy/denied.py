@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
-import json
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -109,12 +108,12 @@ def hint(refusals: Sequence[Refusal]) -> str | None:
     trusted = f"if you wrote or trust {' and '.join(packages)}"
     options = [f"--allow {shlex.quote(entry)}" for entry in names]
     options += [f"--allow-file {shlex.quote(entry)}" for entry in files]
-    python = [f"allow={json.dumps(names)}"] if names else []
-    python += [f"allow_files={json.dumps(files)}"] if files else []
+    python = [f"allow={_listed(names)}"] if names else []
+    python += [f"allow_files={_listed(files)}"] if files else []
     places = [
         " ".join(options),
         f"ConfigEnvironment(..., {', '.join(python)})",
-        f"[tool.forgather_mem] allow = {json.dumps([*names, *files])}",
+        f"[tool.forgather_mem] allow = {_listed([*names, *files])}",
     ]
     meant = similar_name(refusals[0].name) if len(refusals) == 1 and refusals[0].why == NOT_LISTED else None
     if meant is not None:
@@ -124,6 +123,10 @@ def hint(refusals: Sequence[Refusal]) -> str | None:
         if len(text) < MAX_CHARS:
             return text
     return f"if you wrote or trust these {len(packages)} packages:  forgather-mem allow TEMPLATE  lists and opens them"
+
+
+def _listed(entries: Sequence[str]) -> str:
+    return "[" + ", ".join('"' + entry.replace("\\", "\\\\").replace('"', '\\"') + '"' for entry in entries) + "]"
 
 
 def similar_name(text: str) -> str | None:

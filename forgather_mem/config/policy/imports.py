@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
+from forgather_mem.config.policy import denied as refusals
 from forgather_mem.config.policy.allowlist import Grant, is_hard
 from forgather_mem.config.policy.names import Name, is_within
 from forgather_mem.errors import did_you_mean
@@ -135,7 +136,11 @@ def walk_qualname(module: ModuleType, name: Name, *, strict: bool = True) -> Cal
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            raise NoSuchName(f"{name.module} has no {part!r}", did_you_mean(part, _names_in(found, part))) from error
+            hint = did_you_mean(part, _names_in(found, part))
+            near = refusals.similar_name(part) or ""
+            if name.module.startswith("forgather_mem") and near.endswith(f":{part}"):  # in another module of ours
+                hint = f"did you mean {near!r}?"
+            raise NoSuchName(f"{name.module} has no {part!r}", hint) from error
         if isinstance(found, ModuleType) and found is sys.modules.get(f"{name.module}.{part}") and i < len(parts) - 1:
             rest = Name("module", f"{name.module}.{part}", ".".join(parts[i + 1 :]))
             return walk_qualname(found, rest, strict=strict)

@@ -105,6 +105,12 @@ class Policy:
             raise ValueError(f"allow={allow!r}: give a list, as in allow=[{allow!r}]")
         return cls([*allow, *entries_of_environment(), *entries_of_folder(Path.cwd())], allow_files)
 
+    def __repr__(self) -> str:
+        if self.is_unsafe:
+            return "Policy.UNSAFE_ANY"
+        allow = [*self._namespaces, *sorted(self._exact), *map(str, self._addresses)]
+        return f"Policy(allow={allow}, allow_files={list(self._files)})"
+
     @property
     def opens_modules(self) -> bool:
         """Whether it opens any module beyond the default, files aside."""
