@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from forgather_mem.errors import ForgatherMemError, missing, ours
+from forgather_mem.errors import ForgatherMemError, did_you_mean, missing, ours
 from forgather_mem.formats.jsonl import log_files
 from forgather_mem.formats.ring import Ring, read_ring, ring_files
 from forgather_mem.reporting.build import FILE_NAME, rank_reports
@@ -217,4 +217,7 @@ def _newest(place: str, names: list[str]) -> float:
 def _no_folder(top: Path) -> str:
     if os.path.lexists(top):
         return f"{str(top)!r} is a file\n  give the folder of a run, or one above it"
-    return f"there is no folder {str(top)!r}\n  give the folder of a run, or one above it"
+    near = None
+    with missing(OSError):
+        near = did_you_mean(top.name, [name for name in os.listdir(top.parent) if os.path.isdir(top.parent / name)])
+    return f"there is no folder {str(top)!r}\n  {near or 'give the folder of a run, or one above it'}"

@@ -192,3 +192,9 @@ def test_where_there_is_no_run_the_message_says_what_is_there(make: str | None, 
         (place / "events.out.tfevents.1.x").write_bytes(b"")
     with pytest.raises(NoRun, match=message.replace("*", r"\*")):
         read_run(place)
+
+
+def test_a_misspelt_folder_is_answered_with_its_neighbour(tmp_path: Path) -> None:
+    log_of(tmp_path / "training")
+    with pytest.raises(NoRun, match="did you mean 'training'"):
+        read_run(tmp_path / "trainig")
