@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)  # found, not read
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+# Beside it nothing can be made, or it is mounted alone: a file that is there can still be written over.
+_IN_PLACE_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 
 
 def replace_file(
@@ -135,7 +137,11 @@ def write_chosen_file(path: str | os.PathLike[str], content: bytes) -> None:
     """
     real = os.path.realpath(path)
     if os.path.isfile(real) or not os.path.exists(real):
-        return replace_file(real, content)
+        try:
+            return replace_file(real, content)
+        except ours(OSError) as error:
+            if error.errno not in _IN_PLACE_ONLY or not os.path.exists(real):
+                raise
     with open(path, "wb") as file:
         file.write(content)
 

@@ -3,6 +3,7 @@
 import os
 import resource
 import stat
+import subprocess
 import threading
 import tracemalloc
 from pathlib import Path
@@ -111,6 +112,18 @@ def test_a_chosen_path_is_followed_and_may_be_a_pipe(tmp_path):
     reader.join()
     assert read == [b"through"]
     write_chosen_file("/dev/null", b"gone")
+
+
+def test_a_chosen_file_that_is_mounted_alone_is_written_over(small_disk, tmp_path):
+    outside, mounted = small_disk / "file", tmp_path / "mounted"
+    outside.write_bytes(b"old")
+    mounted.touch()
+    subprocess.run(["mount", "--bind", outside, mounted], check=True)
+    try:
+        write_chosen_file(mounted, b"new")
+        assert outside.read_bytes() == b"new"
+    finally:
+        subprocess.run(["umount", mounted], check=True)
 
 
 def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
