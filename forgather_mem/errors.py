@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 
@@ -121,11 +120,17 @@ def ours(*kinds: type[E]) -> tuple[type[E], ...]:
     return () if error is not None and is_of_handler(error) else kinds
 
 
-class missing(contextlib.suppress):
+class missing:  # as contextlib.suppress, which is not loaded: this is in every process of a watched command
     """What can't be read is left out; what a signal's handler raises meanwhile is handed on."""
 
+    def __init__(self, *kinds: type[BaseException]) -> None:
+        self._kinds = kinds
+
+    def __enter__(self) -> None:
+        return None
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        return super().__exit__(kind, error, trace) and not is_of_handler(error)  # type: ignore[arg-type]
+        return isinstance(error, self._kinds) and not is_of_handler(error)
 
 
 def _arguments(frame: FrameType) -> Iterator[object]:

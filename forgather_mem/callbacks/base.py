@@ -20,7 +20,7 @@ from forgather_mem.telemetry.events import EVENTS, EVENTS_INSIDE_A_STEP, EVENTS_
 from forgather_mem.telemetry.guard import FailureGuard, Guarded
 from forgather_mem.telemetry.records import Objects, Sink
 from forgather_mem.telemetry.rule import Rule
-from forgather_mem.telemetry.run_session import is_off
+from forgather_mem.telemetry.run_session import is_off, why_off
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -89,7 +89,7 @@ class RuleCallback(TrainerCallback):
 
     @property
     def summary(self) -> RunSummary | None:
-        """Numbers of the current or last training; None before the first, and switched off."""
+        """Numbers of the current or last training; None before the first. Switched off, there are none in it."""
         return self._run.summary if self._run is not None else self._summary
 
     def next_wanted(self, event: str, steps_done: int) -> NextWanted:
@@ -117,7 +117,7 @@ class RuleCallback(TrainerCallback):
 
     def on_train_begin(self, args: Args, state: State, control: Control, **objects: object) -> None:
         self.failure = None
-        self._summary = None
+        self._summary = _nothing_watched() if self.enabled and is_off() else None
         self._event("train_begin", args, state, control, objects)
 
     def on_train_end(self, args: Args, state: State, control: Control, **objects: object) -> None:
@@ -273,6 +273,14 @@ def _be_trainer_callbacks() -> None:
     if theirs is not None and TrainerCallback in RuleCallback.__bases__:
         with contextlib.suppress(TypeError):  # a class of somebody's has both as its bases, in an order that is none
             RuleCallback.__bases__ = (theirs,)
+
+
+def _nothing_watched() -> RunSummary:
+    from forgather_mem.engine.summary import RunSummary
+
+    summary = RunSummary()
+    summary.switched_off = [f"Nothing was watched: {why_off()}"]
+    return summary
 
 
 for _event in EVENTS:  # the others do nothing but pass it on
