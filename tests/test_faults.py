@@ -66,6 +66,7 @@ def trains_as_without_us(keys: list[str], from_call: int, folder: Path, expected
     assert any(fault.calls for fault in faults), "nothing was tried"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in the collector's own callbacks
 @pytest.mark.parametrize("from_call", [1, 3])
 @pytest.mark.parametrize("name", MEMBERS)
@@ -76,6 +77,7 @@ def test_whatever_member_of_all_parts_fails_the_training_goes_on(
     trains_as_without_us(of_members(name), from_call, tmp_path, expected, error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ENGINE)
 def test_whatever_of_the_engine_fails_the_training_goes_on(prefix: str, tmp_path: Path, expected: str) -> None:
     keys = [key for key in FUNCTIONS if key.startswith(prefix) and not key.endswith(".put_back")]
@@ -87,6 +89,7 @@ def trainer_expected(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return trainer_training([], tmp_path_factory.mktemp("without"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key",
     [
@@ -163,6 +166,7 @@ class Fails:
         self._maybe("end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "member", ["begin", "call", "phase_begin", "phase_end", "write", "problems", "log_values", "end"]
 )
@@ -216,6 +220,7 @@ class Breaks(TrainerCallback):
         self.device.broken = self.question if state.global_step >= 2 else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_whatever_question_the_driver_does_not_answer_in_mid_run_the_training_goes_on(
     question: str, tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch

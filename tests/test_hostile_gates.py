@@ -46,6 +46,7 @@ def test_whatever_part_of_a_baseline_is_something_else_lets_nothing_pass(tmp_pat
             assert any(against_baseline(str(file), [LARGE], update=False)), (path, value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nested", ["[" * 100_000 + "]" * 100_000, '{"a":' * 5_000 + "1" + "}" * 5_000, "9" * 10**7])
 def test_a_run_against_a_hostile_baseline_ends_with_4(tmp_path: Path, nested: str) -> None:
     file = tmp_path / "memory.json"
@@ -99,6 +100,7 @@ def test_what_is_no_report_is_a_sentence(folder: Path, capsys: pytest.CaptureFix
         assert 1 <= len(capsys.readouterr().err.splitlines()) <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("hostile", ["small", "large"])
 def test_whatever_part_of_a_report_is_something_else_lets_nothing_pass(

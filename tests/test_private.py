@@ -47,6 +47,7 @@ def leaks(folder: Path) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.parametrize("how", ["finished", "exception", "oom", "killed"])
 def test_no_file_of_a_run_has_a_secret(how: str, tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ _WITH_FUNCTIONS = {"WeakSet", "WeakKeyDictionary", "WeakValueDictionary", "WeakM
 _CALLERS = {"ref": 2, "proxy": 2, "register_at_fork": 0, "CFUNCTYPE": 0, "PYFUNCTYPE": 0}
 
 
+@pytest.mark.slow
 def test_no_function_of_python_is_called_where_what_it_raises_is_dropped() -> None:
     """By a finalizer, a weak reference, the collector or the end of the process: a pending handler runs there."""
     found = {f"{path}: {name}" for path, tree in sources() for node in ast.walk(tree) for name in called_back(node)}

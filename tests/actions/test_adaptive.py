@@ -60,6 +60,7 @@ def stopped(done: list[int]) -> float:
 # ---- where it is useless ----
 
 
+@pytest.mark.slow
 @needs_glibc
 @pytest.mark.fresh  # a process that grows by a tenth has it come back
 @pytest.mark.parametrize("every", [1, 2, 5])
@@ -107,6 +108,7 @@ def test_one_line_says_why(fragments: Fragments, caplog: pytest.LogCaptureFixtur
 # ---- where it helps ----
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 @needs_glibc
 @pytest.mark.parametrize("every", [1, 5])

@@ -47,6 +47,7 @@ class OddSink:
         return self.value
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_whatever_a_sink_adds_to_a_log_line_a_checkpoint_can_be_saved(tmp_path):
     odd = [{1: 1}, {"a": object()}, {"b": torch.ones(2)}, {"c": {1}}, {"d": 10**5000}, [("e", 1)], "f"]

@@ -33,6 +33,7 @@ def test_callbacks_can_be_added_and_taken_out_by_class_and_by_instance(tmp_path:
     trainer.train()
 
 
+@pytest.mark.slow
 def test_one_callback_serves_several_trainings(tmp_path: Path) -> None:
     callback, capture = captured([Rule(Every(steps=1), [Steps()]), Rule(AtEvent("train_end"), [Steps()])])
     logger = TBMemoryLogger()
@@ -48,6 +49,7 @@ def test_one_callback_serves_several_trainings(tmp_path: Path) -> None:
         assert [step for step, _ in scalars(tmp_path / name)["mem_host/rss_gib"]] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_restart_with_a_smaller_batch_begins_a_new_run(tmp_path: Path) -> None:
     callback, capture = captured([Rule(Every(steps=1), [lambda m, s: {"mine/count": 1.0}])])
     trainer = make_trainer(
@@ -62,6 +64,7 @@ def test_a_restart_with_a_smaller_batch_begins_a_new_run(tmp_path: Path) -> None
     assert gc.callbacks == before
 
 
+@pytest.mark.slow
 def test_a_callback_added_in_the_middle_of_a_training_joins_in(tmp_path: Path) -> None:
     callback, capture = captured([Rule(Every(steps=1), [lambda m, s: {"mine/count": 1.0}])])
     trainer = make_trainer(tmp_path, [AtStep(3, lambda: trainer.add_callback(callback))])
@@ -81,6 +84,7 @@ def test_a_callback_taken_out_in_the_middle_leaves_the_others_working(tmp_path: 
     assert first.summary.facts.end == "finished"
 
 
+@pytest.mark.slow
 def test_evaluate_and_predict_work_outside_a_training(tmp_path: Path) -> None:
     ours = all_callbacks()
     trainer = make_trainer(tmp_path, ours)

@@ -77,6 +77,7 @@ def left_behind(trainer: Trainer) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_with_all_of_them_a_training_is_bit_identical_and_nothing_is_left(tmp_path: Path) -> None:
     seen = []
     for name, callbacks in (("without", []), ("with", every_one())):
@@ -99,6 +100,7 @@ class TextsFail(FailsInForward, TextTrainer):
     """As the one, with the other's texts."""
 
 
+@pytest.mark.slow
 def test_a_training_that_breaks_leaves_nothing_and_the_next_one_is_whole(tmp_path: Path) -> None:
     callbacks = every_one()
     trainer = make_trainer(tmp_path / "a", callbacks, trainer_class=TextsFail, **SETTINGS)
@@ -142,6 +144,7 @@ def test_each_that_is_exported_is_tried_here_and_has_the_two_common_switches() -
             assert (parameter.default, parameter.kind) == (default, inspect.Parameter.KEYWORD_ONLY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 def test_each_is_copied_before_and_after_a_training(tmp_path: Path, make_copy: Any) -> None:
     callbacks = [make_copy(one) for one in every_one()]

@@ -43,11 +43,13 @@ def train(folder: Path, device_mib: tuple[float, ...], callback: ClearCacheCallb
     return clears_in(capture)
 
 
+@pytest.mark.slow
 def test_every_nth_optimizer_step_whatever_the_accumulation(tmp_path: Path) -> None:
     callback = ClearCacheCallback("step", 2)
     assert train(tmp_path, (100,), callback, gradient_accumulation_steps=4, max_steps=5) == [2, 4]
 
 
+@pytest.mark.slow
 def test_the_collection_before_a_clear_is_booked_as_one_also_without_a_device(tmp_path: Path) -> None:
     callback = ClearCacheCallback("step", 2, garbage_collection=True)
     make_trainer(tmp_path, [callback], max_steps=4).train()
@@ -55,6 +57,7 @@ def test_the_collection_before_a_clear_is_booked_as_one_also_without_a_device(tm
     assert [(row["what"], row["calls"]) for row in callback.summary.ledger] == [("collect", 2)]
 
 
+@pytest.mark.slow
 def test_under_pressure_once_for_each_time_that_the_limit_is_crossed(tmp_path: Path) -> None:
     held = (100, 350, 350, 350, 100, 350)  # MiB live at the end of steps; what is held can't be cleared
     capture = Capture()
@@ -73,6 +76,7 @@ def test_under_pressure_once_for_each_time_that_the_limit_is_crossed(tmp_path: P
     assert clears_in(capture) == [2, 6]
 
 
+@pytest.mark.slow
 def test_at_the_moment_of_a_clear_no_activation_is_alive(tmp_path: Path) -> None:
     made: list[weakref.ref[torch.Tensor]] = []
     alive: list[bool] = []
@@ -104,6 +108,7 @@ def test_the_trainers_own_clears_are_warned_of_once(tmp_path: Path, caplog: pyte
     assert not [record for record in caplog.records if record.name.startswith("forgather_mem")]
 
 
+@pytest.mark.slow
 @needs_glibc
 def test_host_memory_goes_back_to_the_system_without_an_accelerator(tmp_path: Path) -> None:
     fragments, resident = Fragments(), {}
@@ -126,6 +131,7 @@ def test_host_memory_goes_back_to_the_system_without_an_accelerator(tmp_path: Pa
     assert resident["before"] - resident["after"] > 40 * MIB
 
 
+@pytest.mark.slow
 def test_an_adaptive_schedule_that_does_not_pay_becomes_rare_in_a_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

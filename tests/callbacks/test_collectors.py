@@ -24,6 +24,7 @@ def test_a_collector_follows_the_epochs_of_a_real_training(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Environment variable TORCH_FORCE:UserWarning")
 def test_a_resumed_training_keeps_the_rhythm_of_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(

@@ -98,6 +98,7 @@ def works(make: Copy, thing: Any) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.fresh  # a training leaves accelerate with a weak reference, and no trainer can be pickled after it
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_what_can_be_copied_without_us_can_be_copied_with_us(tmp_path: Path, moment: str) -> None:
@@ -132,6 +133,7 @@ def ours_in(trainer: Any) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "way"),
     [
@@ -180,6 +182,7 @@ def settings_of(callbacks: list[Any]) -> list[bytes]:
     return [pickle.dumps(one.rules) for one in callbacks if not isinstance(one, kept)]
 
 
+@pytest.mark.slow
 def test_nothing_of_a_training_is_in_what_rules_name(tmp_path: Path) -> None:
     callbacks = [*many(tmp_path), MemoryCallback(), ProfileMemory(2)]
     told = [settings_of(callbacks)]
@@ -188,6 +191,7 @@ def test_nothing_of_a_training_is_in_what_rules_name(tmp_path: Path) -> None:
     assert told == [settings_of(callbacks)] * 2
 
 
+@pytest.mark.slow
 def test_a_copy_trains_inside_a_callback_of_the_original(tmp_path: Path) -> None:
     told = []
 
@@ -203,6 +207,7 @@ def test_a_copy_trains_inside_a_callback_of_the_original(tmp_path: Path) -> None
 
 
 # A trainer can be pickled only where none has trained before
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["deepcopy", "copy", pytest.param("pickle", marks=pytest.mark.fresh)])
 def test_a_copied_trainer_calls_its_own_methods(tmp_path: Path, way: str) -> None:
     trainer = make_trainer(tmp_path, max_steps=2)
@@ -238,6 +243,7 @@ def test_a_pickled_state_needs_nothing_of_us(tmp_path: Path) -> None:
     assert TrainerState.load_from_json(str(tmp_path / "state.json")) == trainer.state == copy.deepcopy(trainer.state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [copy.deepcopy, copy.copy, dataclasses.replace])
 def test_a_state_that_takes_the_place_of_the_trainings_leaves_it_watched(tmp_path: Path, make: Copy) -> None:
     """As where somebody goes back to the state of the best step."""
@@ -251,6 +257,7 @@ def test_a_state_that_takes_the_place_of_the_trainings_leaves_it_watched(tmp_pat
     assert (callback.summary.facts.end, callback.summary.steps) == ("finished", 4)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(STAYS), reason="in transformers 4 a method bound to this trainer is among them")
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_the_attributes_of_a_watched_trainer_make_another_trainer(tmp_path: Path, moment: str) -> None:

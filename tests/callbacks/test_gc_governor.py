@@ -74,6 +74,7 @@ def collections_in(capture: Capture) -> list[tuple[str, int]]:
     return [(sample.event, sample.step) for sample in capture.samples if "collect/objects" in sample.values]
 
 
+@pytest.mark.slow
 def test_aged_cycles_are_freed_while_automatic_collection_is_off_and_the_heap_is_frozen(tmp_path: Path) -> None:
     cycles = MakesCycles(1, 6, 25)
     capture = Capture()
@@ -113,6 +114,7 @@ class Drops(TrainerCallback):
         self.alive[state.global_step] = self.reference() is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("boundaries_are_never_too_dear")
 def test_what_is_frozen_and_dropped_is_freed_at_the_next_boundary_and_one_boundary_a_step_is_enough(
     tmp_path: Path,
@@ -134,6 +136,7 @@ def test_what_is_frozen_and_dropped_is_freed_at_the_next_boundary_and_one_bounda
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("boundaries_are_never_too_dear")
 def test_a_boundary_of_its_own_comes_when_there_is_no_other(tmp_path: Path) -> None:
     drops = Drops(3)
@@ -169,6 +172,7 @@ def test_somebodys_own_freeze_is_respected(tmp_path: Path, caplog: pytest.LogCap
         gc.unfreeze()
 
 
+@pytest.mark.slow
 def test_a_freeze_in_the_middle_leaves_frozen_what_was_alive_then(tmp_path: Path) -> None:
     class Freezes(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

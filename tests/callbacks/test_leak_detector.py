@@ -41,6 +41,7 @@ def leak_of(folder: Path, callbacks: list[Any], **arguments: Any) -> dict[str, A
     return leak
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.usefixtures("unfrozen")
 def test_a_tensor_kept_at_each_step_is_named_with_its_bytes_and_line(
@@ -63,6 +64,7 @@ def test_a_tensor_kept_at_each_step_is_named_with_its_bytes_and_line(
     assert ": held by Keeps.kept, +1 a step, added at tests/callbacks/test_leak_detector.py:" in said
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.usefixtures("unfrozen")
 def test_it_is_found_behind_a_frozen_heap_and_under_the_governor(tmp_path: Path) -> None:
@@ -73,6 +75,7 @@ def test_it_is_found_behind_a_frozen_heap_and_under_the_governor(tmp_path: Path)
     assert gc.isenabled()
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_a_training_without_a_leak_is_left_in_peace(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     leak = leak_of(tmp_path, [])
@@ -112,6 +115,7 @@ class ReadsOn(TrainerCallback):
         self.rows[state.global_step * LEAK_BYTES - LEAK_BYTES : state.global_step * LEAK_BYTES].sum()
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.usefixtures("unfrozen")
 @pytest.mark.parametrize("place", ["disk", pytest.param("memory", marks=pytest.mark.soak)])
@@ -138,6 +142,7 @@ class Elsewhere(TrainerCallback):
         self.child.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_what_grows_in_a_child_process_does_not_end_in_no_leak(tmp_path: Path) -> None:
     leak = leak_of(tmp_path, [Elsewhere()])
@@ -183,6 +188,7 @@ class Empties(TrainerCallback):
             self.keeps.kept.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_an_alarm_is_taken_back_while_the_training_runs_and_not_raised_by_the_next_tooth(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -211,6 +217,7 @@ class Remembers(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return self.rows[index]
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_a_leak_of_workers_that_have_ended_is_in_the_verdict(tmp_path: Path) -> None:
     detector = LeakDetector(strict=True)
@@ -240,6 +247,7 @@ class Enters(TrainerCallback):
         self.stack.close()
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_what_is_emptied_after_the_last_step_has_leaked_until_then(tmp_path: Path) -> None:
     leak = leak_of(tmp_path, [Enters()])
@@ -285,6 +293,7 @@ def test_loaders_whose_workers_are_ever_more_are_named(tmp_path: Path) -> None:
     assert leak["bytes_per_step"] > 2**23 / 10
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_a_training_that_is_known_to_be_short_is_looked_into_from_its_middle_on(tmp_path: Path) -> None:
     leak = leak_of(tmp_path, [Keeps()], max_steps=80)

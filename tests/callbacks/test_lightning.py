@@ -127,6 +127,7 @@ def test_accumulation_is_among_the_settings(tmp_path: Path) -> None:
     assert run_report(tmp_path).run.settings["arguments.accumulate_grad_batches"] == "2"
 
 
+@pytest.mark.slow
 def test_the_loggers_get_losses_rates_and_metrics(tmp_path: Path) -> None:
     kept, progress = Logs(), io.StringIO()
     board, log = TBLogger(), JsonLogger(name="lightning")
@@ -152,6 +153,7 @@ def test_the_loggers_get_losses_rates_and_metrics(tmp_path: Path) -> None:
     assert re.search(r"step 6 +epoch 1.50 +loss \d", progress.getvalue())
 
 
+@pytest.mark.slow
 def test_what_sinks_add_to_a_line_is_in_the_lines_of_lightnings_loggers(tmp_path: Path) -> None:
     kept, csv_logger = Logs(), CSVLogger(tmp_path, name="", version="", flush_logs_every_n_steps=1)
     peak = PeakMemory(also=["phases"], strict=True)
@@ -202,6 +204,7 @@ class Greedy(Line):
         return self.layer(batch).square().mean()
 
 
+@pytest.mark.slow
 def test_a_step_that_never_calls_the_whole_module_has_its_batch_and_its_phase(tmp_path: Path) -> None:
     reporter = OOMReporter(strict=True)
     trainer = lightning.Trainer(
@@ -224,6 +227,7 @@ def test_a_step_that_never_calls_the_whole_module_has_its_batch_and_its_phase(tm
     assert "the largest batch so far, 32 rows; until then at most 4" in (oom["why_now"] or "")
 
 
+@pytest.mark.slow
 def test_training_is_bit_identical(tmp_path: Path) -> None:
     alone = fit(tmp_path, [])
     watched = fit(tmp_path, [MemoryCallback(), TBMemoryLogger()])

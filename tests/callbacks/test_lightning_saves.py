@@ -51,6 +51,7 @@ def fit(folder: Path, callbacks: list[Any], module: Layer | None = None, **optio
     trainer.fit(module or Layer(), rows, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_the_sanity_check_is_an_evaluation(tmp_path: Path) -> None:
     capture = Capture()

@@ -37,6 +37,7 @@ class Grows(TrainerCallback):
         self.kept.append(torch.ones(self.num_bytes // 4))
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_a_training_that_fills_its_memory_is_stopped_with_a_checkpoint_before_the_wall(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -80,6 +81,7 @@ def test_each_usual_limit_is_read_here_and_explained(name: str) -> None:
     assert re.search(re.escape(row) + r"(each|every|once) \w", page), f"docs/alerts.md: {row}how often it is read |"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", ["", "callbacks/watch.yaml"], ids=["alone", "beside others"])
 @pytest.mark.parametrize("name", [*ABOVE, *BELOW])
 def test_each_usual_limit_is_told_at_its_first_reading_and_only_where_it_is_crossed(
@@ -98,6 +100,7 @@ def test_each_usual_limit_is_told_at_its_first_reading_and_only_where_it_is_cros
     assert told == {"crossed": [(1, name)], "not reached": []}
 
 
+@pytest.mark.slow
 def test_a_limit_is_told_once_a_rise_to_console_records_and_trackers(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_limit_is_told_once_a_rise_to_console_records_and_trackers(
     assert "below 1.0 TiB" in said
 
 
+@pytest.mark.slow
 def test_a_value_that_wavers_about_its_limit_is_told_once_until_it_has_gone_back(tmp_path: Path) -> None:
     levels = [0.5, 0.91, 0.89, 0.92, 0.89, 0.91, 0.84, 0.91, 0.2, 0.99]  # armed again at 0.855
 
@@ -143,6 +147,7 @@ def test_a_value_that_wavers_about_its_limit_is_told_once_until_it_has_gone_back
     ]
 
 
+@pytest.mark.slow
 def test_what_others_read_in_steps_that_are_not_looked_at_counts(tmp_path: Path) -> None:
     def level(moment: Moment, sample: Sample) -> Mapping[str, float]:
         return {"mine/level_frac": 0.95} if moment.step == 3 else {}
@@ -165,6 +170,7 @@ def test_a_tracker_that_fails_keeps_nobody_from_acting(tmp_path: Path, monkeypat
     assert (len(alerts), trainer.state.global_step) == (1, 1)
 
 
+@pytest.mark.slow
 def test_nothing_is_changed_when_nothing_is_near(tmp_path: Path) -> None:
     plain, watched = make_trainer(tmp_path / "plain"), make_trainer(tmp_path / "watched", [MemoryAlert(strict=True)])
     plain.train()
@@ -182,6 +188,7 @@ def test_what_a_users_function_raises_is_logged_and_ends_no_training(tmp_path: P
     assert trainer.state.global_step == 1, "it has stopped all the same"
 
 
+@pytest.mark.slow
 def test_from_a_template(tmp_path: Path) -> None:
     template = tmp_path / "alert.yaml"
     template.write_text(
@@ -236,6 +243,7 @@ class FillsDevice(TrainerCallback):
         control.should_training_stop = state.global_step >= 140 and len(self.alerts) == 2
 
 
+@pytest.mark.slow
 def test_the_second_device_of_a_process_is_watched_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alerts: list[Alert] = []
     with simulated_devices(monkeypatch, 3) as devices:

@@ -119,6 +119,7 @@ def test_only_what_needs_phases_has_the_trainer_wrapped_for_them(tmp_path: Path)
     assert not MemoryCallback(monitor=Monitor()).needs_phases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_main", [True, False])
 def test_who_prints_for_all_is_the_trainers_to_say(
     tmp_path: Path, is_main: bool, capfd: pytest.CaptureFixture[str]

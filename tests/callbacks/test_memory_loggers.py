@@ -84,6 +84,7 @@ def test_a_path_and_a_period_of_ones_own(tmp_path: Path) -> None:
     assert {name.split("/")[0] for values in records.values() for name in values} == {"gc", "step"}
 
 
+@pytest.mark.slow
 def test_every_group_of_metrics_gives_its_tags(tmp_path: Path) -> None:
     metrics = ["host", "device", "phases", "gc", "workers", "tensors"]
     settings = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
@@ -158,6 +159,7 @@ class Sleeps:
         return {"mine/count": 1.0}
 
 
+@pytest.mark.slow
 def test_our_own_time_is_what_we_took(tmp_path: Path) -> None:
     capture = Capture()
     callback = MemoryCallback([Rule(Every(steps=1), [Sleeps()])], [capture], strict=True)
@@ -188,6 +190,7 @@ def test_a_dear_reading_becomes_rarer_and_the_report_has_it(tmp_path: Path) -> N
     assert re.match(r"sizes of tensors at pre_optimizer_step: read every [\d.]+ m?s instead", said["text"])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Environment variable TORCH_FORCE:UserWarning")
 def test_a_resumed_training_begins_a_new_file_in_which_the_steps_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -162,6 +162,7 @@ def test_what_fails_outside_all_phases_fails_in_its_own_step(tmp_path: Path, pla
     assert f"OUT OF MEMORY   host, {at}" in text_of(report)
 
 
+@pytest.mark.slow
 def test_what_was_read_before_the_failure_explains_it(tmp_path: Path) -> None:
     oom = failed(tmp_path, "forward")["oom"]
     assert oom["batch"] == {"rows": 4, "length": 16}
@@ -323,6 +324,7 @@ def test_an_evaluation_with_gradients_belongs_to_the_step_before_it() -> None:
     assert (oom["phase"], oom["step"]) == ("evaluate", 3)
 
 
+@pytest.mark.slow
 def test_the_text_follows_the_traceback_of_a_script(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("""
 import sys

@@ -48,6 +48,7 @@ def train(folder: Path, callbacks: list[TrainerCallback], **args: Any) -> None:
             metrics["eval_loss"] = 1.0
 
 
+@pytest.mark.slow
 def test_a_rank_that_only_the_arguments_know_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     lines: list[str] = []
     callbacks = talkative(EpochMemoryMonitor(say=lines.append))

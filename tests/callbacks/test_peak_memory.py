@@ -144,6 +144,7 @@ def test_a_prefix_of_ones_own_stands_before_the_key(tmp_path: Path) -> None:
     assert ["gpu/peak_gib" in line for line in service.lines] == [True, False], "nothing new in the last line"
 
 
+@pytest.mark.slow
 def test_on_request_a_line_has_headroom_phases_and_tensors(tmp_path: Path) -> None:
     service = Service()
     peak = PeakMemory(also=["headroom", "phases", "tensors"], strict=True)

@@ -19,6 +19,7 @@ def events_of(folder: Path) -> list[dict[str, Any]]:
     return events
 
 
+@pytest.mark.slow
 def test_the_trace_holds_the_operators_and_allocations_of_these_steps_only(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -38,6 +39,7 @@ def test_the_trace_holds_the_operators_and_allocations_of_these_steps_only(
     assert not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_training_that_ends_meanwhile_leaves_what_was_recorded_and_the_next_begins_anew(tmp_path: Path) -> None:
     profile = ProfileMemory(5, 30, strict=True)
     for name in ("first", "second"):
@@ -52,6 +54,7 @@ def test_too_few_steps_are_said(tmp_path: Path, capfd: pytest.CaptureFixture[str
     assert not list(tmp_path.rglob("trace*"))
 
 
+@pytest.mark.slow
 def test_another_profiler_is_left_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with torch.profiler.profile(acc_events=True) as theirs:
         make_trainer(tmp_path, [ProfileMemory(2, strict=True)]).train()
@@ -59,6 +62,7 @@ def test_another_profiler_is_left_alone(tmp_path: Path, capfd: pytest.CaptureFix
     assert "nothing is profiled: another profiler is active" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_error_in_a_recorded_step_stops_the_profiler(tmp_path: Path) -> None:
     fails = AtStep(2, ValueError("in a recorded step"), "pre_optimizer_step")
     with pytest.raises(ValueError, match="in a recorded step"):
@@ -67,6 +71,7 @@ def test_an_error_in_a_recorded_step_stops_the_profiler(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("trace*"))
 
 
+@pytest.mark.slow
 def test_a_trace_that_is_too_large_is_not_left_behind(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def wait_for(folder: Path, what: Callable[[], Any], why: str) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_steps_go_on_while_the_rank_with_the_store_stands_and_afterwards_all_agree(tmp_path: Path) -> None:
     def body(rank: int) -> None:
         Rank(tmp_path, rank).train("alone")
@@ -145,6 +146,7 @@ def test_a_rank_that_hears_late_of_what_was_agreed_on_does_it_once(tmp_path: Pat
         assert saves == f"[{steps}]", "saved once, and stopped there"
 
 
+@pytest.mark.slow
 def test_a_rank_goes_on_when_the_one_with_the_store_is_gone_and_says_so_once(tmp_path: Path) -> None:
     def body(rank: int) -> None:
         Rank(tmp_path, rank, full_from=20).train("alone", 400)

@@ -33,6 +33,7 @@ def left_behind(trainer: Trainer) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_frozen")
 @pytest.mark.parametrize("way", ["constructor", "add_callback"])
 @pytest.mark.parametrize("ending", ["normal", "exception in a callback", "interrupt", "exception in forward"])

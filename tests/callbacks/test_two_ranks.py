@@ -14,6 +14,7 @@ from tests.forked import SCRIPTS, on_ranks
 from tests.launch.commands import environment, run
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_with_every_callback_rank_0_writes_and_prints_and_every_rank_has_its_own_lines(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "FORGATHER_MEM_STRICT": "1"}

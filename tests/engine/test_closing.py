@@ -108,6 +108,7 @@ def assert_ended(folder: Path, run: Any, report: Mapping[str, Any], end: str) ->
     assert read_ring(ring).state.end == end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("of_work", "of_sink"),
@@ -127,6 +128,7 @@ def test_a_second_ctrl_c_while_we_close_leaves_the_end_and_the_report(
     assert "end" in sink.seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("num_before", [0, 1])
 def test_a_ctrl_c_in_the_verdict_leaves_the_end_and_the_report(
@@ -154,6 +156,7 @@ def test_a_first_ctrl_c_while_we_close_is_an_interruption_too(tmp_path: Path, wa
     assert_ended(tmp_path, run, report, "interrupted")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [*WAYS, "plain calls"])
 def test_a_ctrl_c_in_the_end_of_a_sink_comes_after_the_end_that_all_files_tell(tmp_path: Path, way: str) -> None:
     run, report = close_with(tmp_path, {**WAYS, "plain calls": by_plain_calls}[way], Presses(), Presses("end"))

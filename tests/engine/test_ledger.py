@@ -235,6 +235,7 @@ class Frees:
         return {"trim/time_s": 0.5, "trim/freed_bytes": 0.0}
 
 
+@pytest.mark.slow
 def test_the_table_stands_in_the_report_and_on_tensorboards_text_page(tmp_path: Path) -> None:
     callback = MemoryCallback([Rule(Every(steps=2), [Frees()])])
     ours = [callback, SimpleGarbageCollector(collect_freq_step=3), TBMemoryLogger(logging_dir=tmp_path / "page")]

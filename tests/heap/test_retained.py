@@ -32,6 +32,7 @@ def test_what_is_gone_is_not_told() -> None:
     assert watch.held() == []
 
 
+@pytest.mark.slow
 def test_what_is_alive_is_told_with_its_size_and_its_holder() -> None:
     model = Net()
     KEPT["best"] = [model]

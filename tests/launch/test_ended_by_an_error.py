@@ -24,6 +24,7 @@ def outcome(folder: Path, text: str, *, exact: bool = True) -> tuple[Watched, di
     return with_us, report_in(folder)
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_before_anything_is_trained(tmp_path: Path) -> None:
     result, report = outcome(tmp_path, "rows = bytearray(10**9)\n")
     assert (report["run"]["end"], report["run"]["exit_code"]) == ("oom", 1)
@@ -40,6 +41,7 @@ def test_small_things_until_nothing_is_left(tmp_path: Path) -> None:
     assert (report["run"]["end"], report["oom"]["phase"]) == ("oom", "other")
 
 
+@pytest.mark.slow
 def test_an_import_that_does_not_fit_is_startup(tmp_path: Path) -> None:
     (tmp_path / "large.py").write_text("def make():\n    return bytearray(10**9)\n\nROWS = make()\n")
     _, report = outcome(tmp_path, "import large\n")
@@ -61,12 +63,14 @@ def test_an_error_that_the_script_survives_is_not_its_end(tmp_path: Path, text: 
     assert "OUT OF MEMORY" not in result.report
 
 
+@pytest.mark.slow
 def test_a_command_that_went_on_after_one_of_its_processes(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text(LIMIT + "bytearray(10**9)\n")
     _, report = outcome(tmp_path, "import subprocess, sys\nsubprocess.run([sys.executable, 'fails.py'])\n")
     assert report["oom"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_a_loop_that_has_a_reporter_itself_is_told_of_by_that(tmp_path: Path) -> None:
     text = """

@@ -85,6 +85,7 @@ def as_alone(folder: Path, text: str, *, is_real: bool = False) -> tuple[Watched
     return with_us, report_in(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_the_leak_of_a_plain_loop_is_found_with_its_holder_and_line(tmp_path: Path) -> None:
     result, report = as_alone(tmp_path, PLAIN + "main(150)\n", is_real=True)
@@ -97,6 +98,7 @@ def test_the_leak_of_a_plain_loop_is_found_with_its_holder_and_line(tmp_path: Pa
     assert "150 steps" in result.report
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_a_loop_with_another_model_is_a_training_of_its_own_after_one_that_can_be_judged(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(PLAIN + "main(60)\nmain(110)\nmain(30)\n")
@@ -132,6 +134,7 @@ class Engine:
 }
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_what_frameworks_play_is_a_phase_and_their_epochs_are_told(tmp_path: Path) -> None:
     for name, text in FRAMEWORKS.items():
@@ -162,6 +165,7 @@ del rows
 """
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_what_was_before_the_first_step_is_told_with_its_peak_and_its_curve_and_an_error_at_the_end(
     tmp_path: Path,
@@ -189,6 +193,7 @@ BY_HAND = PLAIN.replace("torch.optim.AdamW(model.parameters())", "None").replace
 )
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_in_a_loop_without_an_optimizer_a_backward_pass_is_a_step(tmp_path: Path) -> None:
     result, report = as_alone(tmp_path, BY_HAND + "watching = None\nmain(150)\n")
@@ -215,6 +220,7 @@ def test_the_first_optimizer_counts_also_after_many_passes(tmp_path: Path) -> No
     assert not [hint for hint in report.get("hints", ()) if "backward pass" in hint]
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_a_loop_that_tells_of_no_pass_is_told_what_to_add(tmp_path: Path) -> None:
     text = BY_HAND.replace("loss.backward()", "gradients = torch.autograd.grad(loss, list(model.parameters()))")
@@ -224,6 +230,7 @@ def test_a_loop_that_tells_of_no_pass_is_told_what_to_add(tmp_path: Path) -> Non
     assert "No optimizer of torch was seen to step" in " ".join(result.report.split())
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_what_lightnings_trainer_does_is_heard(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
@@ -261,6 +268,7 @@ def test_memory_that_runs_out_in_the_backward_pass_of_a_plain_loop(tmp_path: Pat
     assert "300,000" in result.report
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_a_script_that_calls_watch_is_watched_once_and_its_report_printed_once(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(PLAIN + "import forgather_mem\nwith forgather_mem.watch():\n    main(60)\n")
@@ -289,6 +297,7 @@ with loop.train():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.parametrize(
     ("callback", "steps", "told"),

@@ -35,6 +35,7 @@ def test_killed_is_explained_at_once_and_the_parent_ends_the_same_way(folder: Pa
     assert (written["run"]["end"], written["run"]["exit_code"], written["killed"]["signal"]) == ("killed", 137, 9)
 
 
+@pytest.mark.slow
 def test_a_peak_over_its_limit_ends_in_3_and_the_report_goes_where_it_is_wanted(folder: Path) -> None:
     (folder / "grows.py").write_text("import sys; x = b'x' * 2**26; sys.exit(int(sys.argv[1]))")
     result = watched(["--max-peak", "host=50MiB", "--report", "r.json", "grows.py", "0"], folder)
@@ -97,6 +98,7 @@ def cell(place: int, number: int) -> Any:
     return pytest.param(function, error, marks=marks, id=f"{function.__qualname__}-{error.__name__}")
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.parametrize(("function", "error"), [cell(place, number) for place in range(5) for number in range(3)])
 def test_a_limit_is_not_passed_because_something_of_ours_has_failed(

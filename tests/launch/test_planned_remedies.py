@@ -91,6 +91,7 @@ def test_a_kill_before_the_first_step_is_in_the_first_phase_that_takes_what_ther
     assert (answer["killed"]["phase"], answer["killed"]["is_shown"]) == ("backward", True)
 
 
+@pytest.mark.slow
 def test_where_the_optimizer_is_too_large_no_batch_is_told_to_fit(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, model=Wide(), max_steps=3, per_device_train_batch_size=2)
     plan = forgather_mem.plan(trainer)

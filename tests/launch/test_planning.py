@@ -171,6 +171,7 @@ def is_as_before(folder: Path) -> bool:
     return {*tree(folder)} - {"log"} == names and (folder / "final.pt").read_text() == "trained" and not any(logs)
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_it_is_planned_where_it_would_train_and_ends(tmp_path: Path) -> None:
     result = planned(tmp_path, "--json", "--set", "batch=4,8")
@@ -267,6 +268,7 @@ def test_a_signal_ends_a_plan_at_once_and_no_handler_of_the_scripts_runs(tmp_pat
     assert is_as_before(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_what_the_script_has_called_by_others_acts_on_nothing_while_it_is_planned(tmp_path: Path) -> None:
     with_work(tmp_path)
@@ -276,6 +278,7 @@ def test_what_the_script_has_called_by_others_acts_on_nothing_while_it_is_planne
     assert is_as_before(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_a_training_in_a_thread_is_planned_once_and_ends_all(tmp_path: Path) -> None:
     with_work(tmp_path)
@@ -291,6 +294,7 @@ write("joined")
     assert "joined" not in result.err
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_the_first_of_several_ranks_is_planned(tmp_path: Path) -> None:
     plan = the_plan(planned(tmp_path, "--json", "--ranks", "4", half="ddp_backend='gloo', bf16"))
@@ -298,6 +302,7 @@ def test_the_first_of_several_ranks_is_planned(tmp_path: Path) -> None:
     assert parts["gradients"] == pytest.approx(2 * parts["parameters"], rel=0.01)
 
 
+@pytest.mark.slow
 @needs_fully_shard
 @pytest.mark.fresh
 @pytest.mark.skipif(not hasattr(TrainingArguments, "_process_fsdp_args"), reason="transformers 4 has FSDP elsewhere")
@@ -310,6 +315,7 @@ def test_a_script_whose_trainer_refuses_fsdp_in_one_process_is_planned_with_its_
     assert "say how many" in planned(tmp_path, half="fsdp").err
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_weights_may_stay_unread_and_half_precision_needs_no_device(tmp_path: Path) -> None:
     result = planned(tmp_path, "--meta", half="fp16")
@@ -372,6 +378,7 @@ BY_HAND = "for weight in model.parameters(): weight.data -= weight.grad"
 BACKWARD = "model(torch.ones(2, 4)).sum().backward()"
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.parametrize(
     ("backward", "optimizer"),
@@ -445,6 +452,7 @@ def test_a_script_that_plans_its_loop_itself_does_so(tmp_path: Path) -> None:
     assert result.out.splitlines()[0] in result.err, "the script's own plan is of the same loop"
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_a_run_may_be_planned_first_and_its_report_compares(tmp_path: Path) -> None:
     text = SCRIPT.replace("LINE", "open('steps', 'a').write('x')").replace("HALF=True", "max_steps=24")
@@ -463,6 +471,7 @@ def test_a_run_may_be_planned_first_and_its_report_compares(tmp_path: Path) -> N
     assert "parameters, gradients, optimizer as predicted" in " ".join(result.report.split())
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_what_cannot_be_planned_trains_all_the_same(tmp_path: Path) -> None:
     text = SCRIPT.replace("LINE", "loss.long().reshape(1).bincount()")
@@ -475,6 +484,7 @@ def test_what_cannot_be_planned_trains_all_the_same(tmp_path: Path) -> None:
     assert "PLAN" not in result.report
 
 
+@pytest.mark.slow
 def test_the_compiler_is_loaded_where_it_is_used_and_is_off(tmp_path: Path) -> None:
     loop = """import sys, torch
 optimizer = torch.optim.Adam((model := torch.nn.Linear(64, 64)).parameters())

@@ -240,6 +240,7 @@ def real_peak_bytes(folder: Path, loop: str) -> int:
     return int(out)
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_plan_is_what_the_tensors_take(tmp_path: Path, name: str) -> None:
@@ -249,6 +250,7 @@ def test_a_plan_is_what_the_tensors_take(tmp_path: Path, name: str) -> None:
     assert (plan["bound"], plan["lengths_differ"]) == ("exact", name == "padded")
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_batches_are_changed_where_a_data_loader_makes_them(tmp_path: Path) -> None:
     other = plan_of(tmp_path, ACCUMULATES.replace("data(512)", "data(1024, 64)"))
@@ -274,6 +276,7 @@ for _ in range(8):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_an_optimizer_that_takes_the_place_of_another_one_is_planned_and_a_value_bounds_it_below(
     tmp_path: Path,
@@ -294,6 +297,7 @@ def test_batches_of_the_scripts_own_are_not(tmp_path: Path) -> None:
     assert (refused.code, "--ranks is for a Trainer" in json.loads(refused.out)["refused"]) == (1, True)
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_what_a_loop_does_beside_computing_is_not_done_and_is_named(tmp_path: Path) -> None:
     (tmp_path / "final.pt").write_text("trained")
@@ -308,6 +312,7 @@ def test_what_a_loop_does_beside_computing_is_not_done_and_is_named(tmp_path: Pa
     assert "was not done: a plan acts on nothing." in result.out
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_a_model_may_be_called_before_a_trainer_trains(tmp_path: Path) -> None:
     trains = """
@@ -345,6 +350,7 @@ def step(row, label):
 """
 
 
+@pytest.mark.slow
 def test_a_pool_of_processes_is_ended_whatever_it_starts_meanwhile(tmp_path: Path) -> None:
     pool = """
 import multiprocessing

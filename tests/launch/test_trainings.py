@@ -58,6 +58,7 @@ def reports(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_trainings_one_after_the_other_and_an_error_in_the_last(tmp_path: Path) -> None:
     plain = alone("raises", tmp_path / "plain")
@@ -93,6 +94,7 @@ def test_an_error_of_the_trainer_before_its_first_epoch_is_told(tmp_path: Path) 
     assert f"\nAt train.py:{line}: ValueError: num_samples should be a positive integer" in with_us.report
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_a_script_that_watches_itself_is_watched_once_and_has_no_report_twice(tmp_path: Path) -> None:
     with_us = taken_apart(run_forked([*RUN, str(SCRIPT), "own", "."], tmp_path))
@@ -196,6 +198,7 @@ def test_ranks_without_a_trainer_have_reports_too(tmp_path: Path) -> None:
     assert report["host"]["rss_peak_bytes"] > 2**27
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("libuv")
 def test_under_torchrun_the_rank_that_was_killed_is_named_with_its_last_step_and_phase(tmp_path: Path) -> None:
     result = taken_apart(run([*RUN, *TORCHRUN, str(ROOT / "tests/launch/ranks_die.py"), "SIGKILL"], tmp_path))

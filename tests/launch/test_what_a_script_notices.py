@@ -58,6 +58,7 @@ def is_named(difference: Difference, row: Difference) -> bool:
 KINDS: dict[str, dict[str, str]] = {"plain": {"PYTHONPATH": ""}, "trainer": {}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [["plain"], pytest.param(list(KINDS), marks=pytest.mark.soak)], ids=["plain", "all"])
 def test_a_watched_script_sees_what_the_page_names_and_nothing_else(tmp_path: Path, kinds: list[str]) -> None:
     met = set()
@@ -74,6 +75,7 @@ def test_a_watched_script_sees_what_the_page_names_and_nothing_else(tmp_path: Pa
         assert met | {("gc", "get_freeze_count"), ("sys", "gettrace")} == set(rows()), "each row is met by one of them"
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_attach_has_no_more_files_open(tmp_path: Path) -> None:
     script = Path(__file__).parent / "seen.py"

@@ -325,6 +325,7 @@ TRACES: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [False, True], ids=["observed", "TrainingLoop"])
 @pytest.mark.parametrize("make", [net, lambda: nn.Linear(8, 1)], ids=["blocks", "one layer"])
 def test_a_model_is_traced_in_its_loop_as_without_us(make: Callable[[], nn.Module], told: bool, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def traceback_of(stderr: str) -> str:
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.parametrize("name", ["data", "plain_loop"])
 def test_it_is_explained_and_ends_as_alone(ooms: ModuleType, name: str, tmp_path: Path) -> None:

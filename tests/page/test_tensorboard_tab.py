@@ -119,6 +119,7 @@ def test_a_name_that_is_no_run_is_not_found(tensorboard: Page, run: str) -> None
     caught.value.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(why_no_browser()), reason=why_no_browser() or "there is one")
 def test_the_tab_shows_the_page_under_tensorboards_policy(tensorboard: Page) -> None:
     browser = Browser()
@@ -142,6 +143,7 @@ def test_the_tab_shows_the_page_under_tensorboards_policy(tensorboard: Page) -> 
         browser.close()
 
 
+@pytest.mark.slow
 def test_without_our_curves_the_tab_is_inactive(tmp_path: Path) -> None:
     (tmp_path / "logdir").mkdir()
     page = Page(tmp_path / "logdir", fast=False, packages=packages(tmp_path / "packages"))

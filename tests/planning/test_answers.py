@@ -97,6 +97,7 @@ def test_where_it_does_not_fit_smaller_batches_make_the_same_step() -> None:
     assert (card.smaller.size, card.smaller.accumulation) == (6, 3)
 
 
+@pytest.mark.slow
 def test_all_of_it_of_a_trainer(tmp_path: Path) -> None:
     card_bytes = CONTEXT + 2**27
     answer = json.loads(

@@ -19,6 +19,7 @@ from tests.training import make_trainer
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -59,6 +60,7 @@ def test_weights_of_half_the_bytes_have_gradients_and_states_of_half(tmp_path: P
     assert next(trainer.model.parameters()).dtype == torch.float32, "it is as before"
 
 
+@pytest.mark.slow
 def test_attention_is_the_models(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     if not hasattr(trainer.model, "set_attn_implementation"):  # of an old transformers

@@ -35,6 +35,7 @@ def evaluation_of(plan: Plan) -> PhasePlan:
 _WARNS = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -54,6 +55,7 @@ def test_the_peak_is_that_of_the_evaluation_however_it_gathers(tmp_path: Path, a
     assert plan.notes == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.soak), 5])
 def test_what_is_moved_to_the_host_counts_there(tmp_path: Path, steps: int) -> None:
     trainer = evaluating(tmp_path, rows=603, per_device_eval_batch_size=32, eval_accumulation_steps=steps)
@@ -81,6 +83,7 @@ def test_nothing_is_gathered_for_the_loss_alone(tmp_path: Path) -> None:
     assert evaluation_of(forgather_mem.plan(trainer)).parts.get("results", 0) < 2**10
 
 
+@pytest.mark.slow
 def test_what_a_trainer_makes_of_its_logits_is_gathered_instead(tmp_path: Path) -> None:
     trainer = evaluating(tmp_path)
     trainer.preprocess_logits_for_metrics = lambda logits, _: logits.argmax(-1)
@@ -89,6 +92,7 @@ def test_what_a_trainer_makes_of_its_logits_is_gathered_instead(tmp_path: Path) 
     assert planned == pytest.approx(real_peak_bytes(trainer), rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_largest_of_several_sets_counts(tmp_path: Path) -> None:
     trainer, one = evaluating(tmp_path), evaluating(tmp_path)
     trainer.eval_dataset = {"small": Tokens(16, LENGTH), "large": Tokens(ROWS, LENGTH)}
@@ -96,6 +100,7 @@ def test_the_largest_of_several_sets_counts(tmp_path: Path) -> None:
     assert several == pytest.approx(evaluation_of(forgather_mem.plan(one)).parts["results"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_text_says_what_is_gathered(tmp_path: Path) -> None:
     text = forgather_mem.plan(evaluating(tmp_path, rows=1_003)).text()
     assert "tensors, evaluate, step 2" in text

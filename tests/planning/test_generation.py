@@ -90,6 +90,7 @@ OTHERS = (
 HAS_VECTORIZED_BEAMS = hasattr(GenerationMixin, "_beam_search_has_unfinished_sequences")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "how"),
     [WAYS[0], *(pytest.param(model, how, marks=pytest.mark.soak) for model, how in (*WAYS[1:], *OTHERS))],

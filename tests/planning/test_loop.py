@@ -59,6 +59,7 @@ def _tracked(model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[
     return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize(
     ("optimizer_class", "options"),
@@ -80,6 +81,7 @@ def test_the_peak_is_that_of_torchs_tracker(
     assert plan.peak_bytes == pytest.approx(tracked(model, optimizer, step, batch), rel=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("unscales", [False, True])
 def test_a_gradient_scaler_steps(fused: bool, unscales: bool) -> None:
@@ -114,6 +116,7 @@ def test_nothing_has_changed_after_it() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.slow
 def test_another_size_of_batch_is_planned_from_the_one_given() -> None:
     model = Classifier()
     optimizer = torch.optim.SGD(model.parameters())
@@ -137,6 +140,7 @@ def test_a_model_larger_than_this_machine_is_planned() -> None:
     assert plan.parts["optimizer"] == pytest.approx(2 * 2**36)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_step_of_a_lightning_module_is_planned() -> None:
     import lightning
@@ -202,6 +206,7 @@ def test_an_optimizer_in_the_hooks_of_parameters_steps() -> None:
     assert parts["gradients"] < parts["parameters"] / 2, "each goes at once"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [4, 7])
 def test_a_loop_is_planned_until_its_optimizers_have_gone_round(every: int) -> None:
     makes, judges = nn.Linear(64, 256), nn.Sequential(nn.Linear(256, 64), nn.Linear(64, 1))
@@ -229,6 +234,7 @@ def test_a_loop_is_planned_until_its_optimizers_have_gone_round(every: int) -> N
     assert plan.notes == ()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_accumulation_of_accelerate_is_planned() -> None:
     from accelerate import Accelerator

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.plans
 SCRIPT = Path(on_two_ranks.__file__)
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.parametrize(
     "arguments",
@@ -38,6 +39,7 @@ def test_the_peak_is_that_of_each_of_two_ranks(tmp_path: Path, arguments: dict[s
     assert_peaks(planned.peak_bytes, arguments, tmp_path)
 
 
+@pytest.mark.slow
 @needs_fully_shard
 @pytest.mark.fresh
 @pytest.mark.skipif(not hasattr(TrainingArguments, "_process_fsdp_args"), reason="transformers 4 has FSDP elsewhere")
@@ -63,6 +65,7 @@ def test_fsdp_of_a_trainer_is_that_of_each_of_two_ranks(tmp_path: Path, argument
     assert_peaks(planned.peak_bytes, arguments, tmp_path)
 
 
+@pytest.mark.slow
 @needs_fully_shard
 @pytest.mark.skipif(not hasattr(TrainingArguments, "_process_fsdp_args"), reason="transformers 4 has FSDP elsewhere")
 def test_of_a_sharded_model_a_device_has_the_shards_alone(tmp_path: Path) -> None:
@@ -83,6 +86,7 @@ def test_other_fsdp_is_refused(tmp_path: Path, ranks: int, config: dict[str, Any
         forgather_mem.plan(make_trainer(tmp_path), ranks=ranks, fsdp=True, fsdp_config=config)
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.parametrize(
     "way", ["ddp", pytest.param("ddp views", marks=pytest.mark.soak), pytest.param("fsdp", marks=needs_fully_shard)]
@@ -121,6 +125,7 @@ def real_peaks(asked: object, folder: Path) -> list[int]:
     return [int(re.findall(r"^PEAK (\d+)", out, re.M)[0]) for _, out, _ in done]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_gradients_are_there_twice(tmp_path: Path) -> None:
     alone = forgather_mem.plan(make_trainer(tmp_path)).highest_parts()

@@ -24,6 +24,7 @@ class Tagger(nn.Module):
         return scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "tokens", "is_batch_first", "is_both_ways"),
     [(nn.LSTM, 7, True, True), (nn.LSTM, 300, False, True), (nn.GRU, 96, True, False), (nn.RNN, 130, False, False)],

@@ -64,6 +64,7 @@ def goes_again(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return loss_of(model, torch.cat([batch, batch])) if loss > 1 else loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "told"),
     [

@@ -20,6 +20,7 @@ from tests.training import Bigrams, Tokens, fingerprint, make_trainer
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -57,6 +58,7 @@ class Unfreezes(TrainerCallback):
         model.get_input_embeddings().requires_grad_(state.epoch >= 1)
 
 
+@pytest.mark.slow
 def test_what_is_trained_from_a_later_epoch_on_is_planned(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, [Unfreezes()], max_steps=-1, num_train_epochs=2)
     planned = peak_of_steps(forgather_mem.plan(trainer))
@@ -83,6 +85,7 @@ class AveragesAtSteps(TrainerCallback):
         self.averaged = {name: 0.9 * (self.averaged or weights)[name] + 0.1 * one for name, one in weights.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Averages, AveragesAtSteps])
 def test_what_a_callback_of_the_users_keeps_is_planned(tmp_path: Path, kind: type[TrainerCallback]) -> None:
     callback = kind()
@@ -102,6 +105,7 @@ class KeepsGradients(TrainerCallback):
         self.kept += [one.grad.clone() for one in model.parameters() if one.grad is not None]
 
 
+@pytest.mark.slow
 def test_what_a_callback_keeps_of_each_step_is_planned_to_the_end(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, [KeepsGradients()], model=Bigrams(), max_steps=80)
     plan = forgather_mem.plan(trainer)
@@ -154,6 +158,7 @@ class SwapsForEvaluation(TrainerCallback):
         self.last = metrics["eval_loss"], [one.detach().clone() for one in model.parameters()]
 
 
+@pytest.mark.slow
 def test_what_a_callback_keeps_of_an_evaluation_is_there_in_the_steps_after_it(tmp_path: Path) -> None:
     arguments = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "logging_steps": 1}
     trainer = make_trainer(tmp_path, [SwapsForEvaluation()], **arguments)
@@ -164,6 +169,7 @@ def test_what_a_callback_keeps_of_an_evaluation_is_there_in_the_steps_after_it(t
     assert plan.peak_bytes == pytest.approx(real_peak_bytes(trainer), rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_subclass_is_planned_with_what_it_does(tmp_path: Path) -> None:
     class Keeps(Trainer):
         def compute_loss(self, model: Any, inputs: Any, **keywords: Any) -> Any:
@@ -183,12 +189,14 @@ def test_the_second_step_has_the_optimizers_state(tmp_path: Path) -> None:
     assert forward[2]["optimizer"] == pytest.approx(2 * forward[2]["parameters"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_batches_of_another_size_are_those_that_a_trainer_would_have(tmp_path: Path) -> None:
     other = forgather_mem.plan(make_trainer(tmp_path), rows=8)
     own = forgather_mem.plan(make_trainer(tmp_path, per_device_train_batch_size=8))
     assert (other.rows, other.peak_bytes) == (own.rows, own.peak_bytes) == (8, own.peak_bytes)
 
 
+@pytest.mark.slow
 def test_the_peak_of_padded_batches_has_the_mask_that_padding_needs(tmp_path: Path) -> None:
     def pad(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
         length = max(len(row["input_ids"]) for row in rows)
@@ -206,6 +214,7 @@ def rows_of_different_lengths() -> list[dict[str, list[int]]]:
     return [{"input_ids": [1 + number % 7] * (3 + number * 37 % 61)} for number in range(64)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_the_batches_are_the_largest_of_those_that_come_in_the_order_of_the_seed(
     tmp_path: Path, accumulation: int
@@ -239,6 +248,7 @@ def joined(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
     return {"input_ids": tokens, "labels": tokens}
 
 
+@pytest.mark.slow
 def test_joined_rows_are_those_that_come_and_in_another_size_an_upper_bound(tmp_path: Path) -> None:
     def trainer() -> Trainer:
         made = make_trainer(tmp_path)
@@ -256,6 +266,7 @@ def test_joined_rows_are_those_that_come_and_in_another_size_an_upper_bound(tmp_
     assert "batch 1 x 16 of 4 rows." in str(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 4])
 def test_a_larger_batch_of_joined_rows_joins_more(tmp_path: Path, rows: int) -> None:
     trainer = make_trainer(tmp_path, per_device_train_batch_size=rows)
@@ -275,6 +286,7 @@ class OfTwoSizes(torch.utils.data.Sampler[list[int]]):
         return iter([[0, 1, 2], list(range(8)), [8, 9], [3, 4, 5, 6]])
 
 
+@pytest.mark.slow
 def test_of_a_sampler_that_makes_batches_of_any_size_the_largest_is_planned(tmp_path: Path) -> None:
     class Sampled(Trainer):
         def get_train_dataloader(self) -> Any:
@@ -289,6 +301,7 @@ def test_of_a_sampler_that_makes_batches_of_any_size_the_largest_is_planned(tmp_
     assert plan.peak_bytes == pytest.approx(real_peak_bytes(trainer), rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [48, *(pytest.param(rows, marks=pytest.mark.soak) for rows in (64, 32))])
 def test_epochs_of_few_steps_have_the_peak_of_a_whole_one(tmp_path: Path, rows: int) -> None:
     trainer = make_trainer(tmp_path, max_steps=4, per_device_train_batch_size=16, gradient_accumulation_steps=2)

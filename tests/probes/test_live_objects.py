@@ -24,6 +24,7 @@ def is_found(*things: Thing) -> bool:
     return sorted(map(id, live_objects(Thing))) == sorted(map(id, things))
 
 
+@pytest.mark.slow
 def test_frozen_before_and_after_a_look_and_thawed_it_is_found_once() -> None:
     first = Thing()
     gc.freeze()

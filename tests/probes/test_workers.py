@@ -162,6 +162,7 @@ class Spawned(Dataset):
         return torch.tensor(index)
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_not_forked_inherits_nothing(probe: Work, read: Read) -> None:
     data = DataLoader(Spawned(), num_workers=1, persistent_workers=True, multiprocessing_context="spawn")
     assert [int(row) for row in data] == [0]

@@ -31,6 +31,7 @@ def _nothing_is_kept() -> Iterator[None]:
 # ---- release_memory ----
 
 
+@pytest.mark.slow
 def test_the_contract_is_accelerates() -> None:
     model, optimizer = Thing(), Thing()
     assert accelerates_release_memory(model, optimizer) == release_memory(model, optimizer) == [None, None]
@@ -103,6 +104,7 @@ def test_who_still_holds_is_said_by_name(capsys: pytest.CaptureFixture[str]) -> 
     assert backup is not None
 
 
+@pytest.mark.slow
 def test_a_model_whose_optimizer_keeps_the_parameters_is_gone_but_not_its_memory(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -117,6 +119,7 @@ def test_a_model_whose_optimizer_keeps_the_parameters_is_gone_but_not_its_memory
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_loss_whose_graph_keeps_the_model_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
     KEPT["losses"] = [model(torch.ones(8, 256)).mean()]
@@ -126,6 +129,7 @@ def test_a_loss_whose_graph_keeps_the_model_is_named(capsys: pytest.CaptureFixtu
     assert f"the graph of {__name__}.KEPT['losses'][0]: detach it" in text
 
 
+@pytest.mark.slow
 def test_a_result_that_is_thrown_away_releases_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     tensors = [torch.ones(1000)]
     release_memory(tensors)
@@ -135,6 +139,7 @@ def test_a_result_that_is_thrown_away_releases_nothing_and_says_so(capsys: pytes
     assert held in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.usefixtures("unfrozen")
 def test_an_error_that_somebody_kept_is_named_as_the_holder(capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,6 +212,7 @@ def test_an_error_that_was_there_before_the_job_is_left_alone() -> None:
     assert watched[0]() is not None
 
 
+@pytest.mark.slow
 def test_the_report_has_memory_at_the_start_the_end_and_after(capsys: pytest.CaptureFixture[str]) -> None:
     with cleanup("load") as job:
         blocks = [torch.ones(MIB // 4) for _ in range(64)]

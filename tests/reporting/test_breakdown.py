@@ -63,6 +63,7 @@ def train(folder: Path, batch_size: int, micro_batches: int) -> Any:
     return watched.report()
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_on_the_host_each_part_is_about_what_the_model_is_made_of(tmp_path: Path) -> None:
     report = train(tmp_path, batch_size=8, micro_batches=1)

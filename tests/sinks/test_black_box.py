@@ -61,6 +61,7 @@ def test_a_training_tells_step_and_phase_while_it_runs(tmp_path: Path) -> None:
     assert ring.header["limit_bytes"] > 2**30
 
 
+@pytest.mark.slow
 def test_how_a_training_ended_stands_there(tmp_path: Path) -> None:
     for error, end in ((ValueError("bad"), "exception"), (KeyboardInterrupt(), "interrupted"), (MemoryError(), "oom")):
         folder = tmp_path / end

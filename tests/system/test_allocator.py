@@ -33,6 +33,7 @@ ROOT = Path(forgather_mem.__file__).parent
 KINDS = {"cuda", "xpu", "mps", "npu", "mlu", "musa", "accelerator"}
 
 
+@pytest.mark.slow
 def test_nowhere_else_is_an_accelerator_of_torch_named() -> None:
     found = []
     for path in ROOT.rglob("*.py"):

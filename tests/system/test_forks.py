@@ -131,6 +131,7 @@ def gradients_after_forks() -> None:
         pytest.skip("with threads for gradients (a device, or Debian's torch) torch computes none in a forked child")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [by_trainer, by_loop])
 @pytest.mark.parametrize(("then", "code"), [(exits, 7), (fails, 1), (goes_on, 0)])
 def test_a_forked_child_of_a_training_writes_nothing_of_the_parents(
@@ -192,6 +193,7 @@ def wrapped(trainer: Any) -> list[str]:
 FRESH = f"3 finished 1 {list(STAYS)}"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gradients_after_forks")
 @pytest.mark.parametrize("how", ["fork", "multiprocessing"])
 def test_a_forked_child_trains_on_its_own_as_a_fresh_process(tmp_path: Path, how: str) -> None:
@@ -246,6 +248,7 @@ def test_the_same_trainer_trains_again_in_a_child_that_was_forked_in_its_trainin
     assert (tmp_path / "told").read_text() == repr(("finished", 4, True, True))
 
 
+@pytest.mark.slow
 def test_a_child_forked_after_a_training_ran_out_of_memory_does_not_tell_of_it(tmp_path: Path) -> None:
     def fails_of_memory() -> None:
         raise MemoryError

@@ -94,6 +94,7 @@ def test_a_block(memory):
 """
 
 
+@pytest.mark.slow
 def test_marks_limit_what_a_test_takes_and_leaves_and_a_block_is_measured(tmp_path: Path) -> None:
     (tmp_path / "test_marked.py").write_text(MARKED)
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--strict-markers", "-rA", "--no-header"]
@@ -136,6 +137,7 @@ def test_that_fails():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "selected"),
     [(["-W", "error"], "passes or fails"), ([], "passes or fails"), pytest.param([], "", marks=pytest.mark.soak)],

@@ -79,6 +79,7 @@ def test_the_engines_step_is_the_optimizers_and_no_part_of_the_backward_pass(tmp
     assert "step" not in vars(engine)
 
 
+@pytest.mark.slow
 def test_running_out_of_memory_in_the_engines_step_is_told_as_the_optimizers(tmp_path: Path) -> None:
     reporter = OOMReporter(strict=True)
     trainer = by_deepspeed(tmp_path, [reporter], lambda: torch.empty(2**50, dtype=torch.uint8))

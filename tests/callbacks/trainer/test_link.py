@@ -26,6 +26,7 @@ def test_the_training_loop_is_unwrapped_when_ours_are_gone(tmp_path: Path) -> No
     assert "_inner_training_loop" not in vars(trainer)
 
 
+@pytest.mark.slow
 def test_a_trainer_is_freed_without_a_collection_as_soon_as_without_us(tmp_path: Path) -> None:
     import weakref
 
@@ -70,6 +71,7 @@ def test_the_phases_of_a_step_come_in_their_order(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_step_after_which_another_callback_fails_is_done(tmp_path: Path, error: type[BaseException]) -> None:
     ours = MemoryCallback()

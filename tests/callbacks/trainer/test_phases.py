@@ -107,6 +107,7 @@ def test_before_the_optimizers_step_there_is_an_event_with_the_gradients_in_plac
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail_at", [-1, 1])
 def test_after_a_training_nothing_of_the_phases_is_left(tmp_path: Path, fail_at: int) -> None:
     trainer = LikeForgathers(tmp_path, watched(PhaseNotes()), fail_at)

@@ -50,6 +50,7 @@ def test_without_a_terminal_lines_with_the_time_say_the_same(tmp_path: Path) -> 
     assert f"loss {entry['loss']:.4g}  grad_norm {entry['grad_norm']:.4g}" in lines[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [None, "stderr", "stdout"])
 def test_where_it_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str], stream: str | None) -> None:
     make_trainer(tmp_path, [ProgressCallback(False, stream)]).train()
@@ -59,6 +60,7 @@ def test_where_it_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str], str
     assert "step 2/6" not in other
 
 
+@pytest.mark.slow
 def test_the_trainers_disable_tqdm_means_lines_unless_we_are_told_otherwise(tmp_path: Path) -> None:
     for use_tqdm, bars in ((None, False), (True, True)):
         screen = Terminal()
@@ -73,6 +75,7 @@ def with_own_display(folder: Path, own: TrainerCallback, callbacks: Any = (), **
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["before the Trainer's own", "behind the Trainer's own"])
 @pytest.mark.parametrize("ending", ["normal", "exception"])
 def test_it_takes_the_place_of_the_trainers_own_bar_for_a_training(
@@ -104,6 +107,7 @@ def test_it_takes_the_place_of_the_trainers_own_bar_for_a_training(
     assert own.training_bar is None
 
 
+@pytest.mark.slow
 def test_it_takes_the_place_of_the_printer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = with_own_display(tmp_path, PrinterCallback(), [ProgressCallback()], disable_tqdm=True)
     trainer.train()
@@ -122,6 +126,7 @@ class NotebookProgressCallback(TrainerCallback):
     """Stands for the one of transformers, which needs a notebook."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [UsersBar, NotebookProgressCallback])
 def test_beside_a_bar_that_must_stay_it_is_silent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], own: type[TrainerCallback]
@@ -161,6 +166,7 @@ def test_a_resumed_training_begins_where_it_was(tmp_path: Path, monkeypatch: pyt
     assert "6/6" in train[-1]
 
 
+@pytest.mark.slow
 def test_a_stream_that_breaks_costs_the_display_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

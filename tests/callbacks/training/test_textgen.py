@@ -68,6 +68,7 @@ class Hungry(LlamaForCausalLM):
         return super().generate(*args, **kwargs)
 
 
+@pytest.mark.slow
 def test_the_memory_that_it_took_stands_beside_the_text(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, [TextgenCallback(PROMPTS, generation_steps=6)], trainer_class=TextTrainer)
     trainer.model.__class__ = Hungry
@@ -109,6 +110,7 @@ def test_with_sharded_parameters_nothing_is_generated(
     assert not texts(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_handed_in_is_used_and_stays_open(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path / "mine")) as writer:
         callback = TextgenCallback(writer, PROMPTS, {"max_new_tokens": 2}, 3)

@@ -54,6 +54,7 @@ def test_an_error_comes_back_with_all_its_fields():
     )
 
 
+@pytest.mark.slow
 def test_a_place_is_found_in_the_file_that_it_comes_from(tmp_path):
     (tmp_path / "base.yaml").write_text("# {{ 1 }}\n[list]\nx: 1\n")
     (tmp_path / "main.yaml").write_text("-- extends 'base.yaml'\n[list]\n\ny: !call:os:system [ls]\n")
@@ -89,6 +90,7 @@ def test_what_takes_too_much_ends_there_and_costs_nothing_here(text, message):
     assert time.process_time() - began_s < 0.5
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind():
     built()
     with pytest.raises(TemplateError):

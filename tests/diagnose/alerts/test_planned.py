@@ -85,6 +85,7 @@ def children() -> list[str]:
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
+@pytest.mark.slow
 def test_the_size_of_a_batch_that_is_too_long_is_told(tmp_path: Path) -> None:
     alerts: list[Alert] = []
     trainer = trainer_of(tmp_path, [MemoryAlert({}, {}, 60, call=alerts.append), OOMReporter()])
@@ -98,6 +99,7 @@ def test_the_size_of_a_batch_that_is_too_long_is_told(tmp_path: Path) -> None:
     assert 2 * 8000 * 4 * LONG < alert.value < 6 * 8000 * 4 * LONG
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_keeps_too_much_is_told_before_it_begins(tmp_path: Path) -> None:
     alerts: list[Alert] = []
     evaluates = {"eval_strategy": "steps", "eval_steps": 10, "max_steps": 20}
@@ -113,6 +115,7 @@ def test_an_evaluation_that_keeps_too_much_is_told_before_it_begins(tmp_path: Pa
     assert "preprocess_logits_for_metrics" in alert.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"longest": 300}, {"longest": LONG, "max_steps": 10}])
 def test_nothing_is_told_of_what_fits_or_never_comes(tmp_path: Path, settings: dict[str, Any]) -> None:
     torch.manual_seed(0)
@@ -120,6 +123,7 @@ def test_nothing_is_told_of_what_fits_or_never_comes(tmp_path: Path, settings: d
     assert told_of(tmp_path, **settings) == []
 
 
+@pytest.mark.slow
 def test_the_training_is_the_same_and_no_process_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for patience_s in (None, 120.0, 0.0):
@@ -156,6 +160,7 @@ def test_a_stream_has_no_batches_ahead_and_that_is_no_failure(tmp_path: Path) ->
     assert reporter.summary.switched_off == []
 
 
+@pytest.mark.slow
 def test_on_a_device_the_plan_made_before_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alerts: list[Alert] = []
     evaluates = {"eval_strategy": "steps", "eval_steps": 4, "max_steps": 4}

@@ -15,6 +15,7 @@ def keeps() -> None:
     KEPT.append(bytearray(100 * KIB))
 
 
+@pytest.mark.slow
 def test_what_each_call_leaves_is_told_with_its_holder() -> None:
     try:
         text = growth_of_calls(keeps, calls=32, warm_up=3, max_bytes=1000.0)

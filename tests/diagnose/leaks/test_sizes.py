@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -59,6 +60,7 @@ def copied_by(data: Dataset[int], num_steps: int = 40) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_pages_that_workers_copy_by_reading_python_objects_are_told_with_bound_holder_and_cure() -> None:
     data = Listed()
     copied = copied_by(data)

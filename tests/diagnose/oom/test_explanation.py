@@ -51,6 +51,7 @@ def story_of(error: BaseException, rank: int = 0) -> Failure:
     return failure_outside(error, found, rank)
 
 
+@pytest.mark.slow
 def test_of_a_plain_script_the_place_the_batch_and_the_model_are_known() -> None:
     def script() -> None:
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), TooLarge())

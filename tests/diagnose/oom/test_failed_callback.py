@@ -85,6 +85,7 @@ def line_with(text: str) -> str:
     return f"tests/diagnose/oom/{Path(__file__).name}:{number}"
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_a_copy_of_the_state_is_told_with_its_line_and_its_size_and_the_batch_is_not_blamed(tmp_path: Path) -> None:
     report = failed(tmp_path, KeepsCopies("both"))
@@ -104,6 +105,7 @@ def test_a_copied_model_is_one_of_the_model_alone(tmp_path: Path) -> None:
     assert oom["why_now"] == f"KeepsCopies.on_save makes a copy of 64.0 MiB of model at {line_with('deepcopy(model)')}."
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_of_another_failure_in_an_event_the_line_is_told(tmp_path: Path) -> None:
     report = failed(tmp_path, KeepsCopies("clones"))
@@ -113,6 +115,7 @@ def test_of_another_failure_in_an_event_the_line_is_told(tmp_path: Path) -> None
     assert not any("batch" in change["text"] for change in report["advice"])
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_what_a_callback_does_after_an_evaluation_is_a_part_of_that(tmp_path: Path) -> None:
     report = failed(tmp_path, Compares())

@@ -52,6 +52,7 @@ def place(work: Callable[[], object], model: Any = None, told: str = "other") ->
     return failure_at(caught(work), FOUND, model, told=told)
 
 
+@pytest.mark.slow
 def test_each_phase_is_known_by_the_functions_on_the_way() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(2))]
     rows = torch.utils.data.DataLoader([1, 2], collate_fn=full)
@@ -161,6 +162,7 @@ def test_model_optimizer_and_batch_of_a_plain_script_are_found() -> None:
     assert place(full).batch is None
 
 
+@pytest.mark.slow
 def test_before_any_training_is_judged_by_what_has_run() -> None:
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
