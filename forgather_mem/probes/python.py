@@ -26,8 +26,9 @@ _COUNTING_S = 0.04  # with the 400 000 objects of a process that has imported to
 class PythonProbe(Budgeted):
     """Collections and pauses of all causes, timed inside the collector; less often, the number of tracked objects.
 
-    `gc/pause_s` is the time spent since the last call, so that it adds up over a step. From `begin` to `end` a callable
-    of ours, in C, is in `gc.callbacks`; it adds 1 us to an automatic collection.
+    `gc/pause_s` is the time spent since the last call, so that it adds up over a step. A step has it once: after its
+    record only the totals are reported, after a full collection; that pause is part of the next step. From `begin` to
+    `end` a callable of ours, in C, is in `gc.callbacks`; it adds 1 us to an automatic collection.
 
     Args:
         tracked_every_s: Seconds between counts of the tracked objects; less often if counting would take over 0.1 % of
@@ -60,13 +61,20 @@ class _Collector:
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         pauses, pace = self._pauses, self._pace
         total_s, longest_s = pauses.look()
+        after_step = moment.event != "step_end" and moment.step == pauses.step
+        if after_step and pauses.given_full == pauses.full:
+            return {}
         values: dict[str, float] = {
             "gc/pause_s": total_s - pauses.given_s,
             "gc/pause_total_s": total_s,
             "gc/pause_max_s": longest_s,
             "gc/collections": pauses.full,
         }
-        pauses.given_s = total_s
+        pauses.given_full = pauses.full
+        if after_step:
+            del values["gc/pause_s"]
+            return values
+        pauses.given_s, pauses.step = total_s, moment.step
         if time.perf_counter() >= pace.next_s:
             values |= pace.take(_tracked)
         return values
@@ -103,8 +111,9 @@ class _Pauses:
         self._began = map(began.__setitem__, repeat("s"), clock).__next__
         self._ended = map(self.sums.append, zip(accumulate(each), accumulate(again, max), strict=True)).__next__
         self.callback = functools.partial(getattr, self)
+        self.step = -1
         self.given_s = 0.0
-        self.full = 0
+        self.given_full = self.full = 0
         self._seen, self._full_before = self.sums[0], _full_collections()
 
     def look(self) -> tuple[float, float]:
