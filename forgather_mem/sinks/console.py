@@ -6,6 +6,7 @@ import sys
 from typing import TextIO
 
 from forgather_mem.errors import escape_controls, missing, stream_for_people
+from forgather_mem.telemetry.metrics import metric_of
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 from forgather_mem.telemetry.run_session import rank_and_size
 from forgather_mem.telemetry.triggers import check_period
@@ -61,9 +62,7 @@ class ConsoleSink:
     def write(self, sample: Sample) -> None:
         """Print the record's line if it is due."""
         if self.every_steps and sample.event == "step_end" and sample.step % self.every_steps == 0:
-            shown = [f"{word} {format_bytes(sample.values[name])}" for name, word in _SHOWN if name in sample.values]
-            if shown:
-                self.say(f"forgather-mem: step {sample.step:,}: {', '.join(shown)}")
+            self.say(_line(sample))
 
     def tell(self, finding: Finding) -> None:
         """Print a finding."""
@@ -115,3 +114,11 @@ def _rank() -> int:
 def _hanging(head: str, text: str) -> str:
     first, *rest = text.splitlines()
     return "\n".join([head + first, *(" " * len("forgather-mem: ") + line.strip() for line in rest)])
+
+
+def _line(sample: Sample) -> str:
+    shown = [f"{word} {format_bytes(sample.values[name])}" for name, word in _SHOWN if name in sample.values]
+    if not shown:
+        rows = [(metric_of(name), value) for name, value in list(sample.values.items())[:3]]
+        shown = [f"{row.name} {value * row.factor:.4g} {row.unit}" for row, value in rows]
+    return f"forgather-mem: step {sample.step:,}: {', '.join(shown)}"
