@@ -66,7 +66,8 @@ class Holder:
         models = {"a": Thing()}
         watched = [weakref.ref(self.model), weakref.ref(local), weakref.ref(models["a"])]
         seen: list[int] = []
-        gc.callbacks.append(lambda phase, info: seen.append(sum(ref() is not None for ref in watched)))
+        alive = lambda: sum(ref() is not None for ref in watched)  # noqa: E731
+        gc.callbacks.append(lambda phase, info: info["generation"] == 2 and seen.append(alive()))
         try:
             self.model, local, models["a"] = release_memory(self.model, local, models["a"])  # type: ignore[assignment]
         finally:
