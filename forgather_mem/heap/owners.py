@@ -13,9 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from forgather_mem.heap.owner_paths import holder_path, write_path
-from forgather_mem.heap.reachable import named_variables
-from forgather_mem.source.frame_variables import is_our_frame, running_frames, running_namespaces
+from forgather_mem.heap.owner_paths import frame_name, holder_path, write_path
+from forgather_mem.source.frame_variables import frame_variables, is_our_frame, running_frames, running_namespaces
 
 _CHUNK = 1_000
 
@@ -83,8 +82,9 @@ class _Search:
         """Whether all was looked at within so many CPU seconds of this thread."""
         until_s = time.thread_time() + budget_s
         for frame in running_frames():
-            for name, value in named_variables(frame):
-                self.variables.setdefault(id(value), []).append(name)
+            place = frame_name(frame)
+            for name, value in frame_variables(frame).items():
+                self.variables.setdefault(id(value), []).append(f"local {name!r} of {place}")
                 self._add([value], None)
         self._add([namespace for _, namespace in self.namespaces.values()], None)
         for number, holder in enumerate(self.heap):

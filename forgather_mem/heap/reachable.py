@@ -100,7 +100,7 @@ class ReachableGraph:
         left = list(failed)
         for frame in itertools.chain(left, running_frames()):
             of_user = is_user_file(frame.f_code.co_filename)
-            for label, thing in named_variables(frame):
+            for label, thing in _variables(frame):
                 is_plain = container_kind(type(thing)) is not None or frame in left
                 (librarys if not of_user else plain if is_plain else users).append((label, thing))
         position = 0
@@ -220,8 +220,7 @@ class ReachableGraph:
         self._above.append(above)
 
 
-def named_variables(frame: FrameType) -> Iterator[tuple[str, object]]:
-    """The variables of a function, each with the name that a path begins with: "local 'x' of f (train.py:9)"."""
+def _variables(frame: FrameType) -> Iterator[tuple[str, object]]:
     where = frame_name(frame)
     for name, value in frame_variables(frame).items():
         yield f"local {name!r} of {where}", value
