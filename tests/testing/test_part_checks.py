@@ -49,6 +49,7 @@ def test_each_probe_and_action_is_tried_here_and_what_the_ledger_books_is_known(
     assert {name.partition("/")[0] for name in names} == {family for family, _ in data._ACTIONS}, "the page shows it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORKS)
 def test_every_shipped_work_passes(name: str) -> None:
     model = torch.nn.Linear(2, 2)
