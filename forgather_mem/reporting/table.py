@@ -140,7 +140,8 @@ def table_lines(report: RunReport) -> list[str]:
     decimals = _decimals(rows)
     lines = [f"{'MEMORY, GiB':<16}{'start':>6}{'end':>6}{'peak':>6}  {'at':<22}{'limit':>6}"]
     for row in rows:
-        sizes = "".join(f"{size / GIB:>6,.{decimals}f}" for size in (row.start_bytes, row.end_bytes, row.peak_bytes))
+        numbers = (size / GIB for size in (row.start_bytes, row.end_bytes, row.peak_bytes))
+        sizes = "".join(f"{number:>6,.{decimals if number < 999 else 0}f}" for number in numbers)
         limit = f"{row.limit_bytes / GIB:>6,.1f} {row.whose}" if row.limit_bytes else ""
         lines.append(f"  {row.label:<14}{sizes}  {row.at:<22}{limit}".rstrip())
         lines += [f"  {row.other_limit}"] * bool(row.other_limit)

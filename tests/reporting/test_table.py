@@ -21,6 +21,8 @@ def test_with_several_ranks_the_fullest_device_is_shown() -> None:
 def test_small_sizes_have_two_decimals_and_what_was_not_read_is_left_out() -> None:
     report = report_of("train.py", 9, 1.0, "finished", host={"rss_start_bytes": gib(0.25), "rss_peak_bytes": gib(1.5)})
     assert [line.split() for line in table_lines(parsed(report))[1:]] == [["host", "0.25", "0.00", "1.50"]]
+    report["host"]["rss_peak_bytes"] = gib(1536)
+    assert table_lines(parsed(report))[1].split() == ["host", "0.2", "0.0", "1,536"], "columns stay apart"
     assert table_lines(parsed(report_of("train.py", 0, 1.0, "finished"))) == ["MEMORY  nothing was measured"]
 
 
