@@ -75,6 +75,7 @@ class ConfigEnvironment:
         folders = searchpath if isinstance(searchpath, str | os.PathLike) else tuple(searchpath)
         self._searcher = Searcher(folders, self._budgets)
         self._global_vars = global_vars or {}
+        self._warned: set[str] = set()
 
     def load(self, name: str | os.PathLike[str], /, **variables: object) -> Config:
         """Render and parse a template. Nothing is imported or built.
@@ -206,9 +207,12 @@ class ConfigEnvironment:
         )
 
     def _reported(self, rendered: Rendered) -> Rendered:
-        """A rendered template, its unknown blocks named."""
+        """A rendered template, its unknown blocks named once."""
         for error in rendered.unknown_blocks:
-            _log.warning("%s:%s: %s; %s", error.template, error.line, error.message, error.hint)
+            place = f"{error.template}:{error.line}: {error.message}"
+            if place not in self._warned:
+                self._warned.add(place)
+                _log.warning("%s; %s", place, error.hint)
         return rendered
 
     def _config(self, rendered: Rendered, variables: Mapping[str, object]) -> Config:
