@@ -18,7 +18,7 @@ from types import FrameType
 from forgather_mem.heap.containers import CONTAINERS
 from forgather_mem.heap.owner_paths import FRAMES, has_attributes, suspended_frame
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.source.source_lines import is_user_file
+from forgather_mem.source.source_lines import is_our_class, is_user_file
 
 _KINDS = frozenset(kind for kind in CONTAINERS if issubclass(kind, Sized))
 
@@ -44,7 +44,8 @@ class Unreached:
 def lead_to(thing: object, walk: ReachableGraph, passed_over: set[int], most_levels: int = 4) -> bool:
     """Add to a walk the way down to this from the nearest object with attributes, or from as far up as is known.
 
-    False for what only the variables of a library's suspended function hold, as the order of an epoch's rows.
+    False for what only the variables of a library's suspended function hold, as the order of an epoch's rows, and for
+    what an object of ours holds.
 
     Args:
         thing: What is held.
@@ -64,6 +65,8 @@ def lead_to(thing: object, walk: ReachableGraph, passed_over: set[int], most_lev
         way.insert(0, min(known, key=lambda one: not (has_attributes(one) or type(one) is type)))
         if isinstance(way[0], dict):
             label = str(way[0].get("__name__", ""))  # a module's variables
+    if is_our_class(type(way[0])):
+        return False
     label = label or f"a {type(way[0]).__name__} that no variable holds"
     if type(way[0]) in FRAMES:
         label = ""  # the path names the variable and its place

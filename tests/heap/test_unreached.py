@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.heap.unreached import Mark, Unreached, garbage_among
+from forgather_mem.heap.unreached import Mark, Unreached, garbage_among, lead_to
 from tests.programs import no_collections
 
 pytestmark = pytest.mark.alone(forked=True)
@@ -19,6 +19,11 @@ def test_lists_of_the_walks_themselves_are_none_that_grow() -> None:
     for one in (walk.nodes, walk._above):
         one.extend(range(1000))
     assert not {id(walk.nodes), id(walk._above)} & {id(thing) for thing, _ in then.grown(walk, 900)}
+
+
+def test_what_hangs_on_an_object_of_ours_is_nobodys_leak() -> None:
+    ours, walk = ReachableGraph(), ReachableGraph()
+    assert not lead_to(ours.nodes, walk, set())
 
 
 class Node:
