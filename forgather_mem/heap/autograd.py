@@ -77,9 +77,8 @@ def saved_by(node: Node) -> Iterator[tuple[StorageKey, int]]:
         with missing(RuntimeError, AttributeError):  # freed by its backward pass
             saved = getattr(node, name)
             several = saved if isinstance(saved, list | tuple) else (saved,)
-            if not all(
-                hasattr(one, "data") for one in several
-            ):  # before torch 2.8, which tells of no hooks: they are run
+            # Before torch 2.8, which tells of no hooks: they are run
+            if not all(hasattr(one, "data") for one in several):
                 read = getattr(node, name.removeprefix("_raw"))
                 yield from storages_in(read if isinstance(read, list | tuple) else [read]).items()
                 continue

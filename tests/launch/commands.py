@@ -66,6 +66,7 @@ def taken_apart(result: Result) -> Watched:
     assert begin.startswith(BEGIN), result.err
     head, found, tail = rest.partition(REPORT)
     assert found, result.err
+    assert "failures in a row" not in " ".join(tail.split()), "a part of ours has failed and was switched off"
     head = head.partition("forgather-mem: out of memory in ")[0]  # which is planned then
     return Watched(Result(result.code, result.out, head), begin, found + tail)
 

@@ -195,6 +195,22 @@ BY_HAND = PLAIN.replace("torch.optim.AdamW(model.parameters())", "None").replace
 
 @pytest.mark.slow
 @pytest.mark.fresh
+def test_of_several_optimizers_all_parts_of_ours_hear(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        """
+import torch
+
+trained = [(model, torch.optim.Adam(model.parameters())) for model in (torch.nn.Linear(64, 8), torch.nn.Linear(64, 8))]
+for _ in range(20):
+    for model, optimizer in trained:
+        model(torch.ones(8, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    )
+    assert "== 20 steps" in watched_forked(["script.py"], tmp_path).report
+
+
 def test_in_a_loop_without_an_optimizer_a_backward_pass_is_a_step(tmp_path: Path) -> None:
     result, report = as_alone(tmp_path, BY_HAND + "watching = None\nmain(150)\n")
     assert (report["steps"], report["leak"]["verdict"]) == (150, "leak")

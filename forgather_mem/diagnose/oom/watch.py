@@ -221,8 +221,12 @@ def _operation_number() -> int:
 
 
 def _weakly(value: Any) -> Callable[[], Any]:
-    return weakref.ref(value) if value is not None else _nothing
+    """A weak reference; of None, and of what bears none, as what stands for several optimizers, it leads to nothing."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return _nothing
 
 
 def _nothing() -> None:
-    return None
+    """Where nobody is."""
