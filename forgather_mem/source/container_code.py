@@ -136,8 +136,10 @@ def added_to(file: str, line: int) -> str | None:
     found = [receiver for node in nodes for receiver in (*_receivers(node), *_remade(node))]
     rest = [one for one in found[1:] if all(one is not part for part in ast.walk(found[0]))]
     one = found[0] if found and not rest else None
-    text = ast.get_source_segment("".join(linecache.getlines(file)), one) if one is not None else None
-    return text if text is not None and "\n" not in text else None
+    gets = isinstance(one, ast.Call) and _method(one) in _ITEMS  # an entry, made if it is not there
+    parts = [one.func.value, one.args[0]] if gets else [one] if one is not None else []  # type: ignore[union-attr]
+    texts = [ast.get_source_segment("".join(linecache.getlines(file)), part) or "\n" for part in parts]
+    return None if not texts or "\n" in "".join(texts) else "[".join(texts) + "]" * gets
 
 
 def _receivers(node: ast.AST) -> Sequence[ast.expr]:

@@ -179,8 +179,9 @@ def without_inner(node: ast.AST) -> Iterator[ast.AST]:
 def _methods(node: ast.ClassDef, file: str) -> Iterator[Region]:
     for part in node.body:
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+            static = any(isinstance(mark, ast.Name) and mark.id == "staticmethod" for mark in part.decorator_list)
             first = [*part.args.posonlyargs, *part.args.args][:1]
-            name = first[0].arg if first else ""
+            name = first[0].arg if first and not static else ""
             yield Region(node=part, file=file, self_name=name, class_name=node.name)
 
 
