@@ -16,6 +16,7 @@ from io import StringIO
 from types import FunctionType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import big_bytes, deep_bytes, inside, is_array, is_tensor, is_torch
@@ -216,7 +217,8 @@ def recorder() -> str | None:
         return "autograd's profiler is on: give it a schedule, or leave its `with` block"
     if torch is not None and torch.is_anomaly_enabled():
         return "anomaly mode is on: torch.autograd.set_detect_anomaly(False)"
-    return "tracemalloc is on: tracemalloc.stop()" if tracemalloc.is_tracing() else None
+    is_on = tracemalloc.is_tracing() and not KeptLines.records
+    return "tracemalloc is on: tracemalloc.stop()" if is_on else None
 
 
 def _waits_in_put(thread: threading.Thread) -> bool:

@@ -2,7 +2,8 @@
 
 Tensors, arrays and texts count, Python's small objects, and what C or C++ code keeps, whoever holds it. What one
 statement allocates and another frees cancels out over the steps only in their sum: one is told if it alone explains
-what has grown meanwhile. The statement that adds to a known holder is the one after which that is longer.
+what has grown meanwhile, or what has grown beside all that Python traces. The statement that adds to a known holder is
+the one after which that is longer.
 """
 
 from __future__ import annotations
@@ -17,10 +18,19 @@ from typing import Any
 from forgather_mem.diagnose.leaks.sizes import large_bytes, objects_bytes
 from forgather_mem.source.source_lines import Line, is_user_file, with_callers
 from forgather_mem.source.syntax import first_lines
+from forgather_mem.system.installed import installed
+
+tracemalloc = installed("tracemalloc")
 
 
 class KeptLines:
-    """Traces the lines of this thread until `close`; nothing where somebody else traces, a debugger for example."""
+    """Traces the lines of this thread until `close`; nothing where somebody else traces, a debugger for example.
+
+    Attributes:
+        records: Whether `tracemalloc` is on because of one.
+    """
+
+    records = False
 
     def __init__(self, *, opens: bool = True, held: Callable[[], float] | None = None, budget_s: float = 0.25) -> None:
         """Begin, if it `opens`; where reading takes longer than this many CPU seconds, it ends without a result.
@@ -35,7 +45,15 @@ class KeptLines:
         # Without torch we look in a call that CPython has put off: there 3.11 comes to no end when it traces and
         # another such call is waiting
         self._is_open = opens and sys.gettrace() is None and "torch" in sys.modules
-        self._sizes: tuple[Callable[[], float], ...] = large_bytes, held or objects_bytes
+        # It is one for all of the process: a script that knows of it may start it at any time
+        KeptLines.records = self._is_open and held is None and not (tracemalloc.is_tracing() or _is_known())
+        if KeptLines.records:
+            tracemalloc.start()
+        self._sizes: tuple[Callable[[], float], ...] = (
+            large_bytes,
+            held or objects_bytes,
+            *[_native] * KeptLines.records,
+        )
         self._kept: list[Counter[Line]] = [Counter() for _ in self._sizes]  # of lines until `close`, then of statements
         self._left_s = budget_s
         self._at: Line = ("", 0)
@@ -48,6 +66,10 @@ class KeptLines:
     def close(self) -> None:
         """Stop, and add up what the lines of each statement have kept; nothing is known if somebody else traces now."""
         self._sizes = ()
+        if KeptLines.records:
+            KeptLines.records = False
+            if not _is_known():
+                tracemalloc.stop()
         if not self._is_open:
             return
         self._is_open = False
@@ -98,6 +120,16 @@ class KeptLines:
         if self._left_s < 0:
             sys.settrace(None)
         return self._trace
+
+
+def _is_known() -> bool:
+    """Whether the script, or what it imports, has the module; ours is another one."""
+    return "tracemalloc" in sys.modules
+
+
+def _native() -> float:
+    """What others than Python's allocators have given out; of what Python had before, what it frees counts, too."""
+    return large_bytes() - float(tracemalloc.get_traced_memory()[0] + tracemalloc.get_tracemalloc_memory())
 
 
 def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:

@@ -1,6 +1,7 @@
 """A look that goes far: what no name leads to, and which line made what grows. Real memory."""
 
 import ctypes
+import importlib
 import queue
 import sys
 from collections import deque
@@ -190,6 +191,21 @@ def test_the_statement_that_keeps_it_is_told_not_one_that_is_given_back() -> Non
     found, other = lines.line_of(12 * 4_000), lines.line_of(12 * 100_000)
     assert (found, other) == ((__file__, step.__code__.co_firstlineno + 2), None)
     assert sys.gettrace() is None
+
+
+def test_what_c_code_keeps_is_told_apart_from_an_array_that_another_line_gives_back() -> None:
+    last = [np.ones(5_000)]
+
+    def resample() -> None:
+        LIBC.malloc(ctypes.c_size_t(40_000))
+        made = np.ones(5_000)
+        last[0] = made
+
+    (top, *_) = suspects_of(resample)
+    assert (top.source_line, KeptLines.records) == ("LIBC.malloc(ctypes.c_size_t(40_000))", False)
+    known, lines = importlib.import_module("tracemalloc"), KeptLines()  # now it is the script's
+    assert (known.is_tracing(), KeptLines.records) == (False, False)
+    lines.close()
 
 
 def test_where_a_debugger_traces_it_is_left_alone() -> None:
