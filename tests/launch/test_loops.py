@@ -211,6 +211,8 @@ for _ in range(20):
     assert "== 20 steps" in watched_forked(["script.py"], tmp_path).report
 
 
+@pytest.mark.slow
+@pytest.mark.fresh
 def test_in_a_loop_without_an_optimizer_a_backward_pass_is_a_step(tmp_path: Path) -> None:
     result, report = as_alone(tmp_path, BY_HAND + "watching = None\nmain(150)\n")
     assert (report["steps"], report["leak"]["verdict"]) == (150, "leak")
