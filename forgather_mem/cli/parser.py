@@ -1,10 +1,11 @@
-"""The parser of a command's words: argparse, with our messages and our layout of `--help`."""
+"""The parser of a command's words: argparse, with our messages; `--help` has 80 columns."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from forgather_mem.cli.command import begins_command
@@ -13,7 +14,6 @@ from forgather_mem.units import MIB, is_number_text, parse_bytes
 
 _WIDTH = 80
 _LIKE_AN_OPTION = 0.7  # all begin alike
-_MOST_LEFT = 28  # characters of a left column; what is longer has a line of its own
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -26,9 +26,17 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str, text: str, commands: Mapping[str, str] | None = None) -> None:
-        super().__init__(prog, description=text, add_help=False, allow_abbrev=False, exit_on_error=False)
+        listed = "\n".join(["commands:", *(f"  {name:<10}{what}" for name, what in (commands or {}).items())])
+        super().__init__(
+            prog,
+            description="\n\n".join(textwrap.fill(" ".join(part.split()), _WIDTH) for part in text.split("\n\n")),
+            epilog=listed if commands else None,
+            formatter_class=functools.partial(_Layout, width=_WIDTH),
+            add_help=False,
+            allow_abbrev=False,
+            exit_on_error=False,
+        )
         self.add_argument("-h", "--help", action="help", help="Show this message and exit.")
-        self._commands = commands or {}
         self._runs_a_command = False
 
     def add_command(self, text: str) -> None:
@@ -58,25 +66,11 @@ class CommandParser(argparse.ArgumentParser):
         """What argparse calls for missing arguments."""
         raise UsageError(message)
 
-    def format_usage(self) -> str:
-        """The first line of the help."""
-        arguments = [_left(action) for action in self._actions if not action.option_strings]
-        return " ".join([f"Usage: {self.prog} [OPTIONS]", *arguments, *(["COMMAND ..."] if self._commands else [])])
-
     def format_help(self) -> str:
-        """The help, in 80 columns."""
-        sections = {
-            "Arguments": [_row(action) for action in self._actions if not action.option_strings],
-            "Options": [_row(action) for action in self._actions if action.option_strings],
-            "Commands": list(self._commands.items()),
-        }
-        parts = [self.format_usage()]
-        for paragraph in (self.description or "").split("\n\n"):
-            parts.append(_filled(paragraph, "  "))
-        for title, rows in sections.items():
-            if rows:
-                parts.append("\n".join([f"{title}:", *_table(rows)]))
-        return "\n\n".join(parts) + "\n"
+        """The help; its usage has no list of the options, which stand below it."""
+        words = [_left(action) for action in self._actions if not action.option_strings]
+        self.usage = " ".join(["%(prog)s [OPTIONS]", *words, *["COMMAND ..."] * (self.epilog is not None)])
+        return super().format_help()
 
     def _own_words(self, words: Sequence[str]) -> list[str]:
         """The words before the command."""
@@ -138,29 +132,16 @@ def size_bytes(word: str) -> int:
     return size
 
 
-def _row(action: argparse.Action) -> tuple[str, str]:
-    return _left(action), (action.help or "") % vars(action)  # as argparse does: %(default)s
-
-
 def _left(action: argparse.Action) -> str:
     """How an argument is written."""
     return " ".join(filter(None, (", ".join(action.option_strings), str(action.metavar or ""))))
 
 
-def _table(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Lines of two columns, the right one wrapped."""
-    margin = 4 + max((len(left) for left, _ in rows if len(left) <= _MOST_LEFT), default=0)
-    for left, right in rows:
-        text = _filled(right, " " * margin)
-        if len(left) > _MOST_LEFT:
-            yield f"  {left}"
-            yield text
-        else:
-            yield f"  {left}".ljust(margin) + text[margin:]
+class _Layout(argparse.RawDescriptionHelpFormatter):
+    """Each argument as we write it; no option is broken at a hyphen."""
 
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        return _left(action)
 
-def _filled(text: str, indent: str) -> str:
-    return textwrap.fill(
-        " ".join(text.split()), _WIDTH, initial_indent=indent, subsequent_indent=indent,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

@@ -28,7 +28,7 @@ def test_help_loads_nothing_that_takes_time(argv, tmp_path):
 def test_help_says_in_a_line_what_each_command_does_runs_before_templates(cli):
     code, out, _ = cli("--help")
     assert code == 0
-    lines = out[out.index("Commands:") :].splitlines()[1:]
+    lines = out[out.index("commands:") :].splitlines()[1:]
     assert [line.split()[0] for line in lines if line] == list(COMMANDS)
     assert all(line.endswith(said) for line, said in zip(lines, COMMANDS.values(), strict=False))
     assert list(COMMANDS)[-len(TEMPLATE_COMMANDS) :] == TEMPLATE_COMMANDS

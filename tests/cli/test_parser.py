@@ -96,16 +96,16 @@ def test_the_words_of_a_command_are_not_read() -> None:
 
 
 HELP = """\
-Usage: tool [OPTIONS] A B...
+usage: tool [OPTIONS] A B...
 
-  What it does.
+What it does.
 
-  More of it.
+More of it.
 
-Arguments:
-  A B...  Some names.
+positional arguments:
+  A B...               Some names.
 
-Options:
+options:
   -h, --help           Show this message and exit.
   -s, --set KEY=VALUE  Set.
   -q, --quiet          Say 100 % less.
