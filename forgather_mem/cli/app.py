@@ -1,8 +1,8 @@
 """The commands of `forgather-mem`, and the messages when one of them fails.
 
 A command is a function in a module of this package, both of its name; `add_arguments` of that module declares its
-parameters. The module imports nothing heavy; the command imports what it needs when it runs, so that `--help` responds
-immediately.
+parameters. Those that show templates are all in `templates`. A module imports nothing heavy; the command imports what
+it needs when it runs, so that `--help` responds immediately.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ COMMANDS = {
     "check": "find the mistakes in a template",
     "allow": "allow names that a template needs",
 }
-"""What each command does, by its name, which is its module's. Runs first, then templates."""
+"""What each command does, by its name. Runs first, then templates."""
 
 ALIASES = {"render": "pp"}
+OF_TEMPLATES = ("ls", "pp", "graph", "targets", "trefs")
 
 _ABOUT = "Where the memory of a training went, when, and how to get it back."
 _PREFIX = "forgather-mem: "
@@ -78,10 +79,10 @@ def perform(name: str | None, words: Sequence[str], do: Callable[..., int | None
         parser.add_argument("--version", action="version", version=__version__, help="Show the version.")
         parser.parse(words)
         raise UsageError("no command was given")
-    module = importlib.import_module(f"forgather_mem.cli.{name}")
+    module = importlib.import_module(f"forgather_mem.cli.{'templates' if name in OF_TEMPLATES else name}")
     command = getattr(module, name)
     parser = CommandParser(_prog(name), command.__doc__ or COMMANDS[name])
-    module.add_arguments(parser)
+    getattr(module, f"{name}_arguments", module.add_arguments)(parser)
     return (do or command)(**parser.parse(words)) or 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.cli.app import COMMANDS
+from forgather_mem.cli.app import COMMANDS, OF_TEMPLATES
 from forgather_mem.cli.options import parse_settings
 from forgather_mem.cli.parser import CommandParser
 
@@ -17,9 +17,9 @@ DOCS = "".join(path.read_text(encoding="utf-8") for path in (Path(__file__).pare
 
 @pytest.mark.parametrize("name", [*COMMANDS])
 def test_each_option_is_explained_and_used(name):
-    module = importlib.import_module(f"forgather_mem.cli.{name}")
+    module = importlib.import_module(f"forgather_mem.cli.{'templates' if name in OF_TEMPLATES else name}")
     parser = CommandParser(name, "")
-    module.add_arguments(parser)
+    getattr(module, f"{name}_arguments", module.add_arguments)(parser)
     options = [one for one in parser._actions if one.option_strings and one.dest != "help"]
     unnamed = [one.option_strings for one in options if not any(option in DOCS for option in one.option_strings)]
     assert unnamed == [], "a page of docs/ says what it is for"
