@@ -86,16 +86,6 @@ def format_pace(count: float, what: str = "", per: str = "a step") -> str:
     return f"+{many}{what}{'s' * bool(what and many != '1')} {per}"
 
 
-def format_ordinal(number: int) -> str:
-    """The place in a row.
-
-    >>> [format_ordinal(number) for number in (1, 2, 3, 11, 16, 32, 112)]
-    ['1st', '2nd', '3rd', '11th', '16th', '32nd', '112th']
-    """
-    teens = number % 100 in (11, 12, 13)
-    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
-
-
 def parse_bytes(text: str | int | float) -> int:
     """Parse a size: a number of bytes, or a number with B, KiB, MiB, GiB or TiB.
 

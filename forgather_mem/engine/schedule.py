@@ -12,7 +12,7 @@ from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Begins, Moment, Sample, Work
 from forgather_mem.telemetry.rule import Rule, name_of
 from forgather_mem.telemetry.triggers import Crossing
-from forgather_mem.units import format_ordinal, format_share
+from forgather_mem.units import format_share
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import Action
@@ -111,13 +111,9 @@ class ArmedRule(Guarded):
     def text_of_longer_intervals(self) -> tuple[str, str]:
         """What was read less often, in a few words; and the sentence about it."""
         assert self.budget_frac is not None
-        often, longest = self.usual_steps, self.longest_stretch
-        usual, rarest = f"every {often:,} steps", f"every {often * longest:,} steps"
-        if often == 1:
-            usual, rarest = "every step", f"every {format_ordinal(longest)} step"
-        what = f"{self.name} ({rarest})"
-        budget = format_share(self.budget_frac)
-        return what, f"{what}: instead of {usual}, at the rarest (budget {budget} of the time for all our own code)"
+        often, budget = self.usual_steps, format_share(self.budget_frac)
+        what = f"{self.name} (every {often * self.longest_stretch:,} steps)"
+        return what, f"{what}: at the rarest, instead of {often:,} (budget {budget} of the time for all our own code)"
 
 
 class EventSchedule:
