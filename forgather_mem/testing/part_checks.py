@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.plain_numbers import plain_numbers
-from forgather_mem.telemetry.records import Begins, Finding, Moment, Objects, RunInfo, Sample, Sink, Work
+from forgather_mem.telemetry.records import Begins, Moment, Objects, RunInfo, Sample, Sink, Work
 from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.rule import name_of
 from forgather_mem.testing.small_run import SmallRun, check_members, files_below, in_child, readings, require, trainings
@@ -195,29 +195,12 @@ def check_sink(make_sink: Callable[[], Sink], *, folder: Path | None = None) -> 
         require(found is None, f"{type(sink).__name__} {found}")
 
 
-class _Beside:
-    """Stands before and behind the sink that is checked: sees whether records and findings are as they were."""
-
-    def __init__(self, name: str, seen: list[str]) -> None:
-        self._name, self._seen = name, seen  # what the one before has seen
-
-    def write(self, sample: Sample | Finding, method: str = "write") -> None:
-        if not self._seen:
-            return self._seen.append(str(sample))
-        was = self._seen.pop()
-        require(was == str(sample), f"{self._name}.{method} has changed what it was given; other sinks get it too")
-
-    def tell(self, finding: Finding) -> None:
-        self.write(finding, "tell")
-
-
 def _train(
     sink: Sink, folder: Path | None, where: str, *, rank: int = 0, forks: bool = False, restarts: bool = False
 ) -> None:
-    name, seen = type(sink).__name__, list[str]()
-    small = SmallRun(folder, [readings], [_Beside(name, seen), sink, _Beside(name, seen)], rank=rank)
+    small = SmallRun(folder, [readings], [sink], rank=rank)
     other = SmallRun(folder, [readings], [sink])
-    with trainings(name, where, _ADVICE, small, other):
+    with trainings(type(sink).__name__, where, _ADVICE, small, other):
         if restarts:
             other.train()
         small.train()

@@ -164,7 +164,6 @@ Unflushed = broken("Unflushed", write=lambda self, it: self._file and csv.writer
 Delays = broken(
     "Delays", last=[], write=lambda self, it: [self.last and WRITE(self, self.last.pop()), self.last.append(it)]
 )
-Greedy = broken("Greedy", write=lambda self, sample: sample.values.update({"mine/queue_len": 0}))
 Infinite = broken("Infinite", log_values=lambda self, step: {"mem_x": float("inf")})
 NoMethod = broken("NoMethod", tell="tell")
 Hangs = broken("Hangs", key=["a list"])
@@ -217,7 +216,6 @@ class OneTraining(TextSink):
         (EachRank, r"EachRank has changed .*all.csv'] of rank 0 on rank 1"),
         (NoPlace, r"NoPlace wrote nothing where its folder can't be made, and problems\(\) says nothing"),
         (Fixed, r"Fixed, in .*records.csv: 50 of 50 values were lost whose name came after the first record"),
-        (Greedy, r"Greedy.write has changed what it was given"),
         (OneTraining, r"OneTraining raised RuntimeError.*in a second training of the same object, at begin"),
         (Infinite, r"Infinite.log_values gave .*inf"),
         (NoMethod, r"NoMethod.tell is 'tell', and the engine calls it"),
