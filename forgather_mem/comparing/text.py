@@ -70,9 +70,6 @@ def sentences(comparison: Comparison) -> list[str]:
         for report in side.reports
         if unfinished(report)
     ]
-    were_read = any(report.host.workers_peak_bytes for side in (before, after) for report in side.reports)
-    if not were_read and any(one.name == "arguments.dataloader_num_workers" for one in comparison.settings):
-        told.append("memory of data workers is not in these numbers: WorkerProbe reads it")
     scripts = [side.first.run.script for side in (before, after)]
     if all(scripts) and scripts[0] != scripts[1]:
         told.append(f"scripts: {' and '.join(scripts)}")
@@ -80,9 +77,7 @@ def sentences(comparison: Comparison) -> list[str]:
         told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
     for side in (before, after):
         if not any(not name.startswith("batch.") for name in side.first.run.settings):
-            of_run = "it is from TensorBoard, or ended before its first step"
-            why = "it is of a loop of your own, or was not written by `plan --json`" if side.is_plan else of_run
-            told.append(f"{side.name} {_has(side)} no settings: {why}")
+            told.append(f"{side.name} {_has(side)} no settings")
     return told
 
 

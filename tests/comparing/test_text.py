@@ -83,14 +83,6 @@ def test_runs_of_two_scripts_are_told_apart() -> None:
     assert "scripts" not in words(run(), ended(100, "finished", script="train.py"))
 
 
-def test_more_workers_whose_memory_nothing_has_read_are_no_equal_runs() -> None:
-    more = {"model.dtype": "float32", "arguments.dataloader_num_workers": "2"}
-    sentence = "memory of data workers is not in these numbers: WorkerProbe reads it"
-    assert sentence in words(run(), run(settings=more))
-    assert sentence not in words(run(), run(settings=more, workers=100))
-    assert sentence not in words(run(settings=more), run(settings=more))
-
-
 def test_what_no_part_explains_is_told_as_a_number_and_what_would_tell_more() -> None:
     unknown = "b takes 100.0 MiB more at the peak (host); can't tell what it is: `forgather-mem plan --json` of both"
     for after in (replace(run(600), breakdown=Breakdown()), run(600, counted=False), run(600)):
