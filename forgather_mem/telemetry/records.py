@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.guard import FailureGuard
@@ -30,7 +30,6 @@ RISEN = 1.01
 # Fraction of a run's time for our readings; above it the expensive ones are taken less often, as the report says.
 OWN_BUDGET_FRAC = 0.005
 
-S = TypeVar("S")
 JsonData = Mapping[str, Any]
 Objects = Mapping[str, Any]  # the keyword arguments of an event: model, optimizer, logs, ...
 SeesBatch = Callable[[Sequence[Any], Mapping[str, Any]], object]
