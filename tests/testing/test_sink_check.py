@@ -164,7 +164,6 @@ Unflushed = broken("Unflushed", write=lambda self, it: self._file and csv.writer
 Delays = broken(
     "Delays", last=[], write=lambda self, it: [self.last and WRITE(self, self.last.pop()), self.last.append(it)]
 )
-Infinite = broken("Infinite", log_values=lambda self, step: {"mem_x": float("inf")})
 NoMethod = broken("NoMethod", tell="tell")
 Hangs = broken("Hangs", key=["a list"])
 
@@ -217,7 +216,6 @@ class OneTraining(TextSink):
         (NoPlace, r"NoPlace wrote nothing where its folder can't be made, and problems\(\) says nothing"),
         (Fixed, r"Fixed, in .*records.csv: 50 of 50 values were lost whose name came after the first record"),
         (OneTraining, r"OneTraining raised RuntimeError.*in a second training of the same object, at begin"),
-        (Infinite, r"Infinite.log_values gave .*inf"),
         (NoMethod, r"NoMethod.tell is 'tell', and the engine calls it"),
         (Hangs, r"Hangs.key can't be compared"),
     ],
