@@ -28,10 +28,7 @@ _LOST_PEER = re.compile(
 # A launcher that sees one rank fail ends the others, and kills after 30 seconds those that stay.
 _TOGETHER_S = 10.0
 _NAMED = 8
-_OTHERS = {
-    "exception": "ended by an exception", "killed": "left no end", "oom": "out of memory", "finished": "finished",
-    "interrupted": "interrupted",
-}  # fmt: skip
+_OTHERS = {"exception": "ended by an exception", "killed": "left no end", "oom": "out of memory"}
 
 
 class LauncherWord(NamedTuple):
@@ -285,6 +282,8 @@ def first_failure_lines(report: RunReport, first: FirstFailure, width: int) -> l
             cause = signal_name(first.signal)
         text += f": {cause}" if cause else ""
     ends = Counter(row.end for row in report.ranks or () if row.rank != first.rank)
-    told = ", ".join(f"{count:,} {_OTHERS.get(end or '', 'without an end')}" for end, count in ends.most_common())
+    told = ", ".join(
+        f"{count:,} {_OTHERS.get(end or '', end or 'without an end')}" for end, count in ends.most_common()
+    )
     lines = textwrap.wrap(f"{text}.", width, subsequent_indent="  ", max_lines=3, placeholder=" ...")
     return [*lines, *textwrap.wrap(f"  The others: {told}.", width, subsequent_indent="    ")] if told else lines

@@ -221,12 +221,7 @@ def _ending(report: RunReport) -> str:
         return f"ended after {done}{took}, exit {code}"
     if run.end == "interrupted" and number not in (None, signals.SIGINT):
         return f"ended by {signal_name(number)} after {done}{took}"
-    how = {
-        "exception": "exception",
-        "oom": "out of memory",
-        "killed": f"killed ({signal_name(number)})" if number else "ended",
-        "interrupted": "interrupted",
-    }
+    how = {"oom": "out of memory", "killed": f"killed ({signal_name(number)})" if number else "ended"}
     return f"{how.get(run.end, run.end)} after {done}{took}"
 
 
