@@ -70,9 +70,6 @@ def sentences(comparison: Comparison) -> list[str]:
         for report in side.reports
         if unfinished(report)
     ]
-    scripts = [side.first.run.script for side in (before, after)]
-    if all(scripts) and scripts[0] != scripts[1]:
-        told.append(f"scripts: {' and '.join(scripts)}")
     if before.steps != after.steps and comparison.differences:
         told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
     for side in (before, after):

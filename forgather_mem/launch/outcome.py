@@ -304,9 +304,7 @@ def against_baseline(path: str, reports: Sequence[RunReport], *, update: bool) -
         now = Baseline.of(reports, before)
         if update:
             now.write(path)
-            unread = any(not {"parameters", "planned peak"} & one.counted.keys() for one in now.trainings)
-            without = ", without the model's parts: they are read at step 10 and each tenth after it" * unread
-            say(f"forgather-mem: the baseline is in {path_from_here(path)}{without}")
+            say(f"forgather-mem: the baseline is in {path_from_here(path)}")
             return [], []
     except NoBaseline as error:
         return [], [f"--baseline: {error}"]

@@ -77,12 +77,6 @@ def test_a_run_that_has_done_no_step_is_not_said_to_take_less() -> None:
     assert words(ended(0, None), ended(0, None)).startswith("No difference"), "commands without a training have none"
 
 
-def test_runs_of_two_scripts_are_told_apart() -> None:
-    text = words(ended(100, "finished", script="train.py"), ended(100, "finished", script="other.py"))
-    assert "scripts: train.py and other.py" in text
-    assert "scripts" not in words(run(), ended(100, "finished", script="train.py"))
-
-
 def test_what_no_part_explains_is_told_as_a_number_and_what_would_tell_more() -> None:
     unknown = "b takes 100.0 MiB more at the peak (host); can't tell what it is: `forgather-mem plan --json` of both"
     for after in (replace(run(600), breakdown=Breakdown()), run(600, counted=False), run(600)):
