@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
 from pathlib import Path
 
 from forgather_mem.cli.command import FAILURE
@@ -55,11 +55,9 @@ def allow(template: str, settings: list[str], searchpath: list[Path], yes: bool)
 
 def _confirmed(question: str) -> bool:
     """Ask on the terminal; only "y" and "yes" mean yes."""
-    try:
+    answer = ""
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
         answer = input(shown(f"{question} [y/N]: "))
-    except (EOFError, KeyboardInterrupt):
-        print("\nAborted.", file=sys.stderr)
-        return False
     if answer.strip().lower() in ("y", "yes"):
         return True
     print("nothing was written")
