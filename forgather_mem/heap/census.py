@@ -374,8 +374,7 @@ class _Census:
     def _is_plain(self, position: int) -> bool:
         """Whether it is a container without a name of its own for what is in it."""
         walk = self.walk
-        is_module = walk.parent(position) < 0 and not walk.label(position).startswith("local ")
-        return isinstance(walk.nodes[position], PLAIN) and not walk.is_namespace(position) and not is_module
+        return isinstance(walk.nodes[position], PLAIN) and not (walk.is_namespace(position) or walk.is_module(position))
 
     def _name(self, position: int) -> str:
         name = self.walk.holder(position)

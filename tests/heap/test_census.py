@@ -8,7 +8,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -240,12 +240,21 @@ class Record:
         self.state = numbers(1)
 
 
+class Keepers:
+    seen: ClassVar[list[object]] = []
+
+
 @pytest.mark.parametrize("item", [Record, lambda: Seen(numbers(1), 0.5), lambda: (model_of(), None)])
 def test_a_collection_goes_by_the_attribute_that_holds_it(item: Callable[[], object]) -> None:
     keeper = Keeper([item() for _ in range(3)])
     (held,) = census(keeper.on_save).values()
     assert (held.name, held.num_bytes // MIB) == ("`Keeper.copies`", 3)
     assert (held.collects, held.num_items) == (True, 3)
+    Keepers.seen += keeper.copies
+    del keeper
+    (held,) = census(Keeper([]).on_save).values()
+    Keepers.seen.clear()
+    assert (held.name, held.num_items) == ("`Keepers.seen`", 3)
 
 
 def test_of_a_long_list_some_items_stand_for_the_others() -> None:
