@@ -296,7 +296,9 @@ class Attached:
         self.options = options
 
     def __repr__(self) -> str:
-        return self._why_not or "watching: report() after train()"
+        report = _report_of(self.callbacks, self._why_not)
+        ended = "watched" if report is not None and report["run"]["end"] else "watching: after train()"
+        return self._why_not or f"{ended}: attach(trainer).report()"
 
     def report(self) -> Report:
         """The memory report of the current or last training. `print` it to read it.

@@ -64,7 +64,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     others = [one for one in report.advice if _kind(one) not in kinds]
     advice = (*planned, *others)
     report = replace(report, advice=advice)
-    what = f"planned, but in {most_s:g} s not all" if "unfinished" in answer else "planned"
+    what = f"planned, but {most_s:g} s were not enough for all" if "unfinished" in answer else "planned"
     if report.killed is not None:
         return replace(report, killed=replace(report.killed, fit=what))
     assert report.oom is not None

@@ -292,7 +292,7 @@ def _plan_and_print(trainer: Any) -> None:
     if trainer in PLANS or run_session.rank_and_size()[1] > 1:
         return
     try:
-        text = plan(trainer, on_device=trainer.args.device.type != "cpu").text()
+        text = f"forgather-mem: planned: {plan(trainer, on_device=trainer.args.device.type != 'cpu')}"
     except PlanError as error:
         text = f"forgather-mem: no plan: {error}"
     say(text)

@@ -84,7 +84,7 @@ def no_leak_sentence(report: RunReport) -> str:
         beside = f"; {leak.why}" if leak.why else ""
         return f"No leak (under {format_bytes(leak.bytes_per_step_high)} a step over {steps:,} steps){beside}."
     if leak.verdict == "leak" or not leak.judged or not steps or report.oom:
-        return ""
+        return "No verdict on leaks: that comes at the end." if report.killed and steps else ""
     if leak.undecided and leak.why:
         return f"{leak.why[0].upper()}{leak.why[1:]}."
     if steps < leak.judged_steps and not leak.why:
