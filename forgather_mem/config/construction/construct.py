@@ -144,9 +144,7 @@ class Builder:
                 self._ahead.add_call()
         except TooLarge as error:
             raise self._resolver.error(node, str(error)) from error
-        found = callee.misfit(len(node.args), node.kwargs.keys(), more_come=more_come)
-        if found is not None:
-            raise self._resolver.misfit_error(node, callee, found)
+        self._resolver.check(node, callee, node.args, node.kwargs, more_come=more_come)
         if callee.is_guarded:
             named = node.kwargs if node.latent is None else {**node.kwargs, "latent_args": node.latent}
             self._resolver.guard(node, callee, node.args, named, self._arguments_check)
