@@ -223,8 +223,6 @@ def _levels(above: Sequence[str]) -> Iterator[int]:
 def _as_the_parser_says(error: yaml.MarkedYAMLError, at: yaml.Mark) -> _Mistake:
     """What the parser says, where it says it; of what is not closed where it begins."""
     said = ", ".join(str(part) for part in (error.context, error.problem) if part)
-    if "scanning a tag" in said:
-        return _Mistake(at.line, said, "a tag is letters, digits and -_.:/@ and ends at a space", at.column)
     if re.search("end of stream|expected ',' or", said):
         at = error.context_mark or at
     return _Mistake(at.line, said, "what begins here is not closed" if at is error.context_mark else None, at.column)
