@@ -246,8 +246,6 @@ def _arguments(written: Mapping[object, Value], marks: Mapping[object, Mark], ma
     for key, value in written.items():
         key = _argument_name(key, marks.get(key, mark))
         if key.startswith("arg") and (found := _POSITIONAL.fullmatch(key)):
-            if int(found[1]) in numbered:
-                raise TemplateNodeError(marks.get(key, mark), f"{key!r} repeats a positional argument")
             numbered[int(found[1])] = value
         else:
             kwargs[key] = value

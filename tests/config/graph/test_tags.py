@@ -158,7 +158,6 @@ def test_arguments_by_position_by_name_or_both(text, args, kwargs):
         ("{kwargs: !dlist {a: 1}}", "kwargs is a mapping"),
         ("{1: a}", "the name of an argument is text"),
         ("{kwargs: {1: a}}", "the name of an argument is text"),
-        ("{arg0: 1, arg00: 2}", "'arg00' repeats a positional argument"),
         ("{submodule_searchpath: [1]}", "list of folders"),
         ("{submodule_searchpath: {a: 1}}", "list of folders"),
     ],
