@@ -12,8 +12,6 @@ from forgather_mem.config.source.rendered import RESERVED, STRING, SourceLocatio
 from forgather_mem.config.source.search import Found, Searcher
 from forgather_mem.config.source.syntax import Part, is_plain, plain_newlines, split, to_jinja
 
-_MAX_PARTS = 1_000
-
 
 class StrangersTemplate(Exception):
     """A template is needed that may not be rendered in this process."""
@@ -105,10 +103,6 @@ class Sources:
             raise SourceLocation(name, most).error(f"a template has at most {most:,} lines")
         parts: dict[str, Source] = {}
         pieces = split(text) if file is not None else [Part(None, 1, plain_newlines(text))]
-        if len(pieces) > _MAX_PARTS:
-            raise SourceLocation(name, pieces[_MAX_PARTS].first_line - 1).error(
-                f"a file has at most {_MAX_PARTS} sub-templates"
-            )
         head, *others = (_source(part, name, file, parts) for part in pieces)
         for source in others:
             if source.name in parts:
