@@ -19,6 +19,7 @@ from forgather_mem.config.construction.value_builtins import Values
 from forgather_mem.config.graph.nodes import CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.policy.remote_code import ArgumentCheck
+from forgather_mem.config.source.syntax import MAPPINGS, SEQUENCES
 from forgather_mem.errors import TemplateError, ours
 
 _T = TypeVar("_T")
@@ -334,10 +335,11 @@ def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:
         TypeError, ValueError: if that can't have these items.
     """
     if isinstance(node, ListNode):
-        return _made(node.maker, _filled(node.items, iter(values)))
+        return _made(SEQUENCES[node.form or "list"], _filled(node.items, iter(values)))
     if node.form == "dlist":
         return _filled([value for value in node.entries.values() if value is not None], iter(values))
-    return _made(node.maker, dict(zip(node.entries, _filled(node.entries.values(), iter(values)), strict=True)))
+    entries = dict(zip(node.entries, _filled(node.entries.values(), iter(values)), strict=True))
+    return _made(MAPPINGS[node.form or "dict"], entries)
 
 
 def _made(make: Callable[..., object], items: list[object] | dict[object, object]) -> object:
