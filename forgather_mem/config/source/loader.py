@@ -91,12 +91,9 @@ class Sources:
 
     def from_text(self, text: str, name: str = STRING, file: Path | None = None) -> Source:
         """The head of a text. A string has no sub-templates: it has no file that could be extended or included."""
-        for number, line in enumerate(text.split("\n"), 1) if any(char in text for char in RESERVED) else ():
-            if reserved := RESERVED.intersection(line):
-                char = min(reserved)
-                raise SourceLocation(name, number, line.index(char) + 1, line).error(
-                    f"the character U+{ord(char):04X} is reserved", hint="take another one of the private use area"
-                )
+        if reserved := next((char for char in RESERVED if char in text), None):
+            line = text.count("\n", 0, text.index(reserved)) + 1
+            raise SourceLocation(name, line).error(f"the character U+{ord(reserved):04X} is reserved")
         text = text.removeprefix("\ufeff")
         most = self._budgets.nodes
         if text.count("\n") > most:
