@@ -114,10 +114,6 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def _escape(value: object) -> str:
-    return str(_JINJA_FILTERS["forceescape"](value))
-
-
 _OWN: dict[str, Callable[..., object]] = {
     "attr": pass_environment(lambda sandbox, value, name: _JINJA_FILTERS["attr"](sandbox, value, text_of(name))),
     "format": _format,
@@ -131,7 +127,9 @@ _OWN: dict[str, Callable[..., object]] = {
 FILTERS: Final[dict[str, Callable[..., object]]] = {
     **{name: _marking(function) for name, function in _OWN.items()},
     **{name: _marking(_JINJA_FILTERS[name], whole=name in _WHOLE) for name in _JINJA.split()},
-    **dict.fromkeys(("e", "escape", "forceescape"), _marking(_escape, whole=True)),
+    **dict.fromkeys(
+        ("e", "escape", "forceescape"), _marking(lambda value: str(_JINJA_FILTERS["forceescape"](value)), whole=True)
+    ),
     " at": pass_context(lambda context, value, origin: origin + str(context.environment.finalize(context, value))),
     " printed": pass_context(lambda context, value: str(context.environment.finalize(context, value))),
     " find": pass_environment(lambda sandbox, *args: sandbox.find(*args)),
@@ -352,7 +350,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters = dict(FILTERS)
         self.tests = dict(TESTS)
         del self.globals["lipsum"]
-        self.globals["range"] = _range
+        self.globals["range"] = range  # without Jinja's own limit
         self.globals.update(FUNCTIONS)
         for name in TIMES:
             self.globals[name] = self._timed(name)
@@ -422,10 +420,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def concat(self, parts: Iterable[str]) -> str:
         """The output of a macro, a block or a filter's body, as one text."""
         return self.marks.read("".join(parts))
-
-
-def _range(*bounds: int) -> range:
-    return range(*bounds)  # without Jinja's own limit
 
 
 def _print(context: Context, value: object) -> object:
