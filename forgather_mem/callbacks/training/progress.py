@@ -19,7 +19,7 @@ from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
-_EVENTS = ("train_begin", "step_end", "log", "prediction_step", "evaluate", "predict", "train_end")
+_EVENTS = ("train_begin", "step_end", "log", "prediction_step", "evaluate", "predict")
 _STREAMS = ("stdout", "stderr")
 # Keys of a log line that come first; those of no interest to people are left out.
 _FIRST = ("loss", "eval_loss", "grad_norm", "learning_rate")
@@ -139,9 +139,6 @@ class _Bars:
         bar, self._eval_bar = self._eval_bar, None
         if bar is not None:
             bar.close()
-
-    def _train_end(self, moment: Moment) -> None:
-        self._close()
 
     def _bar(self, what: str, total: int | None, *, leave: bool, initial: int = 0) -> tqdm[Never]:
         return tqdm(
