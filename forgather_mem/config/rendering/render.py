@@ -333,8 +333,6 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
         return "templates, macros or expressions nest too deeply", None
     if isinstance(error, SecurityError):
         return text.rstrip("."), "templates may use data, not the Python behind it"
-    if isinstance(error, MemoryError):
-        return "there is not enough memory to render this template", None
     if isinstance(error, Mangled):
         return text, "write {{ value }} or {{ value|toyaml }} where it belongs, and change it before it is given"
     if isinstance(error, TemplateRuntimeError):
@@ -366,9 +364,7 @@ def _near_word(message: str, compiler: Compiler) -> str | None:
     if "the parent's block" in message:
         return "write == super()"
     if "no parent block" in message:
-        misspelt = any(re.match(r"\s*-+ ?extends\b", load.source.lines[0]) for load in compiler.job.loads)
-        written = "; here the '-- ' is misspelt" if misspelt else ""
-        return f'a template that extends another says so in its first line: -- extends "NAME"{written}'
+        return 'a template that extends another says so in its first line: -- extends "NAME"'
     if bracket := re.search(r"unexpected '.+', expected '([])}])'", message):
         return f"is a '{bracket[1]}' missing on this line?"
     match = re.search(r"[Nn]o (filter|test) named '([^']+)'", message)
