@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.config.construction.construct import Construction
-from forgather_mem.config.construction.findings import misfits
+from forgather_mem.config.construction.findings import Search
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE, Resolver
 from forgather_mem.config.graph.nodes import CallNode, Graph, Node, Value, VarNode
 from forgather_mem.config.graph.parse import parse
@@ -29,7 +29,6 @@ from forgather_mem.errors import TemplateError, did_you_mean, missing
 
 if TYPE_CHECKING:
     from forgather_mem.config.rendering.render import Renderer
-    from forgather_mem.config.rendering.stranger import Request
 
 _log = logging.getLogger(__name__)
 
@@ -183,19 +182,9 @@ class ConfigEnvironment:
         return Renderer(self._searcher, self._budgets, self._global_vars, self.policy.is_unsafe, self._is_own)
 
     def _strangers(self, name: str, variables: Mapping[str, object], text: str | None = None) -> Rendered:
-        from forgather_mem.config.rendering.stranger import render
+        from forgather_mem.config.rendering.stranger import Request, render
 
-        return render(self._request(name, variables, text))
-
-    def _request(self, name: str, variables: Mapping[str, object], text: str | None = None) -> Request:
-        """What a process is asked for that renders a stranger's template.
-
-        Raises:
-            TemplateError: if a variable is no plain data.
-        """
-        from forgather_mem.config.rendering.stranger import Request
-
-        return Request(
+        request = Request(
             name=name,
             text=text,
             folders=tuple(map(str, self._searcher.folders[:-1])),
@@ -205,6 +194,7 @@ class ConfigEnvironment:
             secret=os.urandom(12).hex(),
             moment=datetime.datetime.now(datetime.UTC),
         )
+        return render(request)
 
     def _reported(self, rendered: Rendered) -> Rendered:
         """A rendered template, its unknown blocks named once."""
@@ -308,7 +298,7 @@ class Config:
     ) -> list[TemplateError]:
         """Allowed names that can't be imported, arguments and values that don't fit. Imports the names; of objects it
         builds our own callbacks and their parts only, which do nothing, and keeps none."""
-        return misfits(self._resolver(context_vars or {}), self._roots(targets))
+        return Search(self._resolver(context_vars or {})).run(self._roots(targets))
 
     def unbound(self, context_vars: Mapping[str, object]) -> Iterator[TemplateError]:
         """The errors about variables that have no value, each once."""
