@@ -92,8 +92,9 @@ class Sources:
     def from_text(self, text: str, name: str = STRING, file: Path | None = None) -> Source:
         """The head of a text. A string has no sub-templates: it has no file that could be extended or included."""
         if reserved := next((char for char in RESERVED if char in text), None):
-            line = text.count("\n", 0, text.index(reserved)) + 1
-            raise SourceLocation(name, line).error(f"the character U+{ord(reserved):04X} is reserved")
+            at = text.index(reserved)
+            place = SourceLocation(name, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
+            raise place.error(f"the character U+{ord(reserved):04X} is reserved")
         text = text.removeprefix("\ufeff")
         most = self._budgets.nodes
         if text.count("\n") > most:
