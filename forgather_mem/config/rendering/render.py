@@ -333,6 +333,8 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
         return "templates, macros or expressions nest too deeply", None
     if isinstance(error, SecurityError):
         return text.rstrip("."), "templates may use data, not the Python behind it"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory to render this template", None
     if isinstance(error, Mangled):
         return text, "write {{ value }} or {{ value|toyaml }} where it belongs, and change it before it is given"
     if isinstance(error, TemplateRuntimeError):
