@@ -59,8 +59,7 @@ class ProgressCallback(RuleCallback):
         enabled: bool = True,
         strict: bool = False,
     ) -> None:
-        known = output_stream is None or output_stream in _STREAMS or hasattr(output_stream, "write")
-        if not known:
+        if output_stream not in (None, *_STREAMS) and not hasattr(output_stream, "write"):
             raise ValueError(
                 f"ProgressCallback(output_stream={output_stream!r}): write to 'stdout' or 'stderr', or give an open "
                 "text stream"

@@ -207,13 +207,12 @@ class Resolver:
         Raises:
             TemplateError: names the first of them.
         """
-        is_of_transformers = node.constructor.startswith("transformers")
         if not callee.is_guarded:
             return
         names = callee.parameters.positional if callee.parameters else ()
         rest, named = args[len(names) :], {**dict(zip(names, args, strict=False)), **kwargs}
         found = check.address(node.constructor, rest, named)
-        if found is None and is_of_transformers:
+        if found is None and node.constructor.startswith("transformers"):
             found = check.of_transformers(node.constructor, rest, named)
         if found is not None:
             with self._placed(node) as use:
