@@ -82,9 +82,8 @@ def _fewer_rows(failure: Failure) -> Iterator[Change]:
 
 
 def _checkpointing(failure: Failure) -> Iterator[Change]:
-    name = checkpointing_name(failure.settings)
     if failure.settings.can_checkpoint:
-        yield setting("keeps fewer activations", **{name: True})
+        yield setting("keeps fewer activations", **{checkpointing_name(failure.settings): True})
 
 
 def checkpointing_name(settings: RunSettings) -> str:
@@ -130,11 +129,8 @@ def _keeps_predictions(failure: Failure) -> bool:
 
 
 def _evaluation_keeps(failure: Failure) -> Iterator[Change]:
-    if (
-        _keeps_predictions(failure)
-        and failure.where == "device"
-        and not failure.settings.arguments.get("eval_accumulation_steps")
-    ):
+    is_set = failure.settings.arguments.get("eval_accumulation_steps")
+    if failure.where == "device" and not is_set and _keeps_predictions(failure):
         yield setting("predictions go to the host after each batch", eval_accumulation_steps=1)
 
 
@@ -284,8 +280,7 @@ def _each_pass(failure: Failure) -> Iterator[Change]:
 
 
 def _no_batch_fits(failure: Failure) -> Iterator[Change]:
-    missing = failure.missing_bytes
-    if missing:
+    if missing := failure.missing_bytes:
         note = f"no batch fits: gradients and optimizer need {format_bytes(missing)} more than there is"
         yield doing("fewer trained parameters (LoRA), a smaller type (bfloat16), or shards (FSDP, ZeRO)", note)
 
