@@ -164,15 +164,9 @@ def test_a_value_that_wavers_about_its_limit_is_told_once_until_it_has_gone_back
     alert = MemoryAlert({"mine/level_frac": "90%"}, {"mine/left_bytes": 95}, None, call=alerts.append, strict=True)
     make_trainer(tmp_path, [readings, alert], max_steps=10).train()
     assert [(one.step, one.name) for one in alerts] == [
-        (2, "mine/level_frac"),
-        (2, "mine/left_bytes"),
-        (4, "mine/left_bytes"),
-        (6, "mine/left_bytes"),
-        (8, "mine/level_frac"),
-        (8, "mine/left_bytes"),
-        (10, "mine/level_frac"),
-        (10, "mine/left_bytes"),
-    ]
+        (2, "mine/level_frac"), (2, "mine/left_bytes"), (4, "mine/left_bytes"), (6, "mine/left_bytes"),
+        (8, "mine/level_frac"), (8, "mine/left_bytes"), (10, "mine/level_frac"), (10, "mine/left_bytes"),
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -243,9 +237,7 @@ def test_from_a_template(tmp_path: Path) -> None:
         ({"above": {"host/limit_used_frc": "90%"}}, "no sample named 'host/limit_used_frc'; did you mean"),
         ({"above": {"hots/rss_bytes": "1GiB"}}, "no sample named 'hots/rss_bytes'; did you mean 'host/rss_bytes'"),
         ({"above": {"rss": "90%"}}, "'rss' is no sample name; write one such as"),
-        ({"above": {"host/limit_used_frac": 90}}, "a share is 1 at most"),
-        ({"below": {"device/headroom_bytes": "10%"}}, "write a size such as '2GiB'"),
-        ({"above": {"host/major_faults": "90%"}}, "write a number"),
+        ({"above": {"device1/reservd_frac": "90%"}}, "there is no sample named 'device1/reservd_frac'"),
         ({"below": {"gpu/headroom_bytes": "1GiB"}}, "did you mean 'device/headroom_bytes'"),
         ({"below": {"device/headroom_bytes": "1GB"}}, "unknown unit 'GB'; write 1GiB"),
         ({"below": "1GiB"}, r"MemoryAlert\(below='1GiB'\): give sample names and limits"),
@@ -294,5 +286,3 @@ def test_the_second_device_of_a_process_is_watched_for_itself(tmp_path: Path, mo
 
 def test_a_limit_may_name_another_device() -> None:
     assert MemoryAlert(above={"device1/reserved_frac": "90%"}) is not None
-    with pytest.raises(ValueError, match="there is no sample named 'device1/reservd_frac'"):
-        MemoryAlert(above={"device1/reservd_frac": "90%"})

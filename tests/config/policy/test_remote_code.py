@@ -48,20 +48,6 @@ def test_an_argument_that_leads_to_code_is_found_by_position(tmp_path):
         resolver.guard(graph.target("a"), callee, [1, "owner/model"], {}, ArgumentCheck(lambda _: False))
 
 
-_AUDITED: list[list[str]] = []
-
-
-@contextlib.contextmanager
-def audited(names):
-    """The audit events with such names; a hook stays, so there is one."""
-    if not _AUDITED:
-        sys.addaudithook(lambda event, args: [kept.append(event) for kept in _AUDITED[1:] if names.match(event)])
-        _AUDITED.append([])
-    _AUDITED.append([])
-    yield _AUDITED[-1]
-    _AUDITED.pop()
-
-
 SINK = "a: !call:forgather_mem.sinks:TensorBoardSink"
 
 
@@ -134,14 +120,18 @@ def given_as_text():
                     yield f"{module.__name__}:{name}", argument, {**NEEDED.get(name, {})}
 
 
+@pytest.mark.fresh  # a hook stays
 @pytest.mark.parametrize(("name", "argument", "needed"), [*given_as_text()])
 def test_what_a_stranger_builds_of_ours_opens_no_address_and_no_file_that_is_there(
     name, argument, needed, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     Path("theirs.py").write_text("kept")
+    sockets = re.compile(r"socket\.(?!__new__|gethostname)")
+    events = []
+    sys.addaudithook(lambda event, args: events.append(event) if sockets.match(event) else None)
     for text in ("collector.example", "127.0.0.1:9", "theirs.py"):
-        with contextlib.suppress(TemplateError), audited(re.compile(r"socket\.(?!__new__|gethostname)")) as events:
+        with contextlib.suppress(TemplateError):
             made = build(f"a: !call:{name} {json.dumps(needed | {argument: text})}")
             if isinstance(made, TrainerCallback):
                 make_trainer(tmp_path / "out", [made], max_steps=2, disable_tqdm=True).train()
