@@ -169,6 +169,6 @@ def test_where_nothing_that_was_planned_would_have_fitted_that_is_told() -> None
     lines = text_of(report).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("WOULD HAVE FIT  (planned, beside"))
     assert lines[at + 1 : at + 3] == [
-        "  nothing of what was planned; what may help could not be planned",
+        "  nothing of what was planned; what may help was not planned",
         "MAY HELP  (not planned)",
     ]
