@@ -50,18 +50,8 @@ def test_of_random_tokens_nearly_none_is_missed_and_of_names_of_files_none_is_ta
     assert not [number for number in hexadecimal if redacted(f"key {number}.") != "key ***."]
     for size in (3, 5, 8):
         words = [
-            "model",
-            "Llama3",
-            "checkpoint",
-            "Experiment",
-            "12000",
-            "lr2e",
-            "Qwen25",
-            "train",
-            "GPTQ",
-            "Int4",
-            "v2",
-        ]
+            "model", "Llama3", "checkpoint", "Experiment", "12000", "lr2e", "Qwen25", "train", "GPTQ", "Int4", "v2",
+        ]  # fmt: skip
         for joint in ("-", "_", "/", "."):
             name = joint.join(chance.choices(words, k=size))
             assert redacted(name) == name

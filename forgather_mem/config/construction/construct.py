@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from forgather_mem.config.construction.resolve import Callee, Resolver, in_words, is_file
-from forgather_mem.config.construction.value_builtins import Values
+from forgather_mem.config.construction.value_builtins import FUNCTIONS, Values
 from forgather_mem.config.graph.nodes import CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.policy.remote_code import ArgumentCheck
@@ -143,7 +143,9 @@ class Builder:
             self._look()
             if not callee.is_value and node.kind != "partial":
                 self._ahead.add_call()
-        except TooLarge as error:
+            if node.kind == "meta":  # its arguments are no parts that are built
+                filled_arguments(node, ())
+        except (TooLarge, TypeError, ValueError) as error:
             raise self._resolver.error(node, str(error)) from error
         self._resolver.check(node, callee, node.args, node.kwargs, more_come=more_come)
         if callee.is_guarded:
@@ -294,8 +296,7 @@ class Sizes:
 
     def __init__(self, budgets: Limits, items: dict[int, int]) -> None:
         self._limit = budgets.expanded_nodes
-        self._objects = min(budgets.expanded_nodes, budgets.nodes // 3)  # as many as can be written
-        self._left = self._objects
+        self._left = self._objects = min(budgets.expanded_nodes, budgets.nodes // 3)  # as many as can be written
         self._calls = self._calls_left = budgets.objects
         self._items = items
 
@@ -343,7 +344,7 @@ def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:
 
 
 def _made(make: Callable[..., object], items: list[object] | dict[object, object]) -> object:
-    return items if make is type(items) else make(items)
+    return items if make is type(items) else FUNCTIONS.get(make.__name__, make)(items)
 
 
 def filled_arguments(node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object], object]:
@@ -375,8 +376,7 @@ def unbuilt(value: Value, known: dict[int, object]) -> object:
         inner = [part for part in node.children if isinstance(part, ListNode | DictNode) and id(part) not in known]
         stack += inner
         if not inner:
-            parts = [known.get(id(part), part) for part in node.children]
-            known[id(node)] = filled_node(node, parts)
+            known[id(node)] = filled_node(node, [known.get(id(part), part) for part in node.children])
     return known.get(id(value), value)
 
 
