@@ -37,7 +37,7 @@ def watch_process() -> None:
         run_session.RESERVE.extend(
             bytes(run_session.PIECE_BYTES) for _ in range(_reserve_bytes() // run_session.PIECE_BYTES)
         )
-    except (OSError, ValueError, MemoryError):  # no room, or no /proc
+    except (OSError, ValueError, IndexError, MemoryError):  # no room, or no /proc
         run_session.RESERVE.clear()
     atexit.register(_ends, os.getpid(), time.time())
 

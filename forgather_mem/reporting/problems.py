@@ -323,7 +323,7 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
     is_planned = (basis or "").startswith("planned")
     if is_planned and not any(advice.predicted_bytes is not None for advice in in_order):
         yield from textwrap.wrap(f"WOULD HAVE FIT  ({basis})", width, subsequent_indent="  ")
-        yield "  nothing of what was planned"
+        yield f"  nothing of what was planned{'; what may help was not planned' * bool(in_order)}"
     if not in_order and basis and not is_planned:
         yield from textwrap.wrap(f"NO REMEDY  ({basis})", width, subsequent_indent="  ")
     for number, advice in enumerate(in_order, 1):

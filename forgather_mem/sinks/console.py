@@ -123,5 +123,5 @@ def _line(sample: Sample) -> str:
     shown = [f"{word} {format_bytes(sample.values[name])}" for name, word in _SHOWN if name in sample.values]
     if not shown:
         rows = [(metric_of(name), value) for name, value in list(sample.values.items())[:3]]
-        shown = [f"{row.name} {value * row.factor:.4g} {row.unit}" for row, value in rows]
+        shown = [f"{row.name} {value * row.factor:.4g} {row.unit}".removesuffix(" count") for row, value in rows]
     return f"forgather-mem: step {sample.step:,}: {', '.join(shown)}"

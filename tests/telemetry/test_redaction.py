@@ -50,7 +50,9 @@ def test_of_random_tokens_nearly_none_is_missed_and_of_names_of_files_none_is_ta
     hexadecimal = ["".join(chance.choices("0123456789abcdef", k=40)) for _ in range(500)]
     assert not [number for number in hexadecimal if redacted(f"key {number}.") != "key ***."]
     for size in (3, 5, 8):
-        words = ["model", "Llama3", "checkpoint", "Experiment", "12000", "lr2e", "Qwen25", "train", "GPTQ", "v2"]
+        words = [
+            "model", "Llama3", "checkpoint", "Experiment", "12000", "lr2e", "Qwen25", "train", "GPTQ", "Int4", "v2",
+        ]  # fmt: skip
         for joint in ("-", "_", "/", "."):
             name = joint.join(chance.choices(words, k=size))
             assert redacted(name) == name

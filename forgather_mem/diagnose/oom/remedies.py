@@ -1,7 +1,7 @@
 """The table of remedies: what may let a training fit that has run out of memory, and what it changes about it.
 
 A remedy is a function from the training's settings and the batch that failed to other settings, the smallest change
-first. Whether it fits is not decided here: those with `is_planned` are planned by `forgather-mem run` after the
+first. Whether it fits is not decided here: those that are `PLANNED` are so by `forgather-mem run` after the
 training has ended, the others, and all of them where there is no plan, are only named.
 """
 
@@ -27,15 +27,15 @@ _PASSES = "forward backward"
 _BUILDS_A_MODEL = frozenset(
     (MODULE_IS_MADE, "from_pretrained", "from_config", "_from_config", "init_weights", "_apply")
 )
-_STATE = ("optimizer",)
 _LOADING = ("startup", "resume", "other")
 _OF_PARAMETERS = "parameters", "gradients", "optimizer"
+PLANNED = ""
 
 
 def plannable(failure: Failure) -> Iterator[tuple[Remedy, list[Change]]]:
     """Ladders of changes, by what they change about the training: the first of each that fits is worth telling."""
     for remedy in sorted(REMEDIES, key=lambda remedy: remedy.alters):
-        if remedy.is_planned and (found := remedy.offers(failure)):
+        if not remedy.unplanned and (found := remedy.offers(failure)):
             yield from ((remedy, ladder) for ladder in ([found] if remedy.is_ladder else [[one] for one in found]))
 
 
@@ -82,9 +82,8 @@ def _fewer_rows(failure: Failure) -> Iterator[Change]:
 
 
 def _checkpointing(failure: Failure) -> Iterator[Change]:
-    name = checkpointing_name(failure.settings)
     if failure.settings.can_checkpoint:
-        yield setting("keeps fewer activations", **{name: True})
+        yield setting("keeps fewer activations", **{checkpointing_name(failure.settings): True})
 
 
 def checkpointing_name(settings: RunSettings) -> str:
@@ -130,11 +129,8 @@ def _keeps_predictions(failure: Failure) -> bool:
 
 
 def _evaluation_keeps(failure: Failure) -> Iterator[Change]:
-    if (
-        _keeps_predictions(failure)
-        and failure.where == "device"
-        and not failure.settings.arguments.get("eval_accumulation_steps")
-    ):
+    is_set = failure.settings.arguments.get("eval_accumulation_steps")
+    if failure.where == "device" and not is_set and _keeps_predictions(failure):
         yield setting("predictions go to the host after each batch", eval_accumulation_steps=1)
 
 
@@ -284,8 +280,7 @@ def _each_pass(failure: Failure) -> Iterator[Change]:
 
 
 def _no_batch_fits(failure: Failure) -> Iterator[Change]:
-    missing = failure.missing_bytes
-    if missing:
+    if missing := failure.missing_bytes:
         note = f"no batch fits: gradients and optimizer need {format_bytes(missing)} more than there is"
         yield doing("fewer trained parameters (LoRA), a smaller type (bfloat16), or shards (FSDP, ZeRO)", note)
 
@@ -314,30 +309,30 @@ def _less_in(held: Holding, loads: bool) -> Change:
 
 
 REMEDIES: tuple[Remedy, ...] = (
-    Remedy("/dev/shm", NOTHING, _shared_memory),
-    Remedy(_PHASES, NOTHING, _pinned),
-    Remedy(_ANYWHERE, NOTHING, _needless, is_cause=True),
-    Remedy(_PASSES, NOTHING, _each_pass),
-    Remedy(_ANYWHERE, NOTHING, _keep_less),
-    Remedy("library callback copy", NOTHING, _callbacks),
-    Remedy(_PASSES, NUMBERS, _no_batch_fits, is_cause=True),
-    Remedy(f"{_PASSES} other", NOTHING, smaller_batches, is_planned=True, is_ladder=True, reduces=ACTIVATIONS),
-    Remedy(_PASSES, NOTHING, _attention, is_planned=True, reduces=ACTIVATIONS),
-    Remedy("data", NOTHING, _fewer_rows, is_ladder=True, reduces=("the batch",)),
-    Remedy("data forward evaluate generate other", NOTHING, _at_once),
-    Remedy("evaluate", NOTHING, _evaluation_batches, is_planned=True, is_ladder=True),
-    Remedy("evaluate", NOTHING, _evaluation_keeps, is_planned=True),
-    Remedy("generate generating", NOTHING, _generation),
-    Remedy("startup", NOTHING, _data_in_a_file),
-    Remedy("forward backward optimizer evaluate", NOTHING, _fragments),
-    Remedy("data", SPEED, _fewer_workers),
-    Remedy(_PASSES, SPEED, _checkpointing, is_planned=True, reduces=ACTIVATIONS),
-    Remedy("evaluate", NUMBERS, _fewer_predictions, is_planned=True),
-    Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, is_planned=True, reduces=_STATE),
-    Remedy(_PASSES, NUMBERS, _shorter, is_planned=True, is_ladder=True, reduces=ACTIVATIONS),
-    Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, is_planned=True, reduces=(*_OF_PARAMETERS, *ACTIVATIONS)),
-    Remedy("startup", NUMBERS, _half_weights),
-    Remedy("backward optimizer", NUMBERS, _fewer_parameters, reduces=_OF_PARAMETERS),
-    Remedy("save", NUMBERS, _checkpoints),
-    Remedy("resume", NUMBERS, _resuming),
+    Remedy("/dev/shm", NOTHING, _shared_memory, "no plan has /dev/shm"),
+    Remedy(_PHASES, NOTHING, _pinned, "no plan has page-locked memory"),
+    Remedy(_ANYWHERE, NOTHING, _needless, "planned by name where the census has found it", is_cause=True),
+    Remedy(_PASSES, NOTHING, _each_pass, "the loss may be no sum"),
+    Remedy(_ANYWHERE, NOTHING, _keep_less, "nobody knows what may go"),
+    Remedy("library callback copy", NOTHING, _callbacks, "a plan calls no other callback"),
+    Remedy(_PASSES, NUMBERS, _no_batch_fits, "another training", is_cause=True),
+    Remedy(f"{_PASSES} other", NOTHING, smaller_batches, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
+    Remedy(_PASSES, NOTHING, _attention, PLANNED, reduces=ACTIVATIONS),
+    Remedy("data", NOTHING, _fewer_rows, "no plan has the data's own memory", is_ladder=True, reduces=("the batch",)),
+    Remedy("data forward evaluate generate other", NOTHING, _at_once, "a plan runs the line as it is"),
+    Remedy("evaluate", NOTHING, _evaluation_batches, PLANNED, is_ladder=True),
+    Remedy("evaluate", NOTHING, _evaluation_keeps, PLANNED),
+    Remedy("generate generating", NOTHING, _generation, "how much is generated is not known"),
+    Remedy("startup", NOTHING, _data_in_a_file, "a plan begins after it"),
+    Remedy("forward backward optimizer evaluate", NOTHING, _fragments, "a plan has no fragments"),
+    Remedy("data", SPEED, _fewer_workers, "no plan has workers"),
+    Remedy(_PASSES, SPEED, _checkpointing, PLANNED, reduces=ACTIVATIONS),
+    Remedy("evaluate", NUMBERS, _fewer_predictions, PLANNED),
+    Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, PLANNED, reduces=("optimizer",)),
+    Remedy(_PASSES, NUMBERS, _shorter, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
+    Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, PLANNED, reduces=(*_OF_PARAMETERS, *ACTIVATIONS)),
+    Remedy("startup", NUMBERS, _half_weights, "a plan begins after it"),
+    Remedy("backward optimizer", NUMBERS, _fewer_parameters, "another training", reduces=_OF_PARAMETERS),
+    Remedy("save", NUMBERS, _checkpoints, "by what was in use, or nobody knows"),
+    Remedy("resume", NUMBERS, _resuming, "a plan begins after it"),
 )

@@ -48,7 +48,7 @@ class Remedy(NamedTuple):
             callback), "/dev/shm".
         alters: What it changes about the training.
         of: What it offers in a case, the smallest change first; nothing where it does not apply.
-        is_planned: Whether a plan can tell how much it saves.
+        unplanned: Why no plan can tell how much it saves; empty (`PLANNED`) where one does.
         is_ladder: Whether each saves more than the one before, so that one of them is told.
         is_cause: Whether it says why memory ran out: then no ladder is told beside it.
         reduces: The parts of what is in use that it makes smaller; nothing where that can't be said.
@@ -57,7 +57,7 @@ class Remedy(NamedTuple):
     where: str
     alters: int
     of: Callable[[Failure], Iterable[Change]]
-    is_planned: bool = False
+    unplanned: str
     is_ladder: bool = False
     is_cause: bool = False
     reduces: tuple[str, ...] = ()

@@ -148,6 +148,16 @@ def test_what_a_remedy_makes_smaller_is_a_part_that_is_found_in_memory() -> None
     )
 
 
+def test_of_what_no_plan_tells_it_is_said_why() -> None:
+    assert [row for row in REMEDIES if row.unplanned and " " not in row.unplanned] == []
+    told = {change.text for phase in PHASES for _, ladder in plannable(case_of(phase)) for change in ladder}
+    unplanned = [
+        change for row in REMEDIES if row.unplanned for phase in PHASES for change in row.offers(case_of(phase))
+    ]
+    assert told
+    assert told.isdisjoint(change.text for change in unplanned)
+
+
 def test_what_changes_nothing_comes_first_and_what_changes_the_training_says_so() -> None:
     changes = may_help(case_of("forward", length=512, can_checkpoint=True, attention="eager"))
     assert [change.text.partition("=")[0] for change in changes[:3]] == [
