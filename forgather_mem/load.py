@@ -296,9 +296,7 @@ class Attached:
         self.options = options
 
     def __repr__(self) -> str:
-        report = _report_of(self.callbacks, self._why_not)
-        ended = "watched" if report is not None and report["run"]["end"] else "watching: after train()"
-        return self._why_not or f"{ended}: attach(trainer).report()"
+        return self._why_not or "watches each training: attach(trainer).report() is that of the last one"
 
     def report(self) -> Report:
         """The memory report of the current or last training. `print` it to read it.

@@ -88,10 +88,9 @@ def targets(template: str, settings: list[str], searchpath: list[Path]) -> int:
 
     environment, name = environment_of(template, searchpath)
     config = environment.load(name, **parse_settings(settings))
-    graph = config.graph
     rows = []
-    for target in graph.targets:
-        value, place = graph.target(target), graph.place_of(target)
+    for target in config.targets:
+        value, place = config.graph.target(target), config.graph.place_of(target)
         text = in_a_line(value) if items_of(value) is None else built_of(value)
         rows.append((shortened_text(target), text, f"{place.template}:{place.line}"))
     print_rows(rows)
