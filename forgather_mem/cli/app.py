@@ -22,14 +22,19 @@ from forgather_mem.errors import ForgatherMemError, UsageError, did_you_mean, sh
 COMMANDS = {
     "run": "watch any training command, unchanged, and report",
     "plan": "what a script's training will take, before it trains",
-    "report": "where memory peaked, what grew, what was cleared", "live": "follow a running training in the terminal",
-    "compare": "which part of memory differs between runs", "mcp": "answer an assistant's questions about runs",
-    "demo": "train a tiny model that leaks, and show who holds what grows", "ls": "list templates",
+    "report": "where memory peaked, what grew, what was cleared",
+    "live": "follow a running training in the terminal",
+    "compare": "which part of memory differs between runs",
+    "mcp": "answer an assistant's questions about runs",
+    "demo": "train a tiny model that leaks, and show who holds what grows",
+    "ls": "list templates",
     "pp": "the text that a template renders to (also: render)",
-    "graph": "what a template means: calls, values, variables", "targets": "the targets of a template",
-    "trefs": "the templates that a template refers to", "check": "find the mistakes in a template",
+    "graph": "what a template means: calls, values, variables",
+    "targets": "the targets of a template",
+    "trefs": "the templates that a template refers to",
+    "check": "find the mistakes in a template",
     "allow": "allow names that a template needs",
-}  # fmt: skip
+}
 """What each command does, by its name. Runs first, then templates."""
 
 ALIASES = {"render": "pp"}

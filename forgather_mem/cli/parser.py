@@ -30,9 +30,12 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(
             prog,
             description="\n\n".join(textwrap.fill(" ".join(part.split()), _WIDTH) for part in text.split("\n\n")),
-            epilog=listed if commands else None, formatter_class=functools.partial(_Layout, width=_WIDTH),
-            add_help=False, allow_abbrev=False, exit_on_error=False,
-        )  # fmt: skip
+            epilog=listed if commands else None,
+            formatter_class=functools.partial(_Layout, width=_WIDTH),
+            add_help=False,
+            allow_abbrev=False,
+            exit_on_error=False,
+        )
         self.add_argument("-h", "--help", action="help", help="Show this message and exit.")
         self._runs_a_command = False
 

@@ -30,9 +30,15 @@ _Tell = Callable[[float, str], None]
 _IN_PYTHON = "in Python a step of it can be planned: forgather_mem.plan(step, model, optimizer, batch)"
 # Trackers that can be told to track nothing, or nothing that others see
 _QUIET = {
-    "CLEARML_OFFLINE_MODE": "1", "COMET_AUTO_LOG_DISABLE": "1", "COMET_START_ONLINE": "0", "DO_NOT_TRACK": "true",
-    "DVCLIVE_TEST": "true", "NEPTUNE_MODE": "debug", "SWANLAB_MODE": "disabled", "WANDB_MODE": "disabled",
-}  # fmt: skip
+    "CLEARML_OFFLINE_MODE": "1",
+    "COMET_AUTO_LOG_DISABLE": "1",
+    "COMET_START_ONLINE": "0",
+    "DO_NOT_TRACK": "true",
+    "DVCLIVE_TEST": "true",
+    "NEPTUNE_MODE": "debug",
+    "SWANLAB_MODE": "disabled",
+    "WANDB_MODE": "disabled",
+}
 _FOLDERS = "CLEARML_CACHE_DIR", "COMET_OFFLINE_DIRECTORY", "TMPDIR", "TRACKIO_DIR"  # for what goes with the plan
 _SITE = os.path.join(os.path.dirname(forgather_mem.__file__), "launch", "on_path")
 

@@ -103,14 +103,21 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
     # More is free after the error than was: what was then is known to within what was asked for
     unseen = (oom.requested_bytes or 0) if oom.free_bytes is None and oom.where == "host" else 0
     return FailedTraining(
-        phase=oom.phase, is_first_step=oom.step <= 1, on_device=oom.where == "device",
-        limit_bytes=taken + beside + gaps + unseen + (oom.free_bytes or 0), requested_bytes=oom.requested_bytes,
-        taken_bytes=taken, beside_bytes=beside, rows=batch.get("rows"), length=batch.get("length"),
-        sizes=report.run.settings.get("batch.sizes", "") if oom.phase != "evaluate" else "", until_s=until_s,
+        phase=oom.phase,
+        is_first_step=oom.step <= 1,
+        on_device=oom.where == "device",
+        limit_bytes=taken + beside + gaps + unseen + (oom.free_bytes or 0),
+        requested_bytes=oom.requested_bytes,
+        taken_bytes=taken,
+        beside_bytes=beside,
+        rows=batch.get("rows"),
+        length=batch.get("length"),
+        sizes=report.run.settings.get("batch.sizes", "") if oom.phase != "evaluate" else "",
+        until_s=until_s,
         unseen_bytes=unseen,
         needless=tuple((one.text, one.note or "") for one in report.advice if NO_GRAPH in one.in_script),
         keeps_graphs=any(DETACHED in one.in_script for one in report.advice),
-    )  # fmt: skip
+    )
 
 
 def _grown(report: RunReport, oom: OomReport) -> str | None:

@@ -139,11 +139,18 @@ def plan_of_log(
     rows = tuple(_phase_peaks(log))
     highest = max(rows, key=lambda row: row.bytes)
     return Plan(
-        peak_bytes=highest.bytes, phase=highest.phase, step=highest.step, **shape._asdict(), accumulation=accumulation,
-        passes=passes, reserved_bytes=reserved_by_allocator(log.events, log.sizes) or 0,
-        host_bytes=max((row.bytes for row in _phase_peaks(host)), default=0) if host is not None else 0, phases=rows,
-        notes=tuple(notes), trace=log.trace.lasting(),
-    )  # fmt: skip
+        peak_bytes=highest.bytes,
+        phase=highest.phase,
+        step=highest.step,
+        **shape._asdict(),
+        accumulation=accumulation,
+        passes=passes,
+        reserved_bytes=reserved_by_allocator(log.events, log.sizes) or 0,
+        host_bytes=max((row.bytes for row in _phase_peaks(host)), default=0) if host is not None else 0,
+        phases=rows,
+        notes=tuple(notes),
+        trace=log.trace.lasting(),
+    )
 
 
 def _phase_peaks(log: StorageLog) -> Iterator[PhasePlan]:

@@ -176,12 +176,16 @@ def _device(summary: RunSummary, family: str, index: int) -> DeviceMemory:
     name, total_bytes = summary.facts.devices.get(index, ("", 0))
     allocated, reserved = span_of(summary, f"{family}/allocated_bytes"), span_of(summary, f"{family}/reserved_bytes")
     return DeviceMemory(
-        name=name, index=index, peak_allocated_bytes=int(highest_of(summary, family).highest),
-        peak_reserved_bytes=int(reserved.highest), total_bytes=total_bytes,
+        name=name,
+        index=index,
+        peak_allocated_bytes=int(highest_of(summary, family).highest),
+        peak_reserved_bytes=int(reserved.highest),
+        total_bytes=total_bytes,
         allocated_start_bytes=int(_start(summary, f"{family}/allocated_bytes")),
-        allocated_end_bytes=int(allocated.last), reserved_start_bytes=int(_start(summary, f"{family}/reserved_bytes")),
+        allocated_end_bytes=int(allocated.last),
+        reserved_start_bytes=int(_start(summary, f"{family}/reserved_bytes")),
         reserved_end_bytes=int(reserved.last),
-    )  # fmt: skip
+    )
 
 
 def _planned(summary: RunSummary) -> Planned | None:

@@ -16,9 +16,13 @@ from forgather_mem.telemetry.report import HostMemory, KilledReport, LeakReport,
 from forgather_mem.units import GIB, MIB, format_bytes, format_duration, format_pace, parse_bytes
 
 _GROWS = {
-    "python": "Python's objects", "tensors": "tensors on the host", "native": "native memory", "host": "host memory",
-    "shared": "shared memory (/dev/shm)", "workers": "the data workers",
-}  # fmt: skip
+    "python": "Python's objects",
+    "tensors": "tensors on the host",
+    "native": "native memory",
+    "host": "host memory",
+    "shared": "shared memory (/dev/shm)",
+    "workers": "the data workers",
+}
 PLANNED_PHASES = ("forward", "backward", "optimizer", "evaluate")  # phases that a plan has
 _CONFIDENCE = {"yes": "high", "likely": "likely"}
 
