@@ -24,9 +24,7 @@ from forgather_mem.units import MIB, format_bytes
 _PHASES = " ".join(PHASES)
 _ANYWHERE = f"{_PHASES} callback copy generating"
 _PASSES = "forward backward"
-_BUILDS_A_MODEL = frozenset(
-    (MODULE_IS_MADE, "from_pretrained", "from_config", "_from_config", "init_weights", "_apply")
-)
+_BUILDS_A_MODEL = {MODULE_IS_MADE, "from_pretrained", "from_config", "_from_config", "init_weights", "_apply"}
 _STATE = ("optimizer",)
 _LOADING = ("startup", "resume", "other")
 _OF_PARAMETERS = "parameters", "gradients", "optimizer"
@@ -130,22 +128,16 @@ def _keeps_predictions(failure: Failure) -> bool:
 
 
 def _evaluation_keeps(failure: Failure) -> Iterator[Change]:
-    if (
-        _keeps_predictions(failure)
-        and failure.where == "device"
-        and not failure.settings.arguments.get("eval_accumulation_steps")
-    ):
+    is_set = failure.settings.arguments.get("eval_accumulation_steps")
+    if _keeps_predictions(failure) and failure.where == "device" and not is_set:
         yield setting("predictions go to the host after each batch", eval_accumulation_steps=1)
 
 
 def _fewer_predictions(failure: Failure) -> Iterator[Change]:
+    name, first = "preprocess_logits_for_metrics", "logits[0] if isinstance(logits, tuple) else logits"
     if _keeps_predictions(failure) and not failure.settings.filters_logits:
-        yield doing(
-            "preprocess_logits_for_metrics=lambda logits, labels: "
-            "(logits[0] if isinstance(logits, tuple) else logits).argmax(-1)",
-            "compute_metrics is given token ids",
-            preprocess_logits_for_metrics="argmax",
-        )
+        text = f"{name}=lambda logits, labels: ({first}).argmax(-1)"
+        yield doing(text, "compute_metrics is given token ids", **{name: "argmax"})
     if _keeps_predictions(failure):
         yield setting("gives the loss only, no metrics", prediction_loss_only=True)
 
