@@ -51,7 +51,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if report.killed is not None:
         where = checked(KillInPlan, answer["killed"]) if answer.get("killed") else None
         report = replace(report, killed=explained_kill(report, report.killed, where))
-    report = replace(report, advice=report.advice or checked(tuple[Change, ...], answer.get("others")) or ())
+    report = replace(report, advice=(*report.advice, *(checked(tuple[Change, ...], answer.get("others")) or ())))
     if "problem" in answer:
         return _not_planned(report, str(answer["problem"]))
     planned = checked(tuple[Change, ...], answer["changes"]) or ()

@@ -184,7 +184,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     is_between = report.steps > 0 and killed.phase == "other"
     between = f"killed after step {report.steps:,}: in a callback, or in code between steps"
     if planned is None:
-        why = f"{between}." if is_between else killed.why_now
+        why = " ".join(filter(None, (f"{between}." if is_between else None, killed.why_now))) or None
         return replace(killed, in_use=_measured(report, killed), why_now=why)
     beside = report.host.limit_bytes - planned.room_bytes
     others = min(beside, others_bytes_of(killed))
@@ -202,6 +202,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     here = between if is_between else f"killed in {killed.phase}"
     needed = f"{'at most ' * (planned.phase == 'data')}{needed}"
     why = f"{here}. The training's own tensors take {needed} there (planned); {format_bytes(rest)} more came."
+    why += f" {killed.why_now}" if killed.why_now else ""
     return replace(killed, why_now=why, in_use=_with_size(had))
 
 
@@ -218,7 +219,8 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     known = {"parameters": of.parameters, "optimizer": of.optimizer}
     if killed.phase in ("backward", "optimizer"):  # before and after these they may be gone
         known["gradients"] = of.gradients
-    known["there before the first step"] = max(0, max(host.rss_start_bytes, host.allocated_start_bytes) - of.parameters)
+    before = max(host.rss_start_bytes - killed.file_bytes, host.allocated_start_bytes)
+    known["there before the first step"] = max(0, before - of.parameters)
     left = max(0, limit_bytes - sum(known.values()))
     steps = report.steps - (killed.since_step or 0)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))

@@ -276,7 +276,9 @@ class _Planner:
         wanted, taken, tolerated = failed.requested_bytes, failed.taken_bytes, _LIMITS.alike_frac * failed.limit_bytes
         if wanted is None or taken is None or failed.phase == "evaluate":
             if not shows:
-                raise PlanError(f"the plan's {failed.phase} takes {format_bytes(row.bytes)}, which would have fitted")
+                there = "between steps" if failed.phase == "other" else f"in {failed.phase or row.phase}"
+                took = format_bytes(row.bytes)
+                raise PlanError(f"the training's own tensors take {took} {there}, which would have fitted")
             return room
         taken += _others(own)
         nearest = self._request(row, wanted, taken)

@@ -167,9 +167,13 @@ def _fewer_parameters(failure: Failure) -> Iterator[Change]:
     yield doing("train fewer parameters (LoRA), or shard them over several devices (FSDP, DeepSpeed ZeRO)")
 
 
-def _checkpoints(failure: Failure) -> Iterator[Change]:
+def _to_a_file(failure: Failure) -> Iterator[Change]:
     if not failure.settings.is_trainers:
         yield doing("torch.save to a file, of the model, then of the optimizer, without a copy of them in memory")
+
+
+def _checkpoints(failure: Failure) -> Iterator[Change]:
+    if not failure.settings.is_trainers:
         return
     if "_save_optimizer_and_scheduler" in failure.functions:  # else it was the model itself
         # The model is saved by then, and what was in use is all there is without the rest
@@ -284,7 +288,7 @@ def _no_batch_fits(failure: Failure) -> Iterator[Change]:
 
 def _keep_less(failure: Failure) -> Iterator[Change]:
     """The variables that hold enough to be mentioned; outside of loading, only containers."""
-    loads = failure.phase in _LOADING and failure.callback is None
+    loads = failure.phase in _LOADING and failure.callback is None and bool(failure.functions)
     in_step = failure.phase in STEP_PHASES and failure.callback is None
     for held in failure.census:
         is_object = held.kind in ("object", "copy") and not held.is_unused and (loads or held.collects)
@@ -301,6 +305,7 @@ def _at_once(failure: Failure) -> Iterator[Change]:
 def _less_in(held: Holding, loads: bool) -> Change:
     size = format_bytes(held.num_bytes)
     items = f"{held.num_items:,} entries: at most {held.num_items // 2:,}" if held.num_items > 1 else ""
+    loads = loads and (held.kind == "object" or held.num_items <= 1)  # of several copies some may go
     text = f"use {held.name} again, or delete it before" if loads else f"keep less in {held.name}"
     return doing(f"{text}: {size}", items)
 
@@ -321,6 +326,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("evaluate", NOTHING, _evaluation_keeps, is_planned=True),
     Remedy("generate generating", NOTHING, _generation),
     Remedy("startup", NOTHING, _data_in_a_file),
+    Remedy("save", NOTHING, _to_a_file),
     Remedy("forward backward optimizer evaluate", NOTHING, _fragments),
     Remedy("data", SPEED, _fewer_workers),
     Remedy(_PASSES, SPEED, _checkpointing, is_planned=True, reduces=ACTIVATIONS),
