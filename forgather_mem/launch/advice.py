@@ -57,14 +57,17 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     planned = checked(tuple[Change, ...], answer["changes"]) or ()
     too_large = checked(tuple[Change, ...], answer["too_large"]) or ()
     kinds = {_kind(one) for one in (*planned, *too_large)}
-    if not kinds:
+    is_late = "unfinished" in answer
+    if not kinds and not is_late:
         limit = next(iter(own_limits()), None)
         left = "no setting is left that a plan could change"
         return _not_planned(report, left if limit is None else f"{left} below {limit.name}; {HARD_LIMIT}")
     others = [one for one in report.advice if _kind(one) not in kinds]
     advice = (*planned, *others)
     report = replace(report, advice=advice)
-    what = f"planned, but in {most_s:g} s not all" if "unfinished" in answer else "planned"
+    what = f"planned, but in {most_s:g} s not all" if is_late else "planned"
+    if is_late and not planned:
+        what = f"not planned: {most_s:g} s were not enough (--advice-s)"
     if report.killed is not None:
         return replace(report, killed=replace(report.killed, fit=what))
     assert report.oom is not None

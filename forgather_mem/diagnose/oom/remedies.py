@@ -30,9 +30,13 @@ _LOADING = ("startup", "resume", "other")
 _OF_PARAMETERS = "parameters", "gradients", "optimizer"
 
 
-def plannable(failure: Failure) -> Iterator[tuple[Remedy, list[Change]]]:
-    """Ladders of changes, by what they change about the training: the first of each that fits is worth telling."""
-    for remedy in sorted(REMEDIES, key=lambda remedy: remedy.alters):
+def plannable(failure: Failure, largest: str) -> Iterator[tuple[Remedy, list[Change]]]:
+    """Ladders of changes: the first of each that fits is worth telling.
+
+    What makes the largest part of the plan smaller comes first, then by what they change about the training.
+    """
+    first = {remedy: largest.startswith(remedy.of_plan or remedy.reduces or ("?",)) for remedy in REMEDIES}
+    for remedy in sorted(REMEDIES, key=lambda remedy: (not first[remedy], remedy.alters)):
         if remedy.is_planned and (found := remedy.offers(failure)):
             yield from ((remedy, ladder) for ladder in ([found] if remedy.is_ladder else [[one] for one in found]))
 
@@ -48,7 +52,9 @@ def may_help(failure: Failure) -> list[Change]:
         if remedy.is_ladder:  # the first rung is too little more often than not
             offered = offered[1:] or offered
         enough = [change for change in offered if remedy.may_be_enough(change, failure)]
-        for change in enough[:1] if remedy.is_ladder else enough:
+        # What the layers behind ask for can be more than those before: of parts of a step then not the largest
+        at = len(enough) // 2 if remedy.alters == NOTHING and failure.done_frac < 1 / 2 else 0
+        for change in enough[at:][:1] if remedy.is_ladder else enough:
             found.setdefault(change.text, change)
     return list(found.values())
 
@@ -159,7 +165,8 @@ def _half_weights(failure: Failure) -> Iterator[Change]:
     how = "model.to(torch.bfloat16)" + ("" if failure.settings.is_trainers else ", and inputs of floats")
     if failure.place == "startup":
         how = "torch.set_default_dtype(torch.bfloat16) before the model is made"
-    if failure.settings.dtype in ("", "float32"):
+    is_users = failure.is_planned and not failure.settings.is_trainers  # nobody can cast its inputs for it
+    if failure.settings.dtype in ("", "float32") and not is_users:
         yield doing(f"the weights in bfloat16: {how}", "less exact, half the bytes", dtype="bfloat16")
 
 
@@ -291,15 +298,20 @@ def _keep_less(failure: Failure) -> Iterator[Change]:
     loads = failure.phase in _LOADING and failure.callback is None and bool(failure.functions)
     in_step = failure.phase in STEP_PHASES and failure.callback is None
     for held in failure.census:
-        is_object = held.kind in ("object", "copy") and not held.is_unused and (loads or held.collects)
+        is_object = (
+            held.kind in ("object", "copy") and not held.is_unused and (held.collects or (loads and not held.is_read))
+        )
         if is_object and failure.is_much(held, WHEN.much_frac, of_wanted=float(in_step)):
             yield _less_in(held, loads)
 
 
 def _at_once(failure: Failure) -> Iterator[Change]:
     if failure.asks_at_once:
-        size = format_bytes(failure.requested_bytes or 0)
-        yield doing(f"less at once at {failure.line}: {size}", "as in parts of its rows, one after the other")
+        size, read = format_bytes(failure.requested_bytes or 0), [held.name for held in failure.census if held.is_read]
+        note = (
+            f"it reads {read[0]} whole: take parts of that where they are used" if read else "as in parts of its rows"
+        )
+        yield doing(f"less at once at {failure.line}: {size}", note)
 
 
 def _less_in(held: Holding, loads: bool) -> Change:
@@ -323,14 +335,14 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("data", NOTHING, _fewer_rows, is_ladder=True, reduces=("the batch",)),
     Remedy("data forward evaluate generate other", NOTHING, _at_once),
     Remedy("evaluate", NOTHING, _evaluation_batches, is_planned=True, is_ladder=True),
-    Remedy("evaluate", NOTHING, _evaluation_keeps, is_planned=True),
+    Remedy("evaluate", NOTHING, _evaluation_keeps, is_planned=True, of_plan="results"),
     Remedy("generate generating", NOTHING, _generation),
     Remedy("startup", NOTHING, _data_in_a_file),
     Remedy("save", NOTHING, _to_a_file),
     Remedy("forward backward optimizer evaluate", NOTHING, _fragments),
     Remedy("data", SPEED, _fewer_workers),
     Remedy(_PASSES, SPEED, _checkpointing, is_planned=True, reduces=ACTIVATIONS),
-    Remedy("evaluate", NUMBERS, _fewer_predictions, is_planned=True),
+    Remedy("evaluate", NUMBERS, _fewer_predictions, is_planned=True, of_plan="results"),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, is_planned=True, reduces=_STATE),
     Remedy(_PASSES, NUMBERS, _shorter, is_planned=True, is_ladder=True, reduces=ACTIVATIONS),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, is_planned=True, reduces=(*_OF_PARAMETERS, *ACTIVATIONS)),

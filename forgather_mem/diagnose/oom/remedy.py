@@ -52,6 +52,7 @@ class Remedy(NamedTuple):
         is_ladder: Whether each saves more than the one before, so that one of them is told.
         is_cause: Whether it says why memory ran out: then no ladder is told beside it.
         reduces: The parts of what is in use that it makes smaller; nothing where that can't be said.
+        of_plan: The part of a plan that it makes smaller, where that is not one of these.
     """
 
     where: str
@@ -61,6 +62,7 @@ class Remedy(NamedTuple):
     is_ladder: bool = False
     is_cause: bool = False
     reduces: tuple[str, ...] = ()
+    of_plan: str = ""
 
     def offers(self, failure: Failure) -> list[Change]:
         """The same with what it changes in the notes, without what is set already."""
