@@ -158,10 +158,8 @@ class _Census:
         for position, one in optimizers.items():
             if one is not self._optimizer:
                 self._parts["state", self._name(position)] += sum(self._new(getattr(one, "state", None)).values())
-        groups = [
-            group for one in (*optimizers.values(), self._optimizer) for group in getattr(one, "param_groups", ())
-        ]
-        trained = {id(one) for group in groups for one in group["params"]}
+        several = *optimizers.values(), self._optimizer
+        trained = {id(one) for of in several for group in getattr(of, "param_groups", ()) for one in group["params"]}
         self._parts["batch", ""] = sum(self._new(self._batch()).values())
         self._parts["activations", ""] = sum(self._new(self._within_pass()).values())
         self._count_graphs(self._models(trained), trained)
@@ -194,9 +192,9 @@ class _Census:
             passes = (
                 len(graphs) if kind == "earlier" and 0 not in graphs else int(kind == "activations" and bool(graphs))
             )
-            if kind == "activations" and size and self._num_joined > 1:
-                yield Holding(name=self._joins, kind=kind, num_bytes=size, num_passes=self._num_joined)
-            elif size:
+            if kind == "activations" and self._num_joined > 1:
+                name, passes = self._joins, self._num_joined
+            if size:
                 yield Holding(name=name, kind=kind, num_bytes=size, num_passes=passes)
         sizes = {position: sum(pieces.values()) for position, pieces in self._groups.items()}
         least = _LIMITS.named_frac * (sum(sizes.values()) + self._parts.total())

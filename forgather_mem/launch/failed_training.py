@@ -131,12 +131,8 @@ def _grown(report: RunReport, oom: OomReport) -> str | None:
         return None
     own -= oom.in_use.get("parameters", 0)
     came = (host.allocated_end_bytes or 0) - host.allocated_start_bytes - own
-    held = {
-        part: size
-        for part, size in oom.in_use.items()
-        if "`" in part
-        and any(change.text.startswith(f"keep less in `{part.split('`')[1]}`") for change in report.advice)
-    }
+    named = {change.text.split("`")[1] for change in report.advice if change.text.startswith("keep less in `")}
+    held = {part: size for part, size in oom.in_use.items() if "`" in part and part.split("`")[1] in named}
     part = max(held, key=held.__getitem__, default="")
     return part if held and 2 * came > held[part] > (oom.requested_bytes or 0) else None
 

@@ -103,7 +103,7 @@ def explained(failure: Failure, leak: LeakReport = NOT_JUDGED) -> tuple[OomRepor
         changes = [in_own_loop(change) for change in changes if change.set.keys() <= _IN_WORDS.keys()]
     no_help = ", ".join(_no_help(failure))
     why = _why_now(failure)
-    held = None if why and failure.phase not in _FIRST else of_census(failure)  # first it is of the phase, too
+    held = None if why and failure.phase not in _FIRST else _of_census(failure)  # first it is of the phase, too
     told = {name: getattr(failure, name) for name in _OF_FAILURE}
     told |= {name: getattr(failure.found, name) for name in _OF_ERROR}
     told |= {name: getattr(failure.callback, name, None) for name in _OF_CALLBACK}
@@ -251,7 +251,7 @@ def _keeps_much(failure: Failure) -> bool:
     return any(held.collects and failure.is_much(held, _WORTH.held_frac) for held in failure.census)
 
 
-def of_census(failure: Failure) -> str | None:
+def _of_census(failure: Failure) -> str | None:
     """What takes much that a training may do without, or that one backward pass is to go through several passes."""
     wanted, largest_bytes = failure.requested_bytes or 0, max(failure.in_use.values(), default=1)
     for held in failure.census:

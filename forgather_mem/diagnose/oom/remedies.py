@@ -26,6 +26,7 @@ _ANYWHERE = f"{_PHASES} callback copy generating"
 _PASSES = "forward backward"
 _BUILDS_A_MODEL = {MODULE_IS_MADE, "from_pretrained", "from_config", "_from_config", "init_weights", "_apply"}
 _STATE = ("optimizer",)
+_OF_A_STEP = "per_device_train_batch_size", "gradient_accumulation_steps"
 _LOADING = ("startup", "resume", "other")
 _OF_PARAMETERS = "parameters", "gradients", "optimizer"
 
@@ -64,15 +65,12 @@ def smaller_batches(failure: Failure) -> list[Change]:
     settings = failure.settings
     if failure.keeps_graphs or (failure.phase == "other" and failure.asks_at_once):
         return []
-    rows = settings.number("per_device_train_batch_size", failure.rows or 1)
-    accumulation = settings.number("gradient_accumulation_steps")
+    rows, accumulation = settings.number(_OF_A_STEP[0], failure.rows or 1), settings.number(_OF_A_STEP[1])
     whole = rows * accumulation
     parts = (part for part in range(accumulation + 1, min(whole, WHEN.most_parts) + 1) if whole % part == 0)
     sizes = [size for size in (whole // part for part in parts) if rows % size == 0 or rows & (rows - 1)]
-    note = "as many rows a step, in smaller parts"
-    return [
-        setting(note, per_device_train_batch_size=size, gradient_accumulation_steps=whole // size) for size in sizes
-    ]
+    note, rows_name, parts_name = "as many rows a step, in smaller parts", *_OF_A_STEP
+    return [setting(note, **{rows_name: size, parts_name: whole // size}) for size in sizes]
 
 
 def _fewer_rows(failure: Failure) -> Iterator[Change]:
@@ -165,8 +163,8 @@ def _half_weights(failure: Failure) -> Iterator[Change]:
     how = "model.to(torch.bfloat16)" + ("" if failure.settings.is_trainers else ", and inputs of floats")
     if failure.place == "startup":
         how = "torch.set_default_dtype(torch.bfloat16) before the model is made"
-    is_users = failure.is_planned and not failure.settings.is_trainers  # nobody can cast its inputs for it
-    if failure.settings.dtype in ("", "float32") and not is_users:
+    # In a plan nobody can cast the inputs of a loop of the user's
+    if failure.settings.dtype in ("", "float32") and (failure.settings.is_trainers or not failure.is_planned):
         yield doing(f"the weights in bfloat16: {how}", "less exact, half the bytes", dtype="bfloat16")
 
 
@@ -174,13 +172,9 @@ def _fewer_parameters(failure: Failure) -> Iterator[Change]:
     yield doing("train fewer parameters (LoRA), or shard them over several devices (FSDP, DeepSpeed ZeRO)")
 
 
-def _to_a_file(failure: Failure) -> Iterator[Change]:
-    if not failure.settings.is_trainers:
-        yield doing("torch.save to a file, of the model, then of the optimizer, without a copy of them in memory")
-
-
 def _checkpoints(failure: Failure) -> Iterator[Change]:
     if not failure.settings.is_trainers:
+        yield doing("torch.save to a file, of the model, then of the optimizer, without a copy of them in memory")
         return
     if "_save_optimizer_and_scheduler" in failure.functions:  # else it was the model itself
         # The model is saved by then, and what was in use is all there is without the rest
@@ -243,9 +237,8 @@ def _callbacks(failure: Failure) -> Iterator[Change]:
     assert callback is not None
     name = f"{callback.callback} ({callback.line})"
     if not callback.is_users:
-        yield doing(
-            f"the training without {callback.callback.partition('.')[0]}", "a smaller batch changes nothing of it"
-        )
+        library = callback.callback.partition(".")[0]
+        yield doing(f"the training without {library}", "a smaller batch changes nothing of it")
     elif callback.copied_bytes is None:
         yield doing(f"less memory in {name}", "the training itself did not ask for it")
     else:
@@ -298,19 +291,16 @@ def _keep_less(failure: Failure) -> Iterator[Change]:
     loads = failure.phase in _LOADING and failure.callback is None and bool(failure.functions)
     in_step = failure.phase in STEP_PHASES and failure.callback is None
     for held in failure.census:
-        is_object = (
-            held.kind in ("object", "copy") and not held.is_unused and (held.collects or (loads and not held.is_read))
-        )
-        if is_object and failure.is_much(held, WHEN.much_frac, of_wanted=float(in_step)):
+        is_object = held.kind in ("object", "copy") and not held.is_unused
+        may_go = held.collects or (loads and not held.is_read)
+        if is_object and may_go and failure.is_much(held, WHEN.much_frac, of_wanted=float(in_step)):
             yield _less_in(held, loads)
 
 
 def _at_once(failure: Failure) -> Iterator[Change]:
     if failure.asks_at_once:
         size, read = format_bytes(failure.requested_bytes or 0), [held.name for held in failure.census if held.is_read]
-        note = (
-            f"it reads {read[0]} whole: take parts of that where they are used" if read else "as in parts of its rows"
-        )
+        note = f"it reads {read[0]} whole: take parts of it where they are used" if read else "as in parts of its rows"
         yield doing(f"less at once at {failure.line}: {size}", note)
 
 
@@ -338,7 +328,6 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("evaluate", NOTHING, _evaluation_keeps, is_planned=True, of_plan="results"),
     Remedy("generate generating", NOTHING, _generation),
     Remedy("startup", NOTHING, _data_in_a_file),
-    Remedy("save", NOTHING, _to_a_file),
     Remedy("forward backward optimizer evaluate", NOTHING, _fragments),
     Remedy("data", SPEED, _fewer_workers),
     Remedy(_PASSES, SPEED, _checkpointing, is_planned=True, reduces=ACTIVATIONS),
@@ -348,6 +337,6 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, is_planned=True, reduces=(*_OF_PARAMETERS, *ACTIVATIONS)),
     Remedy("startup", NUMBERS, _half_weights),
     Remedy("backward optimizer", NUMBERS, _fewer_parameters, reduces=_OF_PARAMETERS),
-    Remedy("save", NUMBERS, _checkpoints),
+    Remedy("save", NOTHING, _checkpoints),
     Remedy("resume", NUMBERS, _resuming),
 )

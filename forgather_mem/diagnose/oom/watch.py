@@ -114,16 +114,15 @@ class OutOfMemoryWatch:
         if frac < self._ahead_frac or near_a_kill() is not None:
             return
         self._ahead_frac = (frac + 1) / 2
-        from forgather_mem.diagnose.oom.explanation import of_census
+        from forgather_mem.diagnose.oom.explanation import explained
         from forgather_mem.diagnose.oom.failure import Failure
-        from forgather_mem.diagnose.oom.remedies import may_help
         from forgather_mem.heap.census import take_census
 
         found, step = take_census((), self._model(), self._optimizer(), self._passes), self._run.step
-        failure = Failure(phase="other", used_bytes=used_bytes, census=found, keeps_graphs=True)
-        if why := of_census(failure):
-            self._run.emit(Finding(kind="held", step=step, text=f"After step {step:,}: {why}"))
-        self._tell_advice(step, may_help(failure))
+        oom, advice = explained(Failure(phase="other", used_bytes=used_bytes, census=found, keeps_graphs=True))
+        if oom.why_now:
+            self._run.emit(Finding(kind="held", step=step, text=f"After step {step:,}: {oom.why_now}"))
+        self._tell_advice(step, advice)
 
     def phase_begin(self, phase: str) -> None:
         """Nothing is read there."""
@@ -242,8 +241,7 @@ class OutOfMemoryWatch:
     def _tell_advice(self, step: int, advice: Sequence[Change]) -> None:
         from forgather_mem.telemetry.report_schema import to_dict
 
-        told = {"advice": [to_dict(change) for change in advice]}
-        self._run.emit(Finding(kind="advice", step=step, text="", data=told))
+        self._run.emit(Finding(kind="advice", step=step, text="", data={"advice": [*map(to_dict, advice)]}))
 
 
 def _operation_number() -> int:
