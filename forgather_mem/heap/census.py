@@ -290,9 +290,8 @@ class _Census:
             operations = list(operations_of(tensor.grad_fn, seen))
             if is_running and tensor.numel() == 1:  # a loss; a sum in a model joins no passes
                 # Of earlier steps nothing is joined: their losses were gone back through, or are kept with their graph
-                of_this = [
-                    one for one in operations_of(tensor.grad_fn, set()) if self._pass_of(one) or not self._passes
-                ]
+                every = operations_of(tensor.grad_fn, set())
+                of_this = (one for one in every if self._pass_of(one) or not self._passes)
                 leaves = (getattr(one, "variable", None) for step in of_this for one, _ in step.next_functions)
                 uses = Counter(id(leaf) for leaf in leaves if id(leaf) in trained)
                 if (times := min(uses.values(), default=0)) > self._num_joined:

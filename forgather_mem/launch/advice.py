@@ -39,10 +39,8 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         failed = "--advice-s 0"
     if isinstance(failed, str):
         return _not_planned(report, failed)
-    say(
-        f"forgather-mem: out of memory in {format_time(at.step, at.phase)}: planning what would have fitted "
-        f"(at most {most_s:g} s; Ctrl-C ends it)"
-    )
+    head = f"out of memory in {format_time(at.step, at.phase)}"
+    say(f"forgather-mem: {head}: planning what would have fitted (at most {most_s:g} s; Ctrl-C ends it)")
     raise_own_limits()  # this process has been given those of the training
     try:
         answer = _answer(command, failed, most_s)
@@ -65,9 +63,8 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     others = [one for one in report.advice if _kind(one) not in kinds]
     advice = (*planned, *others)
     report = replace(report, advice=advice)
-    what = f"planned, but in {most_s:g} s not all" if is_late else "planned"
-    if is_late and not planned:
-        what = f"not planned: {most_s:g} s were not enough (--advice-s)"
+    late = f"planned, but in {most_s:g} s not all" if planned else f"not planned: {most_s:g} s were not enough"
+    what = late if is_late else "planned"
     if report.killed is not None:
         return replace(report, killed=replace(report.killed, fit=what))
     assert report.oom is not None

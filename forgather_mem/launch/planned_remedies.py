@@ -88,22 +88,17 @@ def remedies_for(failed: FailedTraining, training: Trainer | Script) -> Iterator
 def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: PlannedRemedies) -> Iterator[None]:
     """Adds to what was found, again and again."""
     loop = OwnLoop(training) if isinstance(training, Script) else None
-    trainer: Trainer = training
-    failure = Failure(
-        found=replace(NOBODY_SAID, where="device" if failed.on_device else "host"),
-        phase=failed.phase,
-        settings=loop.settings if loop else settings_of(trainer.args, trainer.model, trainer),
-        batch=Batch(failed.rows, failed.length) if failed.rows else None,
-        keeps_graphs=failed.keeps_graphs or failed.phase == "other",
-    )
     if failed.taken_bytes is None and failed.phase:  # nobody has named any
-        found.others.extend(may_help(failure))
+        batch = Batch(failed.rows, failed.length) if failed.rows else None
+        settings, is_between = _settings(training, loop), failed.phase == "other"
+        case = Failure(phase=failed.phase, settings=settings, batch=batch, keeps_graphs=is_between)
+        found.others.extend(may_help(case))
     planner = _Planner(failed, training, loop, found)
     rows = failed.rows or planner.own.rows
-    failure = replace(
-        failure,
+    failure = Failure(
+        found=replace(NOBODY_SAID, where="device" if failed.on_device else "host"),
         phase=failed.phase or found.kills[-1].phase,
-        settings=planner.settings(),
+        settings=_settings(training, loop),
         batch=Batch(rows, failed.length) if rows else None,
         is_planned=True,
         keeps_graphs=failed.keeps_graphs or (loop is not None and loop.keeps_graphs),
@@ -199,11 +194,6 @@ class _Planner:
             else:
                 self._sizes = sizes
 
-    def settings(self) -> RunSettings:
-        """Of the training."""
-        of = self._training
-        return self._loop.settings if self._loop else settings_of(of.args, of.model, of)
-
     def written(self, change: Change) -> Change:
         """As the user writes it."""
         return in_own_loop(change) if self._loop else change
@@ -245,7 +235,7 @@ class _Planner:
         arguments: dict[str, Any] = dict(changed)
         length, filtered = arguments.pop("max_length", None), arguments.pop(_ARGMAX, None)
         length = length if isinstance(length, int) else None
-        batch = self.settings().number("per_device_train_batch_size")
+        batch = _settings(self._training, self._loop).number("per_device_train_batch_size")
         now = self._failed.rows if self._sizes and self._failed.rows else batch
         rows = max(1, round(now * int(arguments.pop("per_device_train_batch_size", batch)) / batch))
         accumulation, is_lean = arguments.get(_ACCUMULATION), arguments.pop(NO_GRAPH, False)
@@ -357,6 +347,10 @@ class _Planner:
         # Of a kill nobody has told which batches came before: smaller ones leave more gaps
         several = planned.lengths_differ or self._failed.taken_bytes is None
         return taken_of_host(planned.trace, of_several_sizes=several)
+
+
+def _settings(training: Trainer, loop: OwnLoop | None) -> RunSettings:
+    return loop.settings if loop else settings_of(training.args, training.model, training)
 
 
 def _others(planned: Plan) -> int:

@@ -34,9 +34,9 @@ def limited_group() -> Path | None:
 
 
 def inside(group: Path, limit_mib: int) -> list[str]:
-    for name in ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max"):
-        if (group / name).exists():
-            (group / name).write_text(str(limit_mib * MIB))
+    names = "memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max"
+    for file in filter(Path.exists, map(group.joinpath, names)):
+        file.write_text(str(limit_mib * MIB))
     return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
 
 
@@ -87,9 +87,7 @@ def test_a_failure_near_the_limit_is_told_and_not_looked_into(tmp_path: Path, gr
 
 
 @pytest.mark.slow
-def test_who_holds_the_most_is_told_before_the_kernel_kills_and_that_it_was_in_torch_save(
-    tmp_path: Path, group: Path
-) -> None:
+def test_who_holds_the_most_is_told_before_a_kill_and_that_it_was_in_torch_save(tmp_path: Path, group: Path) -> None:
     (tmp_path / "keeps.py").write_text(
         "import io, time, torch\nmodel, kept = torch.nn.Linear(2000, 2000), []\n"
         "optimizer = torch.optim.SGD(model.parameters())\nfor _ in range(23):\n"

@@ -10,7 +10,7 @@ import linecache
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from forgather_mem.diagnose.oom import messages
 from forgather_mem.errors import ours
@@ -43,6 +43,8 @@ class _Sizes:
 
 
 _SIZES = _Sizes()
+_AS_SAID = "requested_bytes", "total_bytes", "allocated_bytes", "private_pools_bytes"
+_Kind: TypeAlias = tuple[str, messages.Where]
 _PINS = r"\bpin_memory\(|\bpin_memory ?= ?True|\bcudaHost(?:Alloc|Register)\b"
 
 
@@ -162,25 +164,20 @@ def _recognise_one(error: BaseException) -> OutOfMemory | None:
         error_type=_name(type(error)),
         message=(text.strip() or type(error).__name__).partition("\n")[0][:300],
         device=next(int(number) for number in device.groups() if number) if device and where == "device" else None,
-        requested_bytes=numbers["requested_bytes"],
         free_bytes=_free(numbers),
-        total_bytes=numbers["total_bytes"],
         process_bytes=_process_bytes(numbers, text),
-        allocated_bytes=numbers["allocated_bytes"],
         reserved_unused_bytes=_unused(numbers),
-        private_pools_bytes=numbers["private_pools_bytes"],
+        **{name: numbers[name] for name in _AS_SAID},
     )
 
 
-def _by_type(error: Exception) -> tuple[str, messages.Where] | None:
+def _by_type(error: Exception) -> _Kind | None:
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return "ENOMEM", "host"
     return next((messages.TYPES[name] for name in map(_name, type(error).__mro__) if name in messages.TYPES), None)
 
 
-def _kind(
-    by_type: tuple[str, messages.Where] | None, shape: messages.MessageShape | None
-) -> tuple[str, messages.Where]:
+def _kind(by_type: _Kind | None, shape: messages.MessageShape | None) -> _Kind:
     """The kind of error: its type says which memory ran out, its wording says more about the source."""
     # Who translates exceptions of C++ raises a MemoryError for a device's, too
     if shape and (by_type is None or (shape.where == "device" and by_type[0] in ("device allocator", "MemoryError"))):

@@ -31,7 +31,7 @@ _LOADING = ("startup", "resume", "other")
 _OF_PARAMETERS = "parameters", "gradients", "optimizer"
 
 
-def plannable(failure: Failure, largest: str) -> Iterator[tuple[Remedy, list[Change]]]:
+def plannable(failure: Failure, largest: str = "") -> Iterator[tuple[Remedy, list[Change]]]:
     """Ladders of changes: the first of each that fits is worth telling.
 
     What makes the largest part of the plan smaller comes first, then by what they change about the training.
@@ -188,11 +188,8 @@ def _resuming(failure: Failure) -> Iterator[Change]:
     if not failure.settings.is_trainers:
         yield doing("torch.load(..., mmap=True), and delete what it returns after load_state_dict")
         return
-    yield doing(
-        "start from the checkpoint's weights: from_pretrained(CHECKPOINT), train() without resuming",
-        "step and optimizer start from scratch",
-        resume_from_checkpoint=False,
-    )
+    text = "start from the checkpoint's weights: from_pretrained(CHECKPOINT), train() without resuming"
+    yield doing(text, "step and optimizer start from scratch", resume_from_checkpoint=False)
 
 
 def _pinned(failure: Failure) -> Iterator[Change]:

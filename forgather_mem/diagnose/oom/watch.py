@@ -201,15 +201,9 @@ class OutOfMemoryWatch:
             failure.batch = uses.batch
             self._emit_batch(uses.batch)
         failure.largest = uses.largest
-        look_at_memory(
-            failure,
-            model,
-            optimizer,
-            before_bytes=self._before_bytes,
-            between_bytes=uses.between_bytes,
-            workers_bytes=int(run.latest("workers/pss_bytes") or 0),
-            reserve_bytes=reserve_bytes,
-        )
+        sizes = {"before_bytes": self._before_bytes, "between_bytes": uses.between_bytes}
+        workers_bytes = int(run.latest("workers/pss_bytes") or 0)
+        look_at_memory(failure, model, optimizer, **sizes, workers_bytes=workers_bytes, reserve_bytes=reserve_bytes)
         return failure
 
     def _report(self) -> None:

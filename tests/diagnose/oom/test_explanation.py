@@ -223,3 +223,8 @@ def test_where_nothing_else_explains_it_what_holds_much_or_asks_for_much_is_told
     large = {**asked, "found": replace(FOUND, requested_bytes=600 * MIB), "phase": "evaluate", "line": "train.py:4"}
     assert told(**large)["why_now"] == "train.py:4 asks for 600.0 MiB at once."
     assert told(**large)["advice"] == ["less at once at train.py:4: 600.0 MiB"]
+    read = Holding(name="`images`", num_bytes=600 * MIB, is_read=True)
+    between = {**large, "phase": "other", "functions": ["main"], "census": [read]}
+    assert told(**between)["advice"] == ["less at once at train.py:4: 600.0 MiB"], (
+        "what is read can't be deleted before"
+    )

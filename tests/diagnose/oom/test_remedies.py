@@ -177,13 +177,17 @@ def test_without_the_optimizers_state_a_checkpoint_takes_what_was_in_use() -> No
     assert all(change.predicted_bytes is None for change in others)
 
 
+def test_what_makes_the_largest_part_of_a_plan_smaller_is_planned_first() -> None:
+    first, _ = next(plannable(case_of("evaluate", has_metrics=True), "results"))
+    assert first.of_plan == "results"
+
+
 def test_ladders_are_whole_where_they_are_planned() -> None:
     ladders = [ladder for _, ladder in plannable(case_of("forward", length=100, can_checkpoint=True))]
     assert [change.text for change in ladders[0]] == [BATCH_4, BATCH_2, smaller_batches(case_of("forward"))[-1].text]
     assert [change.set for change in ladders[1]] == [{"gradient_checkpointing": True}]
-    lengths = [
-        change.in_script["max_length"] for ladder in ladders for change in ladder if "max_length" in change.in_script
-    ]
+    every = [change.in_script for ladder in ladders for change in ladder]
+    lengths = [in_script["max_length"] for in_script in every if "max_length" in in_script]
     assert lengths == [75, 56, 42, 31, 23, 17, 12]
     assert list(plannable(case_of("save"))) == []
 
