@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import gc
-import itertools
 import re
 import sys
 from collections import Counter, defaultdict, deque
@@ -389,9 +388,8 @@ class _Census:
     def _is_read(self, thing: object) -> bool:
         """Whether the innermost line of the user's names a variable that is this."""
         users = [entry for entry in self._failed if is_user_file(entry.tb_frame.f_code.co_filename)]
-        names = [names_on_line(entry.tb_frame.f_code, entry.tb_lasti) for entry in users[-1:]]
-        variables = frame_variables(users[-1].tb_frame) if users else {}
-        return any(variables.get(name) is thing for name in itertools.chain(*names))
+        read = [(frame_variables(one.tb_frame), names_on_line(one.tb_frame.f_code, one.tb_lasti)) for one in users[-1:]]
+        return any(values.get(name) is thing for values, names in read for name in names)
 
     def _is_unused(self, thing: object) -> bool:
         """Whether only variables hold it, and no code that runs, or that is in its module, reads one of them again."""
