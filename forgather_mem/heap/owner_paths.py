@@ -184,9 +184,8 @@ def _attribute_step(holder: object, held: object) -> str:
             return f".{name}"
     if issubclass(type(holder), type):
         return next((f".{name}" for name, value in vars(holder).items() if value is held), "")
-    return next(
-        (f".{name}" for name in _slots(holder) if _slot_value(holder, name) is held), f" ({type(holder).__name__})"
-    )
+    slots = (f".{name}" for name in _slots(holder) if _slot_value(holder, name) is held)
+    return next(slots, f" ({type(holder).__name__})")
 
 
 def _slots(holder: object) -> list[str]:

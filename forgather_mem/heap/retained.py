@@ -163,13 +163,10 @@ def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) 
     """
     if not is_tensor(wanted):
         return []
-    with_graph = (
-        thing for thing in gc.get_objects() if is_tensor(thing) and thing is not wanted and thing.grad_fn is not None
-    )
+    others = (thing for thing in gc.get_objects() if is_tensor(thing) and thing is not wanted)
+    with_graph = (thing for thing in others if thing.grad_fn is not None)
     tensors = list(itertools.islice(with_graph, _LOOK.tensors))
     owners = find_owners(tensors, max_owners=_LOOK.tensors, budget_s=budget_s, ignore=[tensors])
     graphs = {number: operations_of(tensors[number].grad_fn, set()) for number in {owner.target for owner in owners}}
-    leading = {
-        number for number, graph in graphs.items() if any(getattr(one, "variable", None) is wanted for one in graph)
-    }
-    return [owner for owner in owners if owner.target in leading][:max_owners]
+    leaves = {number: [getattr(one, "variable", None) for one in graph] for number, graph in graphs.items()}
+    return [owner for owner in owners if any(one is wanted for one in leaves[owner.target])][:max_owners]

@@ -205,9 +205,8 @@ def _answer(made: Callable[[], dict[str, object] | None], acts: _Acts) -> None:
     from forgather_mem.planning.isolation.child import GoesOn, without_handlers, write_no_files
 
     try:
-        again = without_handlers(
-            lambda number, _: _end({"problem": f"it was ended by {signal.Signals(number).name}"}, acts)
-        )
+        by = "it was ended by"
+        again = without_handlers(lambda number, _: _end({"problem": f"{by} {signal.Signals(number).name}"}, acts))
         if not acts.may_go_on:
             write_no_files([1, 2, *(stream.fileno() for stream in _streams())])
         answer = made()

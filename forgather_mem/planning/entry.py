@@ -67,9 +67,7 @@ def plan(
     elif model is None or batch is None:
         raise TypeError("plan(step, model, optimizer, batch): with a function, the model and a batch are needed")
     elif ranks != 1:
-        raise TypeError(
-            "plan(step, ..., ranks=...): give the model of one of the ranks, made in a 'fake' process group"
-        )
+        raise TypeError("plan(step, ..., ranks=...): give the model of one rank, made in a 'fake' process group")
     elif arguments:
         raise TypeError(f"plan(step, ..., {next(iter(arguments))}=...): only a Trainer has arguments to change")
     else:

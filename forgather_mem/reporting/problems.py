@@ -167,7 +167,8 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     tries += [advice.text for advice in report.advice[:1] if basis is None]
     if tries:
         lines += _indented(f"Try: {'; '.join(tries)}.", width, hanging=2)
-    return [*lines, *(_advice_lines(report, report.host.limit_bytes, basis, width) if basis else ())]
+    has_more = basis and (report.advice or not tries)
+    return [*lines, *(_advice_lines(report, report.host.limit_bytes, basis, width) if has_more else ())]
 
 
 def _in_use_lines(in_use: Mapping[str, int], width: int) -> Sequence[str]:

@@ -196,13 +196,8 @@ def test_what_nothing_reads_again_is_unused() -> None:
         found = census(resumes)
     finally:
         KEPT.clear()
-    assert {held.num_bytes // MIB: held.is_unused for held in found.values()} == {
-        2: True,
-        3: False,
-        4: False,
-        5: False,
-        6: False,
-    }
+    unused = {held.num_bytes // MIB: held.is_unused for held in found.values()}
+    assert unused == {size: size == 2 for size in range(2, 7)}
 
 
 def test_rows_that_are_views_of_one_tensor_count_once() -> None:
@@ -387,16 +382,18 @@ def test_gradients_of_another_model_and_the_states_of_several_optimizers_are_tol
 HERE = "test_gradients_of_another_model_and_the_states_of_several_optimizers_are_told_apart()"
 
 
-@pytest.mark.parametrize("passes", [1, 4])
-def test_what_joins_several_passes_is_named_with_how_often_each_parameter_is_used(passes: int) -> None:
+@pytest.mark.parametrize(("passes", "earlier"), [(1, 0), (4, 0), (1, 3)])
+def test_what_joins_several_passes_is_named_with_how_often_each_parameter_is_used(passes: int, earlier: int) -> None:
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters())
+    kept = sum(model(torch.ones(512, 512)).square().mean() for _ in range(earlier))
+    begins = [torch.autograd._get_sequence_nr()]
 
     def step() -> None:
-        total = sum(model(torch.ones(512, 512)).square().mean() for _ in range(passes))
+        total = kept + sum(model(torch.ones(512, 512)).square().mean() for _ in range(passes))
         raise MemoryError
 
-    (held,) = [one for one in take_census(entries(step), model, optimizer) if one.kind == "activations"]
+    (held,) = [one for one in take_census(entries(step), model, optimizer, begins) if one.kind == "activations"]
     assert (held.part, held.num_passes > 1) == ("activations", passes > 1)
     if passes > 1:
         assert (held.name, held.num_passes) == ("`total` of step()", passes)

@@ -28,12 +28,8 @@ def test_the_peak_comes_first_then_a_bar_for_each_part() -> None:
 
 def card_plan(card_gib: float, needs: CardUse, **more: Any) -> CardPlan:
     nothing: dict[str, Any] = {
-        "context": use(0.5, 1),
-        "most_rows": None,
-        "most_length": None,
-        "smaller": None,
-        "instead": (),
-    }
+        "context": use(0.5, 1), "most_rows": None, "most_length": None, "smaller": None, "instead": (),
+    }  # fmt: skip
     return CardPlan(card_bytes=int(card_gib * GIB), use=needs, **{**nothing, **more})
 
 

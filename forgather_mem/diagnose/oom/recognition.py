@@ -11,7 +11,7 @@ import linecache
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from forgather_mem.diagnose.oom import messages
 from forgather_mem.errors import missing
@@ -44,8 +44,9 @@ class _Sizes:
 
 
 _SIZES = _Sizes()
-_Source = tuple[str, messages.Where | None]
+_Source: TypeAlias = tuple[str, messages.Where | None]
 _DEVICES = r"/dev/(?:nvidia\d|kfd|dri/render|dxg|accel|vfio/)"
+_AS_SAID = "requested_bytes", "total_bytes", "allocated_bytes", "private_pools_bytes"
 _PINS = r"\bpin_memory\(|\bpin_memory ?= ?True|\bcudaHost(?:Alloc|Register)\b"
 
 
@@ -166,13 +167,10 @@ def _recognise_one(error: BaseException) -> OutOfMemory | None:
         error_type=_name(type(error)),
         message=(text.strip() or type(error).__name__).partition("\n")[0][:300],
         device=next(int(number) for number in device.groups() if number) if device and where == "device" else None,
-        requested_bytes=numbers["requested_bytes"],
         free_bytes=_free(numbers),
-        total_bytes=numbers["total_bytes"],
         process_bytes=_process_bytes(numbers, text),
-        allocated_bytes=numbers["allocated_bytes"],
         reserved_unused_bytes=_unused(numbers),
-        private_pools_bytes=numbers["private_pools_bytes"],
+        **{name: numbers[name] for name in _AS_SAID},
     )
 
 
