@@ -180,8 +180,6 @@ class _Request(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer with the standard words only: the message may hold what was asked for."""
-        if code == HTTPStatus.NOT_IMPLEMENTED:  # what the base class says of methods other than ours
-            code = HTTPStatus.METHOD_NOT_ALLOWED
         self.close_connection = True
         self._send(f"{HTTPStatus(code).phrase}\n", "text/plain", code)
 
