@@ -59,7 +59,7 @@ def plan(
         TypeError: if `training` is neither, or a function without its model and batch.
     """
     wanted = Wanted(PlannedShape(rows, length), on_device, ranks, arguments)
-    if isinstance(training, Script) or _is_trainer(training):
+    if isinstance(training, Script) or hasattr(training, "get_train_dataloader"):
         begun = begun_plan(training, wanted)
     elif not callable(training):
         raise TypeError(f"plan({type(training).__name__}): give a Trainer, or a function that does one step")
@@ -93,7 +93,3 @@ def begun_plan(training: Trainer | Script, wanted: Wanted, alive: AliveThings | 
     """
     made = training.plan if isinstance(training, Script) else functools.partial(plan_of_trainer, training)
     return begun_highest_plan(functools.partial(made, wanted, alive))
-
-
-def _is_trainer(training: object) -> bool:
-    return callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader")
