@@ -56,7 +56,9 @@ class _Cleanups:
         self._wrap(gc, "collect", COLLECT, calls.held_bytes)
         for name in modules_with_a_cache():
             if name in sys.modules:
-                self._wrap(sys.modules[name], "empty_cache", f"{name}.empty_cache", _reserved_bytes)
+                self._wrap(
+                    sys.modules[name], "empty_cache", f"{name}.empty_cache", lambda: gauge_now("reserved_bytes") or 0
+                )
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._calls.number >= self._tell_at:
@@ -197,10 +199,6 @@ def _uncounted(function: Callable[..., object]) -> Callable[..., object]:
         function = counting.function
         counting = getattr(function, _COUNTING, None)
     return function
-
-
-def _reserved_bytes() -> int:
-    return gauge_now("reserved_bytes") or 0
 
 
 def file_and_origin(file: str) -> tuple[str, str]:
