@@ -252,7 +252,7 @@ class WorkSet:
         if reading is not None:
             named = self._readings.setdefault(reading, named)
         if id(named) not in self._works:
-            itself = named if callable(named) else _reads_nothing
+            itself = named if callable(named) else lambda moment, sample: NOTHING  # where it can't begin
             self._works[id(named)] = named, itself  # before it begins: what it has taken until it fails is given back
             work = self._fence.call_part(named, "begin", run)
             self._works[id(named)] = named, work if callable(work) else itself
@@ -281,8 +281,3 @@ class WorkSet:
         """Drop all of them."""
         for known in (self._works, self._probes, self._readings):
             known.clear()
-
-
-def _reads_nothing(moment: Moment, sample: Sample) -> Mapping[str, float]:
-    """Stands for a work that could not begin."""
-    return NOTHING
