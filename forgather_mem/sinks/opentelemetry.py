@@ -100,8 +100,6 @@ class OpenTelemetrySink:
         if self._forks != FORKS.number or meter is None:
             return
         for name, value in (("step", sample.step), *sample.values.items()):
-            if not math.isfinite(value):
-                continue
             is_flow = self._known.get(name)
             if is_flow is None:
                 is_flow = self._known[name] = self._instrument(name, meter)
