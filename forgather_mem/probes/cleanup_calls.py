@@ -6,6 +6,7 @@ import functools
 import gc
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from types import FrameType, ModuleType
@@ -111,14 +112,11 @@ class _Calls:
     def __init__(self) -> None:
         self.number = 0
         self.inside = False
-        self.sites: dict[tuple[str, str, int], _Site] = {}
+        self.sites = defaultdict[tuple[str, str, int], _Site](_Site)
         self.fence = FailureGuard()
 
     def add(self, what: str, file: str, line: int, seconds: float, freed_bytes: int) -> None:
-        key = (what, file, line)
-        site = self.sites.get(key)
-        if site is None:
-            site = self.sites[key] = _Site()
+        site = self.sites[what, file, line]
         self.number += 1
         site.calls += 1
         site.seconds += seconds
