@@ -15,16 +15,14 @@ T = TypeVar("T")
 # References: a variable's object, its attributes, an object there, its own, a container, what is in it; and objects.
 _NEAR, _MOST_NEAR = 6, 20_000
 _LEAD_FAR = ModuleType, FunctionType, type
-Classes = type[T] | tuple[type[T], ...]
 
 
-def live_objects(wanted: Classes[T]) -> list[T]:
+def live_objects(*classes: type[T]) -> list[T]:
     """All live objects of these classes that the collector tracks, also frozen ones.
 
     The collector does not show those: while there are any, the heap is walked from modules, frames and unfrozen
     objects, which takes about a second for a million of them.
     """
-    classes = wanted if isinstance(wanted, tuple) else (wanted,)
     if gc.get_freeze_count():
         # The objects first and unnamed: they must not include the list or a frame that holds them.
         return _reachable(classes, gc.get_objects(), [sys.modules], _variables())
