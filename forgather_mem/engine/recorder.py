@@ -243,7 +243,6 @@ class WorkSet:
     def __init__(self, fence: FailureGuard) -> None:
         self._fence = fence
         self._works: dict[int, tuple[Work | Begins, Work]] = {}  # by the id of what the rule names, which comes first
-        self._probes: dict[type, Work] = {}
         self._readings: dict[Hashable, Work | Begins] = {}
 
     def begun(self, named: Work | Begins, run: RunInfo) -> Work:
@@ -263,10 +262,7 @@ class WorkSet:
         probe_class = probe_of(name)
         if probe_class is None:
             return {}
-        probe = self._probes.get(probe_class)
-        if probe is None:
-            probe = self._probes[probe_class] = self.begun(probe_class(), moment.run)
-        return probe(moment, sample)
+        return self.begun(probe_class(), moment.run)(moment, sample)
 
     def of(self, *classes: type) -> list[Work]:
         """Those that have begun of these classes."""
@@ -279,5 +275,5 @@ class WorkSet:
 
     def clear(self) -> None:
         """Drop all of them."""
-        for known in (self._works, self._probes, self._readings):
-            known.clear()
+        self._works.clear()
+        self._readings.clear()
