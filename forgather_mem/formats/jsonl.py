@@ -219,8 +219,6 @@ def plain(value: object, depth: int = 0) -> object:
         return value
     if isinstance(value, Enum):
         return plain(value.value, depth)
-    if isinstance(value, str):
-        return str(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
