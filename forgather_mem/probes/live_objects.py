@@ -26,7 +26,11 @@ def live_objects(*classes: type[T]) -> list[T]:
     if gc.get_freeze_count():
         # The objects first and unnamed: they must not include the list or a frame that holds them.
         return _reachable(classes, gc.get_objects(), [sys.modules], _variables())
-    return _of_classes(gc.get_objects(), classes)
+    objects, ids = gc.get_objects(), _ids_of_classes(classes)
+    # type(), not isinstance(): a proxy's __class__ runs code of its own
+    found = list(itertools.compress(objects, map(ids.__contains__, map(id, map(type, objects)))))
+    emptied(objects)
+    return found
 
 
 def near_objects(wanted: tuple[type[T], ...]) -> list[T] | None:
@@ -43,15 +47,6 @@ def near_objects(wanted: tuple[type[T], ...]) -> list[T] | None:
         if len(seen) > _MOST_NEAR:
             return None
         found += [one for one in level if issubclass(type(one), wanted)]
-    return found
-
-
-def _of_classes(objects: list[T], wanted: tuple[type, ...]) -> list[T]:
-    """Those of these classes; empties the list of objects."""
-    ids = _ids_of_classes(wanted)
-    # type(), not isinstance(): a proxy's __class__ runs code of its own
-    found = list(itertools.compress(objects, map(ids.__contains__, map(id, map(type, objects)))))
-    emptied(objects)
     return found
 
 
