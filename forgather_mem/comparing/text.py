@@ -138,13 +138,9 @@ def _causes(settings: Sequence[Changed]) -> str:
 
 
 def _values(setting: Changed) -> tuple[str, str]:
-    before, after = (_NOT_SET if value is None else _number(value) for value in (setting.before, setting.after))
+    told = (_NOT_SET if value is None else value for value in (setting.before, setting.after))
+    before, after = (f"{int(value):,}" if value.isdecimal() else value for value in told)
     return before, after
-
-
-def _number(value: str) -> str:
-    is_name = not value.isdecimal() or len(value) > 15 or value[0] == "0"  # a longer one is an id
-    return value if is_name else f"{int(value):,}"
 
 
 def _leak(leak: LeakReport) -> str:
