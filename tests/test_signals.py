@@ -80,7 +80,7 @@ _CALLED_BACK = {
     "cli/plan.py: Popen": "the parent that waits; the script has ended",
     "engine/run_of.py: WeakSet": "loops that watch() made, which live as long as the training",
     "launch/at_exit.py: register": "the script has ended",
-    "page/following.py: WeakValueDictionary": "a server's process",
+    "page/server.py: WeakValueDictionary": "a server's process",
     "planning/loop/loaders.py: WeakKeyDictionary": "a child that plans",
     "planning/loop/ahead.py: WeakKeyDictionary": "a child that plans",
     "planning/loop/ahead.py: WeakSet": "a child that plans",

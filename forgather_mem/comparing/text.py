@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from forgather_mem.comparing.causes import Changed
 from forgather_mem.comparing.comparison import Comparison, Grown, is_nearly
-from forgather_mem.comparing.side import HELD, LEAK, OTHERS, PLANNED, WORKERS, Difference, Side
+from forgather_mem.comparing.side import HELD, LEAK, OTHERS, PLANNED, WORKERS, Difference
 from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.markdown import markdown_text
 from forgather_mem.reporting.text import with_texts
@@ -74,7 +74,7 @@ def sentences(comparison: Comparison) -> list[str]:
         told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
     for side in (before, after):
         if not any(not name.startswith("batch.") for name in side.first.run.settings):
-            told.append(f"{side.name} {_has(side)} no settings")
+            told.append(f"{side.name}: no settings")
     return told
 
 
@@ -85,11 +85,10 @@ def _headline(comparison: Comparison) -> str:
     sides = comparison.before, comparison.after
     for side, other in (sides, sides[::-1]):
         if not comparison.planned and other.steps and not all(report.steps for report in side.reports):
-            return f"{side.name} {_has(side)} done no step, so there is little to compare."
+            return f"{side.name}: no step was done, so there is little to compare."
     unread = [side for side, size in zip(sides, (peak.before, peak.after), strict=True) if not size]
     if unread:
-        has_none = f"{unread[0].name} {_has(unread[0])} no reading of memory"
-        return f"{has_none} ({comparison.place}), so there is nothing to compare."
+        return f"{unread[0].name}: no reading of memory ({comparison.place}), so there is nothing to compare."
     parts = ", ".join(f"{_word(one)} {_signed(one.bytes)}{_phase(one)}" for one in grown[:3])
     more = f"{takes} {_more(peak.bytes)}" if peak.bytes else f"{takes} as much"
     if comparison.planned and not peak.bytes:
@@ -139,17 +138,9 @@ def _causes(settings: Sequence[Changed]) -> str:
 
 
 def _values(setting: Changed) -> tuple[str, str]:
-    before, after = (_NOT_SET if value is None else _number(value) for value in (setting.before, setting.after))
+    told = (_NOT_SET if value is None else value for value in (setting.before, setting.after))
+    before, after = (f"{int(value):,}" if value.isdecimal() else value for value in told)
     return before, after
-
-
-def _number(value: str) -> str:
-    is_name = not value.isdecimal() or len(value) > 15 or value[0] == "0"  # a longer one is an id
-    return value if is_name else f"{int(value):,}"
-
-
-def _has(side: Side) -> str:
-    return "has" if len(side.reports) == 1 else "have"
 
 
 def _leak(leak: LeakReport) -> str:

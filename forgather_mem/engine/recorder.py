@@ -252,7 +252,7 @@ class WorkSet:
         if reading is not None:
             named = self._readings.setdefault(reading, named)
         if id(named) not in self._works:
-            itself = named if callable(named) else _reads_nothing
+            itself = named if callable(named) else lambda moment, sample: NOTHING  # where it can't begin
             self._works[id(named)] = named, itself  # before it begins: what it has taken until it fails is given back
             work = self._fence.call_part(named, "begin", run)
             self._works[id(named)] = named, work if callable(work) else itself
@@ -263,10 +263,9 @@ class WorkSet:
         probe_class = probe_of(name)
         if probe_class is None:
             return {}
-        probe = self._probes.get(probe_class)
-        if probe is None:
-            probe = self._probes[probe_class] = self.begun(probe_class(), moment.run)
-        return probe(moment, sample)
+        if probe_class not in self._probes:
+            self._probes[probe_class] = self.begun(probe_class(), moment.run)
+        return self._probes[probe_class](moment, sample)
 
     def of(self, *classes: type) -> list[Work]:
         """Those that have begun of these classes."""
@@ -281,8 +280,3 @@ class WorkSet:
         """Drop all of them."""
         for known in (self._works, self._probes, self._readings):
             known.clear()
-
-
-def _reads_nothing(moment: Moment, sample: Sample) -> Mapping[str, float]:
-    """Stands for a work that could not begin."""
-    return NOTHING

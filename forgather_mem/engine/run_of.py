@@ -32,10 +32,8 @@ class _Runs(Beside["Run"]):
 
     def other_is_open(self, run: Run | None) -> bool:
         """Whether a run other than this one is open in this process."""
-        for known, _ in tuple(self._known.values()):
-            if known is not run and not known.closed and known.is_of_this_process:
-                return True
-        return False
+        known = [one for one, _ in tuple(self._known.values())]
+        return any(one is not run and not one.closed and one.is_of_this_process for one in known)
 
     def give(self, state: Any, run: Run) -> None:
         """From now on this is the state's run."""

@@ -110,8 +110,7 @@ def settings_of_loaders(loaders: Iterable[object]) -> dict[str, str]:
     found: dict[str, set[str]] = {}
     for loader in loaders:
         for name in _LOADER:
-            value = getattr(loader, name, None)
-            value = getattr(loader, f"_{name}", None) if value is None else value  # an iterator's
+            value = getattr(loader, name, getattr(loader, f"_{name}", None))  # the latter is an iterator's
             if isinstance(value, int):
                 found.setdefault(f"loader.{name}", set()).add(str(value))
     return _texts({name: ", ".join(sorted(values)) for name, values in found.items()})

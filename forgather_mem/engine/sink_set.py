@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.sinks import ConsoleSink
@@ -53,13 +54,11 @@ class SinkSet:
 
     def say(self, text: str, run: RunInfo) -> None:
         """Print through the first sink that can; through our own console if there is none."""
-        if not any(hasattr(sink, "say") for sink in self._sinks):
-            self._console = ConsoleSink()
-            self.add(self._console, run)
-        for sink in self._sinks:
-            if hasattr(sink, "say"):
-                sink.say(text)
-                return
+        console: Any = next((sink for sink in self._sinks if hasattr(sink, "say")), None)
+        if console is None:
+            console = self._console = ConsoleSink()
+            self.add(console, run)
+        console.say(text)
 
     def log_values(self, step: int) -> dict[str, float]:
         """What the sinks add to the trainer's own log line; plain numbers only."""

@@ -250,7 +250,9 @@ class RunSummary:
         num_known = len(self.latest)
         self.latest.update(values)
         if len(self.latest) != num_known:
-            self._look_for_new(sample)
+            for name, first in values.items():
+                if name not in self.spans and is_spanned(name):
+                    self.add_span(name, GaugeRange(first, first, first, step, None, step))
         for name, span in self.spans.items():
             value = values.get(name)
             if value is not None:
@@ -275,11 +277,6 @@ class RunSummary:
             self.steady_self_s += own_s
             self.steady_s += all_s
             self.steady_steps += steps
-
-    def _look_for_new(self, sample: Sample) -> None:
-        for name, value in sample.values.items():
-            if name not in self.spans and is_spanned(name):
-                self.add_span(name, GaugeRange(value, value, value, sample.step, None, sample.step))
 
     def add_span(self, name: str, span: GaugeRange) -> None:
         """Begin with a gauge or a phase's peak."""

@@ -150,7 +150,9 @@ class AppendFile:
             while done < len(data):
                 done += os.write(self._fd, data[done:])
         except ours(OSError) as error:
-            self._recover(error, done)
+            # A torn record is cut off; the file is abandoned if that fails or the error may have left more damage
+            if error.errno not in _DISK_FULL or (done and not self._cut_back(self.end + done)):
+                self._let_go()
             self._pause(error, num_records)
             return False
         self.end += done
@@ -229,11 +231,6 @@ class AppendFile:
         if self._slow_credit_s < 0:
             self.rests += 1
             self._rest_until = now + min(-self._slow_credit_s / WRITING.slow_share, WRITING.longest_pause_s)
-
-    def _recover(self, error: OSError, torn_bytes: int) -> None:
-        """Cut off a torn record; abandon the file if that fails or the error may have left more damage."""
-        if error.errno not in _DISK_FULL or (torn_bytes and not self._cut_back(self.end + torn_bytes)):
-            self._let_go()
 
     def _cut_back(self, torn_end: int) -> bool:
         with missing(OSError):

@@ -91,16 +91,10 @@ def sample_line(sample: Sample) -> bytes:
     >>> sample_line(Sample(event="step_end", step=1, epoch=None, time_s=0.5, values={"host/rss_bytes": 2.0}))
     b'{"type":"sample","event":"step_end","step":1,"epoch":null,"time_s":0.5,"values":{"host/rss_bytes":2.0}}\\n'
     """
-    record = {
-        "type": "sample",
-        "event": sample.event,
-        "step": sample.step,
-        "epoch": sample.epoch,
-        "time_s": sample.time_s,
-        "values": sample.values,
-    }
-    if sample.device is not None:
-        record["device"] = sample.device
+    event, step, epoch, time_s, values, device = sample
+    record = {"type": "sample", "event": event, "step": step, "epoch": epoch, "time_s": time_s, "values": values}
+    if device is not None:
+        record["device"] = device
     return _line(record)
 
 
@@ -225,8 +219,6 @@ def plain(value: object, depth: int = 0) -> object:
         return value
     if isinstance(value, Enum):
         return plain(value.value, depth)
-    if isinstance(value, str):
-        return str(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):

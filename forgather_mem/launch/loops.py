@@ -185,7 +185,7 @@ class BackwardPasses:
         if is_traced():
             return
         self._num_passes += 1
-        if self._num_passes == _FEWEST and live_objects((sys.modules["torch"].optim.Optimizer,)):
+        if self._num_passes == _FEWEST and live_objects(sys.modules["torch"].optim.Optimizer):
             self.end()
         elif self._num_passes >= _FEWEST:
             self._stepped(1 if self._num_passes > _FEWEST else _FEWEST)

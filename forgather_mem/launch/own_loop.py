@@ -40,7 +40,7 @@ class OwnLoop:
     def __init__(self, script: Script) -> None:
         self._script, self.rows, self.accumulation, self.keeps_graphs = script, 0, 1, False
         self._models: list[Any] = [one for one in live_objects(nn.Module) if hasattr(one, _CHECKPOINTS)]
-        self._loaders: list[Any] = live_objects((DataLoader, _BaseDataLoaderIter))
+        self._loaders: list[Any] = live_objects(DataLoader, _BaseDataLoaderIter)
 
     def learn(self, plan: Plan, rows: int | None) -> None:
         """From a plan of the loop as it stands what its batches are.

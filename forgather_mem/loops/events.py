@@ -12,7 +12,7 @@ from forgather_mem.diagnose.oom.recognition import close_fenced
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.run_of import run_of
-from forgather_mem.engine.schedule import ArmedRule, ArmedWork, NextWanted
+from forgather_mem.engine.schedule import ArmedRule, ArmedWork
 from forgather_mem.loops.state import LoopControl, new_state, of_transformers
 from forgather_mem.telemetry.guard import FailureGuard
 
@@ -103,7 +103,8 @@ class LoopEvents:
         for event in (*_INSIDE, "step_end"):
             self._due[event] = math.inf
             for callback in self.handler.callbacks:
-                due, urgent = getattr(callback, "next_wanted", _always)(event, done)
+                # Of somebody else's callback it is not known what it wants
+                due, urgent = getattr(callback, "next_wanted", lambda *_: (0.0, ()))(event, done)
                 self._due[event] = min(self._due[event], due)
                 self._urgent += urgent
         self._quiet_until = min(self._due.pop("step_end") - 1, *self._due.values())
@@ -201,11 +202,6 @@ class LoopEvents:
         """The optimizer has returned."""
         self.leave("optimizer")
         self.fire("optimizer_step")
-
-
-def _always(event: str, steps_done: int) -> NextWanted:
-    """Of somebody else's callback it is not known what it wants."""
-    return 0.0, ()
 
 
 class CallbackList:

@@ -373,7 +373,7 @@ def _found() -> list[object]:
     groups = [group for one in near if isinstance(one, torch.optim.Optimizer) for group in one.param_groups]
     if groups and all(id(parameter) in own for group in groups for parameter in group["params"]):
         return list({id(one): one for one in (*near, *modules)}.values())
-    return live_objects(_WANTED)
+    return live_objects(*_WANTED)
 
 
 def _as_one(optimizers: list[torch.optim.Optimizer]) -> Any:

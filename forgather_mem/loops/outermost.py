@@ -74,7 +74,10 @@ class Outermost:
             self._level += 1
             self._restore_classes()
             modules = [module for reference in self._called if (module := reference()) is not None]
-            modules = [module for module in modules if not _is_compiled(module)]
+            # What a compiled one holds runs as compiled code, in which what we do would break the graph
+            modules = [
+                module for module in modules if not (_is_compiled_in_place(module) or hasattr(module, "_orig_mod"))
+            ]
             inner = [child for module in modules for child in module.children() if self._holds_trained(child)]
             self._called = [weakref.ref(module) for module in inner] or self._called
             self._patch_classes()
@@ -162,8 +165,3 @@ class _CallPatch:
 def _is_compiled_in_place(module: Module) -> bool:
     """Whether a call of this module is compiled as a whole."""
     return getattr(module, "_compiled_call_impl", None) is not None
-
-
-def _is_compiled(module: Module) -> bool:
-    """Whether what this module holds runs as compiled code, in which what we do would break the graph."""
-    return _is_compiled_in_place(module) or hasattr(module, "_orig_mod")

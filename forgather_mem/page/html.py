@@ -7,7 +7,6 @@ import hashlib
 import html
 import json
 from collections.abc import Sequence
-from functools import cache
 from importlib.resources import files
 
 from forgather_mem.page.data import Json
@@ -58,7 +57,6 @@ def script_json(data: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-@cache
 def asset(name: str) -> str:
     """A file of the page: its own script and style, and uPlot's."""
     return files("forgather_mem.page").joinpath("assets", name).read_text(encoding="utf-8")

@@ -18,13 +18,12 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 from forgather_mem.engine.settings import settings_of_training
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted
-from forgather_mem.planning.card import CardUse, context_of, use_of_card
+from forgather_mem.planning.card import CardPlan, CardUse, Most, card_text, context_of, use_of_card
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.isolation.child import WaitsError
 from forgather_mem.planning.loop.script import NOT_HERE, Script
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.result import Plan
-from forgather_mem.planning.text import CardPlan, Most, card_text
 from forgather_mem.planning.trainer import ATTENTION, CHECKPOINTING
 
 Answer = dict[str, object]

@@ -59,8 +59,7 @@ def plan(
         TypeError: if `training` is neither, or a function without its model and batch.
     """
     wanted = Wanted(PlannedShape(rows, length), on_device, ranks, arguments)
-    is_trainer = callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader")
-    if isinstance(training, Script) or is_trainer:
+    if isinstance(training, Script) or hasattr(training, "get_train_dataloader"):
         begun = begun_plan(training, wanted)
     elif not callable(training):
         raise TypeError(f"plan({type(training).__name__}): give a Trainer, or a function that does one step")

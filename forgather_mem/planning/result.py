@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from forgather_mem.planning.batches import PlannedShape
@@ -10,7 +10,6 @@ from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.loop.notes import Bound, Note, bound_of_notes
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.storage_log import StorageLog, Trace
-from forgather_mem.planning.text import bars
 from forgather_mem.telemetry.beside import Beside
 from forgather_mem.units import format_bytes
 
@@ -103,7 +102,7 @@ class Plan:
         first = f"Peak {bound}{format_bytes(self.peak_bytes)} of tensors, {self.phase}, step {self.step}{batch}."
         is_much = self.host_bytes > self.peak_bytes / 2
         host = [f"On the host there are {format_bytes(self.host_bytes)}."] if is_much else []
-        return "\n".join([first, *bars(self.parts, self.peak_bytes), *self.notes, *host])
+        return "\n".join([first, *_bars(self.parts, self.peak_bytes), *self.notes, *host])
 
     def shape(self) -> str:
         """The batch in words: "8 x 512, 2 batches a step"; empty if it is not known."""
@@ -119,6 +118,14 @@ class Plan:
         return {**plain, "bound": self.bound, "lengths_differ": self.lengths_differ, **lists}
 
     __repr__ = text  # also as the value of a notebook's cell
+
+
+def _bars(parts: Mapping[str, int], peak_bytes: int) -> Iterator[str]:
+    """A bar for each part of the peak."""
+    width = max(12, *map(len, parts)) if parts else 12
+    for name, size in sorted(parts.items(), key=lambda row: -row[1]):
+        bar = "#" * round(40 * size / max(1, peak_bytes))
+        yield f"  {name:<{width}} {format_bytes(size):>11}  {bar}".rstrip()
 
 
 # The last plan of each trainer alive, of its own arguments: a report is made far from where somebody has planned

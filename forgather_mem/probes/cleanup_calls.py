@@ -6,6 +6,7 @@ import functools
 import gc
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from types import FrameType, ModuleType
@@ -56,7 +57,9 @@ class _Cleanups:
         self._wrap(gc, "collect", COLLECT, calls.held_bytes)
         for name in modules_with_a_cache():
             if name in sys.modules:
-                self._wrap(sys.modules[name], "empty_cache", f"{name}.empty_cache", _reserved_bytes)
+                self._wrap(
+                    sys.modules[name], "empty_cache", f"{name}.empty_cache", lambda: gauge_now("reserved_bytes") or 0
+                )
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if self._calls.number >= self._tell_at:
@@ -109,14 +112,11 @@ class _Calls:
     def __init__(self) -> None:
         self.number = 0
         self.inside = False
-        self.sites: dict[tuple[str, str, int], _Site] = {}
+        self.sites = defaultdict[tuple[str, str, int], _Site](_Site)
         self.fence = FailureGuard()
 
     def add(self, what: str, file: str, line: int, seconds: float, freed_bytes: int) -> None:
-        key = (what, file, line)
-        site = self.sites.get(key)
-        if site is None:
-            site = self.sites[key] = _Site()
+        site = self.sites[what, file, line]
         self.number += 1
         site.calls += 1
         site.seconds += seconds
@@ -197,10 +197,6 @@ def _uncounted(function: Callable[..., object]) -> Callable[..., object]:
         function = counting.function
         counting = getattr(function, _COUNTING, None)
     return function
-
-
-def _reserved_bytes() -> int:
-    return gauge_now("reserved_bytes") or 0
 
 
 def file_and_origin(file: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample, Work
 from forgather_mem.units import format_bytes, format_duration
 
 resource = installed("resource")
+_IN_STATUS = {b"VmSize": "host/vms_bytes", b"RssShmem": "host/shmem_bytes", b"VmSwap": "host/swap_bytes"}
 LIMIT_EVERY_S = 1.0
 PSS_MOST_S = 0.05
 _PSS_S_PER_BYTE = 1e-11  # at least: 40 ms at 4.3 GB; measured at every reading
@@ -58,12 +59,9 @@ class HostProbe(Budgeted):
 
     def begin(self, run: RunInfo) -> Work:
         peaks = host_peaks()
-        return _resident if peaks is None else _Host(self, peaks, run)
-
-
-def _resident(moment: Moment, sample: Sample) -> Mapping[str, float]:
-    """All that is read where the kernel keeps no mark."""
-    return {"host/rss_bytes": own_memory().resident_bytes}
+        if peaks is None:  # all that is read where the kernel keeps no mark
+            return lambda moment, sample: {"host/rss_bytes": own_memory().resident_bytes}
+        return _Host(self, peaks, run)
 
 
 class _Host:
@@ -131,12 +129,7 @@ class _Host:
     def _slow_values(self) -> dict[str, float]:
         fields = kib_fields(read_once(self._own / "status"))
         values: dict[str, float] = {"host/major_faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt}
-        if b"VmSize" in fields:
-            values["host/vms_bytes"] = fields[b"VmSize"]
-        if b"RssShmem" in fields:
-            values["host/shmem_bytes"] = fields[b"RssShmem"]
-        if b"VmSwap" in fields:
-            values["host/swap_bytes"] = fields[b"VmSwap"]
+        values |= {name: fields[key] for key, name in _IN_STATUS.items() if key in fields}
         with missing(OSError):  # a system without /dev/shm
             shm = os.statvfs("/dev/shm")
             values["host/shm_bytes"] = (shm.f_blocks - shm.f_bfree) * shm.f_frsize

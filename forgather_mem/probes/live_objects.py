@@ -15,20 +15,22 @@ T = TypeVar("T")
 # References: a variable's object, its attributes, an object there, its own, a container, what is in it; and objects.
 _NEAR, _MOST_NEAR = 6, 20_000
 _LEAD_FAR = ModuleType, FunctionType, type
-Classes = type[T] | tuple[type[T], ...]
 
 
-def live_objects(wanted: Classes[T]) -> list[T]:
+def live_objects(*classes: type[T]) -> list[T]:
     """All live objects of these classes that the collector tracks, also frozen ones.
 
     The collector does not show those: while there are any, the heap is walked from modules, frames and unfrozen
     objects, which takes about a second for a million of them.
     """
-    classes = wanted if isinstance(wanted, tuple) else (wanted,)
     if gc.get_freeze_count():
         # The objects first and unnamed: they must not include the list or a frame that holds them.
         return _reachable(classes, gc.get_objects(), [sys.modules], _variables())
-    return _of_classes(gc.get_objects(), classes)
+    objects, ids = gc.get_objects(), _ids_of_classes(classes)
+    # type(), not isinstance(): a proxy's __class__ runs code of its own
+    found = list(itertools.compress(objects, map(ids.__contains__, map(id, map(type, objects)))))
+    emptied(objects)
+    return found
 
 
 def near_objects(wanted: tuple[type[T], ...]) -> list[T] | None:
@@ -45,15 +47,6 @@ def near_objects(wanted: tuple[type[T], ...]) -> list[T] | None:
         if len(seen) > _MOST_NEAR:
             return None
         found += [one for one in level if issubclass(type(one), wanted)]
-    return found
-
-
-def _of_classes(objects: list[T], wanted: tuple[type, ...]) -> list[T]:
-    """Those of these classes; empties the list of objects."""
-    ids = _ids_of_classes(wanted)
-    # type(), not isinstance(): a proxy's __class__ runs code of its own
-    found = list(itertools.compress(objects, map(ids.__contains__, map(id, map(type, objects)))))
-    emptied(objects)
     return found
 
 

@@ -87,7 +87,9 @@ class ConsoleSink:
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
     """Print to standard output, or to `stream`, on rank 0 only, above a progress bar; for code outside a run."""
-    if _rank() == 0:
+    has_group = getattr(sys.modules.get("torch.distributed"), "is_initialized", bool)()  # not where torch has no ranks
+    rank = sys.modules["torch.distributed"].get_rank() if has_group else rank_and_size()[0]
+    if rank == 0:
         _write(text, sys.stdout if stream is None else stream)
 
 
@@ -102,14 +104,6 @@ def _write(text: str, stream: TextIO | None) -> None:
         else:
             stream.write(text + "\n")  # in one call, so that threads don't mix their lines
         stream.flush()  # the process may be killed next
-
-
-def _rank() -> int:
-    """This process's rank, for code without a run."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    return rank_and_size()[0]
 
 
 def _hanging(head: str, text: str) -> str:

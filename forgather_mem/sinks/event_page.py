@@ -8,8 +8,8 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from forgather_mem.errors import missing
 from forgather_mem.formats.event_file import EventFile, StockWriter, crc32c, is_our_file, tensorboard_writer
@@ -37,8 +37,7 @@ def find_event_folder(logging_dir: str | Path | None, output_dir: Path | None, b
     return str((output_dir or Path()) / "runs" / name)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Found:
+class _Found(NamedTuple):
     made_s: int
     number: int
     folder: Path

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_.]")
 _UNITS = {"_bytes": "By", "_s": "s"}
 _MAX_NAME = 255
+_EXPORTER = "opentelemetry.exporter.otlp.proto.http.metric_exporter"  # which needs the SDK
 _LAST_EXPORT_S = 5.0
 
 
@@ -55,9 +56,10 @@ class OpenTelemetrySink:
 
     def __init__(self, *, every_s: float = 15.0, readers: Sequence[MetricReader] | None = None) -> None:
         check_seconds("OpenTelemetrySink", every_s=every_s)
-        _needed("opentelemetry.sdk.metrics")
-        if readers is None:
-            _needed("opentelemetry.exporter.otlp.proto.http.metric_exporter")
+        try:
+            importlib.import_module(_EXPORTER if readers is None else "opentelemetry.sdk.metrics")
+        except ImportError as error:
+            raise ImportError("OpenTelemetrySink needs OpenTelemetry: pip install 'forgather_mem[otel]'") from error
         self.every_s = every_s
         self.readers = readers
         self._forget()
@@ -100,8 +102,6 @@ class OpenTelemetrySink:
         if self._forks != FORKS.number or meter is None:
             return
         for name, value in (("step", sample.step), *sample.values.items()):
-            if not math.isfinite(value):
-                continue
             is_flow = self._known.get(name)
             if is_flow is None:
                 is_flow = self._known[name] = self._instrument(name, meter)
@@ -168,10 +168,3 @@ def _export(provider: MeterProvider, over: threading.Event, every_s: float) -> N
     while not is_over:
         is_over = over.wait(every_s)
         guard.call("the export to OpenTelemetry", provider.force_flush)  # that nobody answers is logged by the SDK
-
-
-def _needed(module: str) -> None:
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError("OpenTelemetrySink needs OpenTelemetry: pip install 'forgather_mem[otel]'") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import time
@@ -56,9 +55,8 @@ class PrometheusSink:
         """Keep the values, and write them if it is time."""
         self._values["step"] = sample.step
         for name, value in sample.values.items():
-            if math.isfinite(value):
-                is_flow = metric_of(name).kind == FLOW
-                self._values[name] = self._values.get(name, 0.0) + value if is_flow else value
+            is_flow = metric_of(name).kind == FLOW
+            self._values[name] = self._values.get(name, 0.0) + value if is_flow else value
         if time.monotonic() >= self._next_s:
             self._write()
 

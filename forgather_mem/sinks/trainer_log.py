@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 
 from forgather_mem.errors import did_you_mean
@@ -128,7 +127,7 @@ class _Window:
 
     def take(self, sample: Sample) -> None:
         value = sample.values.get(self.metric.name)
-        if value is None or not math.isfinite(value):
+        if value is None:
             return
         metric = self.metric
         if metric.kind == FLOW:

@@ -52,8 +52,6 @@ def is_user_module(module: object) -> bool:
 def is_user_class(cls: type) -> bool:
     """Whether this class was written by the user."""
     module = cls.__dict__.get("__module__")
-    if module == "__main__":
-        return True
     return isinstance(module, str) and is_user_module(sys.modules.get(module))
 
 

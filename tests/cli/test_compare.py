@@ -164,7 +164,7 @@ def test_plans_are_compared_with_each_other_and_with_runs(folder: Path) -> None:
         "dumped.json takes 10.0 MiB more at the planned peak, nearly all of it\n  activations"
     )
     assert "batch.rows 16 instead of 8" in done.stdout
-    assert "dumped.json has no settings" in " ".join(done.stdout.split())
+    assert "dumped.json: no settings" in " ".join(done.stdout.split())
     assert "arguments.optim" not in done.stdout
     for sides in (("a.json", "new"), ("new", "a.json")):
         done = compare(folder, *sides, "--fail-on", "growth:2%")
@@ -180,5 +180,5 @@ def test_a_run_without_settings_is_compared_and_it_says_so(folder: Path) -> None
     bare = run(500)
     write_report(replace(bare, run=replace(bare.run, settings={})), folder / "older")
     done = compare(folder, "older", "new")
-    assert "older has no settings" in " ".join(done.stdout.split())
+    assert "older: no settings" in " ".join(done.stdout.split())
     assert done.returncode == 0

@@ -73,7 +73,7 @@ def test_how_a_run_ended_that_did_not_finish_is_told() -> None:
 
 def test_a_run_that_has_done_no_step_is_not_said_to_take_less() -> None:
     text = words(ended(100, "finished"), ended(0, "exception"))
-    assert text.startswith("b has done no step, so there is little to compare. b ended with an exception")
+    assert text.startswith("b: no step was done, so there is little to compare. b ended with an exception")
     assert words(ended(0, None), ended(0, None)).startswith("No difference"), "commands without a training have none"
 
 
@@ -157,4 +157,4 @@ def test_large_numbers_have_separators_in_the_sentence_and_the_table() -> None:
 
 def test_a_run_that_has_read_nothing_is_not_taken_for_one_that_takes_nothing() -> None:
     first, *_ = sentences(comparison_of(side("a", run(0, parameters=0)), side("b", run())))
-    assert first == "a has no reading of memory (host), so there is nothing to compare."
+    assert first == "a: no reading of memory (host), so there is nothing to compare."

@@ -239,7 +239,7 @@ def test_a_console_that_a_user_brings_takes_the_place_of_ours() -> None:
         loop.run.print_line("after")
         loop.to_the_end()
     assert ours.getvalue() == "before\n"
-    assert theirs.getvalue().startswith("after\nforgather-mem: step 1: mine/queue_len 3 count")
+    assert theirs.getvalue().startswith("after\nforgather-mem: step 1: mine/queue_len 3, ")
 
 
 def test_the_folder_of_a_run_is_new_and_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from forgather_mem.formats.jsonl import finding_line, header_line, rotate, sample_line
-from forgather_mem.page import following
+from forgather_mem.page import server
 from forgather_mem.page.data import run_data
-from forgather_mem.page.following import FollowedRun, FollowedRuns
+from forgather_mem.page.server import FollowedRun, FollowedRuns
 from forgather_mem.reporting.build import write_report
 from forgather_mem.reporting.run_dir import run_report
 from forgather_mem.telemetry.records import Finding, Sample
@@ -23,7 +23,7 @@ from tests.reporting.report_fixtures import leaking, out_of_memory, parsed, writ
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_PACE", replace(following._PACE, least_s=0.0, core_frac=1e9))
+    monkeypatch.setattr(server, "_PACE", replace(server._PACE, least_s=0.0, core_frac=1e9))
 
 
 def shown(run: FollowedRun) -> Any:

@@ -139,7 +139,7 @@ def test_a_tunnel_may_end_at_another_port(server: PageServer) -> None:
     ["HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH", "PROPFIND", "get", "__init__", "evil"],
 )
 def test_there_is_one_method(server: PageServer, method: str) -> None:
-    refused(answer_to(server, f"{method} /TOKEN/ HTTP/1.1\r\nContent-Length: 0\r\n{HEAD}"), 405)
+    refused(answer_to(server, f"{method} /TOKEN/ HTTP/1.1\r\nContent-Length: 0\r\n{HEAD}"), 501)
 
 
 @pytest.mark.parametrize(

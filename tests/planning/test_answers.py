@@ -12,10 +12,9 @@ import forgather_mem
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.answers import Card, answer_to, card_plan
 from forgather_mem.planning.batches import PlannedShape, Wanted
-from forgather_mem.planning.card import context_of
+from forgather_mem.planning.card import CardPlan, context_of
 from forgather_mem.planning.result import PhasePlan, Plan
 from forgather_mem.planning.storage_log import Trace
-from forgather_mem.planning.text import CardPlan
 from forgather_mem.units import GIB, MIB
 from tests.training import make_trainer
 

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from forgather_mem.planning.card import CardUse
+from forgather_mem.planning.card import CardPlan, CardUse, Most, card_text
 from forgather_mem.planning.result import PhasePlan, Plan
-from forgather_mem.planning.text import CardPlan, Most, card_text
 
 GIB = 2**30
 DOES_NOT = "Does not fit: 17.0 GiB to 19.0 GiB of 16.0 GiB"

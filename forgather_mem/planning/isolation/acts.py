@@ -7,7 +7,6 @@ planned acts on nothing. Little is imported: a script has not begun yet.
 from __future__ import annotations
 
 import builtins
-import functools
 import io
 import os
 import sys
@@ -38,7 +37,7 @@ _RUN, _WRITE, _CHANGE_FOLDERS, _LINK, _TRUNCATE = 1, 2, 0x1FF0, 0x2000, 0x4000
 
 def acted_on(event: str, arguments: tuple[Any, ...]) -> list[str] | None:
     """What an audit event's call changes, starts or calls, as far as it has names; None if it does nothing outside."""
-    if not _may_act(event):
+    if not event.startswith(_ACTS) or event in _HARMLESS:  # asked of all that Python does
         return None
     if event == "open":
         if not (isinstance(arguments[2], int) and arguments[2] & (_MAKES | os.O_RDWR)):
@@ -51,12 +50,6 @@ def acted_on(event: str, arguments: tuple[Any, ...]) -> list[str] | None:
     if (event == "open" and names in ([], [os.devnull])) or (event == "os.mkdir" and os.path.exists(names[0])):
         return None  # a file that is open; a folder that is there, as will be told
     return names
-
-
-@functools.cache
-def _may_act(event: str) -> bool:
-    """Asked of all that Python does."""
-    return event.startswith(_ACTS) and event not in _HARMLESS
 
 
 def act_on_nothing(not_done: Lines, scratch: str) -> None:
