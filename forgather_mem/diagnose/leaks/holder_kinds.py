@@ -139,7 +139,7 @@ def kind_of(held: Held) -> HolderKind:
     for item, part in [(one, part) for one in held.one.samples[:2] for part in inside([one])]:
         for kind in _KINDS:
             if kind.item(part) and (not kind.is_sized or _is_most_of(part, item)):
-                return KINDS["size"] if held.one.kind == "size" and kind.name in ("tensor", "view") else kind
+                return KINDS["size"] if held.one.kind == "size" and kind.name in ("tensor", "view", "graph") else kind
     if held.one.kind == "size":
         return KINDS["size"]
     return KINDS["dict" if issubclass(type(held.container), dict | set) else "list"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-from forgather_mem.heap.autograd import number_of, reaches_back
+from forgather_mem.heap.autograd import number_of, operations_of, reaches_back
 from forgather_mem.heap.containers import CONTAINERS, container_kind, length_of, newest
 from forgather_mem.heap.object_size import (
     CONTAINER,
@@ -19,6 +20,7 @@ from forgather_mem.heap.object_size import (
     TENSOR,
     TUPLE,
     Sorts,
+    big_bytes,
     deep_bytes,
     is_tensor,
     is_tensor_class,
@@ -36,11 +38,13 @@ class SnapshotLimits:
         samples: New items of a container whose sizes are measured,
         most_samples: and where these differ.
         big_bytes: A single value that grows by less is none that grows.
+        operation_bytes: What an operation of a graph takes once its backward pass has been: 590 to 740 (torch 2.13).
     """
 
     samples: int = 6
     most_samples: int = 64
     big_bytes: int = 2048
+    operation_bytes: int = 650
 
 
 _LIMITS = SnapshotLimits()
@@ -50,7 +54,8 @@ _LIMITS = SnapshotLimits()
 class Look:
     """Lengths and sizes of nearby objects at one step; numbers only, nothing is kept alive.
 
-    `storages` has each tensor's by its id: the place of a tensor that is freed is given to a new one.
+    `storages` has each tensor's by its id: the place of a tensor that is freed is given to a new one. `values` has the
+    sizes of what is replaced in each step, by name.
     """
 
     step: int
@@ -58,6 +63,7 @@ class Look:
     lengths: dict[int, int] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     storages: dict[int, object] = field(default_factory=dict)
+    values: dict[str, tuple[int, int]] = field(default_factory=dict)
     newest_operation: int | None = None
     types: Counter[str] = field(default_factory=Counter)
 
@@ -128,6 +134,7 @@ def look(walk: ReachableGraph, step: int) -> Look:
                 found.sizes[id(node)] = size
     for cls, count in types.items():
         found.types[cls.__qualname__] += count
+    found.values = _values(walk)
     return found
 
 
@@ -153,7 +160,15 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _LIMITS.big_bytes:
                 found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node, known)))
-    found += _graphs(before, walk)
+    graphs = list(_graphs(before, walk))
+    reaching = {one.position for one in graphs}
+    for name, (position, size) in _values(walk).items():
+        more = size - before.values.get(name, (0, size))[1]
+        if more > _LIMITS.big_bytes and position not in reaching:
+            at = walk.parent(position)
+            samples = [walk.nodes[position]]
+            found.append(GrownObject(position if at < 0 else at, "size", 1.0, more / steps, 1, samples))
+    found += graphs
     return sorted(found, key=lambda one: -one.bytes_per_step)
 
 
@@ -209,6 +224,19 @@ def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
             yield GrownObject(position, "graph", 1.0, 0.0, 1, [walk.nodes[position]])
 
 
+def _values(walk: ReachableGraph) -> dict[str, tuple[int, int]]:
+    """The place and the size of what a variable of the user's functions holds, and of the graphs behind tensors."""
+    found: dict[str, tuple[int, int]] = {}
+    seen: set[object] = set()
+    for position, node in enumerate(walk.nodes):
+        graph = operations_of(node.grad_fn, seen) if is_tensor(node) and node.grad_fn is not None else []
+        is_variable = walk.parent(position) < 0 and not walk.is_librarys_variable(position)
+        size = len(graph) * _LIMITS.operation_bytes + (big_bytes(node) if is_variable else 0)
+        if size:
+            found[LINES.sub(r"\1", walk.path(position))] = position, size
+    return found
+
+
 def _usual_items(node: Any, more: int, known: set[int], counted: set[tuple[object, int]]) -> tuple[list[object], float]:
     """Some of the new items, of the usual size first, and the mean size of one.
 
@@ -235,6 +263,10 @@ def usual_bytes(sizes: list[float]) -> float:
     """
     some = [size for size in sizes if size > 0.1 * max(sizes)]
     return statistics.fmean(some if 2 * len(some) > len(sizes) else sizes) if sizes else 0.0
+
+
+# The line of a function that runs changes
+LINES = re.compile(r"(\([^():]*):\d+(?=\))")
 
 
 def _storage(tensor: Any) -> object:

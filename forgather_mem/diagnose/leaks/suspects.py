@@ -25,7 +25,7 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
     signature_of,
 )
 from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_function, lines_of_holder
-from forgather_mem.diagnose.leaks.snapshot import GrownObject
+from forgather_mem.diagnose.leaks.snapshot import LINES, GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, length_of
 from forgather_mem.heap.holder_names import anywhere, module_names, names_of, slot_names
 from forgather_mem.heap.object_size import Sorts, deep_bytes, inside, is_tensor
@@ -106,7 +106,8 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         path = f"{getattr(container, '__module__', '')}.{container.__qualname__}"
     kind = kind_of(Held(one, container, path, owner))
     is_item = not (has_attributes(container) or walk.is_namespace(one.position) or walk.is_module(one.position))
-    if one.kind == "size" and one.samples:
+    is_value = any(sample is container for sample in one.samples)
+    if one.kind == "size" and one.samples and not is_value:
         is_plain = has_attributes(container) and path == walk.holder(one.position)
         path = (type(container).__name__ if is_plain else path) + _slots(container, one.samples, is_item)
         path = _PARTS.sub("", path)
@@ -115,7 +116,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     names = names_of(walk, one.position)
     if one.kind == "size" and walk.is_module(one.position) and one.samples:
         names = module_names(walk.label(one.position), container, one.samples[0], item=False)
-    elif one.kind == "size" and is_item:
+    elif one.kind == "size" and is_item and not is_value:
         names = [replace(named, item=True) for named in names]
     elif one.kind == "size":
         names = slot_names(owner if attributes_of(owner) is container else container, last_name(path)) or names
@@ -281,10 +282,6 @@ def _slots(container: object, values: Sequence[object], is_item: bool) -> str:
     held = list(dict.items(container if isinstance(container, dict) else getattr(container, "__dict__", {})))
     named = [name for name, value in held if isinstance(name, str) and any(value is one for one in values)]
     return f"[{named[0]!r}]" if named and is_item else f".{' and '.join(named)}" if named else ""
-
-
-# The line of a function that runs changes
-LINES = re.compile(r"(\([^():]*):\d+(?=\))")
 
 
 @dataclass(slots=True)

@@ -58,3 +58,20 @@ def test_losses_of_one_step_reach_back_to_no_other() -> None:
         holder.last = (weight * step).sum().exp()
 
     assert not any(one.kind == "graph" for one in suspects_after(grow))
+
+
+def test_what_a_function_replaces_by_a_longer_one_and_the_graph_behind_it_are_no_leak() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    batch, loss = torch.zeros(1000), weight.sum()
+
+    def train(step: int) -> None:
+        nonlocal batch, loss
+        batch, loss = torch.zeros(1000 + 400 * step), sum(weight * step for _ in range(10 + 2 * step))
+
+    train(0)
+    found = suspects_after(train)
+    for name, rate in (("loss", 4 * 650), ("batch", 1600)):
+        (one,) = [one for one in found if one.held_by and name in one.held_by]
+        assert one.bytes_per_step == pytest.approx(rate, rel=0.3)
+        assert one.bounded is not None
+        assert "replaced by longer ones" in one.bounded
