@@ -12,14 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from io import StringIO
 from types import FunctionType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE
-from forgather_mem.heap.object_size import big_bytes, deep_bytes, inside, is_array, is_tensor, is_torch
+from forgather_mem.heap.object_size import WRITTEN, big_bytes, deep_bytes, inside, is_array, is_tensor, is_torch
 from forgather_mem.source.source_lines import with_callers
 from forgather_mem.system.installed import installed
 
@@ -156,7 +155,7 @@ def cure_of(kind: HolderKind, held: Held) -> str:
         return f"{method}() empties it: call it once what it holds is no longer needed"
     if kind.name == "lru_cache" and "." in held.container.__qualname__.rpartition("<locals>.")[2]:  # type: ignore[attr-defined]
         return f"{kind.cure}: each key holds `self`, too; or keep a dict in the object"
-    if kind.name == "size" and any(isinstance(sample, StringIO) for sample in held.one.samples):
+    if kind.name == "size" and any(isinstance(sample, WRITTEN) for sample in held.one.samples):
         return "write it to a file, then empty it: seek(0) and truncate()"
     if kind.name == "tensor" and isinstance(held.container, dict):
         return KINDS["dict"].cure

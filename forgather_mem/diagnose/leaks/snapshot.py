@@ -22,6 +22,7 @@ from forgather_mem.heap.object_size import (
     Sorts,
     big_bytes,
     deep_bytes,
+    is_array,
     is_tensor,
     is_tensor_class,
     largest_held,
@@ -54,8 +55,8 @@ _LIMITS = SnapshotLimits()
 class Look:
     """Lengths and sizes of nearby objects at one step; numbers only, nothing is kept alive.
 
-    `storages` has each tensor's by its id: the place of a tensor that is freed is given to a new one. `values` has the
-    sizes of what is replaced in each step, by name.
+    `storages` has each tensor's, and the size of each array, by its id: the place of one that is freed is given to a
+    new one. `values` has the sizes of what is replaced in each step, by name.
     """
 
     step: int
@@ -112,9 +113,10 @@ def look(walk: ReachableGraph, step: int) -> Look:
     for node in walk.nodes:
         kind = type(node)
         sort = sorts[kind]
+        if sort > CONTAINER:
+            found.storages[id(node)] = _storage(node)
         if sort == TENSOR:
             types[kind] += 1
-            found.storages[id(node)] = _storage(node)
             number = number_of(node.grad_fn)
             if number is not None:
                 found.newest_operation = max(number, found.newest_operation or 0)
@@ -206,10 +208,9 @@ def _num_links(sample: object) -> int:
 
 
 def _known(before: Look, walk: ReachableGraph) -> set[int]:
-    """The ids of what there was, without those that a new tensor has got."""
-    return before.known - {
-        id(node) for node in walk.nodes if is_tensor(node) and before.storages.get(id(node)) != _storage(node)
-    }
+    """The ids of what there was, without those that a new tensor has got, or an array that is longer."""
+    large = [node for node in walk.nodes if is_tensor(node) or is_array(node)]
+    return before.known - {id(node) for node in large if before.storages.get(id(node)) != _storage(node)}
 
 
 def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
@@ -269,8 +270,8 @@ def usual_bytes(sizes: list[float]) -> float:
 LINES = re.compile(r"(\([^():]*):\d+(?=\))")
 
 
-def _storage(tensor: Any) -> object:
-    return next(iter(storages_of(tensor)), None)
+def _storage(thing: Any) -> object:
+    return next(iter(storages_of(thing)), None) if is_tensor(thing) else big_bytes(thing)
 
 
 def _as_number(key: int, kind: type) -> int:

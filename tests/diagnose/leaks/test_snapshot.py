@@ -1,8 +1,10 @@
 """What has grown between two looks, and by how much."""
 
 import functools
+import io
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,6 +36,16 @@ def test_a_tensor_that_is_made_longer_is_suspected() -> None:
     (top, *_) = suspects_after(grow)
     assert (top.kind, top.held_by) == ("size", "Holder.seen")
     assert top.bytes_per_step == pytest.approx(8000, rel=0.1)
+
+
+def test_an_array_in_the_place_of_a_shorter_one_is_suspected_and_no_text_beside_it() -> None:
+    holder: Any = Holder()
+    holder.title, holder.seen = "a title", np.zeros(1)
+
+    def grow(step: int) -> None:
+        holder.seen = np.zeros(2000 * (step + 2))
+
+    assert {suspects_after(grow, steps)[0].held_by for steps in (10, 11)} == {"Holder.seen"}
 
 
 def test_a_sum_too_long_to_be_followed_to_its_beginning_is_suspected() -> None:
@@ -75,3 +87,18 @@ def test_what_a_function_replaces_by_a_longer_one_and_the_graph_behind_it_are_no
         assert one.bytes_per_step == pytest.approx(rate, rel=0.3)
         assert one.bounded is not None
         assert "replaced by longer ones" in one.bounded
+
+
+@pytest.mark.parametrize(("kind", "unit"), [(io.BytesIO, b"x"), (io.StringIO, "x")])
+def test_what_is_written_in_memory_grows_by_what_is_written(kind: Any, unit: Any) -> None:
+    holder: Any = Holder()
+    holder.file = kind()
+    holder.file.write(unit * 900_000)  # with spare room for more
+
+    def grow(step: int) -> None:
+        holder.file.write(unit * 1000)
+
+    (top, *_) = suspects_after(grow)
+    assert top.held_by == "Holder.file"
+    assert top.bytes_per_step == pytest.approx(1000, rel=0.1)
+    assert "truncate()" in (top.cure or "")
