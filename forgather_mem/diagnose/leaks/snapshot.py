@@ -226,14 +226,15 @@ def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
 
 
 def _values(walk: ReachableGraph) -> dict[str, tuple[int, int]]:
-    """The place and the size of what a variable of the user's functions holds, and of the graphs behind tensors."""
+    """The place and the size of what a variable of the user's functions holds, and of the graph behind any variable."""
     found: dict[str, tuple[int, int]] = {}
     seen: set[object] = set()
     for position, node in enumerate(walk.nodes):
-        graph = operations_of(node.grad_fn, seen) if is_tensor(node) and node.grad_fn is not None else []
-        is_variable = walk.parent(position) < 0 and not walk.is_librarys_variable(position)
-        size = len(graph) * _LIMITS.operation_bytes + (big_bytes(node) if is_variable else 0)
-        if size:
+        at = walk.parent(position)
+        is_local = at < 0 and not walk.is_librarys_variable(position)
+        if is_local or (at >= 0 and walk.is_module(at) and is_tensor(node)):  # a path to others would read `__dict__`
+            graph = operations_of(node.grad_fn, seen) if is_tensor(node) and node.grad_fn is not None else ()
+            size = len(graph) * _LIMITS.operation_bytes + is_local * big_bytes(node)
             found[LINES.sub(r"\1", walk.path(position))] = position, size
     return found
 
