@@ -1,11 +1,12 @@
 """Calls that leave something behind are told with what holds it; the fixture around this is in `test_pytest_plugin`."""
 
+import random
 from collections import deque
 
 import pytest
 
 from forgather_mem.diagnose.leaks.repeated import growth_of_calls
-from forgather_mem.units import KIB
+from forgather_mem.units import KIB, parse_bytes
 
 KEPT: list[bytearray] = []
 LAST: deque[bytearray] = deque(maxlen=100)
@@ -35,6 +36,14 @@ def test_of_what_fills_up_the_advice_is_to_fill_it_first() -> None:
     LAST.clear()
     assert text is not None
     assert text.endswith(f"try: a warm_up that fills it first: {__name__}.LAST holds 100 at most")
+
+
+def test_small_objects_are_weighed() -> None:
+    kept: list[list[float]] = []
+    text = growth_of_calls(lambda: kept.append([random.random() for _ in range(640)]), calls=32, warm_up=3, max_bytes=0)
+    assert text is not None
+    size = parse_bytes(text.split(" behind")[0].removeprefix("each call leaves "))
+    assert size == pytest.approx(640 * (32 + 8), rel=0.2)
 
 
 @pytest.mark.parametrize("wrong", [{"calls": 31}, {"warm_up": -1}, {"max_bytes": -1.0}])
