@@ -58,9 +58,9 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
             call()
         suspects = look.finish(calls + CloserLook.STEPS, rate) or suspects
     # Small objects are of a usual size in what was measured; those of the holders are weighed
-    told = sum(one.bytes_per_step for one in suspects if one.held_by)
-    if LEAK.explains(told, rate) and told >= rate_of(large[2:])[0]:
-        low, high, rate = low * told / rate, high * told / rate, told
+    weighed = sum(one.bytes_per_step for one in suspects if one.held_by)
+    if LEAK.explains(weighed, rate) and weighed >= rate_of(large[2:])[0]:
+        low, high, rate = low * weighed / rate, high * weighed / rate, weighed
     if rate <= max_bytes:
         return None
     lines = [f"each call leaves {format_bytes(rate)} behind ({format_bytes(low)} to {format_bytes(high)})"]
