@@ -189,7 +189,7 @@ def test_variables_of_a_librarys_function_never_win_over_what_the_user_has(tmp_p
 
     top, *others = names["advance"](holder.model, grow, looked, 10)
     hooks = {one.held_by: one.bytes_per_step for one in [top, *others] if (one.kind, one.last) == ("hooks", False)}
-    assert hooks.keys() == {f"{layer}._forward_hooks" for layer in ("Linear", "LayerNorm", "ReLU")}
+    assert list(hooks) == ["Holder.model[...]._forward_hooks"]
     assert sum(hooks.values()) == pytest.approx(15_000, rel=0.2)
     assert not any("kwargs" in str(one.held_by) for one in [top, *others])
 

@@ -68,7 +68,7 @@ _KINDS = (
     HolderKind(name="graph", is_sized=False,
         holder=lambda held: held.one.kind == "graph",
         item=lambda item: is_tensor(item) and item.grad_fn is not None,
-        cure="keep numbers, not graphs: loss.item()"),
+        cure="keep numbers, not graphs: .item()"),
     HolderKind(name="cycle iterator", holder=lambda held: CYCLE in held.path,
         cure="itertools.cycle() keeps a copy of every item: start a new pass with iter(loader) when one ends"),
     HolderKind(name="hooks",
@@ -159,8 +159,8 @@ def cure_of(kind: HolderKind, held: Held) -> str:
         return "write it to a file, then empty it: seek(0) and truncate()"
     if kind.name == "tensor" and isinstance(held.container, dict):
         return KINDS["dict"].cure
-    if kind.name == "threads" and (num := sum(map(_waits_in_put, threading.enumerate()))):
-        return f"{num} threads wait in Queue.put: take what is left in the queue, or stop them and put(timeout=...)"
+    if kind.name == "threads" and any(map(_waits_in_put, threading.enumerate())):
+        return "threads wait in Queue.put: tell them to end (a flag), and then take what is left in the queue"
     graphs = [part for part in inside(held.one.samples) if is_tensor(part) and part.grad_fn is not None]
     if kind.name == "graph" and any(part.numel() > 1 for part in graphs):
         without = "keep only the last ones{last}, without their graphs: .detach()"
@@ -236,13 +236,13 @@ def signature_of(one: GrownObject) -> str:
         return "what a step adds to its graph"
     if not one.samples or one.kind == "size":  # it is longer by the end of the run
         return ""
-    texts = [_described(sample) for sample in one.samples[:8]]
+    texts = [_described(sample, one.each_bytes) for sample in one.samples[:8]]
     return texts[0] if len(set(texts)) == 1 else f"e.g. {texts[0]}"
 
 
-def _described(sample: object) -> str:
-    if isinstance(sample, tuple) and len(sample) == 2:  # an item of a dict or a cache: the larger part of it
-        sample = max(reversed(sample), key=lambda part: deep_bytes(part, set(), set()))
+def _described(sample: object, each_bytes: float) -> str:
+    if isinstance(sample, tuple) and len(sample) == 2:  # an item of a dict or a cache: what is new in it
+        sample = min(reversed(sample), key=lambda part: abs(deep_bytes(part, set(), set()) - each_bytes))
     if isinstance(sample, tuple) and len(sample) == 1:
         sample = sample[0]
     largest = max(inside([sample]), key=big_bytes)

@@ -177,6 +177,7 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             is_long = step - one.seen_at > 2 * LEAK.judged_every
             whole, pace = length / max(1, step - first_step), one.count_per_step
             pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else pace
+            pace *= length / one.count if step == one.seen_at else 1  # what the end of the last step has added
             if pace > 0 and one.count_per_step:
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
             one.length = one.length * length // one.count
@@ -250,8 +251,6 @@ def made_suspect(line: Line | None, bytes_per_step: float) -> Suspect:
 def path_of(walk: ReachableGraph, position: int) -> str:
     """The path as people write it, from the user's object where only a library's or two lie between."""
     plain = walk.holder(position)
-    if "hooks" in plain:
-        return plain
     owner, root = walk.owner(position), walk.label(position)
     module = (owner if isinstance(owner, type) else type(owner)).__module__.partition(".")[0]
     says_nothing = owner is not None and module in sys.stdlib_module_names  # which `WeakKeyDictionary` it is

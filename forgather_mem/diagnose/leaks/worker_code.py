@@ -60,7 +60,7 @@ def worker_suspects(loader: object, bytes_per_step: float) -> list[Suspect]:
                 )
                 one.set_line(line)
                 if _of(loader, "persistent_workers"):
-                    one.cure = f"{one.cure}; until then, start new workers each epoch: persistent_workers=False"
+                    one.cure = f"{one.cure}; until then: persistent_workers=False"
     return list(found.values())[:_MOST]
 
 
