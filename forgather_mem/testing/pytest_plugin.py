@@ -159,7 +159,7 @@ def _over(name: str, what: str, num_bytes: int, limit_bytes: int | None) -> list
 
 
 def _allocated_bytes() -> int:
-    from forgather_mem.diagnose.leaks.sizes import allocated_bytes
+    from forgather_mem.diagnose.leaks.sizes import large_bytes, objects_bytes
 
     gc.collect()
-    return int(allocated_bytes())
+    return int(large_bytes() + objects_bytes())

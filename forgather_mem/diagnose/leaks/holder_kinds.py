@@ -13,17 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import WRITTEN, big_bytes, deep_bytes, inside, is_array, is_tensor, is_torch
-from forgather_mem.source.source_lines import with_callers
+from forgather_mem.source.frame_variables import all_frames
 from forgather_mem.system.installed import installed
-
-if TYPE_CHECKING:
-    import torch
 
 tracemalloc = installed("tracemalloc")
 # The attribute that has the items, by the module of the class `Queue`
@@ -95,7 +92,7 @@ _KINDS = (
         cure="let the threads return, and join() them"),
     HolderKind(name="device", item=lambda item: is_tensor(item) and item.device.type != "cpu",
         cure="keep less, and off the GPU: reduce it first (argmax, mean), then .cpu()"),
-    HolderKind(name="view", item=lambda item: is_tensor(item) and _is_small_view(item),
+    HolderKind(name="view", item=lambda item: is_tensor(item) and big_bytes(item) > 4 * max(item.numel() * item.element_size(), 64),
         cure="a view keeps the whole tensor alive: keep a .clone() of it"),
     HolderKind(name="tensor", item=is_tensor,
         cure="keep only the last ones{last}, or a running mean of it"),
@@ -159,7 +156,7 @@ def cure_of(kind: HolderKind, held: Held) -> str:
         return "write it to a file, then empty it: seek(0) and truncate()"
     if kind.name == "tensor" and isinstance(held.container, dict):
         return KINDS["dict"].cure
-    if kind.name == "threads" and any(map(_waits_in_put, threading.enumerate())):
+    if kind.name == "threads" and any(frame.f_code is queue.Queue.put.__code__ for frame in all_frames()):
         return "threads wait in Queue.put: tell them to end (a flag), and then take what is left in the queue"
     graphs = [part for part in inside(held.one.samples) if is_tensor(part) and part.grad_fn is not None]
     if kind.name == "graph" and any(part.numel() > 1 for part in graphs):
@@ -218,16 +215,6 @@ def recorder() -> str | None:
         return "anomaly mode is on: torch.autograd.set_detect_anomaly(False)"
     is_on = tracemalloc.is_tracing() and not KeptLines.records
     return "tracemalloc is on: tracemalloc.stop()" if is_on else None
-
-
-def _waits_in_put(thread: threading.Thread) -> bool:
-    """Whether a thread waits until a queue has room."""
-    frames = with_callers(sys._current_frames().get(thread.ident or 0))
-    return any(frame.f_code is queue.Queue.put.__code__ for frame in frames)
-
-
-def _is_small_view(tensor: torch.Tensor) -> bool:
-    return big_bytes(tensor) > 4 * max(int(tensor.numel()) * int(tensor.element_size()), 64)
 
 
 def signature_of(one: GrownObject) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from forgather_mem.actions.collect import collect
 from forgather_mem.actions.freeze import HeapHold
-from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 from forgather_mem.diagnose.leaks.sizes import large_bytes, objects_bytes
 from forgather_mem.growth.lower_envelope import Point, rate_of
@@ -36,17 +35,16 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
         hold.renew()  # old objects are frozen, so that the collections below are cheap
         look = CloserLook(0)  # nothing is traced while it is measured
         points: list[Point] = []
-        large: list[Point] = []
+        first = objects_bytes()
         for number in range(calls):
             call()
             if (number + 1) * _POINTS // calls != number * _POINTS // calls:
                 collect()
-                large.append((number + 1, large_bytes()))
-                points.append((number + 1, large[-1][1] + objects_bytes()))
+                points.append((number + 1, large_bytes() + objects_bytes()))
     finally:
         hold.give_back()
     points = points[2:]
-    rate, low, high = rate_of(points)
+    small, (rate, low, high) = (objects_bytes() - first) / calls, rate_of(points)
     grown, span = points[-1][1] - points[0][1], points[-1][0] - points[0][0]
     suspects = look.finish(calls, rate) if rate > max_bytes and grown >= _LEAST_FRAC * rate * span else None
     look.drop()
@@ -59,7 +57,7 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
         suspects = look.finish(calls + CloserLook.STEPS, rate) or suspects
     # Small objects are of a usual size in what was measured; those of the holders are weighed
     weighed = sum(one.bytes_per_step for one in suspects if one.held_by)
-    if LEAK.explains(weighed, rate) and weighed >= rate_of(large[2:])[0]:
+    if abs(weighed - rate) <= small:
         low, high, rate = low * weighed / rate, high * weighed / rate, weighed
     if rate <= max_bytes:
         return None

@@ -170,9 +170,8 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     for name, (position, size) in _values(walk).items():
         more = size - before.values.get(name, (0, size))[1]
         if more > _LIMITS.big_bytes and position not in reaching:
-            at = walk.parent(position)
-            samples = [walk.nodes[position]]
-            found.append(GrownObject(position if at < 0 else at, "size", 1.0, more / steps, 1, samples))
+            at = position if walk.parent(position) < 0 else walk.parent(position)
+            found.append(GrownObject(at, "size", 1.0, more / steps, 1, [walk.nodes[position]]))
     found += graphs
     return sorted(found, key=lambda one: -one.bytes_per_step)
 
