@@ -68,8 +68,7 @@ def assert_no_growth() -> Callable[..., None]:
 
         __tracebackhide__ = True
         most = parse_bytes(max_bytes) if isinstance(max_bytes, str) else max_bytes
-        text = growth_of_calls(call, calls=calls, warm_up=warm_up, max_bytes=most)
-        if text is not None:
+        if (text := growth_of_calls(call, calls=calls, warm_up=warm_up, max_bytes=most)) is not None:
             pytest.fail(text)
 
     return check
@@ -122,13 +121,11 @@ def _imports() -> Iterator[list[int]]:
     load = machinery["_find_and_load"]
 
     def measured(*call: object) -> object:
-        if began:  # by a module that is imported
-            return load(*call)
-        began.append(_allocated_bytes())
+        began.append(0 if began else _allocated_bytes())  # 0 within a module that is imported
         try:
             return load(*call)
         finally:
-            sizes.append(_allocated_bytes() - began.pop())
+            sizes.append(_allocated_bytes() - before if (before := began.pop()) else 0)
 
     machinery["_find_and_load"] = measured
     try:

@@ -236,7 +236,6 @@ def _sum_of(group: list[tuple[str, GrownObject]]) -> GrownObject:
     each_bytes = sum(one.bytes_per_step for one in ones) / count_per_step
     count, bounds = sum(one.count for one in ones), [one.bound for one in ones if one.bound is not None]
     bound = sum(bounds) if len(bounds) == len(ones) else None
+    name, others = common_name([name for name, _ in group]), [one.position for one in ones[1:]]
     more = replace(ones[0], count_per_step=count_per_step, each_bytes=each_bytes, count=count)
-    return replace(
-        more, bound=bound, name=common_name([name for name, _ in group]), others=[one.position for one in ones[1:]]
-    )
+    return replace(more, bound=bound, name=name, others=others)

@@ -92,7 +92,8 @@ _KINDS = (
         cure="let the threads return, and join() them"),
     HolderKind(name="device", item=lambda item: is_tensor(item) and item.device.type != "cpu",
         cure="keep less, and off the GPU: reduce it first (argmax, mean), then .cpu()"),
-    HolderKind(name="view", item=lambda item: is_tensor(item) and big_bytes(item) > 4 * max(item.numel() * item.element_size(), 64),
+    HolderKind(name="view",
+        item=lambda item: is_tensor(item) and big_bytes(item) > 4 * max(item.numel() * item.element_size(), 64),
         cure="a view keeps the whole tensor alive: keep a .clone() of it"),
     HolderKind(name="tensor", item=is_tensor,
         cure="keep only the last ones{last}, or a running mean of it"),
@@ -213,8 +214,7 @@ def recorder() -> str | None:
         return "autograd's profiler is on: give it a schedule, or leave its `with` block"
     if torch is not None and torch.is_anomaly_enabled():
         return "anomaly mode is on: torch.autograd.set_detect_anomaly(False)"
-    is_on = tracemalloc.is_tracing() and not KeptLines.records
-    return "tracemalloc is on: tracemalloc.stop()" if is_on else None
+    return "tracemalloc is on: tracemalloc.stop()" if tracemalloc.is_tracing() and not KeptLines.records else None
 
 
 def signature_of(one: GrownObject) -> str:

@@ -67,8 +67,6 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
         made = f"{suspect.line_is} at {suspect.allocated_at}: {suspect.source_line}" if suspect.allocated_at else ""
         held = f"held by {suspect.held_by}" if suspect.held_by else told.holder
         lines.append(", ".join(filter(None, (held, made))))
-        fills = f"a warm_up that fills it first: {suspect.bounded}"
-        cure = told.cure if suspect.full_bytes is None else fills
-        if cure:
-            lines.append(f"  try: {cure}")
+        cure = told.cure if suspect.full_bytes is None else f"a warm_up that fills it first: {suspect.bounded}"
+        lines += [f"  try: {cure}"] if cure else []
     return "\n".join(lines)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forgather_mem.heap.autograd import number_of, operations_of, reaches_back
 from forgather_mem.heap.containers import CONTAINERS, container_kind, length_of, newest
@@ -29,9 +29,6 @@ from forgather_mem.heap.object_size import (
 )
 from forgather_mem.heap.reachable import MANY, ReachableGraph
 from forgather_mem.probes.tensors import storages_of
-
-if TYPE_CHECKING:
-    from torch.autograd.graph import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +227,7 @@ def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
 def _values(walk: ReachableGraph) -> dict[str, tuple[int, int]]:
     """The place and the size of what a variable of the user's functions holds, and of the graph behind any variable."""
     found: dict[str, tuple[int, int]] = {}
-    seen: set[Node] = set()
+    seen: set[object] = set()
     for position, node in enumerate(walk.nodes):
         at = walk.parent(position)
         is_local = at < 0 and not walk.is_librarys_variable(position)

@@ -302,10 +302,8 @@ class Place:
 
     def find(self, walk: ReachableGraph, over: bool) -> dict[int, object]:
         """What is there now, by `id`: when the training is `over`, only under its name."""
-        known = ((key, walk.position(key), name) for key, name in self.names.items())
-        return {
-            key: walk.nodes[at] for key, at, name in known if at is not None and (not over or _name(walk, at) == name)
-        }
+        ours = ((key, walk.position(key), name) for key, name in self.names.items())
+        return {key: walk.nodes[at] for key, at, own in ours if at is not None and (not over or _name(walk, at) == own)}
 
     def measure(self, walk: ReachableGraph) -> Callable[[], float]:
         """What gives the number of items, or else the bytes of the texts and arrays in it; it keeps the container."""
