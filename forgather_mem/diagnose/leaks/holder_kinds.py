@@ -19,6 +19,7 @@ from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import WRITTEN, big_bytes, deep_bytes, inside, is_array, is_tensor, is_torch
+from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.source.frame_variables import all_frames
 from forgather_mem.system.installed import installed
 
@@ -219,10 +220,8 @@ def recorder() -> str | None:
 
 def signature_of(one: GrownObject) -> str:
     """Describes one new piece: "Tensor [8, 128, 800] float32 on cuda:0", or where they differ "e.g. dict of 5"."""
-    if one.kind == "graph":
-        return "what a step adds to its graph"
-    if not one.samples or one.kind == "size":  # it is longer by the end of the run
-        return ""
+    if not one.samples or one.kind in ("graph", "size"):  # one of these is longer by the end of the run
+        return "what a step adds to its graph" * (one.kind == "graph")
     texts = [_described(sample, one.each_bytes) for sample in one.samples[:8]]
     return texts[0] if len(set(texts)) == 1 else f"e.g. {texts[0]}"
 
@@ -240,12 +239,12 @@ def _described(sample: object, each_bytes: float) -> str:
 
 def _shape(thing: Any) -> str:
     if is_tensor(thing):
-        dtype = str(thing.dtype).removeprefix("torch.")
-        return f"{type(thing).__name__} {list(thing.shape)} {dtype} on {thing.device}"
+        return f"{type(thing).__name__} {list(thing.shape)} {str(thing.dtype).removeprefix('torch.')} on {thing.device}"
     if type(thing).__module__ == "numpy" and hasattr(thing, "shape"):
         return f"{type(thing).__name__} {list(thing.shape)} {thing.dtype}"
     if isinstance(thing, list | tuple | dict | set):
         return f"{type(thing).__name__} of {len(thing)}"
     if isinstance(thing, str | bytes | bytearray):
         return f"{type(thing).__name__} of {len(thing):,}"
-    return type(thing).__name__
+    function = getattr((attributes_of(thing) or {}).get("_target"), "__qualname__", None)  # a thread's
+    return f"{type(thing).__name__} of {function}" if function else type(thing).__name__
