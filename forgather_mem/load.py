@@ -296,7 +296,7 @@ class Attached:
         self.options = options
 
     def __repr__(self) -> str:
-        return self._why_not or "watching: report() after train()"
+        return self._why_not or "watches each training: attach(trainer).report() is that of the last one"
 
     def report(self) -> Report:
         """The memory report of the current or last training. `print` it to read it.

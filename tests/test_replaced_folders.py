@@ -23,14 +23,8 @@ from tests.launch.forked_run import run_forked
 from tests.training import make_trainer
 
 NAMES = (
-    "report.json",
-    "memory.rank0.jsonl",
-    "memory.rank0.jsonl.1",
-    "ring.rank0",
-    "log.json",
-    "log.jsonl",
-    "trainings",
-)
+    "report.json", "memory.rank0.jsonl", "memory.rank0.jsonl.1", "ring.rank0", "log.json", "log.jsonl", "trainings",
+)  # fmt: skip
 
 
 class Swaps(TrainerCallback):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from forgather_mem.system.allocator import current_allocator, gauge, reserved_bytes
+from forgather_mem.system.allocator import current_allocator, gauge_now, reserved_bytes
 from forgather_mem.telemetry.records import Moment, Sample
 
 
@@ -29,18 +29,11 @@ class ClearCache:
     books: ClassVar = "clear"
     garbage_collection: bool = False
 
-    def unused_bytes(self) -> float | None:
-        """Memory held by the allocator beyond live tensors, clearable or not; None without a device."""
-        allocator = current_allocator()
-        if allocator is None:
-            return None
-        stats = allocator.stats()
-        reserved, allocated = gauge(stats, "reserved_bytes"), gauge(stats, "allocated_bytes")
-        return None if reserved is None or allocated is None else float(reserved - allocated)
-
     def levels(self) -> tuple[float]:
-        """What decides when `Adaptive` clears again: the unused bytes, 0 without a device."""
-        return (self.unused_bytes() or 0.0,)
+        """What decides when `Adaptive` clears again: memory that the allocator holds beyond live tensors, clearable or
+        not; 0 without a device."""
+        reserved, allocated = gauge_now("reserved_bytes"), gauge_now("allocated_bytes")
+        return (0.0 if reserved is None or allocated is None else float(reserved - allocated),)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         return clear_cache(garbage_collection=self.garbage_collection)

@@ -11,7 +11,7 @@ from forgather_mem.cli.app import complain
 from forgather_mem.cli.command import BROKEN, UNDECIDED
 from forgather_mem.cli.output import json_text, print_text, write_page
 from forgather_mem.cli.parser import CommandParser
-from forgather_mem.errors import ForgatherMemError, UsageError
+from forgather_mem.errors import ForgatherMemError, UsageError, shown
 from forgather_mem.units import parse_share
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _compared(runs: list[str], as_json: bool, markdown: bool, html: Path | None)
     first, *others = sides = [_side(run, name) for run, name in zip(runs, _names(runs), strict=True)]
     found = [comparison_of(first, other) for other in others]
     if html is not None:
-        _write_page(runs, sides, html)
+        _write_page(runs, sides, found, html)
     if as_json:
         print(json_text([to_json(one) for one in found], indent=1))
     else:
@@ -85,13 +85,22 @@ def _judged(found: list[Comparison], most: float, fail_on: str | None) -> int:
     return 0
 
 
-def _write_page(runs: list[str], sides: list[Side], file: Path) -> None:
+def _write_page(runs: list[str], sides: list[Side], found: list[Comparison], file: Path) -> None:
+    """A page of all runs: of each side but the first it is said what differs, and the first of these is shown."""
+    from forgather_mem.comparing.text import comparison_text, sentences
     from forgather_mem.page.data import run_data
+    from forgather_mem.reporting.text import with_texts
 
-    paths = [path for run in runs for path in _paths(run)]
-    reports = (report for side in sides for report in side.reports)
-    named = zip(reports, map(_folder, paths), _names(paths), strict=True)
-    write_page([run_data(*one) for one in named], file)
+    names, data = iter(_names([path for run in runs for path in _paths(run)])), []
+    for run, side, one in zip(runs, sides, [None, *found], strict=True):
+        told = {}
+        if one is not None:
+            verdict, *more = sentences(one)
+            text = comparison_text(one)
+            told = {"kind": "compared", "badge": "COMPARED", "verdict": verdict, "more": "; ".join(more), "text": text}
+        for report, path in zip(side.reports, _paths(run), strict=True):
+            data.append(with_texts(run_data(report, _folder(path), next(names)) | told, shown))
+    write_page([*data[len(sides[0].reports) :], *data[: len(sides[0].reports)]], file)
 
 
 def _names(runs: list[str]) -> list[str]:

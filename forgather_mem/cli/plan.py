@@ -45,11 +45,9 @@ _SITE = os.path.join(os.path.dirname(forgather_mem.__file__), "launch", "on_path
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
-        "--card",
-        metavar="SIZE",
-        type=size_bytes,
+        "--card", metavar="SIZE", type=size_bytes,
         help="Memory of the device that shall train: what fits, and what would.",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--set", dest="settings", metavar="batch=8,16|length=512", action="append", default=[],
         help="Batches of these sizes instead. Repeatable.",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from forgather_mem.cli.app import complain
+from forgather_mem.cli.command import FAILURE
 from forgather_mem.cli.options import (
     add_searchpath,
     add_template_arguments,
@@ -79,18 +81,23 @@ def graph(template: str, settings: list[str], searchpath: list[Path], targets: l
     print_rows(rows)
 
 
-def targets(template: str, settings: list[str], searchpath: list[Path]) -> None:
+def targets(template: str, settings: list[str], searchpath: list[Path]) -> int:
     """List the targets of a template: name, what it is, where it stands."""
+    from forgather_mem.config.check import no_callbacks
     from forgather_mem.config.graph.nodes import built_of, in_a_line, items_of, shortened_text
 
     environment, name = environment_of(template, searchpath)
-    graph = environment.load(name, **parse_settings(settings)).graph
+    config = environment.load(name, **parse_settings(settings))
     rows = []
-    for target in graph.targets:
-        value, place = graph.target(target), graph.place_of(target)
+    for target in config.targets:
+        value, place = config.graph.target(target), config.graph.place_of(target)
         text = in_a_line(value) if items_of(value) is None else built_of(value)
         rows.append((shortened_text(target), text, f"{place.template}:{place.line}"))
     print_rows(rows)
+    mistakes = [*config.lost().values(), *(one.error for one in no_callbacks(config) if one.is_mistake)]
+    for error in mistakes:
+        complain(str(error))
+    return FAILURE if mistakes else 0
 
 
 def trefs(template: str, settings: list[str], searchpath: list[Path]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.config.construction.construct import Construction
-from forgather_mem.config.construction.findings import misfits
+from forgather_mem.config.construction.findings import Search
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE, Resolver
 from forgather_mem.config.graph.nodes import CallNode, Graph, Node, Value, VarNode
 from forgather_mem.config.graph.parse import parse
@@ -308,7 +308,7 @@ class Config:
     ) -> list[TemplateError]:
         """Allowed names that can't be imported, arguments and values that don't fit. Imports the names; of objects it
         builds our own callbacks and their parts only, which do nothing, and keeps none."""
-        return misfits(self._resolver(context_vars or {}), self._roots(targets))
+        return Search(self._resolver(context_vars or {})).run(self._roots(targets))
 
     def unbound(self, context_vars: Mapping[str, object]) -> Iterator[TemplateError]:
         """The errors about variables that have no value, each once."""

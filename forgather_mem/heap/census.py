@@ -77,6 +77,7 @@ class Holding:
         num_passes: Of graphs: how many passes of this step they are of; 0 for earlier steps, too. Of activations: how
             often each parameter is used in what one backward pass will go through; 0 where no graph keeps any.
         is_unused: Whether only variables hold it that no code that runs reads again.
+        is_read: Whether the line that failed reads it.
     """
 
     name: str = ""
@@ -86,6 +87,7 @@ class Holding:
     num_items: int = 0
     num_passes: int = 0
     is_unused: bool = False
+    is_read: bool = False
 
     @property
     def part(self) -> str:
@@ -145,8 +147,7 @@ class _Census:
         self._of_pass: defaultdict[tuple[Kind, str], set[int]] = defaultdict(set)
         self._groups: defaultdict[int, Counter[object]] = defaultdict(Counter)  # by position, the bytes of each piece
         self._vain: dict[Node, str] = {}
-        self._uses: Counter[int] = Counter()  # of each trained parameter, in the pass that runs
-        self._joins = ""
+        self._joins, self._num_joined = "", 0  # what goes through each parameter most often in this step, and how often
         self.walk = ReachableGraph()
 
     def take(self) -> None:
@@ -156,8 +157,8 @@ class _Census:
         for position, one in optimizers.items():
             if one is not self._optimizer:
                 self._parts["state", self._name(position)] += sum(self._new(getattr(one, "state", None)).values())
-        groups = [one for of in (*optimizers.values(), self._optimizer) for one in getattr(of, "param_groups", ())]
-        trained = {id(one) for group in groups for one in group["params"]}
+        several = *optimizers.values(), self._optimizer
+        trained = {id(one) for of in several for group in getattr(of, "param_groups", ()) for one in group["params"]}
         self._parts["batch", ""] = sum(self._new(self._batch()).values())
         self._parts["activations", ""] = sum(self._new(self._within_pass()).values())
         self._count_graphs(self._models(trained), trained)
@@ -185,15 +186,14 @@ class _Census:
 
     def found(self) -> Iterator[Holding]:
         """The owners, once all is counted."""
-        uses = min(self._uses.values(), default=0)
         for (kind, name), size in self._parts.items():
             graphs = self._of_pass[kind, name]
             passes = (
                 len(graphs) if kind == "earlier" and 0 not in graphs else int(kind == "activations" and bool(graphs))
             )
-            if kind == "activations" and size and uses > 1 and self._joins:
-                yield Holding(name=self._joins, kind=kind, num_bytes=size, num_passes=uses)
-            elif size:
+            if kind == "activations" and self._num_joined > 1:
+                name, passes = self._joins, self._num_joined
+            if size:
                 yield Holding(name=name, kind=kind, num_bytes=size, num_passes=passes)
         sizes = {position: sum(pieces.values()) for position, pieces in self._groups.items()}
         least = _LIMITS.named_frac * (sum(sizes.values()) + self._parts.total())
@@ -215,6 +215,7 @@ class _Census:
             collects=is_users and _is_container(thing),
             num_items=len(thing) if isinstance(thing, list | deque) else 0,
             is_unused=self._is_unused(thing),
+            is_read=self._is_read(thing),
         )
 
     # ---- the training itself ----
@@ -272,7 +273,6 @@ class _Census:
         pass, as the second of two towers, unless that is a loss, which could be gone back through at once.
         """
         seen: set[object] = set()
-        most = 0
         ages = {
             position: self._pass_of(node.grad_fn)
             for position, node in enumerate(self.walk.nodes)
@@ -283,11 +283,14 @@ class _Census:
             is_running = ages[position] == len(self._passes)
             of_step = is_running or (owner == position and tensor.numel() > 1)
             operations = list(operations_of(tensor.grad_fn, seen))
-            if is_running:
-                leaves = (getattr(one, "variable", None) for step in operations for one, _ in step.next_functions)
-                self._uses.update(id(leaf) for leaf in leaves if id(leaf) in trained)
-                if len(operations) > most and tensor.numel() == 1:  # a loss; a sum in a model joins no passes
-                    most, self._joins = len(operations), self._name(owner)
+            if is_running and tensor.numel() == 1:  # a loss; a sum in a model joins no passes
+                # Of earlier steps nothing is joined: their losses were gone back through, or are kept with their graph
+                every = operations_of(tensor.grad_fn, set())
+                of_this = (one for one in every if self._pass_of(one) or not self._passes)
+                leaves = (getattr(one, "variable", None) for step in of_this for one, _ in step.next_functions)
+                uses = Counter(id(leaf) for leaf in leaves if id(leaf) in trained)
+                if (times := min(uses.values(), default=0)) > self._num_joined:
+                    self._joins, self._num_joined = self._name(owner), times
             for operation in operations:
                 self._vain[operation] = self._vain_model(operation, untrained)
                 self._add(operation, self._name(owner), of_step, dict(saved_by(operation)))
@@ -368,8 +371,7 @@ class _Census:
     def _is_plain(self, position: int) -> bool:
         """Whether it is a container without a name of its own for what is in it."""
         walk = self.walk
-        is_module = walk.parent(position) < 0 and not walk.label(position).startswith("local ")
-        return isinstance(walk.nodes[position], PLAIN) and not walk.is_namespace(position) and not is_module
+        return isinstance(walk.nodes[position], PLAIN) and not (walk.is_namespace(position) or walk.is_module(position))
 
     def _name(self, position: int) -> str:
         name = self.walk.holder(position)
@@ -377,6 +379,12 @@ class _Census:
         if local is not None:
             return f"`{local[1]}{local[3]}`" + ("" if local[2] == "<module>" else f" of {local[2]}()")
         return f"`{name.removeprefix('__main__.')}`"
+
+    def _is_read(self, thing: object) -> bool:
+        """Whether the innermost line of the user's names a variable that is this."""
+        users = [entry for entry in self._failed if is_user_file(entry.tb_frame.f_code.co_filename)]
+        read = [(frame_variables(one.tb_frame), names_on_line(one.tb_frame.f_code, one.tb_lasti)) for one in users[-1:]]
+        return any(values.get(name) is thing for values, names in read for name in names)
 
     def _is_unused(self, thing: object) -> bool:
         """Whether only variables hold it, and no code that runs, or that is in its module, reads one of them again."""

@@ -32,6 +32,8 @@ WRITTEN = (StringIO, BytesIO)
 _FLAT = (array, bytearray, bytes, str, *WRITTEN)
 _SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
 
+_OTHERS_TOO = type, FunctionType, BaseException, ModuleType, weakref.ref  # what they lead to is not theirs alone
+
 
 def is_tensor(thing: object) -> TypeGuard[torch.Tensor]:
     """Whether it is a tensor; asks its class, which runs no user code."""
@@ -61,9 +63,7 @@ def inside(samples: Sequence[object]) -> Iterator[object]:
             todo += values_of(part)[:8]
         elif isinstance(part, list | tuple):
             todo += part[:8]
-        elif not is_tensor(part) and not isinstance(
-            part, type | FunctionType | BaseException | ModuleType | weakref.ref
-        ):
+        elif not is_tensor(part) and not isinstance(part, _OTHERS_TOO):
             attributes = getattr(part, "__dict__", None)
             held = gc.get_referents(part) if attributes is None else attributes.values()  # slots, sets, queues
             todo += itertools.islice(held, 8)

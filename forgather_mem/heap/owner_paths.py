@@ -51,7 +51,7 @@ def write_path(nodes: Sequence[object], *, begins_with_namespace: bool = False) 
     steps = []
     before: object = None
     for number, (holder, held) in enumerate(itertools.pairwise(nodes)):
-        names = _is_namespace_of(before, holder) if number else begins_with_namespace
+        names = is_namespace_of(before, holder) if number else begins_with_namespace
         steps.append(_step(before, holder, held, names=names))
         before = holder
     return _MODULE_PARTS.sub(lambda part: f"[{part[1]}]" if part[1].isdecimal() else f".{part[1]}", "".join(steps))
@@ -69,6 +69,13 @@ def attributes_of(holder: object) -> dict[str, object] | None:
     except (AttributeError, TypeError):
         return None
     return found if type(found) is dict else None
+
+
+def is_namespace_of(owner: object, namespace: object) -> bool:
+    """Whether this is the namespace of an instance's attributes, or of a class's."""
+    if issubclass(type(owner), type):
+        return type(namespace) is dict
+    return attributes_of(owner) is namespace
 
 
 def has_attributes(thing: object) -> bool:
@@ -112,12 +119,6 @@ def frame_name(frame: FrameType) -> str:
     '<module> (<doctest ...>:1)'
     """
     return f"{_function(frame.f_code)} ({line_name(frame.f_code.co_filename, frame.f_lineno)})"
-
-
-def _is_namespace_of(owner: object, namespace: object) -> bool:
-    if issubclass(type(owner), type):
-        return type(namespace) is dict
-    return attributes_of(owner) is namespace
 
 
 def _step(before: object, holder: object, held: object, *, names: bool) -> str:
@@ -183,9 +184,8 @@ def _attribute_step(holder: object, held: object) -> str:
             return f".{name}"
     if issubclass(type(holder), type):
         return next((f".{name}" for name, value in vars(holder).items() if value is held), "")
-    return next(
-        (f".{name}" for name in _slots(holder) if _slot_value(holder, name) is held), f" ({type(holder).__name__})"
-    )
+    slots = (f".{name}" for name in _slots(holder) if _slot_value(holder, name) is held)
+    return next(slots, f" ({type(holder).__name__})")
 
 
 def _slots(holder: object) -> list[str]:

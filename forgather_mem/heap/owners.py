@@ -27,11 +27,13 @@ class Owner:
         path: The whole path, e.g. "__main__.trainer.kept[3]" or "local 'kept' of main (train.py:41)[3]".
         holder: The last named object on the path, as people refer to it: "Trainer.kept[3]".
         target: Index of the requested object.
+        way: The paths of all that leads to it, down to its own.
     """
 
     path: str
     holder: str
     target: int
+    way: tuple[str, ...]
 
 
 class Owners(list[Owner]):
@@ -103,7 +105,7 @@ class _Search:
     def owners(self, max_owners: int) -> Owners:
         for key, number in self.targets.items():
             for name in self.variables.get(key, ()):
-                self.found[name] = Owner(path=name, holder=name, target=number)
+                self.found[name] = Owner(path=name, holder=name, target=number, way=(name,))
         return Owners(sorted(self.found.values(), key=lambda owner: len(owner.path))[:max_owners])
 
     def forget(self) -> None:
@@ -130,8 +132,10 @@ class _Search:
         nodes = [holder, self.objects[number]]
         while (root := self._root(nodes[0])) is None:
             nodes.insert(0, self.came_from[id(nodes[0])])
-        path = root + write_path(nodes, begins_with_namespace=id(nodes[0]) in self.namespaces)
-        return Owner(path=path, holder=holder_path(nodes) or path, target=number)
+        is_module = id(nodes[0]) in self.namespaces
+        ends = range(1 + is_module, len(nodes) + 1)
+        way = tuple(root + write_path(nodes[:end], begins_with_namespace=is_module) for end in ends)
+        return Owner(path=way[-1], holder=holder_path(nodes) or way[-1], target=number, way=way)
 
 
 def _namespaces() -> dict[int, tuple[str, dict[str, object]]]:
@@ -145,7 +149,6 @@ def _namespaces() -> dict[int, tuple[str, dict[str, object]]]:
 
 
 def _class_name(cls: object) -> str | None:
-    if not issubclass(type(cls), type):
+    if not (issubclass(type(cls), type) and isinstance(cls, type)):
         return None
-    assert isinstance(cls, type)
     return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"

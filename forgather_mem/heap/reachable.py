@@ -28,11 +28,11 @@ from typing import Any
 
 from forgather_mem.heap.containers import container_kind
 from forgather_mem.heap.owner_paths import (
-    attributes_of,
     cell_contents,
     frame_name,
     has_attributes,
     holder_path,
+    is_namespace_of,
     write_path,
 )
 from forgather_mem.source.frame_variables import frame_variables, running_frames
@@ -135,17 +135,14 @@ class ReachableGraph:
         return self._above[position]
 
     def is_namespace(self, position: int) -> bool:
-        """Whether this is the namespace of an instance's attributes."""
+        """Whether this is the namespace of an instance's attributes, or of a class's."""
         above = self._above[position]
-        return above >= 0 and attributes_of(self.nodes[above]) is self.nodes[position]
+        return above >= 0 and is_namespace_of(self.nodes[above], self.nodes[position])
 
     def is_module(self, position: int) -> bool:
         """Whether this is the namespace of a module."""
-        return (
-            self._above[position] < 0
-            and not self._labels[position].startswith("local ")
-            and type(self.nodes[position]) is dict
-        )
+        label = self._labels.get(position, "local ")
+        return type(self.nodes[position]) is dict and not label.startswith("local ")
 
     def label(self, position: int) -> str:
         """The name of the root from which this node was reached: a module, or "local 'x' of f (train.py:9)"."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from forgather_mem.heap.autograd import operations_of
-from forgather_mem.heap.object_size import big_bytes, is_tensor
+from forgather_mem.heap.object_size import is_tensor
 from forgather_mem.heap.owners import Owner, find_owners
 from forgather_mem.probes.tensors import storages_of, tensors_in
 from forgather_mem.units import format_bytes
@@ -24,11 +25,13 @@ class LookLimits:
 
     Attributes:
         watched: Tensors of one thing.
+        sampled: Of these, that are looked for.
         tensors: Of those with a graph.
         budget_s: For one search.
     """
 
     watched: int = 100_000
+    sampled: int = 16
     tensors: int = 1_000
     budget_s: float = 2.0
 
@@ -58,11 +61,8 @@ class Retained:
     searched: bool = True
 
     def __str__(self) -> str:
-        rest = (
-            f", {format_bytes(self.num_bytes)} in {self.num_tensors:,} tensor{'s' * (self.num_tensors != 1)}"
-            if self.num_tensors
-            else ""
-        )
+        number = self.num_tensors
+        rest = f", {format_bytes(self.num_bytes)} in {number:,} tensor{'s' * (number != 1)}" * (number > 0)
         head = f"{'' if self.whole else 'the memory of '}{self.what} is still held{rest}"  # a list can't be watched
         if not self.owners and not self.searched:
             return f"{head}; holder not found: the search ran out of time"
@@ -97,8 +97,7 @@ class WeakWatch:
 class _Watch:
     def __init__(self, thing: object, what: str) -> None:
         self.what, self.itself = what, _weak(thing)
-        refs = map(_weak, itertools.islice(tensors_in(thing, gradients=True), _LOOK.watched))
-        self.tensors = [ref for ref in refs if ref is not None]
+        self.tensors = list(map(weakref.ref, itertools.islice(tensors_in(thing, gradients=True), _LOOK.watched)))
 
     def held(self, max_owners: int, leaving: tuple[str, ...]) -> Retained | None:
         tensors = [tensor for ref in self.tensors if (tensor := ref()) is not None]
@@ -106,10 +105,11 @@ class _Watch:
         if itself is None and not tensors:
             return None
         whole = itself is not None
-        found = _owners(itself if whole else max(tensors, key=big_bytes), max_owners, [tensors], leaving)
+        sample = tensors[:: 1 + len(tensors) // _LOOK.sampled]
+        found = _owners([itself] if whole else sample, max_owners, [tensors, sample], leaving)
         if found is None and whole and tensors:
             whole = False  # soon
-            found = _owners(max(tensors, key=big_bytes), max_owners, [tensors], leaving)
+            found = _owners(sample, max_owners, [tensors, sample], leaving)
         if found is None:
             return None
         owners, searched = found
@@ -124,14 +124,17 @@ class _Watch:
 
 
 def _owners(
-    wanted: object, max_owners: int, ignore: Sequence[object], leaving: tuple[str, ...]
+    wanted: Sequence[object], max_owners: int, ignore: Sequence[object], leaving: tuple[str, ...]
 ) -> tuple[tuple[str, ...], bool] | None:
-    """Paths to it, and whether the search was complete; None if those that are leaving are the only ones."""
-    found = find_owners([wanted], max_owners=max_owners + len(leaving), budget_s=_LOOK.budget_s, ignore=ignore)
-    owners = tuple(owner.path for owner in found if not owner.path.startswith(leaving))[:max_owners]
-    if owners:
-        return owners, found.complete
-    ways = graph_owners(wanted, max_owners=max_owners, budget_s=_LOOK.budget_s)
+    """Paths to what leads to most of them, and whether the search was complete; None if all of these are leaving."""
+    found = find_owners(wanted, max_owners=_LOOK.tensors, budget_s=_LOOK.budget_s, ignore=ignore)
+    staying = [owner for owner in found if not owner.path.startswith(leaving)]
+    reached = Counter(path for path, _ in {(path, owner.target) for owner in staying for path in owner.way})
+    held_by = [owner.way[: owner.way.index(max(reversed(owner.way), key=reached.__getitem__)) + 1] for owner in staying]
+    if held_by:
+        above = {path for way in held_by for path in way[:-1]}
+        return tuple(dict.fromkeys(way[-1] for way in held_by if way[-1] not in above))[:max_owners], found.complete
+    ways = graph_owners(wanted[0], max_owners=max_owners, budget_s=_LOOK.budget_s)
     if found and not ways:
         return None
     return tuple(f"the graph of {way.path}: detach it" for way in ways), found.complete
@@ -149,10 +152,7 @@ def describe(thing: object) -> str:
 
 
 def _weak(thing: T) -> weakref.ref[T] | None:
-    try:
-        return weakref.ref(thing)
-    except TypeError:  # lists, dictionaries, numbers
-        return None
+    return weakref.ref(thing) if type(thing).__weakrefoffset__ else None  # lists, dictionaries, numbers
 
 
 def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) -> list[Owner]:
@@ -163,11 +163,10 @@ def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) 
     """
     if not is_tensor(wanted):
         return []
-    with_graph = (
-        thing for thing in gc.get_objects() if is_tensor(thing) and thing is not wanted and thing.grad_fn is not None
-    )
+    others = (thing for thing in gc.get_objects() if is_tensor(thing) and thing is not wanted)
+    with_graph = (thing for thing in others if thing.grad_fn is not None)
     tensors = list(itertools.islice(with_graph, _LOOK.tensors))
     owners = find_owners(tensors, max_owners=_LOOK.tensors, budget_s=budget_s, ignore=[tensors])
     graphs = {number: operations_of(tensors[number].grad_fn, set()) for number in {owner.target for owner in owners}}
-    leading = {at for at, graph in graphs.items() if any(getattr(one, "variable", None) is wanted for one in graph)}
-    return [owner for owner in owners if owner.target in leading][:max_owners]
+    leaves = {number: [getattr(one, "variable", None) for one in graph] for number, graph in graphs.items()}
+    return [owner for owner in owners if any(one is wanted for one in leaves[owner.target])][:max_owners]

@@ -39,10 +39,8 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         failed = "--advice-s 0"
     if isinstance(failed, str):
         return _not_planned(report, failed)
-    say(
-        f"forgather-mem: out of memory in {format_time(at.step, at.phase)}: planning what would have fitted "
-        f"(at most {most_s:g} s; Ctrl-C ends it)"
-    )
+    head = f"out of memory in {format_time(at.step, at.phase)}"
+    say(f"forgather-mem: {head}: planning what would have fitted (at most {most_s:g} s; Ctrl-C ends it)")
     raise_own_limits()  # this process has been given those of the training
     try:
         answer = _answer(command, failed, most_s)
@@ -51,20 +49,26 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if report.killed is not None:
         where = checked(KillInPlan, answer["killed"]) if answer.get("killed") else None
         report = replace(report, killed=explained_kill(report, report.killed, where))
-    report = replace(report, advice=report.advice or checked(tuple[Change, ...], answer.get("others")) or ())
+    report = replace(report, advice=(*report.advice, *(checked(tuple[Change, ...], answer.get("others")) or ())))
     if "problem" in answer:
         return _not_planned(report, str(answer["problem"]))
     planned = checked(tuple[Change, ...], answer["changes"]) or ()
     too_large = checked(tuple[Change, ...], answer["too_large"]) or ()
     kinds = {_kind(one) for one in (*planned, *too_large)}
-    if not kinds:
+    is_late = "unfinished" in answer
+    if not kinds and not is_late:
         limit = next(iter(own_limits()), None)
         left = "no setting is left that a plan could change"
         return _not_planned(report, left if limit is None else f"{left} below {limit.name}; {HARD_LIMIT}")
     others = [one for one in report.advice if _kind(one) not in kinds]
     advice = (*planned, *others)
     report = replace(report, advice=advice)
-    what = f"planned, but in {most_s:g} s not all" if "unfinished" in answer else "planned"
+    late = (
+        f"planned, but {most_s:g} s were not enough for all"
+        if planned
+        else f"not planned: {most_s:g} s were not enough"
+    )
+    what = late if is_late else "planned"
     if report.killed is not None:
         return replace(report, killed=replace(report.killed, fit=what))
     assert report.oom is not None

@@ -34,10 +34,9 @@ _ELASTIC = "torch.distributed.elastic.multiprocessing."
 def watch_process() -> None:
     """At exit of this process, record what has ended it, and write its report unless a better one exists."""
     try:
-        run_session.RESERVE.extend(
-            bytes(run_session.PIECE_BYTES) for _ in range(_reserve_bytes() // run_session.PIECE_BYTES)
-        )
-    except (OSError, ValueError, MemoryError):  # no room, or no /proc
+        piece_bytes = run_session.PIECE_BYTES
+        run_session.RESERVE.extend(bytes(piece_bytes) for _ in range(_reserve_bytes() // piece_bytes))
+    except (OSError, ValueError, IndexError, MemoryError):  # no room, or no /proc
         run_session.RESERVE.clear()
     atexit.register(_ends, os.getpid(), time.time())
 

@@ -46,10 +46,14 @@ def _check_template(arguments: Arguments) -> int:
     environment, name = ConfigEnvironment((), policy=policy), str(WATCH)
     if arguments.template:
         environment, name = environment_of(arguments.template, policy=policy)
-    found, _ = found_problems(environment, name, parse_settings(arguments.settings), target=CALLBACKS)
+    found, results = found_problems(environment, name, parse_settings(arguments.settings), target=CALLBACKS)
     mistakes = [problem for problem in found if problem.is_mistake]
     for problem in mistakes:
         complain(str(problem.error))
+    lacks = {"LeakDetector": "leaks are not looked for", "OOMReporter": "no out-of-memory error is explained"}
+    lacking = [f"no {one}: {what}" for one, what in lacks.items() if one not in results and "..." not in results]
+    if lacking and not mistakes:
+        complain(f"{name} has {', and '.join(lacking)}", wrap=True)
     return FAILURE if mistakes else 0
 
 

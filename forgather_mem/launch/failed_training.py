@@ -131,12 +131,8 @@ def _grown(report: RunReport, oom: OomReport) -> str | None:
         return None
     own -= oom.in_use.get("parameters", 0)
     came = (host.allocated_end_bytes or 0) - host.allocated_start_bytes - own
-    held = {
-        part: size
-        for part, size in oom.in_use.items()
-        if "`" in part
-        and any(change.text.startswith(f"keep less in `{part.split('`')[1]}`") for change in report.advice)
-    }
+    named = {change.text.split("`")[1] for change in report.advice if change.text.startswith("keep less in `")}
+    held = {part: size for part, size in oom.in_use.items() if "`" in part and part.split("`")[1] in named}
     part = max(held, key=held.__getitem__, default="")
     return part if held and 2 * came > held[part] > (oom.requested_bytes or 0) else None
 
@@ -184,14 +180,14 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     is_between = report.steps > 0 and killed.phase == "other"
     between = f"killed after step {report.steps:,}: in a callback, or in code between steps"
     if planned is None:
-        why = f"{between}." if is_between else killed.why_now
+        why = " ".join(filter(None, (f"{between}." if is_between else None, killed.why_now))) or None
         return replace(killed, in_use=_measured(report, killed), why_now=why)
     beside = report.host.limit_bytes - planned.room_bytes
     others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
     had, rest = dict(planned.parts), planned.room_bytes - planned.num_bytes
     over = max(0, -rest)
-    for part in ("temporaries", "activations", *planned.parts):  # what comes last had not come whole
+    for part in ("results", "temporaries", "activations", *planned.parts):  # what comes last had not come whole
         had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
     had |= {"Python and libraries": beside - others, "other processes": others, "not in the plan": max(0, rest)}
     if planned.is_shown:
@@ -202,6 +198,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     here = between if is_between else f"killed in {killed.phase}"
     needed = f"{'at most ' * (planned.phase == 'data')}{needed}"
     why = f"{here}. The training's own tensors take {needed} there (planned); {format_bytes(rest)} more came."
+    why += f" {killed.why_now}" if killed.why_now else ""
     return replace(killed, why_now=why, in_use=_with_size(had))
 
 
@@ -218,7 +215,8 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     known = {"parameters": of.parameters, "optimizer": of.optimizer}
     if killed.phase in ("backward", "optimizer"):  # before and after these they may be gone
         known["gradients"] = of.gradients
-    known["there before the first step"] = max(0, max(host.rss_start_bytes, host.allocated_start_bytes) - of.parameters)
+    before = max(host.rss_start_bytes - killed.file_bytes, host.allocated_start_bytes)
+    known["there before the first step"] = max(0, before - of.parameters)
     left = max(0, limit_bytes - sum(known.values()))
     steps = report.steps - (killed.since_step or 0)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))

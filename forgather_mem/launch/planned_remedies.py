@@ -22,6 +22,7 @@ from forgather_mem.diagnose.oom.context import EVALUATION, NO_GRAPH, RunSettings
 from forgather_mem.diagnose.oom.explanation import in_own_loop
 from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
 from forgather_mem.diagnose.oom.remedies import may_help, plannable
+from forgather_mem.diagnose.oom.remedy import Remedy
 from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
@@ -87,21 +88,22 @@ def remedies_for(failed: FailedTraining, training: Trainer | Script) -> Iterator
 def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: PlannedRemedies) -> Iterator[None]:
     """Adds to what was found, again and again."""
     loop = OwnLoop(training) if isinstance(training, Script) else None
-    if failed.taken_bytes is None and failed.phase in ("save", "resume", "data"):  # nobody has named any
-        trainer: Trainer = training
-        settings = loop.settings if loop else settings_of(trainer.args, trainer.model, trainer)
-        found.others.extend(may_help(Failure(phase=failed.phase, settings=settings)))
+    if failed.taken_bytes is None and failed.phase:  # nobody has named any
+        batch = Batch(failed.rows, failed.length) if failed.rows else None
+        settings, is_between = _settings(training, loop), failed.phase == "other"
+        case = Failure(phase=failed.phase, settings=settings, batch=batch, keeps_graphs=is_between)
+        found.others.extend(may_help(case))
     planner = _Planner(failed, training, loop, found)
-    yield
     rows = failed.rows or planner.own.rows
     failure = Failure(
         found=replace(NOBODY_SAID, where="device" if failed.on_device else "host"),
         phase=failed.phase or found.kills[-1].phase,
-        settings=planner.settings(),
+        settings=_settings(training, loop),
         batch=Batch(rows, failed.length) if rows else None,
         is_planned=True,
         keeps_graphs=failed.keeps_graphs or (loop is not None and loop.keeps_graphs),
     )
+    yield
     needless = failed.needless
     if failed.taken_bytes is None and loop is not None and failure.phase == EVALUATION:  # no census has been there
         needless = (("torch.no_grad() around the evaluation", "no backward pass follows"),)
@@ -110,32 +112,33 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         of = EVALUATION if failure.phase == EVALUATION else True
         change = Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: of})
         with suppress(PlanError):
-            found.changes.extend(planner.that_fit([change]))
+            found.changes.extend((-1, fits) for fits in planner.that_fit([change]))
         yield
-    for remedy, ladder in plannable(failure):
+    parts = planner.own.highest_parts()
+    for remedy, ladder in plannable(failure, max(parts, key=parts.__getitem__)):
         if len(found.changes) < _LIMITS.most_told:
-            yield from found.add(ladder, remedy.reduces, planner)
+            yield from found.add(ladder, remedy, planner)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRemedies:
     """What has been planned so far, as `remedies_for` tells it."""
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[tuple[int, Change]] = field(default_factory=list)  # with what each alters
     too_large: list[Change] = field(default_factory=list)
     kills: list[KillInPlan] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # why some could not be planned
     others: list[Change] = field(default_factory=list)  # that may help
 
-    def add(self, ladder: Sequence[Change], reduces: tuple[str, ...], planner: _Planner) -> Iterator[None]:
+    def add(self, ladder: Sequence[Change], remedy: Remedy, planner: _Planner) -> Iterator[None]:
         """Of these changes the first that fits, or that none does; nothing where they can't be planned.
 
         Yields at each that fits, too: there may be no time to find a smaller one.
         """
         place = len(self.changes)
         try:
-            for fits in () if planner.has_too_little(reduces) else planner.that_fit(ladder):
-                self.changes[place:] = [fits]
+            for fits in () if planner.has_too_little(remedy.reduces) else planner.that_fit(ladder):
+                self.changes[place:] = [(remedy.alters, fits)]
                 yield
         except PlanError as error:
             self.problems.append(str(error))
@@ -146,7 +149,8 @@ class PlannedRemedies:
 
     def answer(self) -> dict[str, object]:
         """In JSON's types."""
-        lists = {"changes": self.changes, "too_large": self.too_large, "others": self.others}
+        changes = [change for _, change in sorted(self.changes, key=lambda told: told[0])]
+        lists = {"changes": changes, "too_large": self.too_large, "others": self.others}
         told: dict[str, object] = {name: [to_dict(change) for change in found] for name, found in lists.items()}
         told["killed"] = to_dict(self.kills[-1]) if self.kills else None
         return told if self.changes or self.too_large or not self.problems else {**told, "problem": self.problems[0]}
@@ -190,11 +194,6 @@ class _Planner:
             else:
                 self._sizes = sizes
 
-    def settings(self) -> RunSettings:
-        """Of the training."""
-        of = self._training
-        return self._loop.settings if self._loop else settings_of(of.args, of.model, of)
-
     def written(self, change: Change) -> Change:
         """As the user writes it."""
         return in_own_loop(change) if self._loop else change
@@ -236,7 +235,7 @@ class _Planner:
         arguments: dict[str, Any] = dict(changed)
         length, filtered = arguments.pop("max_length", None), arguments.pop(_ARGMAX, None)
         length = length if isinstance(length, int) else None
-        batch = self.settings().number("per_device_train_batch_size")
+        batch = _settings(self._training, self._loop).number("per_device_train_batch_size")
         now = self._failed.rows if self._sizes and self._failed.rows else batch
         rows = max(1, round(now * int(arguments.pop("per_device_train_batch_size", batch)) / batch))
         accumulation, is_lean = arguments.get(_ACCUMULATION), arguments.pop(NO_GRAPH, False)
@@ -276,7 +275,9 @@ class _Planner:
         wanted, taken, tolerated = failed.requested_bytes, failed.taken_bytes, _LIMITS.alike_frac * failed.limit_bytes
         if wanted is None or taken is None or failed.phase == "evaluate":
             if not shows:
-                raise PlanError(f"the plan's {failed.phase} takes {format_bytes(row.bytes)}, which would have fitted")
+                there = "between steps" if failed.phase == "other" else f"in {failed.phase or row.phase}"
+                took = format_bytes(row.bytes)
+                raise PlanError(f"the training's own tensors take {took} {there}, which would have fitted")
             return room
         taken += _others(own)
         nearest = self._request(row, wanted, taken)
@@ -346,6 +347,10 @@ class _Planner:
         # Of a kill nobody has told which batches came before: smaller ones leave more gaps
         several = planned.lengths_differ or self._failed.taken_bytes is None
         return taken_of_host(planned.trace, of_several_sizes=several)
+
+
+def _settings(training: Trainer, loop: OwnLoop | None) -> RunSettings:
+    return loop.settings if loop else settings_of(training.args, training.model, training)
 
 
 def _others(planned: Plan) -> int:

@@ -205,9 +205,8 @@ def _answer(made: Callable[[], dict[str, object] | None], acts: _Acts) -> None:
     from forgather_mem.planning.isolation.child import GoesOn, without_handlers, write_no_files
 
     try:
-        again = without_handlers(
-            lambda number, _: _end({"problem": f"it was ended by {signal.Signals(number).name}"}, acts)
-        )
+        by = "it was ended by"
+        again = without_handlers(lambda number, _: _end({"problem": f"{by} {signal.Signals(number).name}"}, acts))
         if not acts.may_go_on:
             write_no_files([1, 2, *(stream.fileno() for stream in _streams())])
         answer = made()
@@ -292,7 +291,7 @@ def _plan_and_print(trainer: Any) -> None:
     if trainer in PLANS or run_session.rank_and_size()[1] > 1:
         return
     try:
-        text = plan(trainer, on_device=trainer.args.device.type != "cpu").text()
+        text = f"forgather-mem: planned: {plan(trainer, on_device=trainer.args.device.type != 'cpu')}"
     except PlanError as error:
         text = f"forgather-mem: no plan: {error}"
     say(text)

@@ -45,10 +45,10 @@ class Sampler:
         """Record the current size."""
         try:
             with open(self._statm, "rb") as file:
-                _, resident, shared, *_ = file.read().split()
+                _, resident, shared, *_ = map(int, file.read().split())
         except (OSError, ValueError):
             return  # it has just exited
-        rss_bytes = int(resident) * self._page_bytes
+        rss_bytes = resident * self._page_bytes
         if not rss_bytes:
             return
         self.first_bytes, self.last_bytes = self.first_bytes or rss_bytes, rss_bytes
@@ -58,7 +58,7 @@ class Sampler:
         values = {
             "host/rss_bytes": float(rss_bytes),
             "host/rss_peak_bytes": float(self._peak_bytes),
-            "host/anon_bytes": float(rss_bytes - int(shared) * self._page_bytes),
+            "host/anon_bytes": float(rss_bytes - shared * self._page_bytes),
         }
         self._ring.sample(0, values, event="other")
 

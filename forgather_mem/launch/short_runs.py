@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from forgather_mem.launch.waiting import Ended
 
 SHORT_S = 5.0  # a process without torch that has run for less has nothing to tell
+_TORCH_BYTES = 100 * 2**20  # a process that has imported torch is larger; a script without it seldom is
 USAGE_S = 60.0  # who has run for longer, with his imports, has not just printed how he is used
 OF_A_SIGNAL = 128  # above it: what a shell gives for a command that a signal has ended
 
@@ -35,8 +36,9 @@ def is_worth_a_report(folder: str | None, arguments: Arguments, command: Command
     is_usage = ended.code == USAGE or (ended.code == 0 and asks_for_help(command))
     if is_usage and ended.wall_s < USAGE_S:
         return False
-    # Without a folder the process below could note nothing
-    return ended.wall_s >= SHORT_S or folder is None or bool(run_session.noted(folder, run_session.TORCH))
+    # Without a folder the process below could note nothing, and its size tells
+    used_torch = run_session.noted(folder, run_session.TORCH) if folder else ended.peak_bytes >= _TORCH_BYTES
+    return ended.wall_s >= SHORT_S or bool(used_torch)
 
 
 def _has_a_report(folder: str | None) -> bool:

@@ -12,6 +12,7 @@ import signal
 import time
 
 from forgather_mem.errors import missing, shown
+from forgather_mem.system.process_start import stat_fields
 from forgather_mem.telemetry.redaction import redacted_argv
 
 TYPE_CHECKING = False
@@ -219,7 +220,9 @@ class Witness:
         if self._pid < 0:
             return False
         try:
-            if _is_stopped(self._pid):  # together with the command; else a SIGCONT would drop a SIGTSTP that it has got
+            if stat_fields(f"/proc/{self._pid}")[:1] == [
+                "T"
+            ]:  # together with the command; else a SIGCONT would drop a SIGTSTP that it has got
                 os.kill(self._pid, signal.SIGCONT)
             os.write(self._ask, b"?")
             answer = os.read(self._answers, 1 << 16)
@@ -231,11 +234,6 @@ class Witness:
 
 def _key(told: signal.struct_siginfo) -> tuple[int, int, int]:
     return told.si_signo, told.si_code, told.si_pid
-
-
-def _is_stopped(pid: int) -> bool:
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] == "T"
 
 
 def _answer(questions: int, answer: int, signals: Iterable[int], argv: Sequence[str]) -> None:
@@ -257,8 +255,7 @@ def _be_listed_as(argv: Sequence[str]) -> None:
     with missing(OSError, ValueError, IndexError):  # else with the parent's
         with open("/proc/self/comm", "w") as file:
             file.write(os.path.basename(argv[0])[:15])
-        with open("/proc/self/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
+        fields = stat_fields("/proc/self")
         begin, end = int(fields[_ARG_START]), int(fields[_ARG_END])
         words = b"\0".join(map(os.fsencode, ("(signals)", *redacted_argv(tuple(argv)))))[: end - begin - 1]
         with open("/proc/self/mem", "r+b", buffering=0) as memory:

@@ -79,13 +79,12 @@ class Readings:
         An evaluation or a checkpoint stands between two rows as it was before and after it, so that it keeps to its
         time whenever the next reading was.
         """
-        if event == "step_end" or not self.steps:
-            self.add_row(event, step, time_s, values)
-            return
-        if self.events[-1] != BETWEEN or self.steps[-1] != step:
-            self.add_row(BETWEEN, step, time_s, ())
+        is_between = event != "step_end" and len(self.steps) > 0
+        if is_between and (self.events[-1] != BETWEEN or self.steps[-1] != step):
+            self.add_row(BETWEEN, step, time_s)
         self.add_row(event, step, time_s, values)
-        self.add_row(BETWEEN, step, time_s, ())
+        if is_between:
+            self.add_row(BETWEEN, step, time_s)
 
     def add_row(self, event: str, step: int, time_s: float, values: Iterable[tuple[str, float]] = ()) -> None:
         """Add one row only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,7 +22,7 @@ _LABELS = {
     "optimizer": "optimizer", "other": "other", "workers": "data workers", "children": "other children",
     "gradients": "gradients", "activations": "activations", "cached": "cached", "wanted": "wanted, not there",
 }  # fmt: skip
-
+_VARIABLE = re.compile(r"(?:local ')?(?:__main__\.)?([\w.]*).*", re.S)
 
 Part = tuple[str, str, Column]  # key, label, sizes
 Sizes = tuple[Column, Column | None]
@@ -33,10 +34,12 @@ class StackThresholds:
 
     Attributes:
         most_holders: Of a leak, each with a part of its own.
+        most_others: Of what is only known when memory ran out, each with a colour of its own, the largest first.
         higher_times: Of the lowest phase's peak: the others are told apart above it.
     """
 
     most_holders: int = 3
+    most_others: int = 6
     higher_times: float = 1.02
 
 
@@ -246,13 +249,12 @@ def _finished(made: Stack, report: RunReport, readings: Readings, rank: int) -> 
     made.labels = {peak.phase: format_phase(peak) for peak in ours}
     if not ours:
         return made
-    made.peak, total = ours[0], made.total
-    if len(readings.steps):
-        at = np.abs(np.array(readings.steps) - made.peak.step)
-        row = int(np.where(at == at.min(), total, -1.0).argmax())
-        grown = sorted(((float(size[row] - size[0]), label) for _, label, size in made.parts), reverse=True)
-        told = [f"{label} +{format_bytes(size)}" for size, label in grown[:2] if size > 0.05 * max(1.0, grown[0][0])]
-        made.reason = ", ".join(told) if grown[0][0] > 0.01 * made.peak.bytes else ""
+    made.peak = ours[0]
+    at = np.abs(np.array(readings.steps) - made.peak.step)
+    row = int(np.where(at == at.min(), made.total, -1.0).argmax())
+    grown = sorted(((float(size[row] - size[0]), label) for _, label, size in made.parts), reverse=True)
+    told = [f"{label} +{format_bytes(size)}" for size, label in grown[:2] if size > 0.05 * max(1.0, grown[0][0])]
+    made.reason = ", ".join(told) if grown[0][0] > 0.01 * made.peak.bytes else ""
     return made
 
 
@@ -261,23 +263,24 @@ def _ran_out(made: Stack, report: RunReport, readings: Readings) -> None:
     oom, failed = report.oom, np.array([event == OOM for event in readings.events])
     if oom is None or not failed.any() or (oom.where == "host") != (made.place == "host"):
         return
-    in_use, parts = dict(oom.in_use), {}
+    in_use, parts = dict(oom.in_use), {key: size for key, _, size in made.parts}
     in_use["python"] = in_use.pop("Python and libraries", 0)
     for key, label, size in made.parts:
         names = [name for name in in_use if key.startswith("leak") and _bare(name) == _bare(label)]  # the holder's
         size[failed] = sum(in_use.pop(name, 0) for name in (key, *names))
-        parts[key] = size
-    for key, amount in (*in_use.items(), ("wanted", oom.requested_bytes or 0)):
-        if key not in parts:
-            label = _LABELS["wanted"] if key == "wanted" else _LABELS.get(key, key)
-            parts[key] = np.zeros(len(failed))
-            made.parts.append((key if key in _LABELS else "other", label, parts[key]))
-        parts[key][failed] = amount
+    left, wanted = sorted(in_use.items(), key=lambda part: -part[1]), oom.requested_bytes or 0
+    colours = [f"more{number}" for number in range(_STACKS.most_others, 0, -1)]
+    for name, amount in (*left, ("wanted", wanted)):
+        key = name if name in _LABELS else colours.pop() if colours else "other"
+        if key != "other":
+            made.parts.append((key, _LABELS.get(key, name), np.where(failed, amount, 0.0)))
+        else:
+            parts[key][failed] += amount
     if oom.limit_bytes:
         made.limit = oom.limit_bytes, oom.limit or "limit"
         if "RLIMIT_DATA" in made.limit[1]:  # which counts no files
             made.parts = [part for part in made.parts if part[0] != "mapped"]
-    whole, wanted = sum(oom.in_use.values()), oom.requested_bytes or 0
+    whole = sum(oom.in_use.values())
     text = f"{format_bytes(wanted)} more wanted, " if wanted else ""
     text += f"{format_bytes(oom.free_bytes)} free" if oom.free_bytes is not None else "not there"
     made.peak = Peak(where=made.place, bytes=whole + wanted, step=oom.step, phase=oom.phase)
@@ -285,8 +288,12 @@ def _ran_out(made: Stack, report: RunReport, readings: Readings) -> None:
 
 
 def _bare(holder: str) -> str:
-    """A holder's name without the marks of code and without what is inside it."""
-    return holder.strip("`").partition("[")[0]
+    """The variable or attribute, which a leak's holder and a part of what was in use have in common.
+
+    >>> _bare("__main__.stats['hidden']"), _bare("local 'kept' of main (fit.py:9)"), _bare("graphs in `kept` of main()")
+    ('stats', 'kept', 'kept')
+    """
+    return _VARIABLE.sub(r"\1", holder.partition("`")[2] or holder)
 
 
 def _take(size: Column, rest: Column) -> Column:

@@ -14,13 +14,14 @@ from forgather_mem.reporting.table import (
     peaks_sentence,
     places,
 )
+from forgather_mem.reporting.text import is_plan
 from forgather_mem.telemetry.report import LeakSuspect, Planned, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
 _MAX_ROWS = 40
 BADGES = {
     "leak": "LEAK", "oom": "OUT OF MEMORY", "killed": "ENDED", "well": "NO LEAK", "unknown": "NOT JUDGED",
-    "grows": "GROWS",
+    "grows": "GROWS", "planned": "PLANNED",
 }  # fmt: skip
 _WIDE = 10_000  # no line is folded
 
@@ -28,10 +29,9 @@ _WIDE = 10_000  # no line is folded
 def headline(report: RunReport) -> tuple[str, str, str]:
     """The kind of verdict, the verdict in a sentence, and what belongs to it."""
     leak, peaks = report.leak, _peaks(report)
-    if _is_plan(report) and report.planned is not None:
-        planned = report.planned
+    if (planned := report.planned) is not None and is_plan(report):
         said = f"{format_bytes(planned.planned_bytes)} of tensors at the planned peak, in {planned.phase}."
-        return "unknown", said, "A plan has no curves, and nothing has been measured."
+        return "planned", said, "Nothing has been measured."
     if report.oom is not None:
         first, *rest = oom_lines(report, report.oom, _WIDE)
         where = _after_label(first)
@@ -117,7 +117,7 @@ def _tables(report: RunReport) -> Iterator[Table]:
         for row in (planned.parts if planned else ())
     ]  # fmt: skip
     yield "Switched off", ("what",), [(sentence,) for sentence in report.switched_off]
-    facts = [] if _is_plan(report) else _facts(report)
+    facts = [] if is_plan(report) else _facts(report)
     yield "The run", ("", ""), [(name, text) for name, text in facts if text]
 
 
@@ -129,11 +129,6 @@ def _planned_phases(planned: Planned | None) -> Table:
     if phases:
         rows.append(("all", *(format_bytes(row.bytes) for row in phases)))
     return "Planned, in each phase", ("part", *(row.phase for row in phases)), rows
-
-
-def _is_plan(report: RunReport) -> bool:
-    """Whether nothing has been run."""
-    return report.planned is not None and not (report.steps or report.host.rss_peak_bytes)
 
 
 def _holder(holder: LeakSuspect) -> Sequence[str]:

@@ -86,11 +86,11 @@ def _dependence(depends: dict[str, int], best: Attempt) -> list[Note]:
     assert best.plan is not None
     peak = best.plan.peak_bytes
     depends = {line: low for line, low in depends.items() if 1000 * (peak - low) > peak and line != MASKS}
-    if not depends:
+    low, high = format_bytes(min(depends.values(), default=peak)), format_bytes(peak)
+    if low == high:
         return []
     known = best.answers.lines()
     lines = [*dict.fromkeys(one for line in depends for one in known.get(line, [line]))]
-    low, high = format_bytes(min(depends.values())), format_bytes(peak)
     told = f"The peak depends on a value ({listed_lines(lines)}): {low} to {high}, of which the higher is told."
     # By it an optimizer decides how often it goes on, as LBFGS fills its history: neither is the most
     is_least = any("torch/optim/" in line for line in lines)

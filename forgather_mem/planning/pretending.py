@@ -112,6 +112,10 @@ class Pretending(TorchDispatchMode):
         for tensor in tensors_among(result):
             if self._is_own(tensor) and (isinstance(tensor, FakeTensor) or not tensor.is_meta):
                 log.saw(tensor)
+        if (
+            func is torch.ops.aten._safe_softmax.default and not self._on_device
+        ):  # finds rows that are masked as a whole
+            log.saw(self.unknown(torch.empty_like(given[0], dtype=torch.bool, device="meta")))
         return result
 
     def _result(
@@ -314,9 +318,7 @@ def _alignments(count: Count, logits: torch.Tensor, labels: torch.Tensor, *_: ob
 # What is as large as values make it, at its largest
 _GREATEST: dict[Operation, Callable[..., object]] = {
     torch.ops.aten.nonzero.default: _numbers_of_all,
-    torch.ops.aten.masked_select.default: lambda count, *of: of[0].new_empty(
-        count(torch.broadcast_tensors(*of)[0].numel())
-    ),
+    torch.ops.aten.masked_select.default: lambda n, *of: of[0].new_empty(n(torch.broadcast_tensors(*of)[0].numel())),
     torch.ops.aten._ctc_loss.Tensor: _alignments,
 }
 

@@ -37,7 +37,7 @@ class PhasePlan:
     parts: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Plan:
     """What two steps of a training take. `print` it to read it.
 
@@ -70,8 +70,8 @@ class Plan:
     host_bytes: int = 0
     phases: tuple[PhasePlan, ...]
     notes: tuple[str, ...] = ()
-    trace: Trace = field(default=Trace(), repr=False, compare=False)
-    all_rows: int = field(default=0, repr=False, compare=False)
+    trace: Trace = field(default=Trace(), compare=False)
+    all_rows: int = field(default=0, compare=False)
 
     @property
     def bound(self) -> Bound:
@@ -118,8 +118,7 @@ class Plan:
         lists = {name: list(plain[name]) for name in ("phases", "notes")}
         return {**plain, "bound": self.bound, "lengths_differ": self.lengths_differ, **lists}
 
-    def __str__(self) -> str:
-        return self.text()
+    __repr__ = text  # also as the value of a notebook's cell
 
 
 # The last plan of each trainer alive, of its own arguments: a report is made far from where somebody has planned

@@ -70,7 +70,8 @@ def card_text(card: CardPlan) -> str:
     if card.instead:
         lines.append("  the same batch with")
         width = max(len(name) for name, _ in card.instead)
-        lines += [f"    {name:<{width}}  {_interval(use)}" for name, use in card.instead]
+        for name, use in card.instead:
+            lines.append(f"    {name:<{width}}  {_interval(use)}{'' if card.fits else f', {_word(use, card)}'}")
     return "\n".join(lines)
 
 
@@ -83,10 +84,15 @@ def _verdict(card: CardPlan) -> str:
         others.insert(0, f"batch {card.smaller.size:,} with accumulation {card.smaller.accumulation}")
     elif card.most_rows is not None:  # in a loop of the script's own
         others.append(f"batch {card.most_rows.size:,}")
-    word = "Does not" if card.use.low_bytes > card.card_bytes else "May or may not"
     nothing = "nothing planned surely fits, not even a batch of 1"
-    best = f"; {others[0]} fits" if others else f"; {nothing}" if card.instead else ""
-    return f"{word} fit: {of_card}{best}."
+    others.append(nothing if card.instead else "no other batch or setting could be planned")
+    best = f"; {others[0]}{' fits' * (len(others) > 1)}"
+    return f"{_word(card.use, card).capitalize()}: {of_card}{best}."
+
+
+def _word(use: CardUse, card: CardPlan) -> str:
+    sure = "does not fit" if use.low_bytes > card.card_bytes else "may or may not fit"
+    return sure if use.high_bytes > card.card_bytes else "fits"
 
 
 def _interval(use: CardUse) -> str:

@@ -202,7 +202,7 @@ class LogReplay:
         counter = checked(_Kills, self.process.kills) if ring is not None else None
         kills = None if counter is None else kills_since(to_dict(counter))
         named, frac = self.process.limit_bytes, latest.get("host/limit_used_frac")
-        left = latest.get("host/available_bytes")
+        left, rss = latest.get("host/available_bytes"), latest.get("host/rss_bytes", 0.0)
         limit = round(left / (1 - frac)) if left is not None and frac is not None and frac < 1 else named
         # Of another limit, or of one that counts addresses, it is not what the report names
         is_named = self.process.limit_kind in WHOSE and (not named or limit <= 1.001 * named)
@@ -210,6 +210,7 @@ class LogReplay:
         children = latest.get("host/children_pss_bytes")  # in an older log all of them are taken for workers
         told_at, news = self._summary.of_settings  # of a batch that is larger than those before
         is_news = news != "settings" and phase in ("forward", "backward") and told_at == self._summary.last_step
+        held = next((one.text for one in reversed(self._summary.findings) if one.kind == "held"), None)
         others = max(0.0, children - latest.get("workers/pss_bytes", children)) if children is not None else None
         return KilledReport(
             oom_kill_before=None if counter is None else counter.count,
@@ -217,14 +218,15 @@ class LogReplay:
             step=self._summary.last_step + (phase in STEP_PHASES),  # the one that was being made
             phase=phase,
             used_bytes=int(frac * limit) if frac is not None and is_named else None,
-            process_bytes=_whole(latest.get("host/rss_bytes")),
+            process_bytes=_whole(rss or None),
+            file_bytes=max(0, int(rss - latest.get("host/anon_bytes", rss))),
             workers_bytes=_whole(latest.get("workers/pss_bytes", children)),
             others_bytes=_whole(others),
             num_workers=_whole(latest.get("workers/count")),
             process_bytes_per_step=growth.of("process"),
             workers_bytes_per_step=growth.of("workers"),
             since_step=growth.since_step,
-            why_now=bounded_text(news) if is_news else None,
+            why_now=bounded_text(news if is_news else held or "") or None,
         )
 
 

@@ -84,7 +84,7 @@ def no_leak_sentence(report: RunReport) -> str:
         beside = f"; {leak.why}" if leak.why else ""
         return f"No leak (under {format_bytes(leak.bytes_per_step_high)} a step over {steps:,} steps){beside}."
     if leak.verdict == "leak" or not leak.judged or not steps or report.oom:
-        return ""
+        return "No verdict on leaks: that comes at the end." if report.killed and steps else ""
     if leak.undecided and leak.why:
         return f"{leak.why[0].upper()}{leak.why[1:]}."
     if steps < leak.judged_steps and not leak.why:
@@ -167,7 +167,8 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     tries += [advice.text for advice in report.advice[:1] if basis is None]
     if tries:
         lines += _indented(f"Try: {'; '.join(tries)}.", width, hanging=2)
-    return [*lines, *(_advice_lines(report, report.host.limit_bytes, basis, width) if basis else ())]
+    has_more = basis and (report.advice or not tries)
+    return [*lines, *(_advice_lines(report, report.host.limit_bytes, basis, width) if has_more else ())]
 
 
 def _in_use_lines(in_use: Mapping[str, int], width: int) -> Sequence[str]:
@@ -323,7 +324,7 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
     is_planned = (basis or "").startswith("planned")
     if is_planned and not any(advice.predicted_bytes is not None for advice in in_order):
         yield from textwrap.wrap(f"WOULD HAVE FIT  ({basis})", width, subsequent_indent="  ")
-        yield "  nothing of what was planned"
+        yield f"  nothing of what was planned{'; what may help was not planned' * bool(in_order)}"
     if not in_order and basis and not is_planned:
         yield from textwrap.wrap(f"NO REMEDY  ({basis})", width, subsequent_indent="  ")
     for number, advice in enumerate(in_order, 1):

@@ -68,7 +68,8 @@ def format_time(step: int, phase: str) -> str:
 
 def format_phase(peak: Peak) -> str:
     """A phase, and since when its peak is not known."""
-    return peak.phase + ("" if peak.not_read_since is None else f" (not read since step {peak.not_read_since:,})")
+    hidden = "" if peak.not_read_since is None else f" (since step {peak.not_read_since:,} hidden by a higher peak)"
+    return ("between phases" if peak.phase == "other" else peak.phase) + hidden
 
 
 def times_of_peaks(report: RunReport) -> dict[str, str]:

@@ -134,6 +134,8 @@ def path_from_here(path: str) -> str:
 def _body(report: RunReport, width: int, most: int) -> list[str]:
     if _is_of_nothing(report):
         return [line for why in report.switched_off for line in textwrap.wrap(f"{why}.", width)]
+    if is_plan(report):
+        return _section("PLAN", planned_sentences(report), width)
     if report.oom is not None:
         foretold = _each("Foretold at ", report.foretold, width)
         return _with_end(report, [*oom_lines(report, report.oom, width), *foretold], most)
@@ -150,6 +152,11 @@ def _is_of_nothing(report: RunReport) -> bool:
     """Whether nobody has watched: see `Report.of_nothing`."""
     seen = report.run.end is not None or report.steps or any(True for _ in places(report))
     return not seen and bool(report.switched_off)
+
+
+def is_plan(report: RunReport) -> bool:
+    """Whether nothing has been run."""
+    return report.planned is not None and not (report.steps or report.host.rss_peak_bytes)
 
 
 def _error(report: RunReport, width: int) -> list[str]:
@@ -207,6 +214,8 @@ def _head(report: RunReport, width: int) -> str:
 def _ending(report: RunReport) -> str:
     if _is_of_nothing(report):
         return "not watched"
+    if is_plan(report):
+        return "planned, not run"
     run, steps = report.run, report.steps
     done = f"{steps:,} step{'s' * (steps != 1)}, " if steps else ""  # not every script has steps
     took = format_duration(run.wall_s)
@@ -354,11 +363,9 @@ def _call(row: CleanupCall, wall_s: float) -> str:
 
 def _collector(collector: Collector, wall_s: float) -> str:
     share = f" ({format_share(collector.pause_total_s / wall_s)} of the run)" if wall_s else ""
-    return (
-        f"Python's collector: {collector.collections:,} full collections, all pauses"
-        f" {format_duration(collector.pause_total_s)}{share}, the longest"
-        f" {format_duration(collector.pause_max_s)}."
-    )
+    whole, longest = map(format_duration, (collector.pause_total_s, collector.pause_max_s))
+    count = f"{collector.collections:,} full collections"
+    return f"Python's collector: {count}, all pauses {whole}{share}, the longest {longest}."
 
 
 def _given_back(row: LedgerRow) -> str:

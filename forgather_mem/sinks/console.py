@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from typing import TextIO
 
 from forgather_mem.errors import escape_controls, missing, stream_for_people
@@ -113,12 +114,14 @@ def _rank() -> int:
 
 def _hanging(head: str, text: str) -> str:
     first, *rest = text.splitlines()
-    return "\n".join([head + first, *(" " * len("forgather-mem: ") + line.strip() for line in rest)])
+    indent = " " * len("forgather-mem: ")
+    first = textwrap.fill(head + first, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([first, *(indent + line.strip() for line in rest)])
 
 
 def _line(sample: Sample) -> str:
     shown = [f"{word} {format_bytes(sample.values[name])}" for name, word in _SHOWN if name in sample.values]
     if not shown:
         rows = [(metric_of(name), value) for name, value in list(sample.values.items())[:3]]
-        shown = [f"{row.name} {value * row.factor:.4g} {row.unit}" for row, value in rows]
+        shown = [f"{row.name} {value * row.factor:.4g} {row.unit}".removesuffix(" count") for row, value in rows]
     return f"forgather-mem: step {sample.step:,}: {', '.join(shown)}"

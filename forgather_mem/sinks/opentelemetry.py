@@ -5,6 +5,7 @@ Needs the extra `forgather_mem[otel]`.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import os
@@ -116,12 +117,8 @@ class OpenTelemetrySink:
             self._over.set()
             thread.join(_LAST_EXPORT_S)
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"every_s": self.every_s, "readers": self.readers}
-
-    def __setstate__(self, kept: dict[str, object]) -> None:
-        self.__dict__.update(kept)
-        self._forget()
+    def __reduce__(self) -> tuple[object, ...]:
+        return functools.partial(type(self), every_s=self.every_s, readers=self.readers), ()
 
     def _instrument(self, name: str, meter: Meter) -> bool:
         from opentelemetry.metrics import Observation

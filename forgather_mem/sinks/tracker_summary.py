@@ -143,10 +143,9 @@ def _in_trackio(trackio: ModuleType) -> _Put | None:
 
     def put(summary: _Summary, finding: Finding) -> None:
         words, levels = summary_of(finding.data.get("report") or {}), trackio.AlertLevel
+        level = levels.WARN if words.get("leak") == "leak" else levels.INFO
         if words.get("end") != "finished":
             level = levels.ERROR
-        else:
-            level = levels.WARN if words.get("leak") == "leak" else levels.INFO
         title = "Memory: " + ", ".join(str(words[word]) for word in ("end", "leak") if word in words)
         lines = [f"{key}: {value}" for key, value in summary.items() if value != finding.text]
         run.alert(title, "\n".join([*lines, "", finding.text]), level=level, step=finding.step)

@@ -28,8 +28,8 @@ def memory_groups(proc_root: str = "/proc", cgroup_root: str = "/sys/fs/cgroup")
         Folders, which need not exist, and the version of cgroups, 1 or 2.
     """
     lines: list[str] = []
-    with missing(OSError), open(f"{proc_root}/self/cgroup") as file:
-        lines = file.read().splitlines()
+    with missing(OSError), open(f"{proc_root}/self/cgroup", errors="surrogateescape") as file:
+        lines = [line for line in file.read().splitlines() if line.count(":") > 1]
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):

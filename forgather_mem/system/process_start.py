@@ -21,7 +21,7 @@ def process_start(pid: int | str = "self") -> str:
     >>> process_start() == process_start(os.getpid()) != ""
     True
     """
-    with missing(OSError):
+    with missing(OSError, IndexError):
         return f"{boot_id()} {os.readlink(f'/proc/{pid}/ns/pid')} {stat_fields(f'/proc/{pid}')[START_TIME]}"
     return ""
 
@@ -32,7 +32,7 @@ def process_age_s(pid: int | str = "self") -> float | None:
     >>> 0 <= process_age_s() <= time.clock_gettime(time.CLOCK_BOOTTIME)
     True
     """
-    with missing(OSError, AttributeError):  # no /proc, or no such clock
+    with missing(OSError, IndexError, ValueError, AttributeError):  # no /proc, an odd one, or no such clock
         began_s = int(stat_fields(f"/proc/{pid}")[START_TIME]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
     return None
@@ -74,7 +74,7 @@ def is_process_running(pid: int, host: str, start: str) -> bool | None:
         return False  # the machine has been started anew
     if start and then[1:2] != here[1:2]:
         return None  # in another container numbers mean other processes
-    with missing(OSError):
+    with missing(OSError, IndexError):
         fields = stat_fields(f"/proc/{pid}")
         if fields[0] != "Z" and (not start or fields[START_TIME] == then[-1]):
             return True if start else None
@@ -85,12 +85,12 @@ def stat_fields(process: object) -> list[str]:
     """The fields behind the name of the process with this folder under /proc: proc_pid_stat(5), from the third on."""
     with open(f"{process}/stat", "rb") as file:
         # Two fields stand before the closing parenthesis of the name, which may itself hold anything
-        return file.read().rpartition(b")")[2].decode().split()
+        return file.read().rpartition(b")")[2].decode(errors="replace").split()
 
 
 def boot_id(proc_root: str = "/proc") -> str:
     """Which boot this is; "" where the kernel does not tell."""
-    with missing(OSError), open(f"{proc_root}/sys/kernel/random/boot_id") as file:
+    with missing(OSError), open(f"{proc_root}/sys/kernel/random/boot_id", errors="replace") as file:
         return file.read().strip()
     return ""
 

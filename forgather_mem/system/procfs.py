@@ -91,7 +91,7 @@ def child_pids(process: Path = Path("/proc/self")) -> list[str]:
     pids: list[str] = []
     with missing(OSError):
         for thread in (process / "task").iterdir():
-            with missing(OSError):  # a thread that has ended, or a kernel without this file
+            with missing(OSError, ValueError):  # a thread that has ended, or a kernel without this file
                 pids += (thread / "children").read_text().split()
     return pids
 
@@ -118,7 +118,7 @@ def kib_fields(text: bytes) -> dict[bytes, int]:
     """
     fields = {}
     for line in text.splitlines():
-        if line.endswith(b" kB"):
-            name, _, amount = line.partition(b":")
-            fields[name] = int(amount[:-3]) * 1024
+        name, _, amount = line.removesuffix(b" kB").partition(b":")
+        if line.endswith(b" kB") and amount.strip().isdigit():
+            fields[name] = int(amount) * 1024
     return fields

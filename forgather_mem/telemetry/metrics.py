@@ -84,7 +84,6 @@ def _table() -> Iterator[Metric]:
 METRICS = tuple(_table())
 
 _BY_NAME = {metric.name: metric for metric in METRICS}
-_FAMILIES = tuple(sorted({name.split("/")[0] for name in _BY_NAME}))
 
 
 def every_metric() -> Iterator[Metric]:
@@ -155,8 +154,8 @@ def check_name(name: str) -> None:
         ValueError: with the closest name, or the family's names.
     """
     family = name_on_current(name).split("/")[0]
-    if name_on_current(name) in _BY_NAME or family not in _FAMILIES or _phase_metric(name) is not None:
-        return
     known = [known for known in _BY_NAME if known.startswith(family + "/")]
+    if not known or name_on_current(name) in _BY_NAME or _phase_metric(name) is not None:
+        return
     hint = did_you_mean(name, known) or f"{family}/ has: {', '.join(known)}"
     raise ValueError(f"there is no sample named {name!r}; {hint}")

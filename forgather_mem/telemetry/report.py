@@ -261,6 +261,7 @@ class KilledReport(ReportPart):
     phase: str
     used_bytes: int | None = None  # under the limit that applies
     process_bytes: int | None = None
+    file_bytes: int = field(default=0, metadata=RARE)  # of these, in pages of files, as of libraries
     workers_bytes: int | None = None  # pages that they share counted once
     others_bytes: int | None = field(default=None, metadata=RARE)  # the same of children that are not data workers
     num_workers: int | None = None

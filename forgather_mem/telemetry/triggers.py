@@ -12,10 +12,12 @@ from typing import ClassVar
 from forgather_mem.errors import did_you_mean
 from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.metrics import check_name
-from forgather_mem.units import parse_bytes, parse_share
+from forgather_mem.units import is_number_text, parse_bytes, parse_share
 
 __all__ = ["Above", "AtEvent", "Below", "Every"]
 
+# How a limit is written, by the end of its name
+_LIMITS = {"_bytes": "a size such as '2GiB'", "_frac": "a share such as '90%'", "_s": "seconds such as 2.5"}
 # A value must move back by this fraction of its limit before it can cross it again.
 REARM_FRAC = 0.05
 
@@ -188,7 +190,7 @@ def _limit(side: str, name: str, limit: float | str, rearm: float | str | None) 
     check_name(name)
     is_lower = side == "below"
     value = read_limit(name, limit)
-    usual = value * (1 + REARM_FRAC if is_lower else 1 - REARM_FRAC)
+    usual = value + abs(value) * (REARM_FRAC if is_lower else -REARM_FRAC)
     back = usual if rearm is None else read_limit(name, rearm)
     if back < value if is_lower else back > value:
         trigger = side.capitalize()
@@ -255,13 +257,13 @@ def read_limit(name: str, limit: float | str) -> float:
     Raises:
         ValueError: for anything but a finite number, a fraction above 1, percent of no share, or a value below 0.
     """
-    if isinstance(limit, str) and "%" in limit and not name.endswith("_frac"):
-        wanted = "a size such as '2GiB'" if name.endswith("_bytes") else "a number"
-        raise ValueError(f"limit {limit!r} of {name!r}: that is no share; write {wanted}")
-    if isinstance(limit, str):
-        value = parse_share(limit) if "%" in limit or not name.endswith("_bytes") else float(parse_bytes(limit))
+    if isinstance(limit, str) and name.endswith("_bytes") and "%" not in limit:
+        value = float(parse_bytes(limit))
+    elif isinstance(limit, str) and (name.endswith("_frac") or is_number_text(limit)):
+        value = parse_share(limit)
     elif isinstance(limit, bool) or not isinstance(limit, int | float):
-        raise ValueError(f"limit {limit!r} of {name!r}: write a number, or text such as '90%' or '2GiB'")
+        wanted = next((how for end, how in _LIMITS.items() if name.endswith(end)), "a number such as 20")
+        raise ValueError(f"limit {limit!r} of {name!r}: write {wanted}")
     else:
         value = float(limit)
     if not math.isfinite(value):

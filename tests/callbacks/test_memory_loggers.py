@@ -21,16 +21,9 @@ from tests.reporting.report_fixtures import built
 from tests.training import make_trainer
 
 DEFAULT_NAMES = {
-    "host/rss_bytes",
-    "host/rss_peak_bytes",
-    "host/anon_bytes",
-    "gc/pause_s",
-    "gc/pause_total_s",
-    "gc/pause_max_s",
-    "gc/collections",
-    "step/time_s",
-    "step/self_s",
-}
+    "host/rss_bytes", "host/rss_peak_bytes", "host/anon_bytes", "gc/pause_s", "gc/pause_total_s", "gc/pause_max_s",
+    "gc/collections", "step/time_s", "step/self_s",
+}  # fmt: skip
 
 
 class Resident(TrainerCallback):
@@ -93,14 +86,8 @@ def test_every_group_of_metrics_gives_its_tags(tmp_path: Path) -> None:
     make_trainer(tmp_path, [TBMemoryLogger(metrics=metrics, strict=True), collecting], **settings).train()
     tags = set(tensorboard(tmp_path).Tags()["scalars"])
     assert {tag.split("/")[0] for tag in tags} == {
-        "mem_host",
-        "mem_phase_host",
-        "mem_gc",
-        "mem_collect",
-        "mem_workers",
-        "mem_tensors",
-        "mem_step",
-    }
+        "mem_host", "mem_phase_host", "mem_gc", "mem_collect", "mem_workers", "mem_tensors", "mem_step",
+    }  # fmt: skip
     assert {"mem_tensors/parameters_gib", "mem_tensors/gradients_gib", "mem_tensors/optimizer_gib"} <= tags
 
 

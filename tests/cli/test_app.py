@@ -46,17 +46,13 @@ def test_the_version_is_the_packages(cli):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["chek", "x"], "did you mean 'check'?"),
-        (["rendr", "x"], "did you mean 'render'?"),
-        (["zzzzzz"], "forgather-mem --help"),
-        (["pp"], "pp: the following arguments are required: TEMPLATE"),
+        (["chek", "x"], "did you mean 'check'?"), (["rendr", "x"], "did you mean 'render'?"),
+        (["zzzzzz"], "forgather-mem --help"), (["pp"], "pp: the following arguments are required: TEMPLATE"),
         (["pp", "base.yaml", "--sett", "a=1"], "--set"),
         (["run", "--fail-on", "growth", "x.py"], "run: --fail-on 'growth': write leak"),
         (["pp", "-p", "nowhere", "x"], "there is no folder 'nowhere'"),
-        (["ls", "-p", "nowhere"], "there is no folder 'nowhere'"),
-        (["pp", "base.yaml", "--set", "lr"], "KEY=VALUE"),
-        (["pp", "base.yaml", "--set", "l-r=1"], "KEY=VALUE"),
-        (["pp", "base.yaml", "--set", "=1"], "KEY=VALUE"),
+        (["ls", "-p", "nowhere"], "there is no folder 'nowhere'"), (["pp", "base.yaml", "--set", "lr"], "KEY=VALUE"),
+        (["pp", "base.yaml", "--set", "l-r=1"], "KEY=VALUE"), (["pp", "base.yaml", "--set", "=1"], "KEY=VALUE"),
         (["pp", "base.yaml", "--set", "a=[1"], "not plain YAML"),
         (["pp", "base.yaml", "--set", "a=!call:os:system [x]"], "tags mean nothing here"),
         (["pp", "base.yaml", "--set", "a=1", "--set", "a.b=1"], "plain value"),
@@ -64,7 +60,7 @@ def test_the_version_is_the_packages(cli):
         (["check", "base.yaml", "--allow", "a b"], "no namespace, name or file"),
         (["check", "base.yaml", "--allow-file", "mine.py"], "there is no file 'mine.py'"),
     ],
-)
+)  # fmt: skip
 def test_wrong_usage_is_one_message_and_ends_with_2(cli, argv, said):
     code, out, err = cli(*argv)
     assert (code, out) == (2, "")

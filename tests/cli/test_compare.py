@@ -64,7 +64,10 @@ def test_all_runs_are_on_one_page(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "forgather-mem: the page is in page.html\n")
     page = (folder / "page.html").read_text()
     (runs,) = re.findall(r'<script type="application/json" id="runs">(.*?)</script>', page)
-    assert [one["name"] for one in json.loads(runs)] == ["old", "same", "new"]
+    first, *others = json.loads(runs)
+    assert [first["name"], *(one["name"] for one in others)] == ["new", "old", "same"]
+    assert (first["badge"], first["verdict"][:43]) == ("COMPARED", "new: the optimizer's state +60.0 MiB. Of re")
+    assert others[0]["badge"] != "COMPARED"
 
 
 def test_a_plan_is_on_the_page_with_its_phases(folder: Path) -> None:
@@ -72,11 +75,13 @@ def test_a_plan_is_on_the_page_with_its_phases(folder: Path) -> None:
     (folder / "plan.json").write_text(json.dumps({"plans": [plan(phases)], "settings": {}}))
     done = compare(folder, "plan.json", "plan.json", "--html", "page.html")
     assert (done.returncode, done.stderr) == (0, "forgather-mem: the page is in page.html\n")
-    (runs,) = re.findall(
-        r'<script type="application/json" id="runs">(.*?)</script>', (folder / "page.html").read_text()
-    )
-    one = json.loads(runs)[0]
-    assert one["verdict"] == "62.0 MiB of tensors at the planned peak, in backward."
+    (runs,) = re.findall(r' id="runs">(.*?)</script>', (folder / "page.html").read_text())
+    one = json.loads(runs)[1]
+    assert (one["badge"], one["verdict"]) == ("PLANNED", "62.0 MiB of tensors at the planned peak, in backward.")
+    assert one["text"].split("\n")[:2] == [
+        "== forgather-mem == training == planned, not run ".ljust(80, "="),
+        "PLAN      predicted 62.0 MiB of tensors at the peak (backward)",
+    ]
     (table,) = one["tables"]
     assert (table["header"], table["rows"][0]) == (
         ["part", "forward", "backward"], ["activations", "30.0 MiB", "50.0 MiB"]

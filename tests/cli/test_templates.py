@@ -44,7 +44,10 @@ def test_pp_shows_values_of_several_lines_and_no_control_characters(cli, here):
     ]  # fmt: skip
 
 
-def test_an_unknown_target(cli):
+def test_an_unknown_target_and_one_that_is_lost(cli, here):
+    (here / "lost.yaml").write_text('-- extends "callbacks/memory.yaml"\n[callback_list]\n    mine: !singleton:a:B\n')
+    code, _, err = cli("targets", "lost.yaml")
+    assert (code, "is lost" in err) == (1, True)
     code, _, err = cli("graph", "base.yaml", "--target", "trainer_callback")
     assert code == 1
     assert "did you mean 'trainer_callbacks'?" in err

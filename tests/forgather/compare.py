@@ -4,7 +4,7 @@
 
 Every example configuration, every project file (meta.yaml) and every template of the template library that
 Forgather itself loads is loaded by both, each in its own project's search path. Printed are counts and every
-difference. Forgather needs platformdirs; nothing of it is kept here. Times are compared by their shape.
+difference. Nothing of Forgather is kept here. Times are compared by their shape.
 """
 
 import argparse

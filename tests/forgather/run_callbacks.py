@@ -4,7 +4,7 @@
 
 A Forgather project is made in a temporary folder, with our templates last in its search path. Forgather's own code
 renders its configurations, builds them and trains a tiny model. Printed is what was checked; the end is 1 when
-something is not so. Forgather needs platformdirs and torchdata beside our own dependencies.
+something is not so. Forgather needs torchdata beside our own dependencies.
 """
 
 import argparse

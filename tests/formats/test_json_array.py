@@ -101,21 +101,14 @@ def test_an_element_of_which_the_disk_takes_a_part_leaves_the_array_as_it_was(tm
 @pytest.mark.parametrize(
     ("left", "kept"),
     [
-        (b"", []),
-        (b"\0\0\0", []),
-        (b"[\n]\n", []),
-        (b"[]", []),
-        (b'[\n{"a":1}\n]\n     ', [{"a": 1}]),
-        (b'[\n{"a":1},\n{"b":"]"}', [{"a": 1}, {"b": "]"}]),
-        (b'[\n{"a":1},\n{"b":[1]', [{"a": 1}]),
-        (b'[\n{"a":1},\n{"b":2}\0\0\0', [{"a": 1}, {"b": 2}]),
-        (b'[\n{"a":1},\n{"b":\0\0\0]', [{"a": 1}]),
-        (b'[{"a":1},]', [{"a": 1}]),
-        (b'[\n  {\n    "a": 1\n  },\n  {\n    "b": 2\n', [{"a": 1}]),
+        (b"", []), (b"\0\0\0", []), (b"[\n]\n", []), (b"[]", []), (b'[\n{"a":1}\n]\n     ', [{"a": 1}]),
+        (b'[\n{"a":1},\n{"b":"]"}', [{"a": 1}, {"b": "]"}]), (b'[\n{"a":1},\n{"b":[1]', [{"a": 1}]),
+        (b'[\n{"a":1},\n{"b":2}\0\0\0', [{"a": 1}, {"b": 2}]), (b'[\n{"a":1},\n{"b":\0\0\0]', [{"a": 1}]),
+        (b'[{"a":1},]', [{"a": 1}]), (b'[\n  {\n    "a": 1\n  },\n  {\n    "b": 2\n', [{"a": 1}]),
         ('[{"a":"\u00e9\u4e2d"}]'.encode(), [{"a": "\u00e9\u4e2d"}]),
         (b'[\n{"a":1},\n{"b":2}\n]\n' + b" " * 5000, [{"a": 1}, {"b": 2}]),
     ],
-)
+)  # fmt: skip
 def test_a_file_is_continued_and_what_was_torn_is_cut_off(tmp_path: Path, left: bytes, kept: list[Any]) -> None:
     path = tmp_path / "log.json"
     path.write_bytes(left)

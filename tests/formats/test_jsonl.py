@@ -7,15 +7,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forgather_mem.formats.jsonl import (
-    Header,
-    LogReader,
-    finding_line,
-    header_line,
-    is_torn,
-    log_files,
-    sample_line,
-)
+from forgather_mem.formats.jsonl import Header, LogReader, finding_line, header_line, is_torn, log_files, sample_line
 from forgather_mem.telemetry.records import Finding, Sample
 
 NAMES = st.text(min_size=1, max_size=12)

@@ -8,7 +8,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -196,13 +196,8 @@ def test_what_nothing_reads_again_is_unused() -> None:
         found = census(resumes)
     finally:
         KEPT.clear()
-    assert {held.num_bytes // MIB: held.is_unused for held in found.values()} == {
-        2: True,
-        3: False,
-        4: False,
-        5: False,
-        6: False,
-    }
+    unused = {held.num_bytes // MIB: held.is_unused for held in found.values()}
+    assert unused == {size: size == 2 for size in range(2, 7)}
 
 
 def test_rows_that_are_views_of_one_tensor_count_once() -> None:
@@ -240,12 +235,21 @@ class Record:
         self.state = numbers(1)
 
 
+class Keepers:
+    seen: ClassVar[list[object]] = []
+
+
 @pytest.mark.parametrize("item", [Record, lambda: Seen(numbers(1), 0.5), lambda: (model_of(), None)])
 def test_a_collection_goes_by_the_attribute_that_holds_it(item: Callable[[], object]) -> None:
     keeper = Keeper([item() for _ in range(3)])
     (held,) = census(keeper.on_save).values()
     assert (held.name, held.num_bytes // MIB) == ("`Keeper.copies`", 3)
     assert (held.collects, held.num_items) == (True, 3)
+    Keepers.seen += keeper.copies
+    del keeper
+    (held,) = census(Keeper([]).on_save).values()
+    Keepers.seen.clear()
+    assert (held.name, held.num_items) == ("`Keepers.seen`", 3)
 
 
 def test_of_a_long_list_some_items_stand_for_the_others() -> None:
@@ -378,16 +382,18 @@ def test_gradients_of_another_model_and_the_states_of_several_optimizers_are_tol
 HERE = "test_gradients_of_another_model_and_the_states_of_several_optimizers_are_told_apart()"
 
 
-@pytest.mark.parametrize("passes", [1, 4])
-def test_what_joins_several_passes_is_named_with_how_often_each_parameter_is_used(passes: int) -> None:
+@pytest.mark.parametrize(("passes", "earlier"), [(1, 0), (4, 0), (1, 3)])
+def test_what_joins_several_passes_is_named_with_how_often_each_parameter_is_used(passes: int, earlier: int) -> None:
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters())
+    kept = sum(model(torch.ones(512, 512)).square().mean() for _ in range(earlier))
+    begins = [torch.autograd._get_sequence_nr()]
 
     def step() -> None:
-        total = sum(model(torch.ones(512, 512)).square().mean() for _ in range(passes))
+        total = kept + sum(model(torch.ones(512, 512)).square().mean() for _ in range(passes))
         raise MemoryError
 
-    (held,) = [one for one in take_census(entries(step), model, optimizer) if one.kind == "activations"]
+    (held,) = [one for one in take_census(entries(step), model, optimizer, begins) if one.kind == "activations"]
     assert (held.part, held.num_passes > 1) == ("activations", passes > 1)
     if passes > 1:
         assert (held.name, held.num_passes) == ("`total` of step()", passes)

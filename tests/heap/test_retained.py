@@ -56,6 +56,12 @@ def test_a_part_that_outlives_its_model_is_told_as_such() -> None:
     assert str(held).startswith("the memory of Net is still held, 39.1 KiB in 1 tensor, by\n")
     assert len(held.owners) == 2, "no more are told than were asked for"
     assert all(owner.startswith(f"{__name__}.KEPT['") for owner in held.owners)
+    KEPT.clear()
+    rows = [torch.zeros(50) for _ in range(40)]
+    KEPT.update(deep={"rows": rows}, one=[rows[0]])
+    watch = WeakWatch([rows])
+    del rows
+    assert watch.held()[0].owners == (f"{__name__}.KEPT['deep']['rows']",), "the holder of all, not of one"
 
 
 def test_without_an_owner_it_says_what_that_means() -> None:

@@ -60,10 +60,7 @@ def test_what_is_told_to_fit_lets_a_loop_of_the_scripts_own_finish(tmp_path: Pat
     first = report["advice"][0]
     assert first["predicted_bytes"] < report["oom"]["limit_bytes"], report["oom"]["fit"]
     rows, parts = (first["in_script"][name] for name in ("per_device_train_batch_size", ACCUMULATION))
-    assert (rows * parts, first["text"]) == (
-        32,
-        f"batch size {rows}, gradients of {parts} batches in each step",
-    )
+    assert (rows * parts, first["text"]) == (32, f"batch size {rows}, gradients of {parts} batches in each step")
     assert run(python("train.py"), tmp_path, BATCH=str(rows), PARTS=str(parts)).out.endswith("done\n")
 
 

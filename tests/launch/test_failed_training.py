@@ -156,6 +156,8 @@ def test_what_does_not_fit_by_the_plan_is_why_it_was_killed() -> None:
     assert f"Why now: {killed.why_now}" in text_of(report, killed)
     larger = explained_kill(report, replace(KILLED, why_now="the first."), replace(NEEDS, room_bytes=300 * MIB))
     assert (larger.in_use["activations"], str(larger.why_now)[:18]) == (260 * MIB, "the first. forward")
+    kept = replace(NEEDS, room_bytes=300 * MIB, parts={"optimizer": 40 * MIB, "results": 500 * MIB})
+    assert explained_kill(report, KILLED, kept).in_use["results"] == 260 * MIB, "the optimizer's state was there"
 
 
 def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:

@@ -33,6 +33,13 @@ def limited_group() -> Path | None:
     return None
 
 
+def inside(group: Path, limit_mib: int) -> list[str]:
+    names = "memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max"
+    for file in filter(Path.exists, map(group.joinpath, names)):
+        file.write_text(str(limit_mib * MIB))
+    return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+
+
 @pytest.fixture
 def group() -> Iterator[Path]:
     folder = limited_group()
@@ -51,8 +58,7 @@ def test_the_report_names_the_limit_and_the_kernels_counter(tmp_path: Path, grou
         "import time\nrows = []\nprint('begin', flush=True)\n"
         "for _ in range(1000):\n    rows.append(bytearray(2**22))\n    time.sleep(0.02)\n"
     )
-    inside = f'echo $$ > {group}/cgroup.procs && exec "$@"'
-    result = taken_apart(run(["sh", "-c", inside, "sh", *RUN, "grows.py"], tmp_path))
+    result = taken_apart(run([*inside(group, 80), *RUN, "grows.py"], tmp_path))
     assert result.plain.out == "begin\n"
     assert result.plain.code == -9
     told = " ".join(result.report.split())
@@ -71,14 +77,28 @@ def test_a_failure_near_the_limit_is_told_and_not_looked_into(tmp_path: Path, gr
         "rows = bytearray(left)\nfor at in range(0, left, 4096):\n    rows[at] = 1\n"
         "torch.empty(2**50)\n"
     )
-    for name in ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max"):
-        if (group / name).exists():
-            (group / name).write_text(str(400 * MIB))
-    inside = f'echo $$ > {group}/cgroup.procs && exec "$@"'
-    result = taken_apart(run(["sh", "-c", inside, "sh", *RUN, "fails.py"], tmp_path))
+    result = taken_apart(run([*inside(group, 400), *RUN, "fails.py"], tmp_path))
     assert result.plain.code == 1
     assert result.plain.err.endswith("(Cannot allocate memory)\n"), "the script's own words are there"
     assert "OUT OF MEMORY" in result.report
     words = " ".join(result.report.split())
     looked = "were left below a limit at which the kernel kills (container)" not in words
     assert looked == (left_mib == 16), words
+
+
+@pytest.mark.slow
+def test_who_holds_the_most_is_told_before_a_kill_and_that_it_was_in_torch_save(tmp_path: Path, group: Path) -> None:
+    (tmp_path / "keeps.py").write_text(
+        "import io, time, torch\nmodel, kept = torch.nn.Linear(2000, 2000), []\n"
+        "optimizer = torch.optim.SGD(model.parameters())\nfor _ in range(23):\n"
+        "    model(torch.ones(1, 2000)).sum().backward()\n    time.sleep(0.1)\n    optimizer.step()\n"
+        "    kept.append(torch.ones(4_000_000))\n"
+        "torch.save(torch.empty(2**28), io.BytesIO())\n"
+    )
+    run([*inside(group, 680), *RUN, "--advice-s", "0", "keeps.py"], tmp_path)
+    report = report_in(tmp_path)
+    killed = report["killed"]
+    assert (killed["step"], killed["phase"]) == (23, "save")
+    assert "MiB are in `kept`." in killed["why_now"]
+    assert report["advice"][0]["text"].startswith("keep less in `kept`: ")
+    assert killed["in_use"]["there before the first step"] < 300 * MIB, "without pages of files"

@@ -34,18 +34,10 @@ def failed_in(plan: Plan, phase: str, **facts: Any) -> FailedTraining:
     there = [one for one in plan.trace.requests() if (one.step, one.phase) == (2, phase)]
     highest = max(there, key=lambda one: one.before_bytes + one.size)
     known = FailedTraining(
-        phase=phase,
-        is_first_step=False,
-        on_device=False,
-        limit_bytes=BESIDE + highest.before_bytes + highest.size // 2,
-        requested_bytes=highest.size,
-        taken_bytes=highest.before_bytes,
-        beside_bytes=BESIDE,
-        rows=plan.rows,
-        length=plan.length,
-        sizes="",
-        until_s=time.time() + 100,
-    )
+        phase=phase, is_first_step=False, on_device=False, beside_bytes=BESIDE, rows=plan.rows, length=plan.length,
+        limit_bytes=BESIDE + highest.before_bytes + highest.size // 2, requested_bytes=highest.size,
+        taken_bytes=highest.before_bytes, sizes="", until_s=time.time() + 100,
+    )  # fmt: skip
     return replace(known, **facts)
 
 

@@ -201,19 +201,12 @@ def data_parallel() -> nn.Module:
 @pytest.mark.parametrize(
     "loop",
     [
-        plainly,
-        accumulating,
-        in_a_thread,
-        in_two_threads,
-        two_optimizers,
-        an_optimizer_for_each_parameter_inside_the_backward_pass,
-        a_scaler_that_skips,
-        a_closure,
-        a_teacher_with_an_optimizer_of_its_own,
-        data_parallel,
+        plainly, accumulating, in_a_thread, in_two_threads, two_optimizers,
+        an_optimizer_for_each_parameter_inside_the_backward_pass, a_scaler_that_skips, a_closure,
+        a_teacher_with_an_optimizer_of_its_own, data_parallel,
     ],
     ids=lambda loop: loop.__name__,
-)
+)  # fmt: skip
 def test_steps_are_counted_and_weights_are_as_without_us(
     loop: Callable[[], nn.Module], watching: tuple[ObservedLoop, Capture, Phases]
 ) -> None:

@@ -120,6 +120,10 @@ def test_where_the_host_ran_out_what_imports_took_is_still_there_and_the_leak_ha
     report["leak"]["suspects"][0]["held_by"] = "Trainer.kept[...]"
     parts = parts_of(page_data(parsed(report), on_the_host()), "host")
     assert [(parts[key][-1] or 0) / MIB for key in ("python", "other", "wanted", "leak1")] == [350, 250, 4, 9]
+    in_use |= {f"`part{number}`": number * MIB for number in range(1, 9)}
+    parts = parts_of(page_data(parsed(report), on_the_host()), "host")
+    assert [(parts[f"more{number}"][-1] or 0) / MIB for number in range(1, 7)] == [8, 7, 6, 5, 4, 3]
+    assert (parts["other"][-1] or 0) / MIB == 253, "no two have one colour: the smallest are among the rest"
     assert "mapped" not in parts, "this limit counts no files"
 
 

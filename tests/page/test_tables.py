@@ -68,7 +68,7 @@ def test_a_peak_that_others_have_hidden_says_so() -> None:
     report = all_well()
     report["peaks"][1]["not_read_since"] = 28
     (rows,) = (rows for title, _, rows in tables(parsed(report)) if title == "Peaks")
-    assert rows[1][3] == "backward (not read since step 28)"
+    assert rows[1][3] == "backward (since step 28 hidden by a higher peak)"
 
 
 @pytest.mark.parametrize("make", [all_well, leaking, out_of_memory, killed])

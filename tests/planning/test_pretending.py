@@ -210,6 +210,17 @@ def test_the_sum_of_a_loss_keeps_what_a_real_one_keeps(mode: Pretending, loss: s
     assert planned.untyped_storage().nbytes() == real.untyped_storage().nbytes()
 
 
+def test_attention_on_the_host_looks_for_rows_that_are_masked_as_a_whole() -> None:
+    model, rows = torch.nn.Linear(8, 8), torch.randn(2, 4, 32, 8)
+
+    def step(batch: torch.Tensor) -> None:
+        given = model(batch)
+        torch.nn.functional.scaled_dot_product_attention(given, given, given, dropout_p=0.1).sum().backward()
+
+    plan = forgather_mem.plan(step, model, torch.optim.SGD(model.parameters()), rows)
+    assert 2 * 4 * 32 * 32 in {one.size for one in plan.trace.requests()}, "as booleans, for a moment"
+
+
 def test_gradients_are_added_in_place_a_norm_is_contiguous_and_a_copy_of_a_model_has_no_gradients() -> None:
     first, norm, last = torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 64)
     model = torch.nn.ModuleList([first, norm, last])

@@ -168,4 +168,7 @@ def test_where_nothing_that_was_planned_would_have_fitted_that_is_told() -> None
     report["advice"] = [dict(change, predicted_bytes=None) for change in report["advice"]]
     lines = text_of(report).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("WOULD HAVE FIT  (planned, beside"))
-    assert lines[at + 1 : at + 3] == ["  nothing of what was planned", "MAY HELP  (not planned)"]
+    assert lines[at + 1 : at + 3] == [
+        "  nothing of what was planned; what may help was not planned",
+        "MAY HELP  (not planned)",
+    ]

@@ -30,7 +30,7 @@ def test_a_record_is_one_line_every_so_many_steps() -> None:
     assert stream.getvalue().splitlines() == [
         "forgather-mem: step 2: host 6.2 GiB, peak 41.3 GiB",
         "forgather-mem: step 4: host 6.2 GiB, peak 41.3 GiB",
-        "forgather-mem: step 6: mine/queue 3 count",
+        "forgather-mem: step 6: mine/queue 3",
     ]
 
 

@@ -60,16 +60,9 @@ def test_losses_and_memory_stand_in_one_run(page: Page) -> None:
     tags = page.tags("run", "mem_gpu0/peak_gib")
     assert page.tags("run", "train/loss")
     assert set(tags) == {
-        "train/loss",
-        "mem_host/rss_gib",
-        "mem_host/anon_gib",
-        "mem_host/rss_peak_gib",
-        "mem_host/evaluate_rss_gib",
-        "mem_host/swap_gib",
-        "mem_gpu0/step_peak_gib",
-        "mem_gpu0/peak_gib",
-        "mem_gc/collections",
-    }
+        "train/loss", "mem_host/rss_gib", "mem_host/anon_gib", "mem_host/rss_peak_gib", "mem_host/evaluate_rss_gib",
+        "mem_host/swap_gib", "mem_gpu0/step_peak_gib", "mem_gpu0/peak_gib", "mem_gc/collections",
+    }  # fmt: skip
     assert page.points("run", "mem_host/rss_gib", 10) == [(step, float(step)) for step in range(1, 11)]
     assert len(page.points("run", "train/loss", 10)) == 10
 

@@ -10,14 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from forgather_mem.system.procfs import (
-    KernelFile,
-    anonymous_bytes,
-    child_pids,
-    kib_fields,
-    own_memory,
-    read_once,
-)
+from forgather_mem.system.procfs import KernelFile, anonymous_bytes, child_pids, kib_fields, own_memory, read_once
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, status_bytes, touched
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from transformers import Seq2SeqTrainingArguments
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from forgather_mem.telemetry.redaction import redacted, redacted_argv, redacted_value
 
@@ -50,21 +51,14 @@ def test_of_random_tokens_nearly_none_is_missed_and_of_names_of_files_none_is_ta
     assert not [number for number in hexadecimal if redacted(f"key {number}.") != "key ***."]
     for size in (3, 5, 8):
         words = [
-            "model",
-            "Llama3",
-            "checkpoint",
-            "Experiment",
-            "12000",
-            "lr2e",
-            "Qwen25",
-            "train",
-            "GPTQ",
-            "Int4",
-            "v2",
-        ]
+            "model", "Llama3", "checkpoint", "Experiment", "12000", "lr2e", "Qwen25", "train", "GPTQ", "Int4", "v2",
+        ]  # fmt: skip
         for joint in ("-", "_", "/", "."):
             name = joint.join(chance.choices(words, k=size))
             assert redacted(name) == name
+    classes = ["ScaledDotProductFlashAttentionForCpu", *map(str, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())]
+    for name in [*classes, *(name.replace("ForCausalLM", "PreTrainedModelOutputWithPast") for name in classes)]:
+        assert redacted(name) == name
 
 
 def test_a_hash_stays_where_one_belongs() -> None:

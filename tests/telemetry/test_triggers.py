@@ -1,5 +1,7 @@
 """Triggers are values that refuse what can't be meant when they are built."""
 
+import contextlib
+import re
 from typing import Any
 
 import pytest
@@ -24,12 +26,23 @@ from forgather_mem.units import GIB
         (lambda: Below("host/rss_bytes", "2GiB", rearm="1GiB"), r"Below.*rearm must not be below the limit"),
         (lambda: Above("host/rss_bytes", float("nan")), r"must be finite"),
         (lambda: Above("device/reserved_frac", 92), r"limit 92 of .*a share is 1 at most; write 0.92 or '92%'"),
-        (lambda: Above("device/reserved_frac", "92"), r"limit '92' of .*a share is 1 at most"),
     ],
 )
 def test_a_wrong_trigger_says_what_is_wrong_when_it_is_built(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize("wrong", ["1GB", "1GiB", "90%", "ninety", "2.5", None, True, 5, -1])
+def test_what_an_error_about_a_limit_advises_is_accepted(wrong: Any) -> None:
+    for name in ("host/rss_bytes", "host/limit_used_frac", "step/time_s", "host/major_faults"):
+        with contextlib.suppress(ValueError):
+            Above(name, wrong)
+            continue
+        with pytest.raises(ValueError, match=r"(write .*|is 0 or more)$") as refused:
+            Above(name, wrong)
+        advised = re.findall(r"'([^']+)'|\b(\d[\w.]*)\b(?! %)", str(refused.value).partition("write ")[2])
+        assert all(Above(name, text or number) for text, number in advised)
 
 
 def test_a_trigger_says_when_it_is_to_be_checked() -> None:

@@ -56,19 +56,11 @@ class InfoCallback(RuleCallback):
 
 def _everything(moment: Moment) -> dict[str, Facts]:
     set_ones = {name: value for name, value in arguments(moment.args).items() if value not in _UNSET}
-    parts = {name: _shown(moment.objects.get(name)) for name in ("model", "optimizer", "lr_scheduler")}
-    tokenizer = moment.objects.get("processing_class")
+    parts = {name: moment.objects.get(name) for name in ("model", "optimizer", "lr_scheduler", "processing_class")}
     return {
         "arguments": {name: str(value) for name, value in set_ones.items()},
-        "parts": {name: text for name, text in {**parts, "processing_class": _shown(tokenizer)}.items() if text},
+        "parts": {name: str(part) for name, part in parts.items() if part is not None},
     }
-
-
-def _shown(part: object) -> str:
-    if part is None:
-        return ""
-    text = str(part)
-    return type(part).__name__ if text.startswith("<") else text
 
 
 def _lines(sections: Mapping[str, Facts]) -> str:

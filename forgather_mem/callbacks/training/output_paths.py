@@ -50,15 +50,11 @@ class EventTarget:
     """
 
     def __init__(self, run: RunInfo, summary_writer: object, logging_dir: str | Path | None) -> None:
+        self._run = run
         self._summary_writer = summary_writer
         self._logging_dir = logging_dir
         self._began_s = time.time()
         self._page: EventPage | None = None
-        run.at_close(self._close)
-
-    def _close(self) -> None:
-        if self._page is not None:
-            self._page.close()
 
     def page(self, moment: Moment) -> EventPage:
         """The page of this training."""
@@ -66,4 +62,5 @@ class EventTarget:
             ours = self._summary_writer is None
             folder = event_folder(moment, self._logging_dir, self._began_s) if ours else ""
             self._page = EventPage(self._summary_writer, folder)
+            self._run.at_close(self._page.close)
         return self._page

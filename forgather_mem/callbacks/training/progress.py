@@ -19,7 +19,7 @@ from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
-_EVENTS = ("train_begin", "step_end", "log", "prediction_step", "evaluate", "predict", "train_end")
+_EVENTS = ("train_begin", "step_end", "log", "prediction_step", "evaluate", "predict")
 _STREAMS = ("stdout", "stderr")
 # Keys of a log line that come first; those of no interest to people are left out.
 _FIRST = ("loss", "eval_loss", "grad_norm", "learning_rate")
@@ -59,8 +59,7 @@ class ProgressCallback(RuleCallback):
         enabled: bool = True,
         strict: bool = False,
     ) -> None:
-        known = output_stream is None or output_stream in _STREAMS or hasattr(output_stream, "write")
-        if not known:
+        if output_stream not in (None, *_STREAMS) and not hasattr(output_stream, "write"):
             raise ValueError(
                 f"ProgressCallback(output_stream={output_stream!r}): write to 'stdout' or 'stderr', or give an open "
                 "text stream"
@@ -139,9 +138,6 @@ class _Bars:
         bar, self._eval_bar = self._eval_bar, None
         if bar is not None:
             bar.close()
-
-    def _train_end(self, moment: Moment) -> None:
-        self._close()
 
     def _bar(self, what: str, total: int | None, *, leave: bool, initial: int = 0) -> tqdm[Never]:
         return tqdm(

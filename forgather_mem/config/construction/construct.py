@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from forgather_mem.config.construction.resolve import Callee, Resolver, in_words, is_file
-from forgather_mem.config.construction.value_builtins import Values
+from forgather_mem.config.construction.value_builtins import FUNCTIONS, Values
 from forgather_mem.config.graph.nodes import CallNode, DictNode, ListNode, Node, Value, VarNode, walk_nodes
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.policy.remote_code import ArgumentCheck
+from forgather_mem.config.source.syntax import MAPPINGS, SEQUENCES
 from forgather_mem.errors import TemplateError, ours
 
 _T = TypeVar("_T")
@@ -142,11 +143,11 @@ class Builder:
             self._look()
             if not callee.is_value and node.kind != "partial":
                 self._ahead.add_call()
-        except TooLarge as error:
+            if node.kind == "meta":  # its arguments are no parts that are built
+                filled_arguments(node, ())
+        except (TooLarge, TypeError, ValueError) as error:
             raise self._resolver.error(node, str(error)) from error
-        found = callee.misfit(len(node.args), node.kwargs.keys(), more_come=more_come)
-        if found is not None:
-            raise self._resolver.misfit_error(node, callee, found)
+        self._resolver.check(node, callee, node.args, node.kwargs, more_come=more_come)
         if callee.is_guarded:
             named = node.kwargs if node.latent is None else {**node.kwargs, "latent_args": node.latent}
             self._resolver.guard(node, callee, node.args, named, self._arguments_check)
@@ -295,8 +296,7 @@ class Sizes:
 
     def __init__(self, budgets: Limits, items: dict[int, int]) -> None:
         self._limit = budgets.expanded_nodes
-        self._objects = min(budgets.expanded_nodes, budgets.nodes // 3)  # as many as can be written
-        self._left = self._objects
+        self._left = self._objects = min(budgets.expanded_nodes, budgets.nodes // 3)  # as many as can be written
         self._calls = self._calls_left = budgets.objects
         self._items = items
 
@@ -336,14 +336,15 @@ def filled_node(node: ListNode | DictNode, values: Sequence[object]) -> object:
         TypeError, ValueError: if that can't have these items.
     """
     if isinstance(node, ListNode):
-        return _made(node.maker, _filled(node.items, iter(values)))
+        return _made(SEQUENCES[node.form or "list"], _filled(node.items, iter(values)))
     if node.form == "dlist":
         return _filled([value for value in node.entries.values() if value is not None], iter(values))
-    return _made(node.maker, dict(zip(node.entries, _filled(node.entries.values(), iter(values)), strict=True)))
+    entries = dict(zip(node.entries, _filled(node.entries.values(), iter(values)), strict=True))
+    return _made(MAPPINGS[node.form or "dict"], entries)
 
 
 def _made(make: Callable[..., object], items: list[object] | dict[object, object]) -> object:
-    return items if make is type(items) else make(items)
+    return items if make is type(items) else FUNCTIONS.get(make.__name__, make)(items)
 
 
 def filled_arguments(node: CallNode, values: Sequence[object]) -> tuple[Sequence[object], Mapping[str, object], object]:
@@ -375,8 +376,7 @@ def unbuilt(value: Value, known: dict[int, object]) -> object:
         inner = [part for part in node.children if isinstance(part, ListNode | DictNode) and id(part) not in known]
         stack += inner
         if not inner:
-            parts = [known.get(id(part), part) for part in node.children]
-            known[id(node)] = filled_node(node, parts)
+            known[id(node)] = filled_node(node, [known.get(id(part), part) for part in node.children])
     return known.get(id(value), value)
 
 

@@ -17,15 +17,7 @@ _OURS = tuple(f"forgather_mem.{part}." for part in ("callbacks", "telemetry", "p
 """Where our classes are defined whose constructors do no work; a test watches them."""
 
 
-def misfits(resolver: Resolver, roots: Sequence[Value]) -> list[TemplateError]:
-    """Names that can't be imported, arguments that don't fit, and values that a parameter or a class of ours refuses.
-
-    Names that the policy allows are imported, refused ones are skipped.
-    """
-    return _Search(resolver).run(roots)
-
-
-class _Search:
+class Search:
     """One search: what was found, and which nodes can't be built because of it."""
 
     def __init__(self, resolver: Resolver) -> None:
@@ -36,6 +28,9 @@ class _Search:
         self._users: dict[int, list[Node]] = {}  # the nodes that have a node among their parts, by its id
 
     def run(self, roots: Sequence[Value]) -> list[TemplateError]:
+        """Names that can't be imported, arguments that don't fit, and values that a parameter or a class of ours
+        refuses. Names that the policy allows are imported, refused ones are skipped.
+        """
         names: set[str] = set()
         nodes = []
         for node in self._resolver.reached(roots):

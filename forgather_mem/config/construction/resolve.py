@@ -68,10 +68,6 @@ class Callee:
     is_guarded: bool = False
     is_value: bool = False
 
-    def misfit(self, num_args: int, names: Set[str], *, more_come: bool = False) -> Misfit | None:
-        """Why the arguments can't fit, or None."""
-        return misfit(self.parameters, num_args, names, more_come=more_come) if self.parameters else None
-
 
 OWN_VARIABLE = "pp_config"
 """A variable that every construction has: the text of the template, for loggers that record it."""
@@ -183,15 +179,25 @@ class Resolver:
                 break
         return [self._use(node, self.graph.place(node.mark), self._path(node) or "") for node in nodes.values()]
 
-    def check(self, node: CallNode, callee: Callee, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Refuse arguments that don't fit, before the call.
+    def check(
+        self,
+        node: CallNode,
+        callee: Callee,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        *,
+        more_come: bool = False,
+    ) -> None:
+        """Refuse arguments that don't fit, before the call; none is missing yet where `more_come`.
 
         Raises:
             TemplateError: names the first of them.
         """
-        found = callee.misfit(len(args), kwargs.keys())
+        takes = callee.parameters
+        found = misfit(takes, len(args), kwargs.keys(), more_come=more_come) if takes else None
         if found is not None:
-            raise self.misfit_error(node, callee, found)
+            hint = self.missing_colon(node, callee) or found.hint
+            raise self.error(node, f"{found.message} of {node.constructor}", found.argument, hint)
 
     def guard(
         self, node: CallNode, callee: Callee, args: Sequence[object], kwargs: Mapping[str, object], check: ArgumentCheck
@@ -201,13 +207,12 @@ class Resolver:
         Raises:
             TemplateError: names the first of them.
         """
-        is_of_transformers = node.constructor.startswith("transformers")
         if not callee.is_guarded:
             return
         names = callee.parameters.positional if callee.parameters else ()
         rest, named = args[len(names) :], {**dict(zip(names, args, strict=False)), **kwargs}
         found = check.address(node.constructor, rest, named)
-        if found is None and is_of_transformers:
+        if found is None and node.constructor.startswith("transformers"):
             found = check.of_transformers(node.constructor, rest, named)
         if found is not None:
             with self._placed(node) as use:
@@ -219,11 +224,6 @@ class Resolver:
             return True
         given = {name: value for name, value in self.variables.items() if name != OWN_VARIABLE}
         return any(is_below(address, known) for known in (*self.addresses, *addresses_in(given)))
-
-    def misfit_error(self, node: CallNode, callee: Callee, found: Misfit) -> TemplateError:
-        """The error about arguments that don't fit; the caller raises it."""
-        hint = self.missing_colon(node, callee) or found.hint
-        return self.error(node, f"{found.message} of {node.constructor}", found.argument, hint)
 
     def missing_colon(self, node: CallNode, callee: Callee) -> str | None:
         """The question whether the text `name value`, all a call is given, was meant as `name: value`; None if not."""

@@ -8,7 +8,6 @@ its arguments.
 from __future__ import annotations
 
 import collections
-import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass
@@ -55,7 +54,7 @@ class Values:
         ...
         forgather_mem...value_builtins.LimitExceeded: the built-ins of one construction handle 500,000 items at most
         """
-        function = _FUNCTIONS.get(name)
+        function = FUNCTIONS.get(name)
         return function if function is None or name == "call" else self._charging(function)
 
     def _charging(self, function: Callable[..., object]) -> Callable[..., object]:
@@ -83,12 +82,15 @@ def _check_keys(keys: Iterable[object]) -> None:
     one place, building it takes hours. Text and dates are hashed with a secret of the process.
     """
     alike: dict[int, list[object]] = collections.defaultdict(list)
-    with contextlib.suppress(TypeError):  # a key has no hash: whoever uses it says so
-        for key in keys:
-            if type(key) is not str and key not in (others := alike[hash(key)]):
-                others.append(key)
-                if len(others) > _MOST.alike:
-                    raise LimitExceeded(f"more than {_MOST.alike} keys are chosen so that Python hashes them alike")
+    for key in keys:
+        try:
+            others = [] if type(key) is str else alike[hash(key)]
+        except TypeError:
+            raise TypeError(f"{key!r:.80} can't be hashed: it is of type {type(key).__name__}") from None
+        if key not in others:
+            others.append(key)
+            if len(others) > _MOST.alike:
+                raise LimitExceeded(f"more than {_MOST.alike} keys are chosen so that Python hashes them alike")
 
 
 def _keyed(kind: Callable[[Iterable[object]], object]) -> Callable[..., object]:
@@ -132,12 +134,8 @@ def _round(number: float, ndigits: int | None = None) -> object:
     return round(number, ndigits)
 
 
-def _call(function: Callable[..., object], /, *args: object, **kwargs: object) -> object:
-    return function(*args, **kwargs)
-
-
 # None takes a function as an argument, which it would call
-_FUNCTIONS: dict[str, Callable[..., object]] = {
+FUNCTIONS: dict[str, Callable[..., object]] = {
     **dict.fromkeys(("collections.OrderedDict", "collections:OrderedDict"), _mapping(collections.OrderedDict)),
     **dict.fromkeys(("dict", "named_dict"), _mapping(dict)),
     **dict.fromkeys(("list", "named_list"), list),
@@ -145,8 +143,8 @@ _FUNCTIONS: dict[str, Callable[..., object]] = {
     "frozenset": _keyed(frozenset), "set": _keyed(set), "range": _range, "sum": _sum,
     "max": lambda first, /, *others: max(first, *others), "min": lambda first, /, *others: min(first, *others),
     "sorted": lambda items, /, *, reverse=False: sorted(items, reverse=reverse),
-    "abs": abs, "bool": bool, "call": _call, "complex": complex, "enumerate": enumerate, "float": float,
-    "getitem": lambda container, key: container[key], "int": int, "items": lambda mapping: mapping.items(),
-    "keys": lambda mapping: mapping.keys(), "len": len, "reversed": reversed, "round": _round, "slice": slice,
-    "str": str, "values": lambda mapping: mapping.values(), "zip": zip,
+    "abs": abs, "call": lambda function, /, *args, **kwargs: function(*args, **kwargs), "complex": complex,
+    "bool": bool, "enumerate": enumerate, "float": float, "getitem": lambda container, key: container[key], "int": int,
+    "items": lambda mapping: mapping.items(), "keys": lambda mapping: mapping.keys(), "len": len, "reversed": reversed,
+    "round": _round, "slice": slice, "str": str, "values": lambda mapping: mapping.values(), "zip": zip,
 }  # fmt: skip

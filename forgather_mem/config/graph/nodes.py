@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from forgather_mem.config.source.rendered import SourceLocation
-from forgather_mem.config.source.syntax import MAPPINGS, SEQUENCES
 
 Mark: TypeAlias = int
 """A position in the rendered text, packed by `mark_at`: the garbage collector does not track an int."""
@@ -91,11 +90,6 @@ class ListNode(Node):
     items: tuple[Value, ...] = ()
     form: str = ""
 
-    @property
-    def maker(self) -> Callable[..., object]:
-        """What makes its value of a list: for most its class."""
-        return SEQUENCES[self.form or "list"]
-
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class DictNode(Node):
@@ -104,11 +98,6 @@ class DictNode(Node):
 
     entries: Mapping[object, Value] = field(default_factory=dict)
     form: str = ""
-
-    @property
-    def maker(self) -> Callable[..., object]:
-        """What makes its value of a dict: for most its class."""
-        return MAPPINGS[self.form or "dict"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

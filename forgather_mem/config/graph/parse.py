@@ -29,19 +29,7 @@ _Loader: Callable[[str], yaml.SafeLoader] = getattr(
     yaml, "CSafeLoader", yaml.SafeLoader
 )  # without libyaml: 15 times slower
 _LOOK_EVERY = 500  # events
-_DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])\ufeff?(%[^\n\r\x85\u2028\u2029]*)")
-
-
-@dataclass(frozen=True, slots=True)
-class _Directives:
-    """Lines that begin with "%", as `%TAG` does: for each node libyaml goes through all of them, and a prefix that one
-    gives is copied into each tag."""
-
-    lines: int = 10
-    chars: int = 200
-
-
-_MOST = _Directives()
+_DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])\ufeff?%")
 
 
 def parse(rendered: Rendered, budgets: Limits | None = None) -> Graph:
@@ -99,14 +87,11 @@ def _compose(rendered: Rendered, composer: Composer, limit_s: float) -> None:
 
 
 def _check_directives(text: str) -> None:
-    """Refuse what libyaml would take long for before its first event."""
-    if "%" in text:
-        lines = list(itertools.islice(_DIRECTIVE.finditer(text), _MOST.lines + 1))
-        long = [line for line in lines if len(line[1]) > _MOST.chars]
-        if long or len(lines) > _MOST.lines:
-            line = text.count("\n", 0, (long or lines)[-1].start(1)) + 1
-            limit = f"{_MOST.lines} lines that begin with %, of {_MOST.chars} characters each"
-            raise TemplateNodeError(mark_at(line, 1), f"a template has at most {limit}")
+    """Refuse `%TAG` and the like: for each node libyaml goes through all of them, and a prefix that one gives is copied
+    into each tag."""
+    if "%" in text and (found := _DIRECTIVE.search(text)):
+        mark = mark_at(text.count("\n", 0, found.end()) + 1, 1)
+        raise TemplateNodeError(mark, "no line of a template begins with %: directives of YAML are not part of it")
 
 
 def _refuse_repeated_names(graph: Graph, names: set[str]) -> None:
@@ -238,8 +223,6 @@ def _levels(above: Sequence[str]) -> Iterator[int]:
 def _as_the_parser_says(error: yaml.MarkedYAMLError, at: yaml.Mark) -> _Mistake:
     """What the parser says, where it says it; of what is not closed where it begins."""
     said = ", ".join(str(part) for part in (error.context, error.problem) if part)
-    if "scanning a tag" in said:
-        return _Mistake(at.line, said, "a tag is letters, digits and -_.:/@ and ends at a space", at.column)
     if re.search("end of stream|expected ',' or", said):
         at = error.context_mark or at
     return _Mistake(at.line, said, "what begins here is not closed" if at is error.context_mark else None, at.column)

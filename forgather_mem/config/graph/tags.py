@@ -246,8 +246,6 @@ def _arguments(written: Mapping[object, Value], marks: Mapping[object, Mark], ma
     for key, value in written.items():
         key = _argument_name(key, marks.get(key, mark))
         if key.startswith("arg") and (found := _POSITIONAL.fullmatch(key)):
-            if int(found[1]) in numbered:
-                raise TemplateNodeError(marks.get(key, mark), f"{key!r} repeats a positional argument")
             numbered[int(found[1])] = value
         else:
             kwargs[key] = value
@@ -265,13 +263,11 @@ def _argument_name(key: object, mark: Mark) -> str:
 def _explicit(written: Mapping[object, Value], marks: Mapping[object, Mark], mark: Mark) -> _Arguments:
     args, kwargs = written.get("args"), written.get("kwargs")
     if args is not None and not isinstance(args, ListNode):
-        hint = "write kwargs: { args: ... } for an argument that is called args"
-        raise TemplateNodeError(marks.get("args", mark), "args is a list of positional arguments", hint)
+        raise TemplateNodeError(marks.get("args", mark), "args is a list of positional arguments")
     if kwargs is None:
         return () if args is None else args.items, {}, marks
     if not isinstance(kwargs, DictNode) or kwargs.form == "dlist":
-        hint = "write kwargs: { kwargs: ... } for an argument that is called kwargs"
-        raise TemplateNodeError(marks.get("kwargs", mark), "kwargs is a mapping of keyword arguments", hint)
+        raise TemplateNodeError(marks.get("kwargs", mark), "kwargs is a mapping of keyword arguments")
     named = {_argument_name(key, kwargs.marks.get(key, mark)): value for key, value in kwargs.entries.items()}
     return () if args is None else args.items, named, kwargs.marks
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import functools
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -152,8 +151,6 @@ class Instrument(NodeTransformer):
     visit_Import = visit_FromImport = visit_Include = visit_Extends
 
     def visit_Const(self, node: nodes.Const) -> nodes.Node:
-        if isinstance(node.value, float) and not math.isfinite(node.value):
-            raise TemplateSyntaxError("this number is too large for a float", node.lineno)
         if isinstance(node.value, str):
             self.outline.mentioned.add(node.value)
         return node

@@ -328,9 +328,9 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
             return f"unexpected character {unexpected[1]}", _UNCLOSED if unexpected[2] else straight
         return message[:1].lower() + message[1:], _near_word(message, compiler)
     if isinstance(error, LimitPassed):
-        return text, _repeated(compiler.job) or _LIMITS
+        return text, _LIMITS
     if isinstance(error, RecursionError) or (isinstance(error, MemoryError) and compiler.job.compiling):
-        return "templates, macros or expressions nest too deeply", _repeated(compiler.job)
+        return "templates, macros or expressions nest too deeply", None
     if isinstance(error, SecurityError):
         return text.rstrip("."), "templates may use data, not the Python behind it"
     if isinstance(error, MemoryError):
@@ -366,9 +366,7 @@ def _near_word(message: str, compiler: Compiler) -> str | None:
     if "the parent's block" in message:
         return "write == super()"
     if "no parent block" in message:
-        misspelt = any(re.match(r"\s*-+ ?extends\b", load.source.lines[0]) for load in compiler.job.loads)
-        written = "; here the '-- ' is misspelt" if misspelt else ""
-        return f'a template that extends another says so in its first line: -- extends "NAME"{written}'
+        return 'a template that extends another says so in its first line: -- extends "NAME"'
     if bracket := re.search(r"unexpected '.+', expected '([])}])'", message):
         return f"is a '{bracket[1]}' missing on this line?"
     match = re.search(r"[Nn]o (filter|test) named '([^']+)'", message)
@@ -376,15 +374,6 @@ def _near_word(message: str, compiler: Compiler) -> str | None:
         return None
     names = compiler.filters if match[1] == "filter" else compiler.tests
     return did_you_mean(match[2], [name for name in names if name[0] != " "])
-
-
-def _repeated(job: Job) -> str | None:
-    """The template that was loaded suspiciously often."""
-    keys = [load.source.key for load in job.loads]
-    most = max(keys, key=keys.count, default=None)
-    if most is None or keys.count(most) < 10:
-        return None
-    return f"{job.first[most].source.name!r} was loaded {keys.count(most)} times: does it use itself?"
 
 
 def _frames(error: BaseException, job: Job) -> Iterator[tuple[Source, int, str]]:

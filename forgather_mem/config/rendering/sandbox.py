@@ -114,10 +114,6 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def _escape(value: object) -> str:
-    return str(_JINJA_FILTERS["forceescape"](value))
-
-
 _OWN: dict[str, Callable[..., object]] = {
     "attr": pass_environment(lambda sandbox, value, name: _JINJA_FILTERS["attr"](sandbox, value, text_of(name))),
     "format": _format,
@@ -131,7 +127,9 @@ _OWN: dict[str, Callable[..., object]] = {
 FILTERS: Final[dict[str, Callable[..., object]]] = {
     **{name: _marking(function) for name, function in _OWN.items()},
     **{name: _marking(_JINJA_FILTERS[name], whole=name in _WHOLE) for name in _JINJA.split()},
-    **dict.fromkeys(("e", "escape", "forceescape"), _marking(_escape, whole=True)),
+    **dict.fromkeys(
+        ("e", "escape", "forceescape"), _marking(lambda value: str(_JINJA_FILTERS["forceescape"](value)), whole=True)
+    ),
     " at": pass_context(lambda context, value, origin: origin + str(context.environment.finalize(context, value))),
     " printed": pass_context(lambda context, value: str(context.environment.finalize(context, value))),
     " find": pass_environment(lambda sandbox, *args: sandbox.find(*args)),
@@ -219,28 +217,22 @@ def forgather_config_dir() -> str:
     return _FOLDERS["user_config_dir"]("forgather", getpass.getuser())
 
 
-def _folder(name: str, variable: str, default: str) -> Callable[..., str]:
-    """A folder of the XDG base directory specification 0.8: the variable if it is an absolute path, else the default.
-    `appauthor` has an effect on Windows only."""
+def _folder(name: str) -> Callable[..., str]:
+    """Of platformdirs, without its arguments that make a folder; `appauthor` has an effect on Windows only."""
 
     def folder(appname: str | None = None, appauthor: str | None = None, version: str | None = None) -> str:
-        first = os.environ.get(variable, "").split(os.pathsep)[0]
-        base = first if os.path.isabs(first) else os.path.expanduser(default)
-        return os.path.join(base, *([appname, *([version] if version else [])] if appname else []))
+        import platformdirs  # in 20 ms, which most templates need not wait for
+
+        made: str = getattr(platformdirs, name)(appname, appauthor, version)
+        return made
 
     folder.__name__ = name
     return folder
 
 
 _FOLDERS = {
-    name: _folder(name, *where)
-    for name, where in {
-        "user_data_dir": ("XDG_DATA_HOME", "~/.local/share"),
-        "user_cache_dir": ("XDG_CACHE_HOME", "~/.cache"),
-        "user_config_dir": ("XDG_CONFIG_HOME", "~/.config"),
-        "site_data_dir": ("XDG_DATA_DIRS", "/usr/local/share"),
-        "site_config_dir": ("XDG_CONFIG_DIRS", "/etc/xdg"),
-    }.items()
+    name: _folder(name)
+    for name in ("user_data_dir", "user_cache_dir", "user_config_dir", "site_data_dir", "site_config_dir")
 }
 FUNCTIONS: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
     {
@@ -352,7 +344,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters = dict(FILTERS)
         self.tests = dict(TESTS)
         del self.globals["lipsum"]
-        self.globals["range"] = _range
+        self.globals["range"] = range  # without Jinja's own limit
         self.globals.update(FUNCTIONS)
         for name in TIMES:
             self.globals[name] = self._timed(name)
@@ -422,10 +414,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def concat(self, parts: Iterable[str]) -> str:
         """The output of a macro, a block or a filter's body, as one text."""
         return self.marks.read("".join(parts))
-
-
-def _range(*bounds: int) -> range:
-    return range(*bounds)  # without Jinja's own limit
 
 
 def _print(context: Context, value: object) -> object:

@@ -13,7 +13,6 @@ template and line.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -246,9 +245,6 @@ def is_tainted(value: object) -> bool:
     return False
 
 
-_SHORT = 100  # characters of what is kept
-
-
 def write(value: object) -> str:
     """A value of plain types in YAML's flow style, with tokens for strings from outside.
 
@@ -262,7 +258,7 @@ def write(value: object) -> str:
         return str(value)
     if isinstance(value, TaintedStr):  # it may stand in a list
         return _dumped([value])[1:-1]
-    return (_short if type(value) in (str, float) and len(str(value)) < _SHORT else _dumped)(value)
+    return _dumped(value)
 
 
 def _dumped(value: object) -> str:
@@ -281,9 +277,6 @@ def _dumped(value: object) -> str:
     except yaml.YAMLError as error:
         raise TemplateRuntimeError(f"toyaml can't write this value: {str(error).splitlines()[0]}") from error
     return text.strip().removesuffix("...").removesuffix("\n")
-
-
-_short = functools.lru_cache(maxsize=1_000, typed=True)(_dumped)  # it takes a quarter of a ms even for a short string
 
 
 def _plain(value: object) -> object:

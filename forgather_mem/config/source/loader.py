@@ -12,8 +12,6 @@ from forgather_mem.config.source.rendered import RESERVED, STRING, SourceLocatio
 from forgather_mem.config.source.search import Found, Searcher
 from forgather_mem.config.source.syntax import Part, is_plain, plain_newlines, split, to_jinja
 
-_MAX_PARTS = 1_000
-
 
 class StrangersTemplate(Exception):
     """A template is needed that may not be rendered in this process."""
@@ -93,22 +91,16 @@ class Sources:
 
     def from_text(self, text: str, name: str = STRING, file: Path | None = None) -> Source:
         """The head of a text. A string has no sub-templates: it has no file that could be extended or included."""
-        for number, line in enumerate(text.split("\n"), 1) if any(char in text for char in RESERVED) else ():
-            if reserved := RESERVED.intersection(line):
-                char = min(reserved)
-                raise SourceLocation(name, number, line.index(char) + 1, line).error(
-                    f"the character U+{ord(char):04X} is reserved", hint="take another one of the private use area"
-                )
+        if reserved := next((char for char in RESERVED if char in text), None):
+            at = text.index(reserved)
+            place = SourceLocation(name, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
+            raise place.error(f"the character U+{ord(reserved):04X} is reserved")
         text = text.removeprefix("\ufeff")
         most = self._budgets.nodes
         if text.count("\n") > most:
             raise SourceLocation(name, most).error(f"a template has at most {most:,} lines")
         parts: dict[str, Source] = {}
         pieces = split(text) if file is not None else [Part(None, 1, plain_newlines(text))]
-        if len(pieces) > _MAX_PARTS:
-            raise SourceLocation(name, pieces[_MAX_PARTS].first_line - 1).error(
-                f"a file has at most {_MAX_PARTS} sub-templates"
-            )
         head, *others = (_source(part, name, file, parts) for part in pieces)
         for source in others:
             if source.name in parts:

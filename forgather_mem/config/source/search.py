@@ -113,7 +113,8 @@ class Searcher:
         except ours(OSError) as error:
             raise TemplateError(f"can't read {found.file}: {error.strerror}", template=found.name) from error
         if len(data) > self._budgets.source_bytes:
-            raise self._too_large(found.name)
+            limit = f"{self._budgets.source_bytes:,} bytes; that is the limit of one load"
+            raise TemplateError(f"{found.name!r} has more than {limit}")
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -179,19 +180,12 @@ class Searcher:
     def _check(self, name: str, file: Path, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
             raise TemplateError(f"{name!r} is not a regular file: {file}")
-        if status.st_size > self._budgets.source_bytes:
-            raise self._too_large(name)
         real = os.path.realpath(file)
         if not any(os.path.commonpath((real, root)) == root for root in self._roots):
             raise TemplateError(
                 f"{name!r} is a link to {real}, which is outside the search path",
                 hint=f"add {os.path.dirname(real)} to the search path",
             )
-
-    def _too_large(self, name: str) -> TemplateError:
-        return TemplateError(
-            f"{name!r} has more than {self._budgets.source_bytes:,} bytes; that is the limit of one load"
-        )
 
 
 def _walk(folder: Path) -> Iterator[str]:

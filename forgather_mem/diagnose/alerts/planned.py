@@ -245,7 +245,6 @@ def _drop_values(trainer: _Trainer) -> None:
     for tensor in _of_unread_values(trainer):
         storage = tensor.untyped_storage()
         begin = -(-storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-        whole_pages = (storage.data_ptr() + storage.nbytes() - begin) // mmap.PAGESIZE
-        if whole_pages > 0:
-            size = ctypes.c_size_t(whole_pages * mmap.PAGESIZE)
-            ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), size, mmap.MADV_DONTNEED)
+        num_bytes = (storage.data_ptr() + storage.nbytes() - begin) // mmap.PAGESIZE * mmap.PAGESIZE
+        if num_bytes > 0:
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(num_bytes), mmap.MADV_DONTNEED)

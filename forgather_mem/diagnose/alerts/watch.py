@@ -13,7 +13,7 @@ from forgather_mem.system.allocator import used_allocators
 from forgather_mem.system.rank_store import RankAgreement, get, put
 from forgather_mem.system.time_budget import TimeBudget
 from forgather_mem.telemetry.guard import FailureGuard
-from forgather_mem.telemetry.metrics import metric_of
+from forgather_mem.telemetry.metrics import metric_of, name_on_current
 from forgather_mem.telemetry.records import FORETOLD, NOTHING, Finding, Moment, RunInfo, Sample
 from forgather_mem.telemetry.triggers import Crossing, Limit
 from forgather_mem.units import format_bytes, format_share
@@ -23,6 +23,11 @@ logger = logging.getLogger(__name__)
 # Ranks look into the store at each step; after this many steps all of them have done so.
 _AHEAD_STEPS = 4
 _FIND_DEVICES_EVERY_S = 1.0
+# What is usually watched, for people; a training may lack it
+USUAL = {
+    "host/limit_used_frac": "the used share of host memory's tightest limit",
+    "device/headroom_bytes": "what can still be allocated there",
+}
 
 
 class AlertWatch:
@@ -55,8 +60,7 @@ class AlertWatch:
         self._key = run.store_key("alert")
         self._agreement = RankAgreement(self._key, "0", rank=run.rank, world_size=run.world_size)
         self._asked, self._done = False, "0"
-        within = full_within_steps
-        self._walls = [] if within is None else [Wall(where, within) for where in ("device", "host")]
+        self._walls = [] if full_within_steps is None else [Wall(one, full_within_steps) for one in ("device", "host")]
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         self._find.take(self._find_devices)
@@ -74,10 +78,8 @@ class AlertWatch:
 
     def end(self, run: RunInfo) -> None:
         for limit in self._limits if self._calls else ():
-            if limit.name not in self._read and not limit.name.startswith("device/"):
-                logger.warning(
-                    "MemoryAlert: %r was never measured in this training, so it could not raise an alert", limit.name
-                )
+            if limit.name not in self._read | USUAL.keys() and not limit.name.startswith("device/"):
+                logger.warning("MemoryAlert: %r was never measured in this training: no alert was possible", limit.name)
 
     def _find_devices(self) -> dict[str, float]:
         """Watch each device of this process by itself: the first to be full ends the training."""
@@ -105,25 +107,26 @@ class AlertWatch:
         if not crossing.crosses(value):
             return None
         side = "below" if limit.is_lower else "above"
+        words = USUAL.get(name_on_current(limit.name))
         return Alert(
             step=moment.step,
             rank=moment.run.rank,
             name=limit.name,
             value=value,
             limit=limit.value,
-            text=f"{limit.name} is {_shown(limit.name, value)}, {side} {_shown(limit.name, limit.value)}",
+            text=f"{limit.name} is {_shown(limit.name, value)}, {side} {_shown(limit.name, limit.value)}"
+            + (f" ({words})" if words else ""),
         )
 
     def _ask(self, moment: Moment, wanted: bool) -> None:
         """Make all ranks save and stop at the same step: rank 0 decides which."""
-        step = moment.step
         self._asked |= wanted
         if moment.event != "step_end":  # it is decided at the next one
             return
         if self._asked or (self._rank == 0 and self._world_size > 1 and get(self._wish()) is not None):
             self._asked = False
-            self._want(step)
-        held = self._agreement.at(step)
+            self._want(moment.step)
+        held = self._agreement.at(moment.step)
         if held != self._done:
             self._done = held
             if self._save:
@@ -187,7 +190,8 @@ def _shown(name: str, value: float) -> str:
     if name.endswith("_frac"):
         return format_share(value)
     metric = metric_of(name)
-    return f"{value * metric.factor:,.4g} {metric.unit}".strip()
+    number = value * metric.factor
+    return f"{number:{',.0f' if number >= 1000 else '.4g'}} {metric.unit}".removesuffix(" count")
 
 
 def _pass_on(run: RunInfo | None, alert: Alert, call: Callable[[Alert], object] | None) -> None:

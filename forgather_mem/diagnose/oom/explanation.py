@@ -6,7 +6,7 @@ Nothing here imports torch or a sink: it runs at the end of every process of a w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from forgather_mem.diagnose.oom.batch_shapes import news_of
 from forgather_mem.diagnose.oom.context import RunSettings
@@ -16,31 +16,12 @@ from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer, trained_by
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.remedies import checkpointing_name, may_help
+from forgather_mem.diagnose.oom.remedy import WHEN
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
-from forgather_mem.units import MIB, format_bytes
+from forgather_mem.units import format_bytes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Worth:
-    """What is worth a word; what is usual, not measured.
-
-    Attributes:
-        of_device_frac, of_host_frac: That others have: a device one has to oneself, a machine with others on it.
-        leak_frac, held_frac: Of what is in use, leaked, or held by one owner: a guess. In the scripts of a fourth
-            stranger the owners that were causes held a fifth and more.
-        own_bytes: What watching takes below a limit of the process (benchmarks/results/own_memory_at_failure.md).
-    """
-
-    of_device_frac: float = 0.1
-    of_host_frac: float = 0.5
-    leak_frac: float = 0.1
-    held_frac: float = 0.1
-    own_bytes: int = 8 * MIB
-
-
-_WORTH = _Worth()
 _OF_KIND = {
     "killed worker": "a data worker was killed, most likely by the kernel, for memory.",
     NCCL_SHM: "/dev/shm is full; NCCL passes data between the GPUs of a machine through it (docker: --shm-size).",
@@ -102,7 +83,8 @@ def explained(failure: Failure, leak: LeakReport = NOT_JUDGED) -> tuple[OomRepor
     if not settings.is_trainers:
         changes = [in_own_loop(change) for change in changes if change.set.keys() <= _IN_WORDS.keys()]
     no_help = ", ".join(_no_help(failure))
-    reasons = _why_now(failure) or _of_census(failure), _of_watching(failure)
+    why = _why_now(failure)
+    held = None if why and failure.phase not in _FIRST else _of_census(failure)  # first it is of the phase, too
     told = {name: getattr(failure, name) for name in _OF_FAILURE}
     told |= {name: getattr(failure.found, name) for name in _OF_ERROR}
     told |= {name: getattr(failure.callback, name, None) for name in _OF_CALLBACK}
@@ -112,7 +94,7 @@ def explained(failure: Failure, leak: LeakReport = NOT_JUDGED) -> tuple[OomRepor
         free_bytes=None if failure.freed_bytes else failure.free_bytes,
         in_use=failure.in_use,
         batch=None if batch is None else {"rows": batch.rows, "length": batch.length},
-        why_now=_of_leak(leak) if is_leak else " ".join(filter(None, reasons)) or None,
+        why_now=_of_leak(leak) if is_leak else " ".join(filter(None, (why, held, _of_watching(failure)))) or None,
         not_because=tuple(_not_because(failure, leak)),
         advice=tuple(change.text for change in changes),
         fit="not planned: memory grows at each step" if is_leak else None,
@@ -134,7 +116,7 @@ def _why_now(failure: Failure) -> str | None:
         return _OF_KIND[failure.found.kind]
     if failure.callback is not None:
         return _of_callback(failure.callback)
-    of_what, frac = ("memory", _WORTH.of_host_frac) if failure.where == "host" else ("device", _WORTH.of_device_frac)
+    of_what, frac = ("memory", WHEN.of_host_frac) if failure.where == "host" else ("device", WHEN.of_device_frac)
     others, limit = failure.others_bytes, failure.limit_bytes
     if others and limit and others > frac * limit:
         return f"other processes have {format_bytes(others)} of this {of_what}."
@@ -191,7 +173,7 @@ def _is_leak(failure: Failure, leak: LeakReport) -> bool:
     if leak.verdict != "leak" or (leak.where == "device") != (failure.where == "device"):
         return False
     leaked_bytes = leak.bytes_per_step * max(0, failure.step - leak.since_step)
-    return leaked_bytes > _WORTH.leak_frac * (failure.used_bytes or sum(failure.in_use.values()))
+    return leaked_bytes > WHEN.held_frac * (failure.used_bytes or sum(failure.in_use.values()))
 
 
 def _of_leak(leak: LeakReport) -> str:
@@ -220,7 +202,7 @@ def _of_callback(failed: CallbackFailure) -> str:
 
 
 def _of_batch(failure: Failure) -> str | None:
-    has_cause = any(held.kind in _KEPT and failure.is_much(held, _WORTH.held_frac) for held in failure.census)
+    has_cause = any(held.kind in _KEPT and failure.is_much(held, WHEN.held_frac) for held in failure.census)
     if not failure.in_training or failure.batch is None or (failure.largest is None and has_cause):
         return None
     return news_of(failure.batch, failure.largest, is_first=not failure.steps_done)
@@ -237,28 +219,27 @@ def _of_new_state(failure: Failure) -> str | None:
 def _of_watching(failure: Failure) -> str | None:
     """That less was wanting than watching takes of a limit of this process alone."""
     wanted, free = failure.requested_bytes, failure.free_bytes
-    if wanted is None or free is None or failure.limit is None or "RLIMIT" not in failure.limit:
+    is_own = "RLIMIT" in (failure.limit or "")
+    if wanted is None or free is None or not is_own or not 0 < wanted - free <= WHEN.own_bytes:
         return None
-    if not 0 < wanted - free <= _WORTH.own_bytes:
-        return None
-    missing, own = format_bytes(wanted - free), format_bytes(_WORTH.own_bytes)
+    missing, own = format_bytes(wanted - free), format_bytes(WHEN.own_bytes)
     return f"{missing} were missing, and watching takes up to {own}: alone it may come further."
 
 
 def _keeps_much(failure: Failure) -> bool:
     """What is kept of batches is not free in a step of the optimizer."""
-    return any(held.collects and failure.is_much(held, _WORTH.held_frac) for held in failure.census)
+    return any(held.collects and failure.is_much(held, WHEN.held_frac) for held in failure.census)
 
 
 def _of_census(failure: Failure) -> str | None:
     """What takes much that a training may do without, or that one backward pass is to go through several passes."""
-    wanted, half = failure.requested_bytes or 0, (failure.used_bytes or 0) / 2
+    wanted, largest_bytes = failure.requested_bytes or 0, max(failure.in_use.values(), default=1)
     for held in failure.census:
-        if not failure.is_much(held, _WORTH.held_frac):
+        if not failure.is_much(held, WHEN.held_frac):
             continue
         if held.kind == "activations" and held.num_passes > 1:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
-        if held.collects or held.kind in _KEPT or (held.kind == "object" and held.num_bytes > half):
+        if held.collects or held.kind in _KEPT or (held.kind == "object" and held.num_bytes >= largest_bytes):
             is_in = "are in" if held.part == held.name else "are"
             return f"{format_bytes(held.num_bytes)} {is_in} {held.part}."
     return f"{failure.line} asks for {format_bytes(wanted)} at once." if failure.asks_at_once else None

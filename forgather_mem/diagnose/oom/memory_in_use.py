@@ -107,7 +107,7 @@ def _on_host(
 def _given_back(whole: bool) -> int:
     """What this process had more at its highest: of its addresses, or of its resident memory."""
     status, now = kib_fields(read_once("/proc/self/status")), own_memory()
-    return status[b"VmPeak"] - now.address_bytes if whole else status[b"VmHWM"] - now.resident_bytes
+    return status.get(b"VmPeak", 0) - now.address_bytes if whole else status.get(b"VmHWM", 0) - now.resident_bytes
 
 
 def _beside(

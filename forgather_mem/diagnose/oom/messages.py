@@ -21,7 +21,7 @@ class MessageShape:
 
     Attributes:
         kind: The source of the message.
-        where: Which memory ran out.
+        where: Which memory ran out; None where the library works on both: an accelerator's, if one is in use.
         pattern: Searched for anywhere in the message, by lines; the first matching row counts.
         only_when_full: The message has other causes too: it counts only if the device is full.
         unless_room_in: The message has other causes too, but this one is by far the most frequent: it counts unless
@@ -29,7 +29,7 @@ class MessageShape:
     """
 
     kind: str
-    where: Where
+    where: Where | None
     pattern: str
     only_when_full: bool = False
     unless_room_in: RoomIn | None = None
@@ -72,8 +72,9 @@ _ROWS = (
     ("cuDNN", "device", r"DNN_STATUS_(?:INTERNAL_ERROR_DEVICE_ALLOCATION|ALLOC)_FAILED|\bmiopenStatusAllocFailed\b"),
     ("flash-attn", "device", r"\bCUDA error \(\S*flash_\w+\.(?:h|cu|cuh):\d+\): out of memory"),
     ("CUDA library", "device", r"\b(?:CUSOLVER_STATUS|CUSPARSE_STATUS|CUFFT|CURAND_STATUS)_ALLOC\w*_FAILED\b"),
-    ("XLA", "device", r"RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|Ran out of|Attempting to (?:reserve|allocate))"),
+    ("XLA", None, r"RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|Ran out of|Attempting to (?:reserve|allocate))"),
     ("CuPy", "device", _START + r"Out of memory allocating [\d,]+ bytes \(allocated so far"),
+    ("ONNX Runtime", None, r"allocate memory for requested buffer of size \d|smaller than requested bytes of \d"),
     # ---- drivers ----
     ("driver", "device", r"\b(?:CUDA|HIP)(?: runtime| driver)? error(?: \([^ )]+\))?\s?: out of memory"),
     ("driver", "device", r"\bcuda (?:runtime error \(2\) :|failed with error 2) out of memory"),
@@ -98,11 +99,11 @@ _ROWS = (
 SHAPES = tuple(starmap(MessageShape, _ROWS))
 
 # By type, where there is one: the name of a class among the error's bases.
-TYPES: dict[str, tuple[str, Where]] = {
+TYPES: dict[str, tuple[str, Where | None]] = {
     "torch.OutOfMemoryError": ("device allocator", "device"),
     "torch.cuda.OutOfMemoryError": ("device allocator", "device"),
     "cupy.cuda.memory.OutOfMemoryError": ("CuPy", "device"),
-    "tensorflow.python.framework.errors_impl.ResourceExhaustedError": ("TensorFlow", "device"),
+    "tensorflow.python.framework.errors_impl.ResourceExhaustedError": ("TensorFlow", None),
     "builtins.MemoryError": ("MemoryError", "host"),
 }
 
@@ -119,11 +120,10 @@ _SIZE = r"(\d[\d.,]*)(?: ?(bytes|[KMGT]i?B))?"
 # Field of `OutOfMemory` to the patterns of its number.
 NUMBERS = {
     "requested_bytes": (
-        rf"[Tt]ried to allocate {_SIZE}",
+        rf"(?:[Tt]ried|while trying) to allocate {_SIZE}",
         rf"Unable to allocate {_SIZE} for an array",
         rf"unable to mmap {_SIZE}",
-        rf"Requested\s*: {_SIZE}",
-        rf"while trying to allocate {_SIZE}",
+        rf"(?:Requested\s*:|requested (?:buffer of size|bytes of)) {_SIZE}",
         rf"Out of memory allocating {_SIZE}",
         rf"PT_DEVMEM Allocation failed for size::{_SIZE}",
         rf"(?:m|re)alloc of size {_SIZE}",
@@ -132,12 +132,11 @@ NUMBERS = {
         rf"Failed to CUDA (?:calloc(?: async)?|malloc|host alloc) {_SIZE}",
         rf"failed to alloc {_SIZE} on host",
     ),
-    "free_bytes": (rf"of which {_SIZE} is free", rf"{_SIZE} free;", rf"Free \(according to CUDA\): {_SIZE}"),
+    "free_bytes": (rf"of (?:which )?{_SIZE} is (?:free|smaller)", rf"{_SIZE} free;", rf"to CUDA\): {_SIZE}"),
     "total_bytes": (
         rf"total capaci?ty of {_SIZE}",
         rf"{_SIZE} total capacity",
-        rf"Device limit\s*: {_SIZE}",
-        rf"max allowed: {_SIZE}",
+        rf"(?:Device limit\s*|max allowed): {_SIZE}",
     ),
     "allowed_bytes": (rf"{_SIZE} allowed;",),
     "process_bytes": (rf"this process has {_SIZE} memory in use",),

@@ -116,7 +116,7 @@ def failure_at(
         layer = layer if inside in _PASSES_OF_CALLBACKS else None
         phase = _phase_of_callback(callback.callback, inside, model) or told
     else:
-        phase = _phase_of_training(failed, inside, told, model, optimizer)
+        phase = _phase_in(failed, inside, told, model, optimizer)
         callback = failed_call.failed_copy(failed, model, optimizer) if phase == "other" else None
     batch = batch_on_the_way(frames)
     users = [entry for entry in failed if is_users(entry)]
@@ -153,8 +153,7 @@ def _line(failed: Sequence[TracebackType]) -> str:
 
 def trained_by(error: BaseException) -> tuple[object, object]:
     """The largest model and the largest optimizer among the variables of the script's functions in the traceback."""
-    models: dict[int, object] = {}
-    optimizers: dict[int, object] = {}
+    models, optimizers = dict[int, object](), dict[int, object]()
     for entry in filter(is_users, entries_of(error)):
         frame = entry.tb_frame
         for value in (*frame.f_globals.values(), *frame_variables(frame).values()):
@@ -215,9 +214,7 @@ def _phase_of_callback(event: str, inside: str | None, model: object) -> str | N
     return "evaluate" if told is None and getattr(model, "training", True) is False else told
 
 
-def _phase_of_training(
-    failed: Sequence[TracebackType], inside: str | None, told: str, model: object, optimizer: object
-) -> str:
+def _phase_in(failed: Sequence[TracebackType], inside: str | None, told: str, model: object, optimizer: object) -> str:
     """By the traceback; what was told is coarse between steps and at startup, and decides where that shows nothing.
 
     The traceback does not show where accelerate's `backward` calls an engine's optimizer step, nor that a loss is

@@ -6,14 +6,15 @@ What closes a run that an error has ended is here, too, since it tells these fro
 from __future__ import annotations
 
 import errno
+import glob
 import linecache
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from forgather_mem.diagnose.oom import messages
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 from forgather_mem.heap.failed_frames import chain
 from forgather_mem.system.allocator import driver_memory, used_allocators
 from forgather_mem.telemetry.guard import FailureGuard
@@ -43,6 +44,9 @@ class _Sizes:
 
 
 _SIZES = _Sizes()
+_Source: TypeAlias = tuple[str, messages.Where | None]
+_DEVICES = r"/dev/(?:nvidia\d|kfd|dri/render|dxg|accel|vfio/)"
+_AS_SAID = "requested_bytes", "total_bytes", "allocated_bytes", "private_pools_bytes"
 _PINS = r"\bpin_memory\(|\bpin_memory ?= ?True|\bcudaHost(?:Alloc|Register)\b"
 
 
@@ -153,6 +157,7 @@ def _recognise_one(error: BaseException) -> OutOfMemory | None:
     if by_type is None and (shape is None or _has_another_cause(shape, numbers["requested_bytes"])):
         return None
     kind, where = _kind(by_type, shape)
+    where = where or _where_of_both()
     if kind == "driver" and _was_pinning(error):
         kind, where = messages.PINNED, "host"
     device = re.search(messages.DEVICE, text)
@@ -162,31 +167,32 @@ def _recognise_one(error: BaseException) -> OutOfMemory | None:
         error_type=_name(type(error)),
         message=(text.strip() or type(error).__name__).partition("\n")[0][:300],
         device=next(int(number) for number in device.groups() if number) if device and where == "device" else None,
-        requested_bytes=numbers["requested_bytes"],
         free_bytes=_free(numbers),
-        total_bytes=numbers["total_bytes"],
         process_bytes=_process_bytes(numbers, text),
-        allocated_bytes=numbers["allocated_bytes"],
         reserved_unused_bytes=_unused(numbers),
-        private_pools_bytes=numbers["private_pools_bytes"],
+        **{name: numbers[name] for name in _AS_SAID},
     )
 
 
-def _by_type(error: Exception) -> tuple[str, messages.Where] | None:
+def _by_type(error: Exception) -> _Source | None:
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return "ENOMEM", "host"
     return next((messages.TYPES[name] for name in map(_name, type(error).__mro__) if name in messages.TYPES), None)
 
 
-def _kind(
-    by_type: tuple[str, messages.Where] | None, shape: messages.MessageShape | None
-) -> tuple[str, messages.Where]:
+def _kind(by_type: _Source | None, shape: messages.MessageShape | None) -> _Source:
     """The kind of error: its type says which memory ran out, its wording says more about the source."""
     # Who translates exceptions of C++ raises a MemoryError for a device's, too
-    if shape and (by_type is None or (shape.where == "device" and by_type[0] in ("device allocator", "MemoryError"))):
+    if shape and (by_type is None or (shape.where != "host" and by_type[0] in ("device allocator", "MemoryError"))):
         return shape.kind, shape.where
     assert by_type is not None
     return by_type
+
+
+def _where_of_both() -> messages.Where:
+    """Which memory a library means that works on both: an accelerator's, if this process has one open."""
+    opened = map(os.path.realpath, glob.glob("/proc/self/fd/*"))
+    return "device" if used_allocators() or any(re.match(_DEVICES, path) for path in opened) else "host"
 
 
 def _name(cls: type) -> str:
@@ -255,11 +261,10 @@ def _was_pinning(error: Exception) -> bool:
 def _has_another_cause(shape: messages.MessageShape, wanted_bytes: int | None) -> bool:
     """Whether a message with several possible causes is, as far as is known, not about memory here."""
     if shape.unless_room_in == "/dev/shm":
-        try:
+        with missing(OSError):
             shm = os.statvfs("/dev/shm")
-        except ours(OSError):
-            return False
-        return shm.f_bavail * shm.f_frsize > (wanted_bytes or 0)
+            return shm.f_bavail * shm.f_frsize > (wanted_bytes or 0)
+        return False
     is_full = _device_is_full()
     return (shape.only_when_full and not is_full) or (shape.unless_room_in == "device" and is_full is False)
 

@@ -1,7 +1,7 @@
 """The table of remedies: what may let a training fit that has run out of memory, and what it changes about it.
 
 A remedy is a function from the training's settings and the batch that failed to other settings, the smallest change
-first. Whether it fits is not decided here: those with `is_planned` are planned by `forgather-mem run` after the
+first. Whether it fits is not decided here: those that are `PLANNED` are so by `forgather-mem run` after the
 training has ended, the others, and all of them where there is no plan, are only named.
 """
 
@@ -24,18 +24,21 @@ from forgather_mem.units import MIB, format_bytes
 _PHASES = " ".join(PHASES)
 _ANYWHERE = f"{_PHASES} callback copy generating"
 _PASSES = "forward backward"
-_BUILDS_A_MODEL = frozenset(
-    (MODULE_IS_MADE, "from_pretrained", "from_config", "_from_config", "init_weights", "_apply")
-)
-_STATE = ("optimizer",)
+_BUILDS_A_MODEL = {MODULE_IS_MADE, "from_pretrained", "from_config", "_from_config", "init_weights", "_apply"}
+_OF_A_STEP = "per_device_train_batch_size", "gradient_accumulation_steps"
 _LOADING = ("startup", "resume", "other")
 _OF_PARAMETERS = "parameters", "gradients", "optimizer"
+PLANNED = ""
 
 
-def plannable(failure: Failure) -> Iterator[tuple[Remedy, list[Change]]]:
-    """Ladders of changes, by what they change about the training: the first of each that fits is worth telling."""
-    for remedy in sorted(REMEDIES, key=lambda remedy: remedy.alters):
-        if remedy.is_planned and (found := remedy.offers(failure)):
+def plannable(failure: Failure, largest: str = "") -> Iterator[tuple[Remedy, list[Change]]]:
+    """Ladders of changes: the first of each that fits is worth telling.
+
+    What makes the largest part of the plan smaller comes first, then by what they change about the training.
+    """
+    first = {remedy: largest.startswith(remedy.of_plan or remedy.reduces or ("?",)) for remedy in REMEDIES}
+    for remedy in sorted(REMEDIES, key=lambda remedy: (not first[remedy], remedy.alters)):
+        if not remedy.unplanned and (found := remedy.offers(failure)):
             yield from ((remedy, ladder) for ladder in ([found] if remedy.is_ladder else [[one] for one in found]))
 
 
@@ -50,7 +53,9 @@ def may_help(failure: Failure) -> list[Change]:
         if remedy.is_ladder:  # the first rung is too little more often than not
             offered = offered[1:] or offered
         enough = [change for change in offered if remedy.may_be_enough(change, failure)]
-        for change in enough[:1] if remedy.is_ladder else enough:
+        # What the layers behind ask for can be more than those before: of parts of a step then not the largest
+        at = len(enough) // 2 if remedy.alters == NOTHING and failure.done_frac < 1 / 2 else 0
+        for change in enough[at:][:1] if remedy.is_ladder else enough:
             found.setdefault(change.text, change)
     return list(found.values())
 
@@ -60,15 +65,12 @@ def smaller_batches(failure: Failure) -> list[Change]:
     settings = failure.settings
     if failure.keeps_graphs or (failure.phase == "other" and failure.asks_at_once):
         return []
-    rows = settings.number("per_device_train_batch_size", failure.rows or 1)
-    accumulation = settings.number("gradient_accumulation_steps")
+    rows, accumulation = settings.number(_OF_A_STEP[0], failure.rows or 1), settings.number(_OF_A_STEP[1])
     whole = rows * accumulation
     parts = (part for part in range(accumulation + 1, min(whole, WHEN.most_parts) + 1) if whole % part == 0)
     sizes = [size for size in (whole // part for part in parts) if rows % size == 0 or rows & (rows - 1)]
-    note = "as many rows a step, in smaller parts"
-    return [
-        setting(note, per_device_train_batch_size=size, gradient_accumulation_steps=whole // size) for size in sizes
-    ]
+    note, rows_name, parts_name = "as many rows a step, in smaller parts", *_OF_A_STEP
+    return [setting(note, **{rows_name: size, parts_name: whole // size}) for size in sizes]
 
 
 def _fewer_rows(failure: Failure) -> Iterator[Change]:
@@ -82,9 +84,8 @@ def _fewer_rows(failure: Failure) -> Iterator[Change]:
 
 
 def _checkpointing(failure: Failure) -> Iterator[Change]:
-    name = checkpointing_name(failure.settings)
     if failure.settings.can_checkpoint:
-        yield setting("keeps fewer activations", **{name: True})
+        yield setting("keeps fewer activations", **{checkpointing_name(failure.settings): True})
 
 
 def checkpointing_name(settings: RunSettings) -> str:
@@ -130,22 +131,16 @@ def _keeps_predictions(failure: Failure) -> bool:
 
 
 def _evaluation_keeps(failure: Failure) -> Iterator[Change]:
-    if (
-        _keeps_predictions(failure)
-        and failure.where == "device"
-        and not failure.settings.arguments.get("eval_accumulation_steps")
-    ):
+    is_set = failure.settings.arguments.get("eval_accumulation_steps")
+    if failure.where == "device" and not is_set and _keeps_predictions(failure):
         yield setting("predictions go to the host after each batch", eval_accumulation_steps=1)
 
 
 def _fewer_predictions(failure: Failure) -> Iterator[Change]:
+    name, first = "preprocess_logits_for_metrics", "logits[0] if isinstance(logits, tuple) else logits"
     if _keeps_predictions(failure) and not failure.settings.filters_logits:
-        yield doing(
-            "preprocess_logits_for_metrics=lambda logits, labels: "
-            "(logits[0] if isinstance(logits, tuple) else logits).argmax(-1)",
-            "compute_metrics is given token ids",
-            preprocess_logits_for_metrics="argmax",
-        )
+        text = f"{name}=lambda logits, labels: ({first}).argmax(-1)"
+        yield doing(text, "compute_metrics is given token ids", **{name: "argmax"})
     if _keeps_predictions(failure):
         yield setting("gives the loss only, no metrics", prediction_loss_only=True)
 
@@ -167,7 +162,8 @@ def _half_weights(failure: Failure) -> Iterator[Change]:
     how = "model.to(torch.bfloat16)" + ("" if failure.settings.is_trainers else ", and inputs of floats")
     if failure.place == "startup":
         how = "torch.set_default_dtype(torch.bfloat16) before the model is made"
-    if failure.settings.dtype in ("", "float32"):
+    # In a plan nobody can cast the inputs of a loop of the user's
+    if failure.settings.dtype in ("", "float32") and (failure.settings.is_trainers or not failure.is_planned):
         yield doing(f"the weights in bfloat16: {how}", "less exact, half the bytes", dtype="bfloat16")
 
 
@@ -191,11 +187,8 @@ def _resuming(failure: Failure) -> Iterator[Change]:
     if not failure.settings.is_trainers:
         yield doing("torch.load(..., mmap=True), and delete what it returns after load_state_dict")
         return
-    yield doing(
-        "start from the checkpoint's weights: from_pretrained(CHECKPOINT), train() without resuming",
-        "step and optimizer start from scratch",
-        resume_from_checkpoint=False,
-    )
+    text = "start from the checkpoint's weights: from_pretrained(CHECKPOINT), train() without resuming"
+    yield doing(text, "step and optimizer start from scratch", resume_from_checkpoint=False)
 
 
 def _pinned(failure: Failure) -> Iterator[Change]:
@@ -240,9 +233,8 @@ def _callbacks(failure: Failure) -> Iterator[Change]:
     assert callback is not None
     name = f"{callback.callback} ({callback.line})"
     if not callback.is_users:
-        yield doing(
-            f"the training without {callback.callback.partition('.')[0]}", "a smaller batch changes nothing of it"
-        )
+        library = callback.callback.partition(".")[0]
+        yield doing(f"the training without {library}", "a smaller batch changes nothing of it")
     elif callback.copied_bytes is None:
         yield doing(f"less memory in {name}", "the training itself did not ask for it")
     else:
@@ -284,60 +276,62 @@ def _each_pass(failure: Failure) -> Iterator[Change]:
 
 
 def _no_batch_fits(failure: Failure) -> Iterator[Change]:
-    missing = failure.missing_bytes
-    if missing:
+    if missing := failure.missing_bytes:
         note = f"no batch fits: gradients and optimizer need {format_bytes(missing)} more than there is"
         yield doing("fewer trained parameters (LoRA), a smaller type (bfloat16), or shards (FSDP, ZeRO)", note)
 
 
 def _keep_less(failure: Failure) -> Iterator[Change]:
     """The variables that hold enough to be mentioned; outside of loading, only containers."""
-    loads = failure.phase in _LOADING and failure.callback is None
+    loads = failure.phase in _LOADING and failure.callback is None and bool(failure.functions)
     in_step = failure.phase in STEP_PHASES and failure.callback is None
     for held in failure.census:
-        is_object = held.kind in ("object", "copy") and not held.is_unused and (loads or held.collects)
-        if is_object and failure.is_much(held, WHEN.much_frac, of_wanted=float(in_step)):
+        is_object = held.kind in ("object", "copy") and not held.is_unused
+        may_go = held.collects or (loads and not held.is_read)
+        if is_object and may_go and failure.is_much(held, WHEN.much_frac, of_wanted=float(in_step)):
             yield _less_in(held, loads)
 
 
 def _at_once(failure: Failure) -> Iterator[Change]:
     if failure.asks_at_once:
-        size = format_bytes(failure.requested_bytes or 0)
-        yield doing(f"less at once at {failure.line}: {size}", "as in parts of its rows, one after the other")
+        size, read = format_bytes(failure.requested_bytes or 0), [held.name for held in failure.census if held.is_read]
+        note = f"it reads {read[0]} whole: take parts of it where they are used" if read else "as in parts of its rows"
+        yield doing(f"less at once at {failure.line}: {size}", note)
 
 
 def _less_in(held: Holding, loads: bool) -> Change:
     size = format_bytes(held.num_bytes)
     items = f"{held.num_items:,} entries: at most {held.num_items // 2:,}" if held.num_items > 1 else ""
+    loads = loads and (held.kind == "object" or held.num_items <= 1)  # of several copies some may go
     text = f"use {held.name} again, or delete it before" if loads else f"keep less in {held.name}"
     return doing(f"{text}: {size}", items)
 
 
 REMEDIES: tuple[Remedy, ...] = (
-    Remedy("/dev/shm", NOTHING, _shared_memory),
-    Remedy(_PHASES, NOTHING, _pinned),
-    Remedy(_ANYWHERE, NOTHING, _needless, is_cause=True),
-    Remedy(_PASSES, NOTHING, _each_pass),
-    Remedy(_ANYWHERE, NOTHING, _keep_less),
-    Remedy("library callback copy", NOTHING, _callbacks),
-    Remedy(_PASSES, NUMBERS, _no_batch_fits, is_cause=True),
-    Remedy(f"{_PASSES} other", NOTHING, smaller_batches, is_planned=True, is_ladder=True, reduces=ACTIVATIONS),
-    Remedy(_PASSES, NOTHING, _attention, is_planned=True, reduces=ACTIVATIONS),
-    Remedy("data", NOTHING, _fewer_rows, is_ladder=True, reduces=("the batch",)),
-    Remedy("data forward evaluate generate other", NOTHING, _at_once),
-    Remedy("evaluate", NOTHING, _evaluation_batches, is_planned=True, is_ladder=True),
-    Remedy("evaluate", NOTHING, _evaluation_keeps, is_planned=True),
-    Remedy("generate generating", NOTHING, _generation),
-    Remedy("startup", NOTHING, _data_in_a_file),
-    Remedy("forward backward optimizer evaluate", NOTHING, _fragments),
-    Remedy("data", SPEED, _fewer_workers),
-    Remedy(_PASSES, SPEED, _checkpointing, is_planned=True, reduces=ACTIVATIONS),
-    Remedy("evaluate", NUMBERS, _fewer_predictions, is_planned=True),
-    Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, is_planned=True, reduces=_STATE),
-    Remedy(_PASSES, NUMBERS, _shorter, is_planned=True, is_ladder=True, reduces=ACTIVATIONS),
-    Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, is_planned=True, reduces=(*_OF_PARAMETERS, *ACTIVATIONS)),
-    Remedy("startup", NUMBERS, _half_weights),
-    Remedy("backward optimizer", NUMBERS, _fewer_parameters, reduces=_OF_PARAMETERS),
-    Remedy("save", NUMBERS, _checkpoints),
-    Remedy("resume", NUMBERS, _resuming),
+    Remedy("/dev/shm", NOTHING, _shared_memory, "no plan has /dev/shm"),
+    Remedy(_PHASES, NOTHING, _pinned, "no plan has page-locked memory"),
+    Remedy(_ANYWHERE, NOTHING, _needless, "planned by name where the census has found it", is_cause=True),
+    Remedy(_PASSES, NOTHING, _each_pass, "the loss may be no sum"),
+    Remedy(_ANYWHERE, NOTHING, _keep_less, "nobody knows what may go"),
+    Remedy("library callback copy", NOTHING, _callbacks, "a plan calls no other callback"),
+    Remedy(_PASSES, NUMBERS, _no_batch_fits, "another training", is_cause=True),
+    Remedy(f"{_PASSES} other", NOTHING, smaller_batches, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
+    Remedy(_PASSES, NOTHING, _attention, PLANNED, reduces=ACTIVATIONS),
+    Remedy("data", NOTHING, _fewer_rows, "no plan has the data's own memory", is_ladder=True, reduces=("the batch",)),
+    Remedy("data forward evaluate generate other", NOTHING, _at_once, "a plan runs the line as it is"),
+    Remedy("evaluate", NOTHING, _evaluation_batches, PLANNED, is_ladder=True),
+    Remedy("evaluate", NOTHING, _evaluation_keeps, PLANNED, of_plan="results"),
+    Remedy("generate generating", NOTHING, _generation, "how much is generated is not known"),
+    Remedy("startup", NOTHING, _data_in_a_file, "a plan begins after it"),
+    Remedy("forward backward optimizer evaluate", NOTHING, _fragments, "a plan has no fragments"),
+    Remedy("data", SPEED, _fewer_workers, "no plan has workers"),
+    Remedy(_PASSES, SPEED, _checkpointing, PLANNED, reduces=ACTIVATIONS),
+    Remedy("evaluate", NUMBERS, _fewer_predictions, PLANNED, of_plan="results"),
+    Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, PLANNED, reduces=("optimizer",)),
+    Remedy(_PASSES, NUMBERS, _shorter, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
+    Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, PLANNED, reduces=(*_OF_PARAMETERS, *ACTIVATIONS)),
+    Remedy("startup", NUMBERS, _half_weights, "a plan begins after it"),
+    Remedy("backward optimizer", NUMBERS, _fewer_parameters, "another training", reduces=_OF_PARAMETERS),
+    Remedy("save", NOTHING, _checkpoints, "by what was in use, or nobody knows"),
+    Remedy("resume", NUMBERS, _resuming, "a plan begins after it"),
 )

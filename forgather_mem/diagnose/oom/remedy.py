@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.telemetry.report import Change
+from forgather_mem.units import MIB
 
 # What a remedy changes about the training, in the order in which remedies are told
 NOTHING, SPEED, NUMBERS = range(3)
@@ -27,6 +28,10 @@ class RemedyThresholds:
         half_frac: What a type of half the size leaves: masks and numbers of tokens stay as they are.
         error_times: What a change leaves may be so many times as much as was estimated.
         to_torch_frac: Of a device, for torch, so that libraries beside it get the rest.
+        of_device_frac, of_host_frac: That others have: a device one has to oneself, a machine with others on it.
+        held_frac: Of what is in use, leaked, or held by one owner: in the scripts of a fourth stranger the owners that
+            were causes held a fifth and more.
+        own_bytes: What watching takes below a limit of the process (benchmarks/results/own_memory_at_failure.md).
     """
 
     shortest: int = 16
@@ -35,6 +40,10 @@ class RemedyThresholds:
     half_frac: float = 0.6
     error_times: float = 1.1
     to_torch_frac: float = 0.9
+    of_device_frac: float = 0.1
+    of_host_frac: float = 0.5
+    held_frac: float = 0.1
+    own_bytes: int = 8 * MIB
 
 
 WHEN = RemedyThresholds()
@@ -48,19 +57,21 @@ class Remedy(NamedTuple):
             callback), "/dev/shm".
         alters: What it changes about the training.
         of: What it offers in a case, the smallest change first; nothing where it does not apply.
-        is_planned: Whether a plan can tell how much it saves.
+        unplanned: Why no plan can tell how much it saves; empty (`PLANNED`) where one does.
         is_ladder: Whether each saves more than the one before, so that one of them is told.
         is_cause: Whether it says why memory ran out: then no ladder is told beside it.
         reduces: The parts of what is in use that it makes smaller; nothing where that can't be said.
+        of_plan: The part of a plan that it makes smaller, where that is not one of these.
     """
 
     where: str
     alters: int
     of: Callable[[Failure], Iterable[Change]]
-    is_planned: bool = False
+    unplanned: str
     is_ladder: bool = False
     is_cause: bool = False
     reduces: tuple[str, ...] = ()
+    of_plan: str = ""
 
     def offers(self, failure: Failure) -> list[Change]:
         """The same with what it changes in the notes, without what is set already."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 from collections import deque
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 _RESERVED_FRAC = 1 / 4  # at most, of what the first steps leave below a limit of this process
 _LARGER = 1.1  # times the largest batch told so far: that is told, too
 _TELLING_STEPS = 2
+# Of a limit at which the kernel kills, then of half of what is left: who holds the most is told there, since a process
+# that is killed can't. A guess; looking takes 11 to 60 ms.
+_AHEAD_FRAC = 0.8
 _MOST_PASSES = 4096  # of one step, whose beginnings are kept
 
 
@@ -59,6 +63,7 @@ class OutOfMemoryWatch:
         self._first_step, self._told_size = run.step, 0
         self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
+        self._ahead_frac = _AHEAD_FRAC if run.header.limit_kind in ("cgroup", "host") else math.inf
         run.at_close(self._give_back)
         run_session.RESERVE.clear()
         self._reserve.take()
@@ -82,6 +87,7 @@ class OutOfMemoryWatch:
             self._passes.clear()
             self._passes.append(_operation_number())
             self.uses.step_ended()
+            self._look_ahead()
             if moment.step - self._first_step == _TELLING_STEPS:
                 self._settle()
         return NOTHING
@@ -99,6 +105,24 @@ class OutOfMemoryWatch:
 
             trim_host()  # importing what watches has left 3 to 4 MiB of free heap in a plain loop
             self._reserve.take(_RESERVED_FRAC * left_bytes)
+
+    def _look_ahead(self) -> None:
+        """Tell who holds the most, and what may help, if the kernel may soon kill."""
+        used_bytes = own_memory().anonymous_bytes
+        # Others of the group count, too; all of it is read less often
+        frac = max(self._run.latest("host/limit_used_frac") or 0.0, used_bytes / (self._run.header.limit_bytes or 1))
+        if frac < self._ahead_frac or near_a_kill() is not None:
+            return
+        self._ahead_frac = (frac + 1) / 2
+        from forgather_mem.diagnose.oom.explanation import explained
+        from forgather_mem.diagnose.oom.failure import Failure
+        from forgather_mem.heap.census import take_census
+
+        found, step = take_census((), self._model(), self._optimizer(), self._passes), self._run.step
+        oom, advice = explained(Failure(phase="other", used_bytes=used_bytes, census=found, keeps_graphs=True))
+        if oom.why_now:
+            self._run.emit(Finding(kind="held", step=step, text=f"After step {step:,}: {oom.why_now}"))
+        self._tell_advice(step, advice)
 
     def phase_begin(self, phase: str) -> None:
         """Nothing is read there."""
@@ -177,20 +201,16 @@ class OutOfMemoryWatch:
             failure.batch = uses.batch
             self._emit_batch(uses.batch)
         failure.largest = uses.largest
-        look_at_memory(
-            failure,
-            model,
-            optimizer,
-            before_bytes=self._before_bytes,
-            between_bytes=uses.between_bytes,
-            workers_bytes=int(run.latest("workers/pss_bytes") or 0),
-            reserve_bytes=reserve_bytes,
-        )
+        sizes = {"before_bytes": self._before_bytes, "between_bytes": uses.between_bytes}
+        workers_bytes = int(run.latest("workers/pss_bytes") or 0)
+        look_at_memory(failure, model, optimizer, **sizes, workers_bytes=workers_bytes, reserve_bytes=reserve_bytes)
         return failure
 
     def _report(self) -> None:
         """Called after all works have ended, so that the verdict about leaks exists."""
         run, uses, failure = self._run, self.uses, self._failure
+        if failure is None and run.told.advice:  # it was not killed
+            self._tell_advice(run.step, ())
         if failure is None and uses.largest is not None:
             self._emit_batch(uses.largest)
         if self._unexamined is not None:
@@ -210,8 +230,12 @@ class OutOfMemoryWatch:
         written = None if run.told.oom is None else run.told.oom.snapshot
         oom = replace(oom, snapshot=self._snapshot_path or written)
         run.emit(Finding(kind="oom", step=oom.step, text=text, data=to_dict(oom)))
-        told = {"advice": [to_dict(change) for change in advice]}
-        run.emit(Finding(kind="advice", step=oom.step, text="", data=told))
+        self._tell_advice(oom.step, advice)
+
+    def _tell_advice(self, step: int, advice: Sequence[Change]) -> None:
+        from forgather_mem.telemetry.report_schema import to_dict
+
+        self._run.emit(Finding(kind="advice", step=step, text="", data={"advice": [*map(to_dict, advice)]}))
 
 
 def _operation_number() -> int:

@@ -58,12 +58,8 @@ function decoded(run) {
   if (run.marks.some(mark => mark.kind === 'oom') && steps.length > 2)  // the failure takes no time, but some room
     for (const x of [overSteps, times]) x[x.length - 1] = x[x.length - 2] + Math.max(0.15 * (x[x.length - 2] - x[0]), 1e-3);
   const series = (one, factor) => ({...one, values: multiplied(one.values, factor)});
-  const ownKey = (part, row, parts) => {  // what is only known when memory ran out: further parts with the key of the rest
-    const before = parts.slice(0, row).filter(({key}) => key === part.key).length;
-    return before ? {...part, key: `more${(before - 1) % 3 + 1}`} : part;
-  };
   const stacks = run.stacks.map(stack => ({...stack,
-    parts: stack.parts.map(ownKey).map(part => series(part, KIB)), phases: stack.phases.map(phase => series(phase, KIB))}));
+    parts: stack.parts.map(part => series(part, KIB)), phases: stack.phases.map(phase => series(phase, KIB))}));
   const band = run.band && Object.fromEntries(
     Object.entries(run.band).map(([key, values]) => [key, multiplied(values, key === 'most' ? 1 : KIB)]));
   return {...run, steps, times, overSteps, stacks, band, pauses: run.pauses.map(one => series(one, 1e-6))};

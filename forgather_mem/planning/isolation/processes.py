@@ -15,9 +15,9 @@ def end_processes(folder: str, spared: set[int] | frozenset[int] = frozenset()) 
     for _ in range(20):
         others = {*spared}
         for pid in sorted(map(int, filter(str.isdecimal, os.listdir("/proc")))):
-            state, parent, *_ = _proc_file(pid, "stat").rpartition(b") ")[2].split() or (b"Z", -1)
+            state, parent, *_ = *_proc_file(pid, "stat").rpartition(b") ")[2].split(), b"Z", b"-1"
             is_marked = mark in _proc_file(pid, "environ").split(b"\0")  # a child may be without variables
-            if state != b"Z" and (int(parent) in others or is_marked):
+            if state != b"Z" and (parent in {b"%d" % one for one in others} or is_marked):
                 others.add(pid)
         if others <= spared:
             return

@@ -43,12 +43,7 @@ def test_a_stream_has_no_length() -> None:
 
     rows, stream = DataLoader(torch.zeros(10, 2), batch_size=4), DataLoader(Stream())
     facts = training_facts(moment(train_dataloader=stream, eval_dataloader=rows))
-    assert facts["data"] == {
-        "train workers": "0",
-        "eval rows": "10",
-        "eval batches": "3",
-        "eval workers": "0",
-    }
+    assert facts["data"] == {"train workers": "0", "eval rows": "10", "eval batches": "3", "eval workers": "0"}
 
 
 def test_what_a_trainer_does_not_have_is_left_out() -> None:

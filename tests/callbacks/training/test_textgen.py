@@ -140,10 +140,7 @@ def test_settings_of_dictionary_object_and_argument() -> None:
         (lambda: TextgenCallback(), r"prompts=None\): give a list of texts"),
         (lambda: TextgenCallback([]), r"prompts=\[\]\)"),
         (lambda: TextgenCallback([1]), r"prompts=\[1\]\)"),
-        (
-            lambda: TextgenCallback(PROMPTS, generation_config={"temprature": 0.7}),
-            r"'temprature'.*no such settings",
-        ),
+        (lambda: TextgenCallback(PROMPTS, generation_config={"temprature": 0.7}), r"'temprature'.*no such settings"),
         (lambda: TextgenCallback(None, PROMPTS, {"max_new_tokens": -1}), r"max_new_tokens"),
     ],
 )

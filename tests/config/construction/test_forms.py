@@ -3,11 +3,15 @@
 What `load` refuses, `check` finds.
 """
 
+import contextlib
+import sys
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
 
 from forgather_mem.config.environment import ConfigEnvironment
+from forgather_mem.config.graph import tags
 from forgather_mem.config.graph.tags import CALLS
 from forgather_mem.config.source.syntax import FORMS, SEQUENCES
 from forgather_mem.errors import TemplateError
@@ -60,6 +64,25 @@ def test_what_is_in_it_is_guarded_and_counted(tag: str) -> None:
     text = f"many: &many !{tag} {begin}{items}{end}\nx: [{'!call:len [*many], ' * 26}]"
     with pytest.raises(TemplateError, match=r"items at most|aliases of aliases"):
         ConfigEnvironment().load_from_string(text).construct()
+
+
+@pytest.mark.parametrize("how", ["{}", "!call:len [{}]", "!meta:len [{}]", "!partial:len [{}]", "[1, {}]"])
+@pytest.mark.parametrize("tag", [*SEQUENCES, "set", "frozenset"])
+def test_a_tag_that_hashes_says_which_item_it_can_not_and_takes_none_that_collide(
+    tag: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makers = {"set": set, "frozenset": frozenset, **SEQUENCES}  # as with a row for them
+    monkeypatch.setattr(tags, "FORMS", (*FORMS, tag))
+    monkeypatch.setitem(SEQUENCES, tag, makers[tag])  # type: ignore[arg-type]
+    hashes = isinstance(makers[tag](()), Set)
+    colliding = ", ".join(str(number * sys.hash_info.modulus) for number in range(1, 40))
+    for items, why in (("1, [a]", r"\['a'\] can't be hashed"), (colliding, "chosen so that Python hashes them alike")):
+        config = ConfigEnvironment().load_from_string(f"x: {how.format(f'!{tag} [{items}]')}")
+        found = [str(error) for error in config.misfits()]
+        assert bool(found) == hashes, "`check` says what `load` refuses"
+        with pytest.raises(TemplateError, match=why) if hashes else contextlib.nullcontext():
+            made = config.construct()["x"]
+            assert not callable(made) or made() == items.count(",") + 1
 
 
 def loaded(text: str) -> object:

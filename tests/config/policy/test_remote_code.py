@@ -1,19 +1,28 @@
 """Arguments of transformers' classes that lead to code: under other names, and by position."""
 
 import ast
+import contextlib
+import inspect
+import json
 import re
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import TrainerCallback
 
+from forgather_mem import actions, callbacks, probes, sinks
 from forgather_mem.config.construction.resolve import Callee, Parameters, Resolver
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy.policy import Policy
-from forgather_mem.config.policy.remote_code import ArgumentCheck, code_argument, entry_for_address
+from forgather_mem.config.policy.remote_code import PLACES, ROOTS, ArgumentCheck, code_argument, entry_for_address
 from forgather_mem.errors import TemplateError
+from forgather_mem.testing.small_run import SmallRun, readings
+from tests.test_arguments import NEEDED
+from tests.training import make_trainer
 
 
 def test_no_configuration_of_transformers_has_another_name_for_an_argument_that_leads_to_code():
@@ -100,6 +109,42 @@ def test_an_address_that_a_person_gives_as_a_value_needs_no_entry():
         build(SINK + " {logging_dir: '{{ folder }}://bucket'}", folder="s3")
     with pytest.raises(TemplateError, match="open an address"):  # the text of the template is no value of a person
         build("# s3://bucket/\n" + SINK + " {logging_dir: s3://bucket/}", context={"other": 1})
+
+
+def given_as_text():
+    """Each class of ours that a stranger may build, and its arguments that are text: name, argument, what it needs."""
+    for module in (actions, callbacks, probes, sinks):
+        for name, kind in inspect.getmembers(module, inspect.isclass):
+            for argument, parameter in inspect.signature(kind).parameters.items():
+                if re.search(r"\bstr\b", str(parameter.annotation)) and argument not in ROOTS:
+                    yield f"{module.__name__}:{name}", argument, {**NEEDED.get(name, {})}
+
+
+@pytest.mark.fresh  # a hook stays
+@pytest.mark.parametrize(("name", "argument", "needed"), [*given_as_text()])
+def test_what_a_stranger_builds_of_ours_opens_no_address_and_no_file_that_is_there(
+    name, argument, needed, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("theirs.py").write_text("kept")
+    sockets = re.compile(r"socket\.(?!__new__|gethostname)")
+    events = []
+    sys.addaudithook(lambda event, args: events.append(event) if sockets.match(event) else None)
+    for text in ("collector.example", "127.0.0.1:9", "theirs.py"):
+        with contextlib.suppress(TemplateError):
+            made = build(f"a: !call:{name} {json.dumps(needed | {argument: text})}")
+            if isinstance(made, TrainerCallback):
+                make_trainer(tmp_path / "out", [made], max_steps=2, disable_tqdm=True).train()
+            else:
+                SmallRun(tmp_path, [readings], [made]).train()
+        assert (events, Path("theirs.py").read_text()) == ([], "kept"), "docs/security.md, promise 9: refuse it"
+    if any(place in argument for place in PLACES) and argument != "output_stream":
+        text = f"s3://bucket/x{'.prom' if 'Prometheus' in name else '.jsonl'}"
+        literal = f"a: !call:{name} {json.dumps(needed | {argument: text})}"
+        with pytest.raises(TemplateError, match="open an address"):
+            build(literal)
+        given = literal.replace(json.dumps(text), "!var given")
+        assert type(build(literal, ["s3://bucket/"])) is type(build(given, context={"given": text}))
 
 
 def test_an_address_is_refused_before_anything_is_built_and_check_tells_of_it(tmp_path):

@@ -67,17 +67,8 @@ def test_every_line_names_its_file_and_line(rendered):
             assert match[0].lower() in rendered.place(number, match.start() + 1).source_line
             seen.add(match[0])
     assert seen == {
-        "base 3",
-        "base 5",
-        "base 9",
-        "base 10",
-        "child 5",
-        "child 7",
-        "part 21",
-        "child 11",
-        "child 14",
-        "child 18",
-    }
+        "base 3", "base 5", "base 9", "base 10", "child 5", "child 7", "part 21", "child 11", "child 14", "child 18",
+    }  # fmt: skip
 
 
 def test_columns_are_those_of_the_original_line(rendered):

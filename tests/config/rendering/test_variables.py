@@ -105,16 +105,9 @@ EVIL = "[1, !call:os:system [ls]]"
 def evil(kind):
     """A subclass that prints as YAML with a tag, whoever asks it."""
     names = (
-        "__str__",
-        "__repr__",
-        "__format__",
-        "isoformat",
-        "__int__",
-        "__float__",
-        "__index__",
-        "__fspath__",
+        "__str__", "__repr__", "__format__", "isoformat", "__int__", "__float__", "__index__", "__fspath__",
         "strftime",
-    )
+    )  # fmt: skip
     methods = {
         name: lambda *_, **__: EVIL
         for name in names

@@ -50,9 +50,8 @@ def test_a_string_has_no_parts_and_a_key_of_its_own(sources):
         ("a: 1\nb: \uf4c2", 2, "the character U+F4C2 is reserved"),
         ("#\n#--- a ---\n#--- b ---\n#--- a ---\n", 4, "another sub-template 'a'"),
         ("\n" * 200_001, 200_000, "at most 200,000 lines"),
-        ("#\n" + "#--- a ---\n" * 1_000, 1_001, "at most 1000 sub-templates"),
     ],
-    ids=["a reserved character", "a name twice", "lines", "parts"],
+    ids=["a reserved character", "a name twice", "lines"],
 )
 def test_what_is_no_template_is_refused_with_its_line(sources, tmp_path, text, line, message):
     (tmp_path / "bad.yaml").write_text(text)

@@ -11,21 +11,12 @@ from forgather_mem.config.source.syntax import split, to_jinja
 @pytest.mark.parametrize(
     ("line", "jinja"),
     [
-        ("-- set x = 1", "{% set x = 1 %}"),
-        ("<< endif", "{%- endif %}"),
-        (">> if x", "{% if x -%}"),
-        ("== super()", "{{ super() }}"),
-        ("    => super()", "{{ super()|trim('\\n')}}"),
-        ("--\tset x", "{% set x %}"),
-        ("<<: *defaults", "<<: *defaults"),
-        ("  <<: [*a, *b]", "  <<: [*a, *b]"),
-        ("---", "---"),
-        ("--x", "--x"),
-        ("a: -- b", "a: -- b"),
-        (">> ", "{%  -%}"),
-        ("==", "=="),
+        ("-- set x = 1", "{% set x = 1 %}"), ("<< endif", "{%- endif %}"), (">> if x", "{% if x -%}"),
+        ("== super()", "{{ super() }}"), ("    => super()", "{{ super()|trim('\\n')}}"), ("--\tset x", "{% set x %}"),
+        ("<<: *defaults", "<<: *defaults"), ("  <<: [*a, *b]", "  <<: [*a, *b]"), ("---", "---"), ("--x", "--x"),
+        ("a: -- b", "a: -- b"), (">> ", "{%  -%}"), ("==", "=="),
     ],
-)
+)  # fmt: skip
 def test_a_line_statement_becomes_a_jinja_tag(line, jinja):
     assert to_jinja(line) == jinja
 

@@ -217,6 +217,14 @@ def test_where_nothing_else_explains_it_what_holds_much_or_asks_for_much_is_told
         (replace(outputs, collects=False), None),
     ):
         assert told(**asked, census=[held])["why_now"] == why
+    few = {"free_bytes": 16 * MIB, "limit": "data (RLIMIT_DATA)", "in_use": {outputs.part: GIB, "other": 2**29}}
+    why = told(**{**asked, **few}, census=[replace(outputs, num_bytes=GIB, collects=False)])["why_now"]
+    assert why.startswith("1.0 GiB are in `outputs`. 4.0 MiB were missing"), "the largest part is a cause"
     large = {**asked, "found": replace(FOUND, requested_bytes=600 * MIB), "phase": "evaluate", "line": "train.py:4"}
     assert told(**large)["why_now"] == "train.py:4 asks for 600.0 MiB at once."
     assert told(**large)["advice"] == ["less at once at train.py:4: 600.0 MiB"]
+    read = Holding(name="`images`", num_bytes=600 * MIB, is_read=True)
+    between = {**large, "phase": "other", "functions": ["main"], "census": [read]}
+    assert told(**between)["advice"] == ["less at once at train.py:4: 600.0 MiB"], (
+        "what is read can't be deleted before"
+    )

@@ -1,6 +1,7 @@
 """The tables of messages: each row is of use for a message that somebody met."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from forgather_mem.diagnose.oom.messages import (
     PROCESSES,
     SHAPES,
     SHM_KINDS,
+    TYPES,
     MessageShape,
 )
 from forgather_mem.heap.failed_frames import chain
@@ -64,12 +66,20 @@ def test_no_size_and_no_device_of_a_message_goes_unread(case: OutOfMemoryCase) -
     for said in map(str, chain(case.error)):
         patterns = [PROCESSES, *(pattern for patterns in NUMBERS.values() for pattern in patterns)]
         read = {match.start(1) for pattern in patterns for match in re.finditer(pattern, said)}
-        for size in re.finditer(r"(?<![\w.])\d[\d.,]* ?(?:bytes|[KMGT]i?B)\b", said):
+        for size in re.finditer(
+            r"(?<![\w.])\d[\d.,]* ?(?:bytes|[KMGT]i?B)\b|(?<![\w.(])(?<!ocess )(?<!pid )(?<!pp:)\d{4,}\b", said
+        ):
             beside = UNREAD.search(said[size.end() :]) or UNREAD.search(said[: size.start()])
             assert size.start() in read or beside, f"a row in NUMBERS for {size[0]}"
         devices = {match[match.lastindex or 0] for match in re.finditer(DEVICE, said)}
         unread = {match[0] for match in NAMED.finditer(said) if match[1] not in devices}
         assert not unread or PINNED in case.expected.values(), f"an alternative of DEVICE for {unread}"
+
+
+def test_each_kind_is_named_where_users_read() -> None:
+    page = (Path(__file__).parents[3] / "docs/oom.md").read_text(encoding="utf-8").partition("Every form of such")[2]
+    kinds = {*(shape.kind for shape in SHAPES), *(kind for kind, _ in TYPES.values())}
+    assert [kind for kind in kinds if kind.removesuffix(OF_TORCH) not in page] == []
 
 
 def test_kinds_that_other_modules_name_are_in_the_table() -> None:

@@ -1,12 +1,14 @@
 import gc
 import os
 import pickle
+import re
 import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from forgather_mem.diagnose.oom.messages import SHAPES, MessageShape
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
 from forgather_mem.heap.failed_frames import MAX_ERRORS, chain
 from forgather_mem.units import GIB, MIB
@@ -26,6 +28,17 @@ def test_an_out_of_memory_error_is_recognised_with_its_numbers(case: OutOfMemory
     found = recognise(case.error)
     assert found is not None
     assert {name: getattr(found, name) for name in case.expected} == case.expected
+
+
+@pytest.mark.parametrize("shape", [one for one in SHAPES if one.where is None], ids=lambda shape: shape.kind)
+def test_a_library_that_works_on_both_means_the_device_where_one_is_in_use(
+    shape: MessageShape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [case for case in LIBRARY_MESSAGES + OUT_OF_MEMORY if re.search(shape.pattern, str(case.error))]
+    assert {str(recognise(case.error)).partition(" (")[0] for case in cases} == {"no host memory was given"}
+    with simulated_device(monkeypatch) as device:
+        device.hold(100)
+        assert {str(recognise(case.error)).partition(" (")[0] for case in cases} == {"the device is out of memory"}
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=lambda error: f"{type(error).__name__}-{str(error)[:40]}")

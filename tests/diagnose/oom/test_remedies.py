@@ -36,9 +36,10 @@ def case_of(phase: str, arguments: dict[str, Any] | None = None, length: int | N
     return failure_of(phase=phase, settings=chosen, rows=8, length=length, is_planned=True)
 
 
-def texts(phase: str, arguments: dict[str, Any] | None = None, *, has_metrics: bool = False, **facts: Any) -> list[str]:
+def texts(phase: str, arguments: dict[str, Any] | None = None, **facts: Any) -> list[str]:
     """As a report names them."""
-    settings = RunSettings(arguments={**ARGUMENTS, **(arguments or {})}, has_metrics=has_metrics, can_checkpoint=True)
+    known = {name: facts.pop(name) for name in ("has_metrics", "is_trainers") if name in facts}
+    settings = RunSettings(arguments={**ARGUMENTS, **(arguments or {})}, can_checkpoint=True, **known)
     failure = failure_of(**{"where": "host", "phase": phase, "step": 3, "rows": 8, "is_first": True, **facts})
     return [change.text for change in explained(replace(failure, settings=settings))[1]]
 
@@ -71,6 +72,7 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("evaluate", {"has_metrics": True}, "prediction_loss_only=True"),
     ("generate", {}, "generate from one prompt at a time"),
     ("save", {}, "save_strategy='no'"),
+    ("save", {"is_trainers": False}, "torch.save to a file, of the model, then of the optimizer"),
     ("save", {"frames": ("_save_optimizer_and_scheduler",)}, "save_only_model=True"),
     ("resume", {}, "start from the checkpoint's weights"),
     ("startup", {}, "the weights in bfloat16"),
@@ -78,11 +80,7 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("forward", {"kind": NCCL_SHM}, "a larger /dev/shm"),
     ("data", {"kind": PINNED}, "dataloader_pin_memory=False"),
     ("forward", {"census": [GRAPH]}, "torch.no_grad() around what `teacher` computes"),
-    (
-        "evaluate",
-        {"census": [replace(GRAPH, kind="activations", num_passes=1)]},
-        "torch.no_grad() around the evaluation",
-    ),
+    ("evaluate", {"census": [replace(GRAPH, kind="activations", num_passes=1)]}, "torch.no_grad() around the eval"),
     ("backward", {"census": [replace(GRAPH, kind="earlier")]}, "detach() what `teacher` keeps, or backward()"),
     ("backward", NO_ROOM, "fewer trained parameters"),
     ("evaluate", {"where": "device", "has_metrics": True}, "eval_accumulation_steps=1"),
@@ -90,12 +88,9 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("backward", {"census": [replace(GRAPH, kind="activations", num_passes=3)]}, "backward() after each pass"),
     ("save", {"census": [replace(GRAPH, kind="object", is_unused=True)]}, "delete `teacher` when it is no longer read"),
     ("optimizer", {"census": [replace(GRAPH, kind="copy", num_items=3)]}, "keep less in `teacher`: 1.0 GiB"),
-    ("other", {"census": (ROWS,), "used_bytes": 2 * GIB}, "use `rows` again, or delete it before: 1.0 GiB"),
-    (
-        "forward",
-        {"where": "device", "kind": f"CUDA {OF_TORCH}", "reserved_unused_bytes": GIB},
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-    ),
+    ("other", {"census": (ROWS,), "used_bytes": 2 * GIB}, "keep less in `rows`: 1.0 GiB"),
+    ("other", {"census": (ROWS,), "used_bytes": 2 * GIB, "frames": ("main",)}, "use `rows` again, or delete it before"),
+    ("forward", {"where": "device", "kind": f"CUDA {OF_TORCH}", "reserved_unused_bytes": GIB}, "PYTORCH_CUDA_ALLOC_CO"),
 ]
 
 
@@ -148,6 +143,16 @@ def test_what_a_remedy_makes_smaller_is_a_part_that_is_found_in_memory() -> None
     )
 
 
+def test_of_what_no_plan_tells_it_is_said_why() -> None:
+    assert [row for row in REMEDIES if row.unplanned and " " not in row.unplanned] == []
+    told = {change.text for phase in PHASES for _, ladder in plannable(case_of(phase)) for change in ladder}
+    unplanned = [
+        change for row in REMEDIES if row.unplanned for phase in PHASES for change in row.offers(case_of(phase))
+    ]
+    assert told
+    assert told.isdisjoint(change.text for change in unplanned)
+
+
 def test_what_changes_nothing_comes_first_and_what_changes_the_training_says_so() -> None:
     changes = may_help(case_of("forward", length=512, can_checkpoint=True, attention="eager"))
     assert [change.text.partition("=")[0] for change in changes[:3]] == [
@@ -182,13 +187,17 @@ def test_without_the_optimizers_state_a_checkpoint_takes_what_was_in_use() -> No
     assert all(change.predicted_bytes is None for change in others)
 
 
+def test_what_makes_the_largest_part_of_a_plan_smaller_is_planned_first() -> None:
+    first, _ = next(plannable(case_of("evaluate", has_metrics=True), "results"))
+    assert first.of_plan == "results"
+
+
 def test_ladders_are_whole_where_they_are_planned() -> None:
     ladders = [ladder for _, ladder in plannable(case_of("forward", length=100, can_checkpoint=True))]
     assert [change.text for change in ladders[0]] == [BATCH_4, BATCH_2, smaller_batches(case_of("forward"))[-1].text]
     assert [change.set for change in ladders[1]] == [{"gradient_checkpointing": True}]
-    lengths = [
-        change.in_script["max_length"] for ladder in ladders for change in ladder if "max_length" in change.in_script
-    ]
+    every = [change.in_script for ladder in ladders for change in ladder]
+    lengths = [in_script["max_length"] for in_script in every if "max_length" in in_script]
     assert lengths == [75, 56, 42, 31, 23, 17, 12]
     assert list(plannable(case_of("save"))) == []
 

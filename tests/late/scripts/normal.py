@@ -13,13 +13,7 @@ EPOCH = {"max_steps": -1, "num_train_epochs": 1}
 
 
 def trainer(data=None, *, arguments=None, evaluation=1600, net=None, **parts):
-    return make(
-        net or model(),
-        data or Rows(64),
-        Rows(evaluation),
-        arguments=arguments,
-        **parts,
-    ).train
+    return make(net or model(), data or Rows(64), Rows(evaluation), arguments=arguments, **parts).train
 
 
 def argmax(logits, labels):
