@@ -147,9 +147,7 @@ class CloserLook:
     def _garbage(self, step: int, rate: float) -> list[Suspect]:
         """Reference cycles created since the first look that nothing holds any more."""
         young = self._mark.younger()
-        if young is None:
-            return []
-        found = cycle_suspects(garbage_among(young), max(1, step - self.step))
+        found = cycle_suspects([] if young is None else garbage_among(young), max(1, step - self.step))
         # Less may wait to be collected
         return [one for one in found if one.bytes_per_step >= LOOK.explained_frac * rate]
 
