@@ -110,7 +110,6 @@ def watch_rules() -> list[Rule]:
             when=Every(steps=10, at="pre_optimizer_step"),
             do=[TensorProbe(budget_frac=0.0005)],
             name="watch tensors",
-            budget_frac=OWN_BUDGET_FRAC,
         ),
         Rule(when=Every(steps=50), do=[RankProbe()], name="watch ranks"),
     ]

@@ -56,7 +56,7 @@ def reaches_back(node: Node, number: int, seen: set[object]) -> bool:
     return False
 
 
-def operations_of(start: Node | None, seen: set[Node]) -> list[Node]:
+def operations_of(start: Node | None, seen: set[object]) -> list[Node]:
     """This operation and those that lead to it, the oldest first, without those seen before; they are seen then."""
     found: list[Node] = []
     todo = [start]

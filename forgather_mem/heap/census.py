@@ -251,11 +251,7 @@ class _Census:
         own = self._model
         for name, part in own.named_children() if hasattr(own, "named_children") else ():
             names |= dict.fromkeys(map(id, part.parameters()), f"`{type(own).__name__}.{name}`")
-        modules = {
-            position: _modules_of(node)
-            for position, node in enumerate(self.walk.nodes)
-            if is_torch(node, "nn", "Module")
-        }
+        modules = {at: _modules_of(node) for at, node in enumerate(self.walk.nodes) if is_torch(node, "nn", "Module")}
         covered = {id(inner) for found in modules.values() for inner in found[1:]} | set(map(id, _modules_of(own)))
         for position, inner in modules.items():
             node = self.walk.nodes[position]
@@ -276,7 +272,7 @@ class _Census:
         Of the same step, what leads to the pass that runs is a part of it; so is what one variable holds of another
         pass, as the second of two towers, unless that is a loss, which could be gone back through at once.
         """
-        seen: set[Node] = set()
+        seen: set[object] = set()
         ages = {
             position: self._pass_of(node.grad_fn)
             for position, node in enumerate(self.walk.nodes)

@@ -60,11 +60,6 @@ def _last(node: Reversible[object], count: int) -> list[object]:
     return list(itertools.islice(reversed(node), count))
 
 
-def _last_entries(node: dict[object, object], count: int) -> list[object]:
-    # The values of a weak dictionary are references
-    return [(key, dict.get(node, key)) for key in _last(node, count)]
-
-
 def _last_cached(node: functools._lru_cache_wrapper[object], count: int) -> list[object]:
     held = [thing for thing in gc.get_referents(node) if not isinstance(thing, type)]
     size = node.cache_info().currsize
@@ -87,7 +82,8 @@ def _pointer(container: object) -> int:
 # The first that a class is derived from counts.
 CONTAINERS: dict[type, ContainerKind] = {
     list: ContainerKind(len, _last, place_bytes=_pointer),
-    dict: ContainerKind(len, _last_entries),
+    # The values of a weak dictionary are references
+    dict: ContainerKind(len, lambda node, count: [(key, dict.get(node, key)) for key in _last(node, count)]),
     set: ContainerKind(len, lambda node, count: list(itertools.islice(iter(node), count))),
     deque: ContainerKind(len, _last, lambda node: node.maxlen, place_bytes=_pointer),
     LRU_CACHE: ContainerKind(

@@ -9,7 +9,7 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from io import StringIO
+from io import BytesIO, StringIO
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -28,7 +28,8 @@ OTHER, NOT_ASKED, TUPLE, CONTAINER, RAW, TENSOR = range(6)
 # Python gives the place of one that is freed to the next: its id says nothing, what is in it does
 _REUSED = (dict, list, tuple)
 # No objects are in these: their own size is all
-_FLAT = (array, bytearray, bytes, str, StringIO)
+WRITTEN = (StringIO, BytesIO)
+_FLAT = (array, bytearray, bytes, str, *WRITTEN)
 _SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
 
 _OTHERS_TOO = type, FunctionType, BaseException, ModuleType, weakref.ref  # what they lead to is not theirs alone
@@ -129,7 +130,7 @@ class _Accounts(dict[type, _Account | None]):
             account = (lambda _, default: 200.0), None, True
         elif kind in _SHARED:
             account = sys.getsizeof, None, False
-        elif kind is StringIO:
+        elif kind in WRITTEN:
             account = (lambda part, default: default + _written(part)), None, False
         elif kind in _LED_TO:
             account = sys.getsizeof, _LED_TO[kind], False
@@ -147,8 +148,8 @@ def _alone(part: object, default: int) -> int:
     return object.__sizeof__(part)
 
 
-def _written(text: StringIO) -> int:
-    """What is written to it: its size as Python has it is that of an empty one; the collector sees nothing in it."""
+def _written(text: StringIO | BytesIO) -> int:
+    """What is written to it: of a text Python has the size of an empty one, of bytes that of the spare room, too."""
     return 0 if text.closed else text.tell()
 
 
@@ -243,7 +244,7 @@ def _picture_bytes(picture: object) -> int:
 
 def _bytes_of(thing: Any, sort: int) -> int:
     if type(thing) in _FLAT:
-        return _written(thing) if type(thing) is StringIO else sys.getsizeof(thing)
+        return _written(thing) if type(thing) in WRITTEN else sys.getsizeof(thing)
     if sort == TENSOR:
         return sum(size for _, size in storages_of(thing))
     return array_bytes(thing)

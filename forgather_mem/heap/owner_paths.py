@@ -192,12 +192,7 @@ def _slots(holder: object) -> list[str]:
     tensor = sys.modules["torch"].Tensor if "torch" in sys.modules else ()
     if issubclass(type(holder), tensor):
         return list(_TENSOR_PARTS)
-    return [
-        name
-        for cls in type(holder).__mro__
-        for name, member in vars(cls).items()
-        if type(member) is MemberDescriptorType
-    ]
+    return [name for of in type(holder).__mro__ for name, one in vars(of).items() if type(one) is MemberDescriptorType]
 
 
 def _slot_value(holder: object, name: str) -> object:

@@ -7,6 +7,7 @@ uses one of them.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _MARKERS = (
     'limit_peak(size): fails if the test takes more than "200 MiB" at its peak, above what there was before',
-    'limit_growth(size): fails if the test leaves more than "1 MiB" behind, after a garbage collection',
+    'limit_growth(size): fails if the test leaves more than "1 MiB" behind, modules apart, after a garbage collection',
 )
 
 
@@ -67,8 +68,7 @@ def assert_no_growth() -> Callable[..., None]:
 
         __tracebackhide__ = True
         most = parse_bytes(max_bytes) if isinstance(max_bytes, str) else max_bytes
-        text = growth_of_calls(call, calls=calls, warm_up=warm_up, max_bytes=most)
-        if text is not None:
+        if (text := growth_of_calls(call, calls=calls, warm_up=warm_up, max_bytes=most)) is not None:
             pytest.fail(text)
 
     return check
@@ -91,11 +91,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if peak is None and growth is None:
         return (yield)
     before_bytes = _allocated_bytes() if growth is not None else 0
-    with _measured() as used:
+    with _measured() as used, _imports() as imported:
         result = yield
     over = _over("limit_peak", "took", used.peak_bytes, peak)
     if growth is not None:
-        over += _over("limit_growth", "left", _allocated_bytes() - before_bytes, growth)
+        left = _over("limit_growth", "left", _allocated_bytes() - before_bytes - sum(imported), growth)
+        mib = sum(imported) // 2**20
+        over += [one + f", beside {mib} MiB of modules: import and use them in a fixture" * (mib > 0) for one in left]
     if over:
         pytest.fail(f"the test {' and '.join(over)}", pytrace=False)
     return result
@@ -110,6 +112,26 @@ def _measured() -> Iterator[UsedMemory]:
         yield used
     finally:
         used.span = window.close()
+
+
+@contextmanager
+def _imports() -> Iterator[list[int]]:
+    """What modules take that are imported meanwhile, in bytes: the first use of a library is no growth of a test."""
+    machinery, sizes, began = vars(sys.modules["_frozen_importlib"]), list[int](), list[int]()
+    load = machinery["_find_and_load"]
+
+    def measured(*call: object) -> object:
+        began.append(0 if began else _allocated_bytes())  # 0 within a module that is imported
+        try:
+            return load(*call)
+        finally:
+            sizes.append(_allocated_bytes() - before if (before := began.pop()) else 0)
+
+    machinery["_find_and_load"] = measured
+    try:
+        yield sizes
+    finally:
+        machinery["_find_and_load"] = load
 
 
 def _limit(item: pytest.Item, name: str) -> int | None:
@@ -134,7 +156,7 @@ def _over(name: str, what: str, num_bytes: int, limit_bytes: int | None) -> list
 
 
 def _allocated_bytes() -> int:
-    from forgather_mem.diagnose.leaks.sizes import allocated_bytes
+    from forgather_mem.diagnose.leaks.sizes import large_bytes, objects_bytes
 
     gc.collect()
-    return int(allocated_bytes())
+    return int(large_bytes() + objects_bytes())

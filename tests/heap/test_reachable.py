@@ -106,10 +106,7 @@ def test_a_dictionary_of_a_class_of_its_own_is_read_without_its_code() -> None:
     walk = ReachableGraph.walk(budget_s=10.0)
     held = [dict.__getitem__(few, 0), dict.__getitem__(many, 1000)]
     positions = [number for number, node in enumerate(walk.nodes) if any(node is one for one in held)]
-    assert [walk.way(position)[0] is kept for position, kept in zip(positions, (few, many), strict=True)] == [
-        True,
-        True,
-    ]
+    assert [walk.way(at)[0] is kept for at, kept in zip(positions, (few, many), strict=True)] == [True, True]
 
 
 def test_no_collection_takes_the_time_of_the_walk() -> None:
@@ -189,7 +186,7 @@ def test_variables_of_a_librarys_function_never_win_over_what_the_user_has(tmp_p
 
     top, *others = names["advance"](holder.model, grow, looked, 10)
     hooks = {one.held_by: one.bytes_per_step for one in [top, *others] if (one.kind, one.last) == ("hooks", False)}
-    assert hooks.keys() == {f"{layer}._forward_hooks" for layer in ("Linear", "LayerNorm", "ReLU")}
+    assert list(hooks) == ["Holder.model[...]._forward_hooks"]
     assert sum(hooks.values()) == pytest.approx(15_000, rel=0.2)
     assert not any("kwargs" in str(one.held_by) for one in [top, *others])
 

@@ -24,4 +24,4 @@ def test_some_of_the_zoo_are_judged_right(tmp_path: Path) -> None:
         ("hooks", "twin"): False,
         ("lru_bounded", "innocent"): False,
     }
-    assert found["hooks", "leaking"]["suspects"][0]["held_by"] == "Linear._forward_hooks"
+    assert found["hooks", "leaking"]["suspects"][0]["held_by"] == "Net.inner._forward_hooks"

@@ -46,8 +46,7 @@ class LeakThresholds:
 
     def explains(self, held: float, per_step: float) -> bool:
         """Whether holders that grow by `held` bytes a step explain growth by `per_step`."""
-        least, most = self.explained
-        return least * per_step <= held <= most * per_step
+        return self.explained[0] * per_step <= held <= self.explained[1] * per_step
 
 
 LEAK = LeakThresholds()

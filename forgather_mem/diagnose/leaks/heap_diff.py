@@ -147,9 +147,7 @@ class CloserLook:
     def _garbage(self, step: int, rate: float) -> list[Suspect]:
         """Reference cycles created since the first look that nothing holds any more."""
         young = self._mark.younger()
-        if young is None:
-            return []
-        found = cycle_suspects(garbage_among(young), max(1, step - self.step))
+        found = cycle_suspects([] if young is None else garbage_among(young), max(1, step - self.step))
         # Less may wait to be collected
         return [one for one in found if one.bytes_per_step >= LOOK.explained_frac * rate]
 
@@ -236,7 +234,6 @@ def _sum_of(group: list[tuple[str, GrownObject]]) -> GrownObject:
     each_bytes = sum(one.bytes_per_step for one in ones) / count_per_step
     count, bounds = sum(one.count for one in ones), [one.bound for one in ones if one.bound is not None]
     bound = sum(bounds) if len(bounds) == len(ones) else None
+    name, others = common_name([name for name, _ in group]), [one.position for one in ones[1:]]
     more = replace(ones[0], count_per_step=count_per_step, each_bytes=each_bytes, count=count)
-    return replace(
-        more, bound=bound, name=common_name([name for name, _ in group]), others=[one.position for one in ones[1:]]
-    )
+    return replace(more, bound=bound, name=name, others=others)

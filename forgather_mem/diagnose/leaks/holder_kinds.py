@@ -12,19 +12,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from io import StringIO
 from types import FunctionType, MethodType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE
-from forgather_mem.heap.object_size import big_bytes, deep_bytes, inside, is_array, is_tensor, is_torch
-from forgather_mem.source.source_lines import with_callers
+from forgather_mem.heap.object_size import WRITTEN, big_bytes, deep_bytes, inside, is_array, is_tensor, is_torch
+from forgather_mem.heap.owner_paths import attributes_of
+from forgather_mem.source.frame_variables import all_frames
 from forgather_mem.system.installed import installed
-
-if TYPE_CHECKING:
-    import torch
 
 tracemalloc = installed("tracemalloc")
 # The attribute that has the items, by the module of the class `Queue`
@@ -69,7 +66,7 @@ _KINDS = (
     HolderKind(name="graph", is_sized=False,
         holder=lambda held: held.one.kind == "graph",
         item=lambda item: is_tensor(item) and item.grad_fn is not None,
-        cure="keep numbers, not graphs: loss.item()"),
+        cure="keep numbers, not graphs: .item()"),
     HolderKind(name="cycle iterator", holder=lambda held: CYCLE in held.path,
         cure="itertools.cycle() keeps a copy of every item: start a new pass with iter(loader) when one ends"),
     HolderKind(name="hooks",
@@ -96,7 +93,8 @@ _KINDS = (
         cure="let the threads return, and join() them"),
     HolderKind(name="device", item=lambda item: is_tensor(item) and item.device.type != "cpu",
         cure="keep less, and off the GPU: reduce it first (argmax, mean), then .cpu()"),
-    HolderKind(name="view", item=lambda item: is_tensor(item) and _is_small_view(item),
+    HolderKind(name="view",
+        item=lambda item: is_tensor(item) and big_bytes(item) > 4 * max(item.numel() * item.element_size(), 64),
         cure="a view keeps the whole tensor alive: keep a .clone() of it"),
     HolderKind(name="tensor", item=is_tensor,
         cure="keep only the last ones{last}, or a running mean of it"),
@@ -139,7 +137,7 @@ def kind_of(held: Held) -> HolderKind:
     for item, part in [(one, part) for one in held.one.samples[:2] for part in inside([one])]:
         for kind in _KINDS:
             if kind.item(part) and (not kind.is_sized or _is_most_of(part, item)):
-                return KINDS["size"] if held.one.kind == "size" and kind.name in ("tensor", "view") else kind
+                return KINDS["size"] if held.one.kind == "size" and kind.name in ("tensor", "view", "graph") else kind
     if held.one.kind == "size":
         return KINDS["size"]
     return KINDS["dict" if issubclass(type(held.container), dict | set) else "list"]
@@ -156,12 +154,12 @@ def cure_of(kind: HolderKind, held: Held) -> str:
         return f"{method}() empties it: call it once what it holds is no longer needed"
     if kind.name == "lru_cache" and "." in held.container.__qualname__.rpartition("<locals>.")[2]:  # type: ignore[attr-defined]
         return f"{kind.cure}: each key holds `self`, too; or keep a dict in the object"
-    if kind.name == "size" and any(isinstance(sample, StringIO) for sample in held.one.samples):
+    if kind.name == "size" and any(isinstance(sample, WRITTEN) for sample in held.one.samples):
         return "write it to a file, then empty it: seek(0) and truncate()"
     if kind.name == "tensor" and isinstance(held.container, dict):
         return KINDS["dict"].cure
-    if kind.name == "threads" and (num := sum(map(_waits_in_put, threading.enumerate()))):
-        return f"{num} threads wait in Queue.put: take what is left in the queue, or stop them and put(timeout=...)"
+    if kind.name == "threads" and any(frame.f_code is queue.Queue.put.__code__ for frame in all_frames()):
+        return "threads wait in Queue.put: tell them to end (a flag), and then take what is left in the queue"
     graphs = [part for part in inside(held.one.samples) if is_tensor(part) and part.grad_fn is not None]
     if kind.name == "graph" and any(part.numel() > 1 for part in graphs):
         without = "keep only the last ones{last}, without their graphs: .detach()"
@@ -217,33 +215,20 @@ def recorder() -> str | None:
         return "autograd's profiler is on: give it a schedule, or leave its `with` block"
     if torch is not None and torch.is_anomaly_enabled():
         return "anomaly mode is on: torch.autograd.set_detect_anomaly(False)"
-    is_on = tracemalloc.is_tracing() and not KeptLines.records
-    return "tracemalloc is on: tracemalloc.stop()" if is_on else None
-
-
-def _waits_in_put(thread: threading.Thread) -> bool:
-    """Whether a thread waits until a queue has room."""
-    frames = with_callers(sys._current_frames().get(thread.ident or 0))
-    return any(frame.f_code is queue.Queue.put.__code__ for frame in frames)
-
-
-def _is_small_view(tensor: torch.Tensor) -> bool:
-    return big_bytes(tensor) > 4 * max(int(tensor.numel()) * int(tensor.element_size()), 64)
+    return "tracemalloc is on: tracemalloc.stop()" if tracemalloc.is_tracing() and not KeptLines.records else None
 
 
 def signature_of(one: GrownObject) -> str:
     """Describes one new piece: "Tensor [8, 128, 800] float32 on cuda:0", or where they differ "e.g. dict of 5"."""
-    if one.kind == "graph":
-        return "what a step adds to its graph"
-    if not one.samples or one.kind == "size":  # it is longer by the end of the run
-        return ""
-    texts = [_described(sample) for sample in one.samples[:8]]
+    if not one.samples or one.kind in ("graph", "size"):  # one of these is longer by the end of the run
+        return "what a step adds to its graph" * (one.kind == "graph")
+    texts = [_described(sample, one.each_bytes) for sample in one.samples[:8]]
     return texts[0] if len(set(texts)) == 1 else f"e.g. {texts[0]}"
 
 
-def _described(sample: object) -> str:
-    if isinstance(sample, tuple) and len(sample) == 2:  # an item of a dict or a cache: the larger part of it
-        sample = max(reversed(sample), key=lambda part: deep_bytes(part, set(), set()))
+def _described(sample: object, each_bytes: float) -> str:
+    if isinstance(sample, tuple) and len(sample) == 2:  # an item of a dict or a cache: what is new in it
+        sample = min(reversed(sample), key=lambda part: abs(deep_bytes(part, set(), set()) - each_bytes))
     if isinstance(sample, tuple) and len(sample) == 1:
         sample = sample[0]
     largest = max(inside([sample]), key=big_bytes)
@@ -254,12 +239,12 @@ def _described(sample: object) -> str:
 
 def _shape(thing: Any) -> str:
     if is_tensor(thing):
-        dtype = str(thing.dtype).removeprefix("torch.")
-        return f"{type(thing).__name__} {list(thing.shape)} {dtype} on {thing.device}"
+        return f"{type(thing).__name__} {list(thing.shape)} {str(thing.dtype).removeprefix('torch.')} on {thing.device}"
     if type(thing).__module__ == "numpy" and hasattr(thing, "shape"):
         return f"{type(thing).__name__} {list(thing.shape)} {thing.dtype}"
     if isinstance(thing, list | tuple | dict | set):
         return f"{type(thing).__name__} of {len(thing)}"
     if isinstance(thing, str | bytes | bytearray):
         return f"{type(thing).__name__} of {len(thing):,}"
-    return type(thing).__name__
+    function = getattr((attributes_of(thing) or {}).get("_target"), "__qualname__", None)  # a thread's
+    return f"{type(thing).__name__} of {function}" if function else type(thing).__name__

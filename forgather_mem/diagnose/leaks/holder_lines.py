@@ -6,13 +6,12 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from io import StringIO
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.holder_kinds import Held, queue_module
 from forgather_mem.heap.containers import LRU_CACHE
-from forgather_mem.heap.object_size import inside, is_array, is_tensor, is_torch
+from forgather_mem.heap.object_size import WRITTEN, inside, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
 from forgather_mem.source.container_code import adding_lines
 from forgather_mem.source.source_lines import Line, line_of_code
@@ -37,7 +36,7 @@ def lines_of_holder(held: Held, names: Sequence[Named]) -> list[Line]:
     if type(container) is LRU_CACHE:
         return lines_of_cache(container)
     is_list = issubclass(type(container), list | deque) and one.kind == "items"
-    in_place = any(isinstance(sample, StringIO) for sample in one.samples)
+    in_place = any(isinstance(sample, WRITTEN) for sample in one.samples)
     every = (adding_lines(named, is_list, assigned=one.kind != "items" and not in_place) for named in names)
     return next(filter(None, every), [])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -49,11 +49,7 @@ class KeptLines:
         KeptLines.records = self._is_open and held is None and not (tracemalloc.is_tracing() or _is_known())
         if KeptLines.records:
             tracemalloc.start()
-        self._sizes: tuple[Callable[[], float], ...] = (
-            large_bytes,
-            held or objects_bytes,
-            *[_native] * KeptLines.records,
-        )
+        self._sizes: Sequence[Callable[[], float]] = (large_bytes, held or objects_bytes, *[_rest] * KeptLines.records)
         self._kept: list[Counter[Line]] = [Counter() for _ in self._sizes]  # of lines until `close`, then of statements
         self._left_s = budget_s
         self._at: Line = ("", 0)
@@ -127,7 +123,7 @@ def _is_known() -> bool:
     return "tracemalloc" in sys.modules
 
 
-def _native() -> float:
+def _rest() -> float:
     """What others than Python's allocators have given out; of what Python had before, what it frees counts, too."""
     return large_bytes() - float(tracemalloc.get_traced_memory()[0] + tracemalloc.get_tracemalloc_memory())
 

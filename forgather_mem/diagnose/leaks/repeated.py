@@ -7,7 +7,7 @@ from collections.abc import Callable
 from forgather_mem.actions.collect import collect
 from forgather_mem.actions.freeze import HeapHold
 from forgather_mem.diagnose.leaks.heap_diff import CloserLook
-from forgather_mem.diagnose.leaks.sizes import allocated_bytes
+from forgather_mem.diagnose.leaks.sizes import large_bytes, objects_bytes
 from forgather_mem.growth.lower_envelope import Point, rate_of
 from forgather_mem.units import format_bytes
 
@@ -33,36 +33,40 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
     hold.take()
     try:
         hold.renew()  # old objects are frozen, so that the collections below are cheap
-        look = CloserLook(0, far=True)
+        look = CloserLook(0)  # nothing is traced while it is measured
         points: list[Point] = []
+        first = objects_bytes()
         for number in range(calls):
             call()
             if (number + 1) * _POINTS // calls != number * _POINTS // calls:
                 collect()
-                points.append((number + 1, allocated_bytes()))
+                points.append((number + 1, large_bytes() + objects_bytes()))
     finally:
         hold.give_back()
     points = points[2:]
-    rate, low, high = rate_of(points)
+    small, (rate, low, high) = (objects_bytes() - first) / calls, rate_of(points)
     grown, span = points[-1][1] - points[0][1], points[-1][0] - points[0][0]
-    if rate <= max_bytes or grown < _LEAST_FRAC * rate * span:
-        look.drop()
-        return None
-    suspects = look.finish(calls, rate)
+    suspects = look.finish(calls, rate) if rate > max_bytes and grown >= _LEAST_FRAC * rate * span else None
     look.drop()
-    if suspects and suspects[0].place is not None and not suspects[0].allocated_at:
-        look = CloserLook(calls, far=True, held=suspects[0].place)
+    if suspects is None:
+        return None
+    if not suspects or not suspects[0].allocated_at:
+        look = CloserLook(calls, far=True, held=suspects[0].place if suspects else None)
         for _ in range(CloserLook.STEPS):
             call()
         suspects = look.finish(calls + CloserLook.STEPS, rate) or suspects
+    # Small objects are of a usual size in what was measured; those of the holders are weighed
+    weighed = sum(one.bytes_per_step for one in suspects if one.held_by)
+    if abs(weighed - rate) <= small:
+        low, high, rate = low * weighed / rate, high * weighed / rate, weighed
+    if rate <= max_bytes:
+        return None
     lines = [f"each call leaves {format_bytes(rate)} behind ({format_bytes(low)} to {format_bytes(high)})"]
     for suspect in suspects[:3]:
         told = suspect.reported()
         made = f"{suspect.line_is} at {suspect.allocated_at}: {suspect.source_line}" if suspect.allocated_at else ""
         held = f"held by {suspect.held_by}" if suspect.held_by else told.holder
         lines.append(", ".join(filter(None, (held, made))))
-        fills = f"a warm_up that fills it first: {suspect.bounded}"
-        cure = told.cure if suspect.full_bytes is None else fills
-        if cure:
-            lines.append(f"  try: {cure}")
+        cure = told.cure if suspect.full_bytes is None else f"a warm_up that fills it first: {suspect.bounded}"
+        lines += [f"  try: {cure}"] if cure else []
     return "\n".join(lines)

@@ -202,11 +202,6 @@ def large_bytes() -> float:
     return (allocated_natively_bytes() or 0.0) + sum(_device()[0].values())
 
 
-def allocated_bytes() -> float:
-    """Everything currently allocated: by the C library, for Python's small objects, on the accelerator."""
-    return large_bytes() + objects_bytes()
-
-
 class CopyLimits:
     """When copied pages are told.
 

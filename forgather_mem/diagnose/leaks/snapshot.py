@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-from forgather_mem.heap.autograd import number_of, reaches_back
+from forgather_mem.heap.autograd import number_of, operations_of, reaches_back
 from forgather_mem.heap.containers import CONTAINERS, container_kind, length_of, newest
 from forgather_mem.heap.object_size import (
     CONTAINER,
@@ -19,7 +20,9 @@ from forgather_mem.heap.object_size import (
     TENSOR,
     TUPLE,
     Sorts,
+    big_bytes,
     deep_bytes,
+    is_array,
     is_tensor,
     is_tensor_class,
     largest_held,
@@ -36,11 +39,13 @@ class SnapshotLimits:
         samples: New items of a container whose sizes are measured,
         most_samples: and where these differ.
         big_bytes: A single value that grows by less is none that grows.
+        operation_bytes: What an operation of a graph takes once its backward pass has been: 590 to 740 (torch 2.13).
     """
 
     samples: int = 6
     most_samples: int = 64
     big_bytes: int = 2048
+    operation_bytes: int = 650
 
 
 _LIMITS = SnapshotLimits()
@@ -50,7 +55,8 @@ _LIMITS = SnapshotLimits()
 class Look:
     """Lengths and sizes of nearby objects at one step; numbers only, nothing is kept alive.
 
-    `storages` has each tensor's by its id: the place of a tensor that is freed is given to a new one.
+    `storages` has each tensor's, and the size of each array, by its id: the place of one that is freed is given to a
+    new one. `values` has the sizes of what is replaced in each step, by name.
     """
 
     step: int
@@ -58,6 +64,7 @@ class Look:
     lengths: dict[int, int] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     storages: dict[int, object] = field(default_factory=dict)
+    values: dict[str, tuple[int, int]] = field(default_factory=dict)
     newest_operation: int | None = None
     types: Counter[str] = field(default_factory=Counter)
 
@@ -106,9 +113,10 @@ def look(walk: ReachableGraph, step: int) -> Look:
     for node in walk.nodes:
         kind = type(node)
         sort = sorts[kind]
+        if sort > CONTAINER:
+            found.storages[id(node)] = _storage(node)
         if sort == TENSOR:
             types[kind] += 1
-            found.storages[id(node)] = _storage(node)
             number = number_of(node.grad_fn)
             if number is not None:
                 found.newest_operation = max(number, found.newest_operation or 0)
@@ -128,6 +136,7 @@ def look(walk: ReachableGraph, step: int) -> Look:
                 found.sizes[id(node)] = size
     for cls, count in types.items():
         found.types[cls.__qualname__] += count
+    found.values = _values(walk)
     return found
 
 
@@ -153,7 +162,14 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _LIMITS.big_bytes:
                 found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node, known)))
-    found += _graphs(before, walk)
+    graphs = list(_graphs(before, walk))
+    reaching = {one.position for one in graphs}
+    for name, (position, size) in _values(walk).items():
+        more = size - before.values.get(name, (0, size))[1]
+        if more > _LIMITS.big_bytes and position not in reaching:
+            at = position if walk.parent(position) < 0 else walk.parent(position)
+            found.append(GrownObject(at, "size", 1.0, more / steps, 1, [walk.nodes[position]]))
+    found += graphs
     return sorted(found, key=lambda one: -one.bytes_per_step)
 
 
@@ -191,10 +207,9 @@ def _num_links(sample: object) -> int:
 
 
 def _known(before: Look, walk: ReachableGraph) -> set[int]:
-    """The ids of what there was, without those that a new tensor has got."""
-    return before.known - {
-        id(node) for node in walk.nodes if is_tensor(node) and before.storages.get(id(node)) != _storage(node)
-    }
+    """The ids of what there was, without those that a new tensor has got, or an array that is longer."""
+    large = [node for node in walk.nodes if is_tensor(node) or is_array(node)]
+    return before.known - {id(node) for node in large if before.storages.get(id(node)) != _storage(node)}
 
 
 def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
@@ -207,6 +222,20 @@ def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
         grad_fn = walk.nodes[position].grad_fn
         if grad_fn not in seen and reaches_back(grad_fn, before.newest_operation, seen):
             yield GrownObject(position, "graph", 1.0, 0.0, 1, [walk.nodes[position]])
+
+
+def _values(walk: ReachableGraph) -> dict[str, tuple[int, int]]:
+    """The place and the size of what a variable of the user's functions holds, and of the graph behind any variable."""
+    found: dict[str, tuple[int, int]] = {}
+    seen: set[object] = set()
+    for position, node in enumerate(walk.nodes):
+        at = walk.parent(position)
+        is_local = at < 0 and not walk.is_librarys_variable(position)
+        if is_local or (at >= 0 and walk.is_module(at) and is_tensor(node)):  # a path to others would read `__dict__`
+            graph = operations_of(node.grad_fn, seen) if is_tensor(node) and node.grad_fn is not None else ()
+            size = len(graph) * _LIMITS.operation_bytes + is_local * big_bytes(node)
+            found[LINES.sub(r"\1", walk.path(position))] = position, size
+    return found
 
 
 def _usual_items(node: Any, more: int, known: set[int], counted: set[tuple[object, int]]) -> tuple[list[object], float]:
@@ -237,8 +266,12 @@ def usual_bytes(sizes: list[float]) -> float:
     return statistics.fmean(some if 2 * len(some) > len(sizes) else sizes) if sizes else 0.0
 
 
-def _storage(tensor: Any) -> object:
-    return next(iter(storages_of(tensor)), None)
+# The line of a function that runs changes
+LINES = re.compile(r"(\([^():]*):\d+(?=\))")
+
+
+def _storage(thing: Any) -> object:
+    return next(iter(storages_of(thing)), None) if is_tensor(thing) else big_bytes(thing)
 
 
 def _as_number(key: int, kind: type) -> int:

@@ -25,7 +25,7 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
     signature_of,
 )
 from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_function, lines_of_holder
-from forgather_mem.diagnose.leaks.snapshot import GrownObject
+from forgather_mem.diagnose.leaks.snapshot import LINES, GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, length_of
 from forgather_mem.heap.holder_names import anywhere, module_names, names_of, slot_names
 from forgather_mem.heap.object_size import Sorts, deep_bytes, inside, is_tensor
@@ -106,7 +106,8 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         path = f"{getattr(container, '__module__', '')}.{container.__qualname__}"
     kind = kind_of(Held(one, container, path, owner))
     is_item = not (has_attributes(container) or walk.is_namespace(one.position) or walk.is_module(one.position))
-    if one.kind == "size" and one.samples:
+    is_value = any(sample is container for sample in one.samples)
+    if one.kind == "size" and one.samples and not is_value:
         is_plain = has_attributes(container) and path == walk.holder(one.position)
         path = (type(container).__name__ if is_plain else path) + _slots(container, one.samples, is_item)
         path = _PARTS.sub("", path)
@@ -115,7 +116,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     names = names_of(walk, one.position)
     if one.kind == "size" and walk.is_module(one.position) and one.samples:
         names = module_names(walk.label(one.position), container, one.samples[0], item=False)
-    elif one.kind == "size" and is_item:
+    elif one.kind == "size" and is_item and not is_value:
         names = [replace(named, item=True) for named in names]
     elif one.kind == "size":
         names = slot_names(owner if attributes_of(owner) is container else container, last_name(path)) or names
@@ -176,6 +177,7 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             is_long = step - one.seen_at > 2 * LEAK.judged_every
             whole, pace = length / max(1, step - first_step), one.count_per_step
             pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else pace
+            pace *= length / one.count if step == one.seen_at else 1  # what the end of the last step has added
             if pace > 0 and one.count_per_step:
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
             one.length = one.length * length // one.count
@@ -249,8 +251,6 @@ def made_suspect(line: Line | None, bytes_per_step: float) -> Suspect:
 def path_of(walk: ReachableGraph, position: int) -> str:
     """The path as people write it, from the user's object where only a library's or two lie between."""
     plain = walk.holder(position)
-    if "hooks" in plain:
-        return plain
     owner, root = walk.owner(position), walk.label(position)
     module = (owner if isinstance(owner, type) else type(owner)).__module__.partition(".")[0]
     says_nothing = owner is not None and module in sys.stdlib_module_names  # which `WeakKeyDictionary` it is
@@ -283,10 +283,6 @@ def _slots(container: object, values: Sequence[object], is_item: bool) -> str:
     return f"[{named[0]!r}]" if named and is_item else f".{' and '.join(named)}" if named else ""
 
 
-# The line of a function that runs changes
-LINES = re.compile(r"(\([^():]*):\d+(?=\))")
-
-
 @dataclass(slots=True)
 class Place:
     """The place of a holder's items; numbers and names only.
@@ -306,10 +302,8 @@ class Place:
 
     def find(self, walk: ReachableGraph, over: bool) -> dict[int, object]:
         """What is there now, by `id`: when the training is `over`, only under its name."""
-        known = ((key, walk.position(key), name) for key, name in self.names.items())
-        return {
-            key: walk.nodes[at] for key, at, name in known if at is not None and (not over or _name(walk, at) == name)
-        }
+        ours = ((key, walk.position(key), name) for key, name in self.names.items())
+        return {key: walk.nodes[at] for key, at, own in ours if at is not None and (not over or _name(walk, at) == own)}
 
     def measure(self, walk: ReachableGraph) -> Callable[[], float]:
         """What gives the number of items, or else the bytes of the texts and arrays in it; it keeps the container."""

@@ -106,8 +106,7 @@ def verdict_of(
 def _bounded(growing: Mapping[str, Trend], trend: Trend, holder: Suspect, suspects: Sequence[Suspect]) -> LeakReport:
     """Growth that may end by itself: not yet a leak, and not free of leaks either."""
     why = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step, but {holder.bounded}"
-    if holder.full_bytes:
-        why += f", about {format_bytes(holder.full_bytes)} then"
+    why += f", about {format_bytes(holder.full_bytes)} then" if holder.full_bytes else ""
     return _undecided("bounded", why, trend.per_step, trend.since_step, suspects, _where(growing, [holder]))
 
 

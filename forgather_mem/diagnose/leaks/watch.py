@@ -263,10 +263,8 @@ def _sentence(leak: LeakReport) -> str:
     if leak.verdict != "leak":
         kept = f"; {leak.why}" if leak.why else ""
         return f"{leak.verdict}: under {format_bytes(leak.bytes_per_step_high)} a step{kept}"
-    holders = [
-        f"held by {one.held_by}, {one.line_is} at {one.allocated_at}" for one in leak.suspects[:3] if one.held_by
-    ]
-    return "\n".join([f"leak: {format_bytes(leak.bytes_per_step * leak.per_steps)} {leak.per}", *holders])
+    held = [f"held by {one.held_by}, {one.line_is} at {one.allocated_at}" for one in leak.suspects[:3] if one.held_by]
+    return "\n".join([f"leak: {format_bytes(leak.bytes_per_step * leak.per_steps)} {leak.per}", *held])
 
 
 def _held(top: Suspect, leak: LeakReport, step: int) -> str:
@@ -283,8 +281,7 @@ def _held(top: Suspect, leak: LeakReport, step: int) -> str:
 
 def _print(run: RunInfo, text: str) -> None:
     """Print a live line of 80 columns, even without a console sink."""
-    indent = " " * len("forgather-mem: ")
-    run.print_line(textwrap.fill(f"forgather-mem: step {run.step:,}: {text}", 80, subsequent_indent=indent))
+    run.print_line(textwrap.fill(f"forgather-mem: step {run.step:,}: {text}", 80, subsequent_indent=" " * 15))
 
 
 def _is_known(suspects: Sequence[Suspect]) -> tuple[bool, bool]:

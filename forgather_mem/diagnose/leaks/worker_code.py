@@ -60,7 +60,7 @@ def worker_suspects(loader: object, bytes_per_step: float) -> list[Suspect]:
                 )
                 one.set_line(line)
                 if _of(loader, "persistent_workers"):
-                    one.cure = f"{one.cure}; until then, start new workers each epoch: persistent_workers=False"
+                    one.cure = f"{one.cure}; until then: persistent_workers=False"
     return list(found.values())[:_MOST]
 
 
@@ -126,11 +126,7 @@ def _caches(owner: str, values: Iterable[tuple[str, object]]) -> Iterator[tuple[
 
 def _variables(module: str, within: str) -> Iterator[tuple[str, str, list[Line]]]:
     """The module's variables that a function or the methods of a class name."""
-    regions = [
-        region
-        for region in regions_of_module(module)
-        if within in (region.class_name, getattr(region.node, "name", None))
-    ]
+    regions = [one for one in regions_of_module(module) if within in (one.class_name, getattr(one.node, "name", None))]
     names = {
         part.id
         for region in regions

@@ -81,7 +81,7 @@ def test_threads_that_wait_for_room_in_a_queue_are_not_to_be_joined() -> None:
         holder.kept.append(thread)
 
     top = next(one for one in suspects_after(begin) if one.kind == "threads")
-    assert str(top.cure).startswith("10 threads wait in Queue.put")
+    assert (top.each[:19], str(top.cure)[:25]) == ("Thread of Queue.put", "threads wait in Queue.put")
     for _ in range(11):
         full.get()
 

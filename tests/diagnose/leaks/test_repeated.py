@@ -1,5 +1,6 @@
 """Calls that leave something behind are told with what holds it; the fixture around this is in `test_pytest_plugin`."""
 
+import random
 from collections import deque
 
 import pytest
@@ -35,6 +36,12 @@ def test_of_what_fills_up_the_advice_is_to_fill_it_first() -> None:
     LAST.clear()
     assert text is not None
     assert text.endswith(f"try: a warm_up that fills it first: {__name__}.LAST holds 100 at most")
+
+
+def test_small_objects_are_weighed() -> None:
+    kept: list[list[float]] = []
+    text = growth_of_calls(lambda: kept.append([random.random() for _ in range(640)]), calls=32, warm_up=3, max_bytes=0)
+    assert float(str(text).split()[3]) == pytest.approx(640 * (32 + 8) / KIB, rel=0.2)
 
 
 @pytest.mark.parametrize("wrong", [{"calls": 31}, {"warm_up": -1}, {"max_bytes": -1.0}])

@@ -46,8 +46,9 @@ def test_at_the_end_what_still_has_its_name_is_counted_and_not_what_took_its_pla
     (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(5000)))
     then = top.count or 0
     holder.kept.append(torch.zeros(5000))
+    top.seen_at, top.count_per_step = 100, then / 100  # as in the callback of the last step, before it has ended
     count_again([top], 100, 0, over=True)
-    assert (top.count, top.bounded) == (then + 1, None)
+    assert (top.count, top.count_per_step, top.bounded) == (then + 1, pytest.approx((then + 1) / 100), None)
     other.by_name["rows"], holder.kept = holder.kept, []  # as where a list was made at the address of a freed one
     del other.by_name["rows"][2:]
     count_again([top], 101, 0, over=True)

@@ -41,10 +41,8 @@ def collated(rows: list[int]) -> list[int]:
 def test_what_workers_keep_is_named_with_its_line() -> None:
     found = {one.held_by: one for one in worker_suspects(DataLoader(Subset(Keeps(), [1, 2])), 1e6)}
     assert set(found) == {"Keeps.read", "Keeps.decoded", f"{__name__}.SEEN"}
-    assert (found["Keeps.decoded"].source_line, str(found["Keeps.decoded"].cure)[:8]) == (
-        "@cache  # noqa: B019",
-        "limit it",
-    )
+    one = found["Keeps.decoded"]
+    assert (one.source_line, str(one.cure)[:8]) == ("@cache  # noqa: B019", "limit it")
     assert found["Keeps.read"].source_line == "self.read.append(rows)"
     assert found[f"{__name__}.SEEN"].source_line == "SEEN[index] = bytes(10)"
     (collator,) = worker_suspects(DataLoader([1, 2], collate_fn=collated), 1e6)  # type: ignore[arg-type]
