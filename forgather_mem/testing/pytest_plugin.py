@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MARKERS = (
     'limit_peak(size): fails if the test takes more than "200 MiB" at its peak, above what there was before',
-    'limit_growth(size): fails if the test leaves more than "1 MiB" behind, modules apart, after a garbage collection',
+    'limit_growth(size): fails if the test leaves more than "1 MiB" behind, after a garbage collection',
 )
 
 
@@ -91,13 +91,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if peak is None and growth is None:
         return (yield)
     before_bytes = _allocated_bytes() if growth is not None else 0
-    with _measured() as used, _imports() as imported:
+    num_modules = len(sys.modules)
+    with _measured() as used:
         result = yield
     over = _over("limit_peak", "took", used.peak_bytes, peak)
     if growth is not None:
-        left = _over("limit_growth", "left", _allocated_bytes() - before_bytes - sum(imported), growth)
-        mib = sum(imported) // 2**20
-        over += [one + f", beside {mib} MiB of modules: import and use them in a fixture" * (mib > 0) for one in left]
+        new = len(sys.modules) - num_modules
+        why = f", with {new:,} new modules: import and use them in a fixture that runs before" * (new > 0)
+        over += [one + why for one in _over("limit_growth", "left", _allocated_bytes() - before_bytes, growth)]
     if over:
         pytest.fail(f"the test {' and '.join(over)}", pytrace=False)
     return result
@@ -112,26 +113,6 @@ def _measured() -> Iterator[UsedMemory]:
         yield used
     finally:
         used.span = window.close()
-
-
-@contextmanager
-def _imports() -> Iterator[list[int]]:
-    """What modules take that are imported meanwhile, in bytes: the first use of a library is no growth of a test."""
-    machinery, sizes, began = vars(sys.modules["_frozen_importlib"]), list[int](), list[int]()
-    load = machinery["_find_and_load"]
-
-    def measured(*call: object) -> object:
-        began.append(0 if began else _allocated_bytes())  # 0 within a module that is imported
-        try:
-            return load(*call)
-        finally:
-            sizes.append(_allocated_bytes() - before if (before := began.pop()) else 0)
-
-    machinery["_find_and_load"] = measured
-    try:
-        yield sizes
-    finally:
-        machinery["_find_and_load"] = load
 
 
 def _limit(item: pytest.Item, name: str) -> int | None:
