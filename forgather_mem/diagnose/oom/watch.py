@@ -64,6 +64,7 @@ class OutOfMemoryWatch:
         self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
         self._ahead_frac = _AHEAD_FRAC if run.header.limit_kind in ("cgroup", "host") else math.inf
+        self._is_near = False
         run.at_close(self._give_back)
         run_session.RESERVE.clear()
         self._reserve.take()
@@ -93,7 +94,7 @@ class OutOfMemoryWatch:
         return NOTHING
 
     def is_urgent(self) -> bool:
-        return self.uses.is_urgent
+        return self.uses.is_urgent or self._is_near
 
     def _settle(self) -> None:
         """Resize the reserve, now that the memory of a step is known: to a part of what is left below this process's
@@ -111,6 +112,7 @@ class OutOfMemoryWatch:
         used_bytes = own_memory().anonymous_bytes
         # Others of the group count, too; all of it is read less often
         frac = max(self._run.latest("host/limit_used_frac") or 0.0, used_bytes / (self._run.header.limit_bytes or 1))
+        self._is_near = 2 * frac > self._ahead_frac  # from here on it is looked after each step
         if frac < self._ahead_frac or near_a_kill() is not None:
             return
         self._ahead_frac = (frac + 1) / 2
