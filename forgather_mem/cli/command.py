@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 # Exit codes. Of a command that itself ended with 0: `BROKEN`, a limit is exceeded; `UNDECIDED`, it was not judged.
 FAILURE, USAGE, BROKEN, UNDECIDED, INTERRUPTED = 1, 2, 3, 4, 130
 _OF_PYTHON = ("-m", "-c", "-")
-_OF_SCRIPTS = (".py", ".pyc", ".pyz", ".sh")
 
 
 class Command:
@@ -42,7 +41,7 @@ class Command:
         self.arguments = list(redacted_argv(tuple(arguments)))
         self.name = os.path.basename(self.script.rstrip("/")) or self.script
         stem, ending = os.path.splitext(self.name)
-        self.stem = stem if ending in _OF_SCRIPTS else self.name  # else a part of a module's name
+        self.stem = stem if ending in (".py", ".pyc", ".pyz", ".sh") else self.name  # else a part of a module's name
 
 
 class Arguments:

@@ -16,7 +16,6 @@ from forgather_mem.telemetry.report import LeakReport, RunReport
 from forgather_mem.units import MIB, format_bytes
 
 WIDTH = 80
-_NOT_SET = "not set"
 _PLAN_BOTH = "`forgather-mem plan --json` of both, compared, says more"
 _BEGINS_A_BLOCK = re.compile(r"\A\d*(?=[-+=#.)])")  # in Markdown: a list, a heading
 _WORDS = {
@@ -138,7 +137,7 @@ def _causes(settings: Sequence[Changed]) -> str:
 
 
 def _values(setting: Changed) -> tuple[str, str]:
-    told = (_NOT_SET if value is None else value for value in (setting.before, setting.after))
+    told = ("not set" if value is None else value for value in (setting.before, setting.after))
     before, after = (f"{int(value):,}" if value.isdecimal() else value for value in told)
     return before, after
 

@@ -29,7 +29,6 @@ CALLBACKS = "trainer_callbacks"
 
 
 _BLANK = re.compile(r"\s*(#|---|$)")
-_QUOTES = ("'", '"', "|", ">")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +133,7 @@ def _without_targets(config: Config) -> Iterator[Problem]:
     """A document that is one text, because the ':' behind its only key is missing."""
     root, text = config.graph.root, config.rendered.text
     hint = missing_colon_hint(root)
-    if hint is not None and not text.lstrip().startswith(_QUOTES):
+    if hint is not None and not text.lstrip().startswith(("'", '"', "|", ">")):
         line = next(number for number, line in enumerate(text.split("\n"), 1) if not _BLANK.match(line))
         message = "the document is one text, so it has no targets"
         yield Problem(kind="template", error=config.rendered.place(line).error(message, path="$", hint=hint))

@@ -13,8 +13,6 @@ from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample, Sink
 
-_EVALUATION = ("eval", "test", "val")
-
 
 class SinkSet:
     """The sinks that have joined a run, in the order in which they came. See `FullSink` for what is called."""
@@ -109,4 +107,4 @@ def evaluation_prefix(names: Iterable[str]) -> str:
     """
     words = zip(*(name.split("_")[:-1] for name in names if name != "epoch"), strict=False)
     shared = [word[0] for word in itertools.takewhile(lambda word: len(set(word)) == 1, words)]
-    return "_".join([*shared, ""]) if shared and shared[0] in _EVALUATION else ""
+    return "_".join([*shared, ""]) if shared and shared[0] in ("eval", "test", "val") else ""

@@ -26,7 +26,6 @@ _RESERVE_BYTES = 16 << 20  # until torch is loaded: much of what explains a fail
 # Errors of these types are never about memory, and not worth an import.
 _NEVER = (KeyboardInterrupt, SystemExit, AssertionError, AttributeError, LookupError, NameError, TypeError, SyntaxError)
 _MAX_BYTES = 2**20
-_AFTER_A_STEP = ("evaluate", "save", "generate")
 _FAILED, _ASKED = "ranks failed", "ranks asked"  # kinds of notes
 _ELASTIC = "torch.distributed.elastic.multiprocessing."
 
@@ -198,7 +197,7 @@ def add_last_error(report: RunReport, folder: str) -> RunReport:
     if told is None:
         return report
     oom = told.oom
-    if oom.phase in _AFTER_A_STEP:  # left over from a training that had already ended
+    if oom.phase in ("evaluate", "save", "generate"):  # left over from a training that had already ended
         oom = replace(oom, step=oom.step or report.steps)
     return replace(report, run=replace(report.run, end="oom"), oom=oom, advice=told.advice)
 

@@ -25,7 +25,7 @@ def meet_optimizers() -> None:
     """torch's optimizers have just been imported: hear of their steps."""
     del run_session.RESERVE[run_session.RESERVE_BYTES // run_session.PIECE_BYTES :]  # a training needs the rest
     torchs, hears, torch = sys.modules["torch.optim.optimizer"], _FirstStep(), sys.modules["torch"]
-    saves = around_calls(torch.save, functools.partial(_told, "save"))  # type: ignore[attr-defined]
+    saves = around_calls(torch.save, functools.partial(_told, "save"))
     torch.save = torch.serialization.save = saves  # type: ignore[attr-defined]  # under both names, else none is pickled
     if (autograd := sys.modules.get("torch.autograd")) is not None:
         hears.passes = BackwardPasses(autograd, hears.steps_over)

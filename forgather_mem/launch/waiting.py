@@ -30,7 +30,6 @@ _WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
 _SETTLE_S = 0.01
 # The kernel drops either when the other comes
 _UNDONE_BY: dict[int, int] = {signal.SIGTSTP: signal.SIGCONT, signal.SIGCONT: signal.SIGTSTP}
-_STATES = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
 _PR_SET_PDEATHSIG = 1
 _FOUND_BUT_NOT_RUN = 126
 _ARG_START, _ARG_END = 45, 46  # of /proc/self/stat, counted behind the name
@@ -85,7 +84,7 @@ class Child:
         # Python reports a signal that never came.
         signal.setitimer(signal.ITIMER_REAL, every_s, every_s)
         while True:
-            pid, status, usage = os.wait4(self.pid, _STATES)
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             if pid and not os.WIFSTOPPED(status) and not os.WIFCONTINUED(status):
                 break
             if pid:

@@ -40,7 +40,6 @@ _SUMMED_IN_PLACE = (
     *(torch.ops.aten.mse_loss.default, torch.ops.aten.smooth_l1_loss.default),
     *(torch.ops.aten.binary_cross_entropy.default, torch.ops.aten.soft_margin_loss.default),
 )
-_INFINITE = math.inf, -math.inf
 _WITH_NUMBER = torch.ops.aten.eq.Scalar, torch.ops.aten.ne.Scalar
 _OF_FINITE = torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Scalar  # of what holds for these numbers: all are finite
 # In a backward pass; with a mode torch makes another tensor of these, and of sums of gradients
@@ -293,7 +292,7 @@ def _asks_for_finite(func: Operation, args: Arguments) -> bool:
     """Whether it finds out which numbers are finite; so `isfinite` and `isinf` come here."""
     if func in (torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor):
         return args[0] is args[1]
-    return func is torch.ops.aten.isnan.default or (func in _WITH_NUMBER and args[1] in _INFINITE)
+    return func is torch.ops.aten.isnan.default or (func in _WITH_NUMBER and args[1] in (math.inf, -math.inf))
 
 
 def _is_in_place(func: Operation, args: Arguments) -> bool:

@@ -12,7 +12,6 @@ from forgather_mem.system.memory_limit import limit_facts
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample, Work
 
 _NUMBERS = ("device/allocated_bytes", "device/reserved_bytes", "host/rss_bytes")
-_SHORT = ("allocated", "reserved", "rss")
 _FORMAT = struct.Struct("<5d")  # step, a number of the machine, the numbers above
 _STALE = 3  # a rank that has written nothing for so many of our periods has gone, or stands still
 _NAN = math.nan
@@ -77,7 +76,7 @@ def spread(ranks: Sequence[tuple[float, ...]]) -> dict[str, float]:
     1.0
     """
     values: dict[str, float] = {}
-    for column, short in reversed(list(enumerate(_SHORT))):
+    for column, short in reversed(list(enumerate(("allocated", "reserved", "rss")))):
         known = [(row[column], rank) for rank, row in enumerate(ranks) if row[column] == row[column]]
         if known:
             values[f"ranks/{short}_min_bytes"] = min(known)[0]

@@ -21,7 +21,6 @@ _PACKAGE = re.compile(r".*/(?:site|dist)-packages/(?=.)|.*/(?=python3[\d.]*/.)")
 # Backslashes stop marks, but not what GitHub and others make of names, numbers and addresses
 _LINKED = re.compile(r"[@$]|#\w|://|www\.|GH-\d|mailto:|xmpp:", re.I)
 _MARK = re.compile(r"[\\`*_<>|\[\]~&]")
-_OF_THE_SYSTEM = ("/dev/", "/proc/", "/sys/")
 
 
 def report_markdown(report: RunReport) -> str:
@@ -72,7 +71,7 @@ def without_folders(text: str, folders: tuple[str, ...] = ()) -> str:
 
 def _shorter(match: re.Match[str]) -> str:
     path = match[0]
-    if path.startswith(_OF_THE_SYSTEM):
+    if path.startswith(("/dev/", "/proc/", "/sys/")):
         return path
     inside = _PACKAGE.sub("", path, count=1)
     return inside if inside != path else os.path.basename(path.rstrip("/"))

@@ -26,7 +26,6 @@ _GROUPS: Mapping[str, tuple[_Keys, _Keys]] = {
 }
 GROUPS = tuple(_GROUPS)[1:]
 """What `also` may name."""
-_DEVICE_NAME = "device/step_peak_bytes"
 _LOWEST = ("host/available_bytes", "device/headroom_bytes")  # the least of these is what matters
 
 
@@ -72,7 +71,7 @@ class TrainerLogSink:
 
     def write(self, sample: Sample) -> None:
         """Take a sample into the next line."""
-        if not self._device_seen and _DEVICE_NAME in sample.values:
+        if not self._device_seen and "device/step_peak_bytes" in sample.values:
             self._begin(device_seen=True)
         for windows in self._windows.values():
             for window in windows:

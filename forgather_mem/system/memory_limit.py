@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -252,7 +251,7 @@ def limit_facts(*, shared: bool = False) -> LimitFacts:
 def _limits(proc_root: str, cgroup_root: str) -> list[_Limit]:
     """The limits of all groups, innermost first."""
     found: list[_Limit] = []
-    hidden: list[_Limit] = []
+    outer: list[_Limit] = []  # shown or not; only this one's use of it is known
     for name, version in memory_groups(proc_root, cgroup_root):
         folder = Path(name)
         of = f" of {name.removeprefix(cgroup_root)}" if found else ""
@@ -261,18 +260,12 @@ def _limits(proc_root: str, cgroup_root: str) -> list[_Limit]:
             if limit is not None and limit < _UNLIMITED:
                 label = f"container ({kind.file}{of})" if of or not kind.kills else "container"
                 found.append(_Limit(label, limit, kind.kills, folder / kind.usage, folder / "memory.stat", version))
-        if version == 1 and not hidden:
-            hidden += _of_all_groups(folder)
+        stat, usage = folder / "memory.stat", folder / "memory.usage_in_bytes"
+        limit = _field(stat, _OF_ALL_GROUPS) if version == 1 and not outer else None
+        if limit is not None:
+            outer.append(_Limit("container (of an outer group)", limit, True, usage, stat, 1))
     shown = min((limit.limit_bytes for limit in found if limit.kills), default=_UNLIMITED)
-    return found + [limit for limit in hidden if limit.limit_bytes < shown]
-
-
-def _of_all_groups(folder: Path) -> Iterator[_Limit]:
-    """The smallest limit of this group of v1 and all above it, shown or not; only this one's use of it is known."""
-    stat = folder / "memory.stat"
-    limit = _field(stat, _OF_ALL_GROUPS)
-    if limit is not None:
-        yield _Limit("container (of an outer group)", limit, True, folder / "memory.usage_in_bytes", stat, 1)
+    return found + [limit for limit in outer if limit.limit_bytes < shown]
 
 
 def _field(file: Path, name: bytes) -> int | None:

@@ -35,12 +35,11 @@ PIECE_BYTES = 132 << 10
 # What this process holds of them outside trainings: zeros that nobody has touched, so addresses without memory. A
 # training gives them back when it begins, since it has its own.
 RESERVE: list[bytes] = []
-_OFF = ("0", "off", "false", "no")
 
 
 def is_off(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether `FORGATHER_MEM=0` switches everything off; `off`, `false` and `no` do so too, in any case."""
-    return environment.get(SWITCH, "").strip().lower() in _OFF
+    return environment.get(SWITCH, "").strip().lower() in ("0", "off", "false", "no")
 
 
 def why_off() -> str:

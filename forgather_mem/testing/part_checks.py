@@ -24,7 +24,6 @@ from forgather_mem.testing.small_run import SmallRun, check_members, files_below
 
 _OPEN_FILES, _THREADS = "the number of open files", "the number of threads"
 _MAY_BE_KEPT = (_OPEN_FILES, _THREADS)  # by the first training, for all later ones
-_OF_A_RUN = ("end", "is_urgent")
 _BOOKS = ("", *get_args(Action))
 _ADVICE_FOR_WORKS = (
     "what can't be read is left out; what an event lacks (moment.objects is empty without a trainer) is no error"
@@ -109,7 +108,7 @@ class _Part:
         return answer
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.called if name in _OF_A_RUN else self._work, name)
+        return getattr(self.called if name in ("end", "is_urgent") else self._work, name)
 
 
 def _train_with(

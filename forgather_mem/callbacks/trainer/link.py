@@ -35,7 +35,6 @@ _PARTS = (("", "_run_epoch"), ("", "_evaluate"), ("", "_finalize_training"), ("c
 _SMALL_PARTS = (("", "get_batch_samples"), ("", "training_step"), ("callback_handler", "call_event"))
 # The objects that a trainer passes to callbacks.
 _OBJECTS = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
-_LAST_PART = "_finalize_training"
 # Methods of a `transformers.Trainer` whose time is a phase; the accelerator's and the optimizer's come in addition.
 PHASE_OF_METHOD = {
     "get_batch_samples": "data",
@@ -197,7 +196,7 @@ class Link:
     def _wrap_parts(self, trainer: object) -> None:
         parts = _PARTS if hasattr(trainer, "_run_epoch") else _PARTS + _SMALL_PARTS
         for owner, name in parts:
-            around = functools.partial(_last if name == _LAST_PART else _whole, self)
+            around = functools.partial(_last if name == "_finalize_training" else _whole, self)
             self.wrapped.wrap(getattr(trainer, owner, None) if owner else trainer, name, around)
         for callback in self.callbacks():  # those behind us have not seen `train_begin` yet
             is_plain = inspect.getattr_static(callback, "__getattribute__") is object.__getattribute__

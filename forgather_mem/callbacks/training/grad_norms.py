@@ -16,8 +16,6 @@ from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 from forgather_mem.errors import did_you_mean
 from forgather_mem.telemetry.records import Finding
 
-_HALF = (torch.float16, torch.bfloat16)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norms:
@@ -143,7 +141,7 @@ def _norms(gradients: list[torch.Tensor]) -> list[float]:
     norms = [0.0] * len(gradients)
     for (_, dtype), (columns, numbers) in _group_tensors_by_device_and_dtype([[*gradients]], with_indices=True).items():
         # In half precision the norm itself would have only three correct digits
-        asked = {"dtype": torch.float32} if dtype in _HALF else {}
+        asked = {"dtype": torch.float32} if dtype in (torch.float16, torch.bfloat16) else {}
         column = [gradient for gradient in columns[0] if gradient is not None]
         found = torch.stack(torch._foreach_norm(column, 2, **asked)).tolist()
         for number, norm in zip(numbers, found, strict=True):

@@ -20,10 +20,8 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import AtEvent
 
 _EVENTS = ("train_begin", "step_end", "log", "prediction_step", "evaluate", "predict")
-_STREAMS = ("stdout", "stderr")
 # Keys of a log line that come first; those of no interest to people are left out.
 _FIRST = ("loss", "eval_loss", "grad_norm", "learning_rate")
-_LEFT_OUT = ("epoch", "total_flos")
 
 
 class ProgressCallback(RuleCallback):
@@ -59,7 +57,7 @@ class ProgressCallback(RuleCallback):
         enabled: bool = True,
         strict: bool = False,
     ) -> None:
-        if output_stream not in (None, *_STREAMS) and not hasattr(output_stream, "write"):
+        if output_stream not in (None, "stdout", "stderr") and not hasattr(output_stream, "write"):
             raise ValueError(
                 f"ProgressCallback(output_stream={output_stream!r}): write to 'stdout' or 'stderr', or give an open "
                 "text stream"
@@ -217,6 +215,6 @@ def _line(moment: Moment, logs: Mapping[str, object]) -> str:
 def _metrics(logs: Mapping[str, object]) -> str:
     """The metrics on one line, the most important first."""
     names = [name for name in _FIRST if name in logs]
-    names += [name for name in logs if name not in _FIRST and name not in _LEFT_OUT]
+    names += [name for name in logs if name not in _FIRST and name not in ("epoch", "total_flos")]
     values = ((name, logs[name]) for name in names)
     return "  ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values)

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, 
 from dataclasses import dataclass
 from typing import Any
 
-_COUNTED = (Sequence, Set, Mapping, MappingView)
-
 
 @dataclass(frozen=True, slots=True)
 class _Most:
@@ -71,7 +69,7 @@ class Values:
 def _num_items(value: object) -> int:
     if isinstance(value, str | bytes):
         return len(value) // 16
-    return len(value) if isinstance(value, _COUNTED) else 0
+    return len(value) if isinstance(value, (Sequence, Set, Mapping, MappingView)) else 0
 
 
 def _check_keys(keys: Iterable[object]) -> None:

@@ -23,7 +23,6 @@ _FLOAT = re.compile(
     r"|[0-9][0-9_]*[eE][-+]?[0-9]+)"
 )
 _NUMBER_START = frozenset("+-.0123456789")
-_DATE = f"{STANDARD}timestamp"
 # By a text's first character; "<<" is the composer's, and "=" has lost its meaning
 _RULES = {
     first: [(tag, rule) for tag, rule in rules if not tag.endswith((":merge", ":value"))]
@@ -93,6 +92,6 @@ def _made(tag: str, text: str) -> object:
     try:
         return SafeConstructor.yaml_constructors[tag](SafeConstructor(), ScalarNode(tag, text))
     except (ValueError, OverflowError) as error:
-        if tag == _DATE:
+        if tag == f"{STANDARD}timestamp":
             raise ValueError(f"{text!r} looks like a date but is not one ({error}); quote it if it is text") from error
         return text  # as "0x_", which has no digit

@@ -68,17 +68,15 @@ _TRANSFORMERS = re.compile(
     r"transformers(\.(trainer\w*|integrations(\.\w+)*|configuration_utils|modeling_utils"
     r"|models\.\w+(\.(configuration|modeling)_\w+)?))?"
 )
-_TRANSFORMERS_BASES = frozenset(_LISTS["[bases of transformers]"])
 _TRANSFORMERS_NAMES = re.compile(
     r"(?!Auto[A-Z]|DataCollator)(?!\w*(Tokenizer|Processor|FeatureExtractor)(Fast)?\Z)x?[A-Z]\w*"
 )
-_CLASS = re.compile(r"[A-Z]\w*")
 _OPTIM_BASES = frozenset(_LISTS["[bases of torch.optim]"])
 GRANTS = (
     *map(_ours, ("callbacks", "probes", "actions", "sinks", "trackers", "demo")),
     Grant(re.compile(r"forgather_mem\.(telemetry\.)?triggers"), "forgather_mem.telemetry.triggers", listed=True),
-    Grant(_TRANSFORMERS, "transformers", _TRANSFORMERS_BASES, names=_TRANSFORMERS_NAMES),
-    Grant(re.compile(r"torch\.optim(\.[a-z]\w*)?"), "torch.optim", _OPTIM_BASES, names=_CLASS),
+    Grant(_TRANSFORMERS, "transformers", frozenset(_LISTS["[bases of transformers]"]), names=_TRANSFORMERS_NAMES),
+    Grant(re.compile(r"torch\.optim(\.[a-z]\w*)?"), "torch.optim", _OPTIM_BASES, names=re.compile(r"[A-Z]\w*")),
     Grant(re.compile(r"forgather\.ml\.trainer\.callbacks(\.[a-z]\w*)?"), "forgather.ml.trainer.callbacks"),
 )
 

@@ -17,8 +17,6 @@ from forgather_mem.config.limits import Limits
 from forgather_mem.config.source.rendered import RESERVED
 from forgather_mem.errors import TemplateError, ours
 
-_TIMES = (datetime.datetime, datetime.date, datetime.time)
-
 
 class OutsideList(list[object]):
     """A list from outside: prints as YAML, which for plain values is also Python's notation."""
@@ -63,7 +61,7 @@ def _exact_time(value: datetime.date | datetime.time | datetime.timedelta) -> ob
     of a time zone."""
     if isinstance(value, datetime.timedelta):
         return datetime.timedelta.__pos__(value)
-    kind = next(kind for kind in _TIMES if isinstance(value, kind))
+    kind = next(kind for kind in (datetime.datetime, datetime.date, datetime.time) if isinstance(value, kind))
     return kind.fromisoformat(kind.isoformat(value))  # type: ignore[arg-type]
 
 

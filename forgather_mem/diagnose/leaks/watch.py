@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # The phases that don't come in each step
 _UNITS: dict[str, Unit] = {"evaluate": "an evaluation", "save": "a save", "generate": "a generation"}
-_COUNTED = ("native", "objects", "device", "pinned")
 
 
 class LeakWatch:
@@ -335,7 +334,7 @@ class RarePhases:
         """What was read after this step."""
         if "native" not in values:
             return
-        now, steps = sum(values.get(name, 0.0) for name in _COUNTED), step - self._step
+        now, steps = sum(values.get(name, 0.0) for name in ("native", "objects", "device", "pinned")), step - self._step
         for phase, one in self._gained.items():
             if phase in self._ended:
                 one.beside += now - self._then

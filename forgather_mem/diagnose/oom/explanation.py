@@ -54,7 +54,6 @@ _IN_WORDS = {
 # What the report has from these records by the same names
 _OF_FAILURE = ("step", "phase", "rank", "limit_bytes", "limit", "reserved_unused_bytes", "others_bytes")
 _OF_ERROR = ("where", "requested_bytes", "kind", "error_type", "message")
-_OF_CALLBACK = ("callback", "line", "copied_bytes")
 
 
 def failure_outside(error: BaseException, found: OutOfMemory, rank: int = 0, reserve_bytes: int = 0) -> Failure:
@@ -87,7 +86,7 @@ def explained(failure: Failure, leak: LeakReport = NOT_JUDGED) -> tuple[OomRepor
     held = None if why and failure.phase not in _FIRST else _of_census(failure)  # first it is of the phase, too
     told = {name: getattr(failure, name) for name in _OF_FAILURE}
     told |= {name: getattr(failure.found, name) for name in _OF_ERROR}
-    told |= {name: getattr(failure.callback, name, None) for name in _OF_CALLBACK}
+    told |= {name: getattr(failure.callback, name, None) for name in ("callback", "line", "copied_bytes")}
     oom = OomReport(
         **told,
         layer=failure.layer if failure.phase not in ("data", "save", "resume", "startup") else None,

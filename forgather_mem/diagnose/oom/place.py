@@ -67,7 +67,6 @@ _PHASES = (
 # Phases in which another one counts: accelerate calls DeepSpeed's optimizer in a backward pass, and Lightning, like
 # whoever uses LBFGS, passes the forward and backward pass to the optimizer as a closure.
 _INNER_COUNTS = {"backward": ("optimizer",), "optimizer": ("forward", "backward")}
-_COMPUTES = "/torch/", "/numpy/"
 # Compiled code no longer shows the layers that it was made from.
 _COMPILED = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "<eval_with_key>", "torch/fx/")
 _WRAPPERS = re.compile(r"^((module|_orig_mod|_fsdp_wrapped_module)(\.|$))+")  # parts of a name that these have added
@@ -146,7 +145,7 @@ def _line(failed: Sequence[TracebackType]) -> str:
     for entry in reversed(failed):
         if is_users(entry):
             return line_name(entry.tb_frame.f_code.co_filename, entry.tb_lineno)
-        if not any(part in file_of(entry.tb_frame) for part in _COMPUTES):
+        if not any(part in file_of(entry.tb_frame) for part in ("/torch/", "/numpy/")):
             break
     return ""
 

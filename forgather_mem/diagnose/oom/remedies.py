@@ -26,7 +26,6 @@ _ANYWHERE = f"{_PHASES} callback copy generating"
 _PASSES = "forward backward"
 _BUILDS_A_MODEL = {MODULE_IS_MADE, "from_pretrained", "from_config", "_from_config", "init_weights", "_apply"}
 _OF_A_STEP = "per_device_train_batch_size", "gradient_accumulation_steps"
-_LOADING = ("startup", "resume", "other")
 _OF_PARAMETERS = "parameters", "gradients", "optimizer"
 PLANNED = ""
 
@@ -283,7 +282,7 @@ def _no_batch_fits(failure: Failure) -> Iterator[Change]:
 
 def _keep_less(failure: Failure) -> Iterator[Change]:
     """The variables that hold enough to be mentioned; outside of loading, only containers."""
-    loads = failure.phase in _LOADING and failure.callback is None and bool(failure.functions)
+    loads = failure.phase in ("startup", "resume", "other") and failure.callback is None and bool(failure.functions)
     in_step = failure.phase in STEP_PHASES and failure.callback is None
     for held in failure.census:
         is_object = held.kind in ("object", "copy") and not held.is_unused
