@@ -2,8 +2,10 @@
 
 import copy
 import gc
+import itertools
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -160,6 +162,58 @@ def assert_as_real(
         for _ in range(2):
             step(batch)
     assert plan.peak_bytes == pytest.approx(real.peak_bytes, rel=0.02)
+
+
+class Summing(torch.autograd.Function):
+    """Sums two gradients itself, which are both alive then."""
+
+    @staticmethod
+    def forward(context: Any, one: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return one.clone(), one.clone()
+
+    @staticmethod
+    def backward(context: Any, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return (one + other).tanh()
+
+
+def kept(one: torch.Tensor, gradients: list[torch.Tensor]) -> torch.Tensor:
+    one.register_hook(lambda gradient: gradients.__setitem__(slice(None), [gradient]))
+    return one
+
+
+# Of the last layer's results, the labels, and a list that lasts
+LOSSES: dict[str, Callable[..., torch.Tensor]] = {
+    "smooth": lambda x, y, _: torch.nn.functional.cross_entropy(x, y, label_smoothing=0.1),
+    "expanded": lambda x, *_: x.tanh().square().mean() - (p := x.log_softmax(1)).sum() + p.square().mean(),
+    "not expanded": lambda x, *_: -(p := x.log_softmax(1)).square().mean() + 0.1 * p.sum(),
+    "kept": lambda x, _, kept_here: kept(x + x.tanh(), kept_here).square().mean(),
+    "in two buffers": lambda x, *_: ((x * 2) + (z := x * 3) + z.tanh()).square().mean(),
+    "joined": lambda x, *_: torch.cat([x, x], 1).square().mean(),
+    "transposed": lambda x, *_: (x.t() @ x.tanh()).square().sum() + x.t().square().sum(),
+    "own": lambda x, *_: sum(one.square().mean() for one in Summing.apply(x)),  # type: ignore[no-untyped-call]
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_sum_of_gradients_is_made_where_torch_makes_it(loss: str) -> None:
+    model, kept_here = torch.nn.Linear(16, 900), list[torch.Tensor]()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    batch = {"x": torch.randn(500, 16), "y": torch.arange(500)}
+
+    def step(batch: dict[str, torch.Tensor]) -> None:
+        LOSSES[loss](model(batch["x"]), batch["y"], kept_here).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    plan = forgather_mem.plan(step, model, optimizer, batch)
+    kept_here.clear()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        for _ in range(3):
+            step(batch)
+    made = [one for one in profiler.profiler.kineto_results.events() if one.name() == "[memory]"]  # type: ignore[union-attr]
+    most = max(itertools.accumulate(one.nbytes() for one in sorted(made, key=lambda one: one.start_ns())))
+    alive = sum(one.nbytes for one in [*model.parameters(), *batch.values()])
+    assert plan.peak_bytes == pytest.approx(alive + most, rel=0.01)
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.SparseAdam])
