@@ -107,12 +107,15 @@ class Pretending(TorchDispatchMode):
         for tensor in given:
             if not isinstance(tensor, FakeTensor) and not tensor.is_meta:  # those are known from when they were made
                 log.saw(tensor)
-        if _is_in_place(func, args):
+        # Of torch's own backward pass
+        passes = torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
+        passes = passes and isinstance(args[0], FakeTensor)
+        if passes and (func in _FILLED or (func is torch.ops.aten.index_put.default and len(args) > 3)):
             return args[0]
         result = NotImplemented if key is None else self._known.results(key, given)
         if result is NotImplemented:
             result = self._result(func, args, keywords, key, given)
-        if func is torch.ops.aten.add.Tensor and _may_reuse(args):
+        if passes and func is torch.ops.aten.add.Tensor and _may_reuse(args):
             self._sum = weakref.ref(cast(torch.Tensor, result))  # counts where the first may be gone
             return result
         for tensor in tensors_among(result):
@@ -298,22 +301,10 @@ def _asks_for_finite(func: Operation, args: Arguments) -> bool:
     return func is torch.ops.aten.isnan.default or (func in _WITH_NUMBER and args[1] in _INFINITE)
 
 
-def _is_in_place(func: Operation, args: Arguments) -> bool:
-    """Whether torch's own backward pass does this in place where no mode is."""
-    is_one = func in _FILLED or (func is torch.ops.aten.index_put.default and len(args) > 3)
-    return is_one and _is_of_pass(args)
-
-
-def _is_of_pass(args: Arguments) -> bool:
-    is_graph_made = torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled()
-    return not is_graph_made and isinstance(args[0], FakeTensor)
-
-
 def _may_reuse(args: Arguments) -> bool:
     """Whether it is a sum of two gradients that torch makes in the first where nobody else has that."""
     first, second = cast(tuple[torch.Tensor, object], args[:2])
-    is_alike = len(args) == 2 and getattr(second, "shape", None) == first.shape and first.layout == torch.strided
-    if not is_alike or not _is_of_pass(args):
+    if len(args) != 2 or getattr(second, "shape", None) != first.shape or first.layout != torch.strided:
         return False
     storage = first.untyped_storage()
     is_dense = first.is_contiguous() or first.nbytes == storage.nbytes()  # neither expanded, nor with gaps

@@ -85,7 +85,8 @@ def is_in_place_without_a_mode(func: Any, args: Any) -> bool:
 def is_sum_of_gradients(func: Any, args: Any) -> bool:
     if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled() or func is not torch.ops.aten.add.Tensor:
         return False
-    return len(args) == 2 and isinstance(args[1], torch.Tensor) and args[0].shape == args[1].shape
+    is_alike = len(args) == 2 and isinstance(args[1], torch.Tensor) and args[0].shape == args[1].shape
+    return is_alike and torch._C._storage_Use_Count(args[0].untyped_storage()._cdata) == 2  # by it, and from here
 
 
 def alive_tensors() -> list[torch.Tensor]:
