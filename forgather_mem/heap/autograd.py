@@ -84,9 +84,7 @@ def saved_by(node: Node) -> Iterator[tuple[StorageKey, int]]:
                 continue
             hooks = [getattr(one, "unpack_hook", None) for one in several]
             # Of activation checkpointing: the input of what will run again
-            inputs = inside(
-                [cell_contents(cell) for hook in hooks for cell in getattr(hook, "__closure__", None) or ()]
-            )
+            inputs = inside([cell_contents(cell) for one in hooks for cell in getattr(one, "__closure__", None) or ()])
             yield from storages_in([getattr(one, "data", None) for one in (*several, *inputs)]).items()
 
 

@@ -156,9 +156,7 @@ class _Census:
         for position, one in optimizers.items():
             if one is not self._optimizer:
                 self._parts["state", self._name(position)] += sum(self._new(getattr(one, "state", None)).values())
-        groups = [
-            group for one in (*optimizers.values(), self._optimizer) for group in getattr(one, "param_groups", ())
-        ]
+        groups = [row for one in (*optimizers.values(), self._optimizer) for row in getattr(one, "param_groups", ())]
         trained = {id(one) for group in groups for one in group["params"]}
         self._parts["batch", ""] = sum(self._new(self._batch()).values())
         self._parts["activations", ""] = sum(self._new(self._within_pass()).values())

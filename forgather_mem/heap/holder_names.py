@@ -39,9 +39,7 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
 
 def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named]:
     """The names of a value that is an attribute of this instance, or of an item of it."""
-    users = [
-        base for base in (instance if isinstance(instance, type) else type(instance)).__mro__ if is_user_class(base)
-    ]
+    users = [one for one in (instance if isinstance(instance, type) else type(instance)).__mro__ if is_user_class(one)]
     regions = tuple(class_regions(users))
     return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
 

@@ -169,7 +169,5 @@ def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) 
     tensors = list(itertools.islice(with_graph, _LOOK.tensors))
     owners = find_owners(tensors, max_owners=_LOOK.tensors, budget_s=budget_s, ignore=[tensors])
     graphs = {number: operations_of(tensors[number].grad_fn, set()) for number in {owner.target for owner in owners}}
-    leading = {
-        number for number, graph in graphs.items() if any(getattr(one, "variable", None) is wanted for one in graph)
-    }
+    leading = {at for at, graph in graphs.items() if any(getattr(one, "variable", None) is wanted for one in graph)}
     return [owner for owner in owners if owner.target in leading][:max_owners]

@@ -111,15 +111,6 @@ def shape_of(batch: object) -> PlannedShape:
     return PlannedShape(tensors[0].size(0), length)
 
 
-def largest(shapes: Sequence[PlannedShape]) -> PlannedShape:
-    """That with the most tokens, or rows.
-
-    >>> largest([PlannedShape(4, 16), PlannedShape(2, 64)])
-    PlannedShape(rows=2, length=64, joined=0)
-    """
-    return max(shapes, key=lambda shape: (shape.rows or 0) * (shape.length or 1), default=PlannedShape())
-
-
 def resized(batch: Batch, rows: int | None, length: int | None) -> Batch:
     """The batch with so many rows of this length: its own again and again, or the first of them.
 

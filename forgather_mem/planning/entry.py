@@ -59,16 +59,15 @@ def plan(
         TypeError: if `training` is neither, or a function without its model and batch.
     """
     wanted = Wanted(PlannedShape(rows, length), on_device, ranks, arguments)
-    if isinstance(training, Script) or _is_trainer(training):
+    is_trainer = callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader")
+    if isinstance(training, Script) or is_trainer:
         begun = begun_plan(training, wanted)
     elif not callable(training):
         raise TypeError(f"plan({type(training).__name__}): give a Trainer, or a function that does one step")
     elif model is None or batch is None:
         raise TypeError("plan(step, model, optimizer, batch): with a function, the model and a batch are needed")
     elif ranks != 1:
-        raise TypeError(
-            "plan(step, ..., ranks=...): give the model of one of the ranks, made in a 'fake' process group"
-        )
+        raise TypeError("plan(step, ..., ranks=...): give the model of one rank, made in a 'fake' process group")
     elif arguments:
         raise TypeError(f"plan(step, ..., {next(iter(arguments))}=...): only a Trainer has arguments to change")
     else:
@@ -93,7 +92,3 @@ def begun_plan(training: Trainer | Script, wanted: Wanted, alive: AliveThings | 
     """
     made = training.plan if isinstance(training, Script) else functools.partial(plan_of_trainer, training)
     return begun_highest_plan(functools.partial(made, wanted, alive))
-
-
-def _is_trainer(training: object) -> bool:
-    return callable(getattr(training, "train", None)) and hasattr(training, "get_train_dataloader")

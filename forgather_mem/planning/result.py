@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from forgather_mem.planning.batches import PlannedShape
@@ -128,14 +128,14 @@ PLANS = Beside[Plan]()
 
 def plan_of_log(
     log: StorageLog,
-    shape: PlannedShape,
+    shapes: Sequence[PlannedShape] = (),
     notes: Iterable[str] = (),
     host: StorageLog | None = None,
     *,
     accumulation: int = 1,
     passes: int = 1,
 ) -> Plan:
-    """The plan that two logged steps come to, with batches of this shape where the log has none.
+    """The plan that two logged steps come to, with the first of these batches where the log has none.
 
     `host` has what goes to the host.
     """
@@ -146,7 +146,7 @@ def plan_of_log(
         peak_bytes=highest.bytes,
         phase=highest.phase,
         step=highest.step,
-        **(batch if batch.rows else shape)._asdict(),
+        **next((one for one in (batch, *shapes) if one.rows), batch)._asdict(),
         accumulation=accumulation,
         passes=passes,
         reserved_bytes=reserved_by_allocator(log.events, log.sizes) or 0,

@@ -10,13 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from forgather_mem.formats.event_file import EventFile, StockWriter
-from forgather_mem.formats.summaries import (
-    Chart,
-    HParam,
-    ScalarRecord,
-    layout_payload,
-    report_payload,
-)
+from forgather_mem.formats.summaries import Chart, HParam, ScalarRecord, layout_payload, report_payload
 from forgather_mem.sinks.event_page import EventPage, find_event_folder
 from forgather_mem.sinks.tags import Columns, tag_of
 from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, metric_of

@@ -47,10 +47,7 @@ def around_calls(function: F, around: Around) -> F:
         raise ValueError(f"{inner!r} is no function: decorate a function or a method, not a class or a value")
     if inspect.isasyncgenfunction(inner):
         raise ValueError(f"{inner!r} is an asynchronous generator: decorate what consumes it")
-    for is_kind, wrap in (
-        (inspect.iscoroutinefunction, _coroutine),
-        (inspect.isgeneratorfunction, _generator),
-    ):
+    for is_kind, wrap in ((inspect.iscoroutinefunction, _coroutine), (inspect.isgeneratorfunction, _generator)):
         if is_kind(inner):
             return cast(F, functools.wraps(inner)(wrap(inner, around)))
     return cast(F, functools.wraps(inner)(_function(inner, around)))

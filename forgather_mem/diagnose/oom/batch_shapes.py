@@ -75,9 +75,7 @@ def batch_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Bat
         return None
     rows = found[0][1].shape[0]
     alike = [(name, tensor) for name, tensor in found if tensor.shape[0] == rows]
-    tokens = {
-        name: tensor.shape[1] for name, tensor in alike if len(tensor.shape) == 2 and not tensor.is_floating_point()
-    }
+    tokens = {name: one.shape[1] for name, one in alike if len(one.shape) == 2 and not one.is_floating_point()}
     if not tokens or (set(tokens) == {"labels"} and len(alike) > 1):
         return Batch(rows, None, max((tuple(tensor.shape[1:]) for _, tensor in alike), key=math.prod))
     states = (tensor.shape for _, tensor in found if tensor.is_floating_point())

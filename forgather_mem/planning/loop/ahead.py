@@ -310,9 +310,7 @@ class _NotMade(torch.autograd.Function):
     """A call that is not made, in a graph: passes leave gradients to its weights, and to what it was given."""
 
     @staticmethod
-    def forward(
-        context: Any, seen: Callable[..., torch.Tensor], weights: object, made: list[object], *given: torch.Tensor
-    ) -> object:
+    def forward(context: Any, seen: Call, weights: object, made: list[object], *given: torch.Tensor) -> object:
         context.left = seen, weights, [_Made(one).blank for one in given]
         return tuple(made)
 

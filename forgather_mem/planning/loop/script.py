@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning import private_state
-from forgather_mem.planning.batches import Batch, PlannedShape, Wanted, largest, resized, shape_of
+from forgather_mem.planning import private_state as private
+from forgather_mem.planning.batches import Batch, PlannedShape, Wanted, resized, shape_of
 from forgather_mem.planning.highest import Attempt
 from forgather_mem.planning.isolation.child import GiveAnswer, GoesOn
 from forgather_mem.planning.known_operations import tensors_among
@@ -71,9 +71,7 @@ class Script:
             atexit.register(loop.end)
             sys.excepthook = lambda _, error, __: loop.end(error=error)
             loop.begin(give_answer)
-            private_state.surround(
-                "transformers.trainer:Trainer.train", lambda *_, **__: loop.end("this loop"), loop.notes
-            )
+            private.surround("transformers.trainer:Trainer.train", lambda *_, **__: loop.end("this loop"), loop.notes)
 
         raise GoesOn(begin)
 
@@ -105,9 +103,7 @@ def plan_function(
             loop.log.begin("forward", loop.step)
             step(batch)
             if not loop.has_stepped():
-                raise PlanError(
-                    "step(batch) called no backward(): give a function that also does backward() and optimizer.step()"
-                )
+                raise PlanError("step(batch) called no backward(): give a function that does it, and optimizer.step()")
 
     go_on(loop, run)
 
@@ -159,12 +155,12 @@ class Loop:
         self.wanted, self._on_device, self.answers = wanted.shape, wanted.on_device, answers
         self.log, self.notes = StorageLog(), list[str]()
         self.mode = Pretending(self.log, wanted.on_device, answers)
-        private_state.need_no_values(self.notes)
+        private.need_no_values(self.notes)
         take_fewer_tokens(self.notes)
-        private_state.leave_uncompiled(self.notes)
+        private.leave_uncompiled(self.notes)
         follow_resizing(self.log, self.notes)
         if wanted.on_device:
-            private_state.step_as_on_a_device(self.notes)
+            private.step_as_on_a_device(self.notes)
         answers.answer(not wanted.on_device, self.notes)
         self._models, self._stepping = WeakSet[nn.Module](), WeakSet[nn.Module]()
         self._in_training = WeakSet[nn.Module]()  # those that were called so
@@ -194,7 +190,7 @@ class Loop:
         for leaf, gradient in gradients:  # the step goes on with them
             leaf.grad = self.mode.unknown(gradient)
         self.trains_with(models, optimizers)
-        private_state.let_no_queue_wait(alive.all_of(Queue), self.notes)
+        private.let_no_queue_wait(alive.all_of(Queue), self.notes)
         self.is_certain, self.skipped = is_late, int(is_late or self.wanted != PlannedShape())
         self._loaders = Loaders(self, alive.all_of(_BaseDataLoaderIter))
 
@@ -237,11 +233,11 @@ class Loop:
         self._give_answer = give_answer
         self.ahead = Ahead(self, self._models)
         # `Module.to`: it refuses weights in use
-        private_state.replace("torch.utils:swap_tensors", lambda _: private_state.swap, self.notes)
+        private.replace("torch.utils:swap_tensors", lambda _: private.swap, self.notes)
         # What is saved is lost
-        private_state.let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self.notes)
-        private_state.surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
-        private_state.surround("torch.optim:Optimizer.__init__", self._made, self.notes)
+        private.let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self.notes)
+        private.surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
+        private.surround("torch.optim:Optimizer.__init__", self._made, self.notes)
         self.log.begin("data", self.step)
         self.mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -314,8 +310,8 @@ class Loop:
         self._trained |= _of_optimizers([optimizer])
         self.rounds.stepped(optimizer)
         if was < self.rounds.step:
-            self.each = max(1, self._leaving)
-        self._leaving, self._closes = 0, False
+            self.each, self._leaving = max(1, self._leaving), 0
+        self._closes = False
         if self.skipped and self.rounds.step > 1:
             self.rounds, self.skipped = Rounds(self.log, self.rounds.optimizers), 0
         if not self.tells_ends and (self.step != self.log.step or not self._calls):
@@ -398,8 +394,8 @@ class Loop:
         self.notes += self.rounds.notes() if self.rounds.optimizers else []
         batches = self.each * max(1, len(self.shapes) // max(1, self.num_passes))
         notes = [*(note for model in self._models for note in notes_on(model, self._on_device)), *self.notes]
-        shape = largest(self.shapes)
-        plan = plan_of_log(self.log, shape, notes, self.mode.host, accumulation=batches, passes=self.each)
+        shapes = sorted(self.shapes, key=lambda shape: -(shape.rows or 0) * (shape.length or 1))
+        plan = plan_of_log(self.log, shapes, notes, self.mode.host, accumulation=batches, passes=self.each)
         return replace(plan, all_rows=self.all_rows)
 
 
