@@ -161,9 +161,7 @@ def _leak(leak: LeakReport) -> str:
 
 def _tables(comparison: Comparison) -> Iterator[Table]:
     names = (comparison.before.name, comparison.after.name)
-    shown = [
-        one for one in comparison.differences if max(one.before, one.after) >= MIB or (one.counted and one.is_sure)
-    ]
+    shown = [of for of in comparison.differences if max(of.before, of.after) >= MIB or (of.counted and of.is_sure)]
     rows = list(map(_size_row, shown))
     if comparison.planned:
         yield [("plan", *names, "difference"), _size_row(comparison.peak)]

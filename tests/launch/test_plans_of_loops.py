@@ -15,7 +15,7 @@ from tests.trees import tree
 
 SLACK_BYTES = 1024  # losses and other scalars that are alive an instant longer
 HEAD = """\
-import torch
+import copy, torch
 from torch import nn
 from torch.nn import functional as F
 torch.manual_seed(0)
@@ -31,6 +31,8 @@ made, judge = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 64)), n
 optimizers = torch.optim.Adam(made.parameters()), torch.optim.SGD(judge.parameters(), lr=0.1, momentum=0.9)
 for epoch in range(2):
     for number, (real, _) in enumerate(data()):
+        with torch.no_grad(): judge(real)
+        torch.stack([real] * 400).sum()
         fake = made(torch.randn(16, 8))
         optimizers[1].zero_grad()
         (judge(fake.detach()).mean() - judge(real).mean()).backward()
@@ -97,7 +99,7 @@ def evaluate():
         results = torch.cat([model(row) for row, _ in data(256, 64)])
     model.train()
 model = net(last=2000)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+averaged, optimizer = copy.deepcopy(model), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 loader = data()
 WHEN_FIRST
 for epoch in range(2):
@@ -260,6 +262,7 @@ def test_a_plan_is_what_the_tensors_take(tmp_path: Path, name: str) -> None:
     assert plan["peak_bytes"] == pytest.approx(real, abs=SLACK_BYTES)
     assert (plan["phase"] == "evaluate") == name.startswith("evaluates")
     assert (plan["bound"], plan["lengths_differ"]) == ("exact", name == "padded")
+    assert ("other models" in plan["phases"][-1]["parts"]) == name.startswith("evaluates")
     of = {"listed": (10, 1), "longest": (2, 1), "finder": (128, 1), "lightning": (16, 3)}
     assert (plan["rows"], plan["accumulation"]) == of.get(name, (plan["rows"], plan["accumulation"]))
 

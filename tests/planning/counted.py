@@ -37,9 +37,7 @@ class Counted(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if is_in_place_without_a_mode(func, args):
             return args[0].copy_(result)
-        if is_sum_of_gradients(
-            func, args
-        ):  # counts with the next: torch makes it in the first, if nobody else has that
+        if is_sum_of_gradients(func, args):  # it counts from the next one on: torch makes it in the first
             self.seen.add(storage_of(result)._weak_ref())
             return result
         self.see(result)

@@ -263,9 +263,7 @@ def _sentence(leak: LeakReport) -> str:
     if leak.verdict != "leak":
         kept = f"; {leak.why}" if leak.why else ""
         return f"{leak.verdict}: under {format_bytes(leak.bytes_per_step_high)} a step{kept}"
-    holders = [
-        f"held by {one.held_by}, {one.line_is} at {one.allocated_at}" for one in leak.suspects[:3] if one.held_by
-    ]
+    holders = [f"held by {of.held_by}, {of.line_is} at {of.allocated_at}" for of in leak.suspects[:3] if of.held_by]
     return "\n".join([f"leak: {format_bytes(leak.bytes_per_step * leak.per_steps)} {leak.per}", *holders])
 
 

@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from forgather_mem.heap.autograd import operations_of
+from forgather_mem.planning.batches import PlannedShape
 from forgather_mem.planning.isolation.child import forked
 from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.notes import Note
@@ -133,6 +134,10 @@ class Ahead:
             return self._met(call, module, args, keywords)
         finally:
             self._is_called = False
+            # It plays, or chooses: what follows is no evaluation
+            if self._log.phase == "evaluate" and module.training and any(one.numel() for one in module.parameters()):
+                self._log.batch = PlannedShape()
+                self._log.begin("data")
 
     def _met(self, call: Call, module: nn.Module, args: Sequence[object], keywords: Mapping[str, object]) -> object:
         given = tree_leaves((args, keywords))

@@ -103,7 +103,9 @@ def plan_function(
             loop.log.begin("forward", loop.step)
             step(batch)
             if not loop.has_stepped():
-                raise PlanError("step(batch) called no backward(): give a function that does it, and optimizer.step()")
+                raise PlanError(
+                    "step(batch) called no backward(): give a function that also does backward() and optimizer.step()"
+                )
 
     go_on(loop, run)
 
