@@ -236,9 +236,7 @@ def in_turns(steps: int, rounds: int, **workload: int) -> dict[str, dict[str, fl
             results[policy.name].append(train(policy(), steps, **workload))
             gc.enable()
             gc.collect()
-    return {
-        name: {key: statistics.median(run[key] for run in runs) for key in runs[0]} for name, runs in results.items()
-    }
+    return {of: {key: statistics.median(run[key] for run in runs) for key in runs[0]} for of, runs in results.items()}
 
 
 def child(what: str, steps: int, rounds: int) -> None:

@@ -41,7 +41,6 @@ ALIASES = {"render": "pp"}
 OF_TEMPLATES = ("ls", "pp", "graph", "targets", "trefs")
 
 _ABOUT = "Where the memory of a training went, when, and how to get it back."
-_PREFIX = "forgather-mem: "
 _WIDTH = 80
 
 
@@ -88,7 +87,7 @@ def perform(name: str | None, words: Sequence[str], do: Callable[..., int | None
 
 def complain(message: str, hint: str | None = None, *, wrap: bool = False) -> None:
     """Print an error on stderr, the message first, with control characters escaped; on request in 80 columns."""
-    text = _PREFIX + message
+    text = "forgather-mem: " + message
     if wrap:
         text = textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     print(shown(text if hint is None else f"{text}\n  {hint}"), file=sys.stderr)

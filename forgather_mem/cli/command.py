@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Exit codes. Of a command that itself ended with 0: `BROKEN`, a limit is exceeded; `UNDECIDED`, it was not judged.
 FAILURE, USAGE, BROKEN, UNDECIDED, INTERRUPTED = 1, 2, 3, 4, 130
-_OF_PYTHON = ("-m", "-c", "-")
+OF_PYTHON = ("-m", "-c", "-")  # a command begins with one: no option of ours
 
 
 class Command:
@@ -84,11 +84,6 @@ class Arguments:
         return [f"{name} {value}" for name, value in given if value is not None] + peaks
 
 
-def begins_command(word: str) -> bool:
-    """Whether a word with a hyphen is Python's, and no option of ours."""
-    return word in _OF_PYTHON
-
-
 def command_of(words: Sequence[str]) -> Command:
     """What these words run: a Python script, `-m module`, or anything executable.
 
@@ -105,7 +100,7 @@ def command_of(words: Sequence[str]) -> Command:
         return Command([*python, "-m", *rest], rest[0], rest[1:])
     if first == "-c" and not rest:
         raise UsageError("-c needs a program")
-    if first in _OF_PYTHON:
+    if first in OF_PYTHON:
         return Command([*python, first, *rest], first, rest[first == "-c" :])  # a program is no argument
     if first.endswith((".py", ".pyc", ".pyz")) or os.path.isfile(os.path.join(first, "__main__.py")):
         if not os.path.exists(first):

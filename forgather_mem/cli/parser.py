@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from forgather_mem.cli.command import begins_command
+from forgather_mem.cli.command import OF_PYTHON
 from forgather_mem.errors import UsageError, did_you_mean
 from forgather_mem.units import MIB, is_number_text, parse_bytes
 
@@ -32,11 +32,9 @@ class CommandParser(argparse.ArgumentParser):
             description="\n\n".join(textwrap.fill(" ".join(part.split()), _WIDTH) for part in text.split("\n\n")),
             epilog=listed if commands else None,
             formatter_class=functools.partial(_Layout, width=_WIDTH),
-            add_help=False,
             allow_abbrev=False,
             exit_on_error=False,
         )
-        self.add_argument("-h", "--help", action="help", help="Show this message and exit.")
         self._runs_a_command = False
 
     def add_command(self, text: str) -> None:
@@ -75,7 +73,7 @@ class CommandParser(argparse.ArgumentParser):
     def _own_words(self, words: Sequence[str]) -> list[str]:
         """The words before the command."""
         number = 0
-        while number < len(words) and words[number].startswith("-") and not begins_command(words[number]):
+        while number < len(words) and words[number].startswith("-") and words[number] not in OF_PYTHON:
             if words[number] == "--":
                 return list(words[: number + 1])
             action = self._option_string_actions.get(words[number])

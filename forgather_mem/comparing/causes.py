@@ -94,9 +94,7 @@ def _settings_of(report: RunReport) -> dict[str, str]:
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Changed]:
     """What differs of these; of a side that has told of its batches alone, or of nothing, only what both have."""
     if any(all(name.startswith("batch.") for name in told) for told in (before, after)):
-        before, after = (
-            {name: told[name] for name in told if name in before and name in after} for told in (before, after)
-        )
+        before, after = ({key: told[key] for key in told if key in before and key in after} for told in (before, after))
     names = [*before, *(name for name in after if name not in before)]
     sides = [(name, before.get(name), after.get(name)) for name in names]
     return [

@@ -84,9 +84,7 @@ class SinkSet:
 
     def event_folder(self) -> str | None:
         """Where TensorBoard finds what was written."""
-        found = [
-            self._fence.call(f"{type(sink).__name__}.folder", getattr, sink, "folder", None) for sink in self._sinks
-        ]
+        found = [self._fence.call(f"{type(one).__name__}.folder", getattr, one, "folder", None) for one in self._sinks]
         return next((folder for folder in reversed(found) if folder), None)
 
     def calls(self, method: str, *arguments: object) -> Iterator[Callable[[], object]]:

@@ -15,6 +15,7 @@ import zlib
 
 from forgather_mem.errors import missing, ours
 from forgather_mem.files import close_own, identity, open_real, out_of_the_way, remove_real
+from forgather_mem.formats.append import DISK_FULL
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.events import EVENT_NUMBERS, PHASE_NUMBER
 
@@ -72,7 +73,6 @@ _state_bytes, _sample_bytes = STATE.pack, SAMPLE.pack
 _write, _time = os.pwrite, time.time
 _LOOK_EVERY_S = 1.0
 STATE_EVERY_S = 0.1  # of steps whose states stand elsewhere, too
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def ring_name(rank: int | str) -> str:
@@ -222,7 +222,7 @@ class RingWriter:
 
     def _failed(self, error: OSError) -> None:
         self.problem = f"not all was written: {error.strerror or error}"
-        if error.errno not in _DISK_FULL:  # the server has gone: what stands there is all there will be
+        if error.errno not in DISK_FULL:  # the server has gone: what stands there is all there will be
             self.close()
 
 

@@ -184,7 +184,6 @@ def _metadata(plugin_name: str, *fields: bytes) -> bytes:
 
 _VARINT, _EIGHT_BYTES, _LENGTH_FIRST, _FOUR_BYTES = 0, 1, 2, 5  # how the bytes of a value are delimited
 _DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
-_INT64 = 1 << 64
 
 
 def varint(number: int) -> bytes:
@@ -199,7 +198,7 @@ def varint(number: int) -> bytes:
 
 def integer(field: int, number: int) -> bytes:
     """An int32, int64 or enum; a negative one as its two's complement."""
-    return _key(field, _VARINT) + varint(number % _INT64)
+    return _key(field, _VARINT) + varint(number % (1 << 64))
 
 
 def double(field: int, number: float) -> bytes:

@@ -113,6 +113,4 @@ def _write_name(frame: FrameType, opname: str, name: str, value: object) -> None
     namespace[name] = value
     if sys.version_info < (3, 13) and is_function(frame):
         # f_locals is a copy there; this writes it back, as debuggers do. Reading f_locals again would undo it.
-        take_over = getattr(ctypes.pythonapi, "PyFrame_LocalsToFast", None)
-        if take_over is not None:
-            take_over(ctypes.py_object(frame), ctypes.c_int(0))
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))

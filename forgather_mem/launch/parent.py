@@ -9,7 +9,7 @@ from __future__ import annotations
 import marshal
 import os
 
-from forgather_mem.cli.command import UNDECIDED, USAGE, Arguments, Command, begins_command, command_of
+from forgather_mem.cli.command import OF_PYTHON, UNDECIDED, USAGE, Arguments, Command, command_of
 from forgather_mem.errors import UsageError, say
 from forgather_mem.formats.ring_memory import PLACE as STATES
 from forgather_mem.formats.ring_memory import StateMemory
@@ -33,7 +33,7 @@ def run_command(words: Sequence[str]) -> int:
     """Run `forgather-mem run WORDS...`; returns the exit code of the command, or of the user's limits if that is 0."""
     code = 0
     asked: Mapping[str, object] = {"command": words}
-    if words[:1] and words[0].startswith("-") and not begins_command(words[0]):
+    if words[:1] and words[0].startswith("-") and words[0] not in OF_PYTHON:
         code, asked = _read(words)
     if not asked:
         return code

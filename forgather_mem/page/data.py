@@ -23,7 +23,6 @@ from forgather_mem.units import KIB, format_bytes, format_duration
 
 VERSION = 1
 _MAX_MARKS = 300  # of a kind
-_MICRO = 1e-6
 _ACTIONS = (("collect", "our collections"), ("cache", "cache clears"), ("trim", "trims"))
 _MARKED_EVENTS = {"evaluate": "evaluation", "save": "checkpoint"}
 
@@ -92,7 +91,7 @@ def page_data(report: RunReport, readings: Readings, first: Readings | None = No
         "times_ms": packed(_ages_s(readings)[rows], 1e-3),
         "startup": [[round(age_s * 1e3), round(size / KIB)] for age_s, size in readings.startup],
         "stacks": [_stack(made, rows) for made in found],
-        "pauses": [_series(key, label, np.nan_to_num(size), rows, _MICRO) for key, label, size in pauses],
+        "pauses": [_series(key, label, np.nan_to_num(size), rows, 1e-6) for key, label, size in pauses],
         "band": _band(report, readings, first or readings, rows),
         "marks": list(_marks(ours, readings)),
         "tables": [{"title": title, "header": header, "rows": lines} for title, header, lines in tables(report)],

@@ -76,12 +76,13 @@ class Coming(NamedTuple):
     bytes: int
     shape: PlannedShape
 
-    def note(self, is_of_longest: bool, is_later: bool = False) -> Note:
+    def note(self, is_of_longest: bool, is_later: bool = False, taken: int = 0) -> Note:
         """What a reader has to know.
 
         Args:
             is_of_longest: Whether all of them are one, of the longest rows.
             is_later: Whether they are those of a later epoch.
+            taken: How many of their epoch came before these.
         """
         length, rows = self.shape.length, len(self.batches[self.largest])
         if is_of_longest:
@@ -89,8 +90,8 @@ class Coming(NamedTuple):
             joins, bound = (", joined: an upper bound", "at most") if self.shape.joined else ("", "exact")
             return Note(f"Batches are of the longest rows{most}{joins}; others take less.", cast(Bound, bound), True)
         each = f" to {length:,} tokens" if length and not self.shape.joined else ""
-        of = f"number {self.largest + 1:,}, {rows:,} rows{each}"
-        which = f"Batches are the largest of the {len(self.batches):,} that come in this order"
+        of = f"number {taken + self.largest + 1:,}, {rows:,} rows{each}"
+        which = f"Batches are the largest of the {taken + len(self.batches):,} that come in this order"
         told = f"A later epoch has a larger one: {of}." if is_later else f"{which}: {of}; others take less."
         return Note(told, lengths_differ=True)
 
@@ -108,15 +109,6 @@ def shape_of(batch: object) -> PlannedShape:
         return PlannedShape()
     length = tensors[0].size(1) if _TOKENS in named and tensors[0].dim() > 1 else None
     return PlannedShape(tensors[0].size(0), length)
-
-
-def largest(shapes: Sequence[PlannedShape]) -> PlannedShape:
-    """That with the most tokens, or rows.
-
-    >>> largest([PlannedShape(4, 16), PlannedShape(2, 64)])
-    PlannedShape(rows=2, length=64, joined=0)
-    """
-    return max(shapes, key=lambda shape: (shape.rows or 0) * (shape.length or 1), default=PlannedShape())
 
 
 def resized(batch: Batch, rows: int | None, length: int | None) -> Batch:

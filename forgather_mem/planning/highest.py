@@ -92,6 +92,4 @@ def _dependence(depends: dict[str, int], best: Attempt) -> list[Note]:
     known = best.answers.lines()
     lines = [*dict.fromkeys(one for line in depends for one in known.get(line, [line]))]
     told = f"The peak depends on a value ({listed_lines(lines)}): {low} to {high}, of which the higher is told."
-    # By it an optimizer decides how often it goes on, as LBFGS fills its history: neither is the most
-    is_least = any("torch/optim/" in line for line in lines)
-    return [Note(told, "at least" if is_least else "at most")]
+    return [Note(told, "at most")]

@@ -71,6 +71,7 @@ class Pretending(TorchDispatchMode):
         self._known = KnownOperations(self._fake)
         self._small: set[Key] = set()  # operations whose results are computed
         self._overwritten: set[int] = set()  # storages alive, with values in which unknown ones were written
+        self._sum: Callable[[], torch.Tensor | None] = lambda: None  # the last of two gradients, if it is not noted yet
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -100,14 +101,22 @@ class Pretending(TorchDispatchMode):
             return func(*args, **keywords)
         log = self._log_of(given)
         self._answers.operations += 1
+        if (made := self._sum()) is not None:
+            log.saw(made)
         for tensor in given:
             if not isinstance(tensor, FakeTensor) and not tensor.is_meta:  # those are known from when they were made
                 log.saw(tensor)
-        if _is_in_place(func, args):
+        # Of torch's own backward pass
+        passes = torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
+        passes = passes and isinstance(args[0], FakeTensor)
+        if passes and (func in _FILLED or (func is torch.ops.aten.index_put.default and len(args) > 3)):
             return args[0]
         result = NotImplemented if key is None else self._known.results(key, given)
         if result is NotImplemented:
             result = self._result(func, args, keywords, key, given)
+        if passes and func is torch.ops.aten.add.Tensor and _may_reuse(args):
+            self._sum = weakref.ref(cast(torch.Tensor, result))  # counts where the first may be gone
+            return result
         for tensor in tensors_among(result):
             if self._is_own(tensor) and (isinstance(tensor, FakeTensor) or not tensor.is_meta):
                 log.saw(tensor)
@@ -295,13 +304,14 @@ def _asks_for_finite(func: Operation, args: Arguments) -> bool:
     return func is torch.ops.aten.isnan.default or (func in _WITH_NUMBER and args[1] in (math.inf, -math.inf))
 
 
-def _is_in_place(func: Operation, args: Arguments) -> bool:
-    """Whether torch's own backward pass does this in place where no mode is."""
-    if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled() or not isinstance(args[0], FakeTensor):
+def _may_reuse(args: Arguments) -> bool:
+    """Whether it is a sum of two gradients that torch makes in the first where nobody else has that."""
+    first, second = cast(tuple[torch.Tensor, object], args[:2])
+    if len(args) != 2 or getattr(second, "shape", None) != first.shape or first.layout != torch.strided:
         return False
-    if func is torch.ops.aten.add.Tensor:
-        return len(args) == 2 and isinstance(args[1], torch.Tensor) and args[0].shape == args[1].shape
-    return func in _FILLED or (func is torch.ops.aten.index_put.default and len(args) > 3)
+    storage = first.untyped_storage()
+    is_dense = first.is_contiguous() or first.nbytes == storage.nbytes()  # neither expanded, nor with gaps
+    return is_dense and torch._C._storage_Use_Count(storage._cdata) == 2  # by this tensor, and from here
 
 
 def _numbers_of_all(count: Count, mask: torch.Tensor) -> torch.Tensor:

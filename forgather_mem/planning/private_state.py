@@ -152,12 +152,10 @@ def leave_weights_unread(notes: list[str]) -> None:
     """Let parameters take no memory, and `from_pretrained` of transformers read the configuration alone."""
     nn = sys.modules["torch.nn"]
 
-    def registered(
-        register: Callable[..., None], module: object, name: str, parameter: torch.nn.Parameter | None
-    ) -> None:
-        if parameter is not None and parameter.device.type != "meta":  # one that is tied stays the same
-            parameter = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
-        register(module, name, parameter)
+    def registered(register: Callable[..., None], module: object, name: str, weight: torch.nn.Parameter | None) -> None:
+        if weight is not None and weight.device.type != "meta":  # one that is tied stays the same
+            weight = nn.Parameter(weight.to("meta"), requires_grad=weight.requires_grad)
+        register(module, name, weight)
 
     def moved(move: Callable[..., object], module: torch.nn.Module, *args: Any, **keywords: Any) -> object:
         if all(parameter.device.type != "meta" for parameter in module.parameters()):

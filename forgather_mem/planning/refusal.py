@@ -16,7 +16,6 @@ from forgather_mem.telemetry.redaction import redacted
 _TAKEN_AWAY = (errno.EACCES, errno.EBADF, errno.ENOTSOCK, errno.EPERM)  # what a file or a connection answers then
 BAD_FORK = "Autograd-and-Fork"  # of torch's message, where autograd has threads: on a machine with a device
 _OF_SIZES = fake_tensor.DataDependentOutputException | fake_tensor.DynamicOutputShapeException
-_OF_TORCH = f"{os.sep}torch{os.sep}"
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -41,7 +40,7 @@ def problem_of(error: BaseException) -> str:
 def _where(error: BaseException) -> str:
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     users = [frame for frame in frames if is_user_file(frame[0])]
-    others = [frame for frame in frames if _OF_TORCH not in frame[0] and not frame[0].startswith(OURS)]
+    others = [frame for frame in frames if f"{os.sep}torch{os.sep}" not in frame[0] and not frame[0].startswith(OURS)]
     if not users and not others and frames[-1][0].startswith(OURS):
         return ""  # a function that can't be called with a batch: it has no line yet
     return f"{line_with_text(*(users or others or frames)[-1])}: "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from forgather_mem.planning.batches import PlannedShape
@@ -134,39 +134,43 @@ PLANS = Beside[Plan]()
 
 def plan_of_log(
     log: StorageLog,
-    shape: PlannedShape,
+    shapes: Sequence[PlannedShape] = (),
     notes: Iterable[str] = (),
     host: StorageLog | None = None,
     *,
     accumulation: int = 1,
     passes: int = 1,
 ) -> Plan:
-    """The plan that two logged steps with batches of this shape come to; `host` has what goes to the host."""
+    """The plan that two logged steps come to, with the first of these batches where the log has none.
+
+    `host` has what goes to the host.
+    """
     log.close()
-    rows = tuple(_phase_peaks(log))
-    highest = max(rows, key=lambda row: row.bytes)
+    found = list(_phase_peaks(log))
+    highest, batch = max(found, key=lambda row: row[0].bytes)
     return Plan(
         peak_bytes=highest.bytes,
         phase=highest.phase,
         step=highest.step,
-        **shape._asdict(),
+        **next((one for one in (batch, *shapes) if one.rows), batch)._asdict(),
         accumulation=accumulation,
         passes=passes,
         reserved_bytes=reserved_by_allocator(log.events, log.sizes) or 0,
-        host_bytes=max((row.bytes for row in _phase_peaks(host)), default=0) if host is not None else 0,
-        phases=rows,
+        host_bytes=max((row.bytes for row, _ in _phase_peaks(host)), default=0) if host is not None else 0,
+        phases=tuple(row for row, _ in found),
         notes=tuple(notes),
         trace=log.trace.lasting(),
     )
 
 
-def _phase_peaks(log: StorageLog) -> Iterator[PhasePlan]:
-    """For each phase of each step its highest moment; a phase that comes again, as with accumulation, counts once."""
+def _phase_peaks(log: StorageLog) -> Iterator[tuple[PhasePlan, PlannedShape]]:
+    """For each phase of each step its highest moment, and its batch; one that comes again counts once."""
     part_of = [PARTS.index(part or "temporaries") for part in log.parts]
     now = [0] * len(PARTS)
-    found: dict[tuple[int, str], list[int]] = {}
-    for (_, step, phase), events in log.trace.by_stretch():
-        best = max(found.get((step, phase), now), now, key=sum)[:]
+    found: dict[tuple[int, str], tuple[list[int], PlannedShape]] = {}
+    for (_, step, phase, batch), events in log.trace.by_stretch():
+        best, of = max(found.get((step, phase), (now, batch)), (now, batch), key=lambda one: sum(one[0]))
+        best = best[:]
         total, most = sum(now), sum(best)
         for event in events:
             number = event if event >= 0 else ~event
@@ -174,9 +178,9 @@ def _phase_peaks(log: StorageLog) -> Iterator[PhasePlan]:
             now[part_of[number]] += size
             total += size
             if total > most:
-                best, most = now[:], total
-        found[step, phase] = best
-    for (step, phase), best in found.items():
+                best, most, of = now[:], total, batch
+        found[step, phase] = best, of
+    for (step, phase), (best, of) in found.items():
         if step:  # else it is not planned
             parts = {name: size for name, size in zip(PARTS, best, strict=True) if size}
-            yield PhasePlan(step=step, phase=phase, bytes=sum(best), parts=parts)
+            yield PhasePlan(step=step, phase=phase, bytes=sum(best), parts=parts), of

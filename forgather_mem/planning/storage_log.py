@@ -14,13 +14,16 @@ from typing import NamedTuple
 
 import torch
 
+from forgather_mem.planning.batches import PlannedShape
+
 
 class Stretch(NamedTuple):
-    """A phase of one step, from this event on."""
+    """A phase of one step, from this event on; its batch has no rows where none is known."""
 
     first_event: int
     step: int
     phase: str
+    batch: PlannedShape = PlannedShape()
 
 
 class StorageRequest(NamedTuple):
@@ -75,7 +78,7 @@ class Trace(NamedTuple):
         """The larger allocations, in order."""
         least = max(self.sizes, default=0) // 1000  # smaller ones are no reason for a failure
         total = 0
-        for (_, step, phase), events in self.by_stretch():
+        for (_, step, phase, _), events in self.by_stretch():
             for event in events:
                 size = self.sizes[event if event >= 0 else ~event]
                 if event >= 0 and size > least:
@@ -92,6 +95,7 @@ class StorageLog:
         events: The numbers of storages as they are made, and the complements (`~number`) as they go.
         stretches: The phases, in order.
         making: What those are for that are made now, where it is known.
+        batch: Of which they are, from the next phase on.
         alive_bytes, most_bytes: What there is now, and the most that there was.
     """
 
@@ -101,6 +105,7 @@ class StorageLog:
         self.parts: list[str | None] = []
         self.events, self.stretches = array("q"), [Stretch(0, 1, "data")]
         self.making: str | None = None
+        self.batch = PlannedShape()
         self._made_in = array("q")  # of each the number of its stretch
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
@@ -150,7 +155,7 @@ class StorageLog:
     def begin(self, phase: str, step: int | None = None) -> None:
         """From now on it is this phase."""
         last = self.stretches[-1]
-        now = Stretch(len(self.events), last.step if step is None else step, phase)
+        now = Stretch(len(self.events), last.step if step is None else step, phase, self.batch)
         if now[1:] != last[1:]:
             self.stretches.append(now)
 

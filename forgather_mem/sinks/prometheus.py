@@ -80,9 +80,7 @@ class PrometheusSink:
         self._next_s = time.monotonic() + self.every_s
         path = self.path.with_suffix(f".rank{self._rank}.prom") if self._rank else self.path
         # Of two names that become one the first counts: node exporter refuses a file that has a metric twice
-        texts = {
-            _name(name, metric_of(name)): (name, value) for name, value in sorted(self._values.items(), reverse=True)
-        }
+        texts = {_name(key, metric_of(key)): (key, value) for key, value in sorted(self._values.items(), reverse=True)}
         text = "".join(_lines(known, *named, self._rank) for known, named in reversed(texts.items()))
         try:
             replace_file(path, text.encode())

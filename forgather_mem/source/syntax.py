@@ -104,9 +104,7 @@ def function_regions(code: CodeType, variable: str) -> list[Region]:
     tree = tree_of(code.co_filename)
     if tree is None:
         return []
-    around = sorted(
-        (node for node in functions_in(tree) if _holds(node, code.co_firstlineno)), key=lambda node: node.lineno
-    )
+    around = sorted((one for one in functions_in(tree) if _holds(one, code.co_firstlineno)), key=lambda one: one.lineno)
     around = [node for node in around if variable in local_names(node)] or around[-1:]
     return [Region(node=node, file=code.co_filename) for node in around[-1:]]
 

@@ -164,9 +164,7 @@ def used_allocators() -> list[Allocator]:
         return [] if current is None else [current]
     import torch
 
-    others = (
-        _allocator(current.kind, index) for index in range(torch.accelerator.device_count()) if index != current.index
-    )
+    others = (_allocator(current.kind, at) for at in range(torch.accelerator.device_count()) if at != current.index)
     return [current, *(other for other in others if gauge(other.stats(), "reserved_bytes"))]
 
 

@@ -24,7 +24,6 @@ PLAN_FIRST = "FORGATHER_MEM_PLAN_FIRST"  # set: plan each Trainer before it trai
 OPTIONS = {"template": TEMPLATE, "settings": SETTINGS, "allow": ALLOW, "plan": PLAN_FIRST}
 NOTES, WAITING_RING = "trainings", "ring.rank0"
 TRAINING, NOT_TOLD, TORCH, PRINTED, BY_TIME = "training", "not told", "torch", "printed", "by time"  # kinds of notes
-_MAX_BYTES = 2**20
 LAST_ERROR = "oom.rank{rank}.json"
 # Held to tell of a failure in a training, where no limit is near: loading what explains one and looking at 360,000
 # objects took 2.8 to 3.9 MiB in a plain loop and in a Trainer
@@ -94,7 +93,7 @@ def noted(path: str, kind: str) -> list[str]:
     from forgather_mem.files import read_regular
 
     with missing(OSError):
-        told = os.fsdecode(read_regular(os.path.join(path, NOTES), _MAX_BYTES)).split("\n")
+        told = os.fsdecode(read_regular(os.path.join(path, NOTES), (2**20))).split("\n")
         return list(dict.fromkeys(line.partition("\t")[2] for line in told if line.partition("\t")[0] == kind))
     return []
 

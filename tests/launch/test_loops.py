@@ -167,7 +167,7 @@ del rows
 
 @pytest.mark.slow
 @pytest.mark.fresh
-def test_what_was_before_the_first_step_is_told_with_its_peak_and_its_curve_and_an_error_at_the_end(
+def test_what_was_before_the_first_step_is_told_with_its_peak_its_curve_and_an_error_at_the_end(
     tmp_path: Path,
 ) -> None:
     result, report = as_alone(tmp_path, LARGE_AT_FIRST + PLAIN + "main(60)\nraise ValueError('afterwards')\n")

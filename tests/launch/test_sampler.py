@@ -49,13 +49,11 @@ def test_parent_and_child_killed_together_are_told_by_the_folder(folder: Path) -
 
 
 def test_it_keeps_the_first_the_last_and_the_highest_size(tmp_path: Path) -> None:
-    grows = (
-        "print(flush=True); input(); x = b'x' * 2**25; print(flush=True); input(); del x; print(flush=True); input()"
-    )
-    with subprocess.Popen(python("-c", grows), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    grow = "print(flush=True); input(); x = b'x' * 2**25; print(flush=True); input(); del x; print(flush=True); input()"
+    with subprocess.Popen(python("-c", grow), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        sampler = Sampler(str(tmp_path), process.pid, Command(["grows.py", "-x"], "grows.py", ["-x"]))
+        sampler = Sampler(str(tmp_path), process.pid, Command(["grow.py", "-x"], "grow.py", ["-x"]))
         firsts = []
         for _ in range(3):
             assert process.stdout.readline() == "\n"
@@ -68,7 +66,7 @@ def test_it_keeps_the_first_the_last_and_the_highest_size(tmp_path: Path) -> Non
     assert abs(sampler.last_bytes - sampler.first_bytes) < 2**23
     sampler.end(Ended(0, 1.0, 0))
     ring = read_ring(tmp_path / run_session.WAITING_RING)
-    assert (ring.header["pid"], ring.header["script"], ring.header["argv"]) == (process.pid, "grows.py", ["-x"])
+    assert (ring.header["pid"], ring.header["script"], ring.header["argv"]) == (process.pid, "grow.py", ["-x"])
     assert 0 < ring.header["started_s"] - ring.header["process_started_s"] < 60
     assert {one.name for one in fields(RunHeader)} - ring.header.keys() == OF_A_TRAINING, (
         "`process_header` has a fact of any process; what only a training knows is named here"

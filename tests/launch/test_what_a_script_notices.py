@@ -82,7 +82,7 @@ def test_attach_has_no_more_files_open(tmp_path: Path) -> None:
     code, _, err = Forked(script, ["attached", "found.json"], tmp_path, environment()).wait()
     assert code == 0, err
     begun, held, ended = (
-        sum(look["/proc/self/fd"].values()) for look in json.loads((tmp_path / "found.json").read_text())
+        sum(one["/proc/self/fd"].values()) for one in json.loads((tmp_path / "found.json").read_text())
     )
     assert begun < held <= begun + MOST_DESCRIPTORS
     assert ended == begun

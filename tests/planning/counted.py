@@ -37,6 +37,9 @@ class Counted(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if is_in_place_without_a_mode(func, args):
             return args[0].copy_(result)
+        if is_sum_of_gradients(func, args):  # it counts from the next one on: torch makes it in the first
+            self.seen.add(storage_of(result)._weak_ref())
+            return result
         self.see(result)
         return result
 
@@ -73,10 +76,15 @@ def is_in_place_without_a_mode(func: Any, args: Any) -> bool:
     aten = torch.ops.aten
     if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled():
         return False
-    if func is aten.add.Tensor:  # two gradients
-        return len(args) == 2 and isinstance(args[1], torch.Tensor) and args[0].shape == args[1].shape
     fills = (aten.scatter_add.default, aten.index_add.default, aten.scatter.src)
     return func in fills or (func is aten.index_put.default and len(args) > 3)
+
+
+def is_sum_of_gradients(func: Any, args: Any) -> bool:
+    if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled() or func is not torch.ops.aten.add.Tensor:
+        return False
+    is_alike = len(args) == 2 and isinstance(args[1], torch.Tensor) and args[0].shape == args[1].shape
+    return is_alike and torch._C._storage_Use_Count(args[0].untyped_storage()._cdata) == 2  # by it, and from here
 
 
 def alive_tensors() -> list[torch.Tensor]:

@@ -9,7 +9,6 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 import forgather_mem
 from forgather_mem.planning.isolation.child import in_a_child
-from tests.planning.counted import Counted
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
@@ -204,57 +203,6 @@ def test_an_optimizer_in_the_hooks_of_parameters_steps() -> None:
     parts = plan.highest_parts()
     assert parts["optimizer"] == pytest.approx(2 * parts["parameters"], rel=0.01)
     assert parts["gradients"] < parts["parameters"] / 2, "each goes at once"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("every", [4, 7])
-def test_a_loop_is_planned_until_its_optimizers_have_gone_round(every: int) -> None:
-    makes, judges = nn.Linear(64, 256), nn.Sequential(nn.Linear(256, 64), nn.Linear(64, 1))
-    optimizers = [torch.optim.AdamW(part.parameters()) for part in (makes, judges)]
-    seen = 0
-
-    def step(batch: torch.Tensor) -> None:
-        nonlocal seen
-        seen += 1
-        judges(makes(batch).detach()).mean().backward()
-        optimizers[1].step()
-        optimizers[1].zero_grad()
-        judges(makes(batch)).mean().backward()
-        if seen % every == 0:
-            optimizers[0].step()
-            optimizers[0].zero_grad()
-
-    batch = torch.zeros(8, 64)
-    plan = forgather_mem.plan(step, [makes, judges], tuple(optimizers), batch)
-    with Counted() as counted:
-        counted.see(batch)
-        for _ in range(3 * every):
-            step(batch)
-    assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.005)
-    assert plan.notes == ()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_accumulation_of_accelerate_is_planned() -> None:
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
-    model = Classifier()
-    prepared, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-
-    def step(batch: Batch) -> None:
-        with accelerator.accumulate(prepared):
-            accelerator.backward(nn.functional.cross_entropy(prepared(batch["input_ids"]), batch["labels"]))
-            optimizer.step()
-            optimizer.zero_grad()
-
-    plan = forgather_mem.plan(step, prepared, optimizer, batch_of())
-    batch = batch_of()
-    with Counted() as counted:
-        for _ in range(9):
-            step(batch)
-    assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.001)
 
 
 def test_an_optimizer_that_never_steps_makes_it_a_lower_bound() -> None:

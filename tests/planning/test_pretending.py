@@ -2,11 +2,13 @@
 
 import copy
 import gc
+import itertools
 import weakref
 from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 
 import forgather_mem
@@ -160,6 +162,34 @@ def assert_as_real(
         for _ in range(2):
             step(batch)
     assert plan.peak_bytes == pytest.approx(real.peak_bytes, rel=0.02)
+
+
+# Of a layer, rows and labels
+LOSSES: dict[str, Callable[..., torch.Tensor]] = {
+    "smooth": lambda of, x, y: F.cross_entropy(of(x), y, label_smoothing=0.1),
+    "expanded": lambda of, x, y: F.nll_loss(p := of(x).log_softmax(1), y) - p.sum(1).mean(),
+    "in two buffers": lambda of, x, _: ((z := of(x) * 3) * 2 + z + z.tanh()).square().mean(),
+    "called twice": lambda of, x, _: (of(x[:9]) - of(x[9:18])).mean(),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_sum_of_gradients_is_made_where_torch_makes_it(loss: str) -> None:
+    model = torch.nn.Linear(16, 900)
+    batch = {"x": torch.randn(500, 16), "y": torch.arange(500)}
+
+    def step(batch: dict[str, torch.Tensor]) -> None:
+        LOSSES[loss](model, *batch.values()).backward()
+        model.zero_grad()
+
+    plan = forgather_mem.plan(step, model, None, batch)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        for _ in range(3):
+            step(batch)
+    made = [one for one in profiler.profiler.kineto_results.events() if one.name() == "[memory]"]  # type: ignore[union-attr]
+    most = max(itertools.accumulate(one.nbytes() for one in sorted(made, key=lambda one: one.start_ns())))
+    alive = sum(one.nbytes for one in [*model.parameters(), *batch.values()])
+    assert plan.peak_bytes == pytest.approx(alive + most, rel=0.01)
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.SparseAdam])

@@ -29,7 +29,7 @@ def one_step() -> Plan:
     del kept, passing
     log.begin("optimizer")
     del gradient
-    plan = plan_of_log(log, PlannedShape(4, 16), ["A note."], accumulation=2)
+    plan = plan_of_log(log, [PlannedShape(4, 16)], ["A note."], accumulation=2)
     del weight
     return plan
 

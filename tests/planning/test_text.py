@@ -57,9 +57,8 @@ def test_the_largest_batch_may_be_all_there_is() -> None:
 
 
 def test_what_does_not_fit_has_a_smaller_batch() -> None:
-    card = card_plan(
-        16, use(17, 19), smaller=Most(2, use(14, 15.5), accumulation=4), instead=(("bf16=True", use(10, 11)),)
-    )
+    smaller = Most(2, use(14, 15.5), accumulation=4)
+    card = card_plan(16, use(17, 19), smaller=smaller, instead=(("bf16=True", use(10, 11)),))
     assert card_text(card).splitlines()[:2] == [
         "Does not fit: 17.0 GiB to 19.0 GiB of 16.0 GiB; batch 2 with accumulation 4",
         "  fits. Computed, not measured.",

@@ -216,9 +216,7 @@ def rows_of_different_lengths() -> list[dict[str, list[int]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_the_batches_are_the_largest_of_those_that_come_in_the_order_of_the_seed(
-    tmp_path: Path, accumulation: int
-) -> None:
+def test_the_batches_are_the_largest_of_those_that_come_in_the_seeds_order(tmp_path: Path, accumulation: int) -> None:
     shapes: list[torch.Size] = []
 
     def pad(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:

@@ -177,9 +177,7 @@ class Composer:
             raise TemplateNodeError(mark, f"the alias *{name} refers to what contains it")
         anchored = self._anchors.get(name)
         if anchored is None:
-            hint = (
-                did_you_mean(f"*{name}", [f"*{known}" for known in self._anchors]) or f"write &{name} where it is made"
-            )
+            hint = did_you_mean(f"*{name}", [f"*{one}" for one in self._anchors]) or f"write &{name} where it is made"
             raise TemplateNodeError(mark, f"there is no anchor &{name} before this alias", hint)
         if not isinstance(anchored.value, Node):
             self._repeat(anchored.scalars - 1, mark)

@@ -17,7 +17,6 @@ MAX_NAME_CHARS = 500
 _PUBLIC = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)*", re.ASCII)
 _PRIVATE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 _FILE = re.compile(r"(?P<path>[^:\0]+\.py):(?P<qualname>.*)")
-_OWN = frozenset(VALUE_FUNCTIONS) | frozenset(OPENABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def is_within(module: str, namespace: str) -> bool:
 
 def _without_colon(text: str) -> Name:
     first, _, rest = text.partition(".")
-    if text in _OWN:
+    if text in VALUE_FUNCTIONS or text in OPENABLE:
         return Name("built-in", "", text)
     if not rest or hasattr(builtins, first):
         return Name("built-in", "builtins", text)

@@ -25,7 +25,6 @@ from forgather_mem.config.policy.remote_code import Forbidden, is_below
 from forgather_mem.config.source.rendered import SourceLocation
 
 DEFAULT = "open by default"
-_HARD = "can run or fetch code, so only an exact entry allows it"
 _GUARDED = frozenset(("forgather", "forgather_mem", "torch", "transformers"))
 _VALUES = frozenset(BUILTINS) | frozenset(VALUE_FUNCTIONS)
 
@@ -232,7 +231,7 @@ class Policy:
             if str(reading) in self._exact:
                 return Opening(reading, f"{str(reading)!r} allows it")
         if any(is_hard(reading.dotted) for reading in name.readings()):
-            return Refusal(text, _package(text), _HARD, str(name))
+            return Refusal(text, _package(text), "can run or fetch code, so only an exact entry allows it", str(name))
         opening = self._by_namespace(name) or _default(name)
         return opening or Refusal(text, _package(text), refusals.NOT_LISTED, refusals.entry_for(name))
 

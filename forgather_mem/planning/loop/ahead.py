@@ -13,6 +13,7 @@ import io
 import json
 import os
 import pickle
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -27,8 +28,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from forgather_mem.heap.autograd import operations_of
+from forgather_mem.planning.batches import PlannedShape
 from forgather_mem.planning.isolation.child import forked
 from forgather_mem.planning.known_operations import tensors_among
+from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.rounds import not_through
 from forgather_mem.planning.private_state import around_passes, surround
 from forgather_mem.planning.ranks import like_shard
@@ -64,8 +67,8 @@ class Ahead:
         self._loop, self._log, self._models = loop, loop.log, models
         # What a call has made
         self._known = WeakKeyDictionary[nn.Module, dict[Hashable, _Result]]()
-        # Of each kind of call the largest input, and the most that was alive
-        self._most = WeakKeyDictionary[nn.Module, dict[Hashable, tuple[int, int]]]()
+        # Of each kind of call the largest inputs, of which none has more of all, and the most that was alive
+        self._largest, self._most = defaultdict[Hashable, list[tuple[int, ...]]](list), Counter[Hashable]()
         self._news: dict[Hashable, int] = {}  # of what is new, the step
         self._graded = WeakTensorKeyDictionary()  # weights to which a pass has left gradients
         self._optimizers, self._kinds = WeakSet[Optimizer](), set[str]()
@@ -94,7 +97,8 @@ class Ahead:
             self.has_looked = True
             self._look()
         self.skips = bool(self._todo) or self._teller > 0
-        return not self.skips
+        self._resume()
+        return not self.skips and self.steps > self._planned_to
 
     def tell(self, has_all: bool, most_steps: int = 0) -> None:
         """End the fork, if it is this process; it may have come to the end of so many steps, which are enough."""
@@ -119,6 +123,8 @@ class Ahead:
 
     def _called(self, call: Call, module: nn.Module, *args: object, **keywords: object) -> object:
         if self._is_called or is_traced():
+            if isinstance(module, nn.RNNBase) and not module.batch_first:
+                self._loop.is_of_columns(next(tensors_among((args, keywords))))
             return call(module, *args, **keywords)
         self._is_called = True
         try:
@@ -128,17 +134,29 @@ class Ahead:
             return self._met(call, module, args, keywords)
         finally:
             self._is_called = False
+            # It plays, or chooses: what follows is no evaluation
+            if self._log.phase == "evaluate" and module.training and any(one.numel() for one in module.parameters()):
+                self._log.batch = PlannedShape()
+                self._log.begin("data")
 
     def _met(self, call: Call, module: nn.Module, args: Sequence[object], keywords: Mapping[str, object]) -> object:
         given = tree_leaves((args, keywords))
         trained = sum(one.requires_grad for one in module.parameters())
         state = torch.is_grad_enabled(), module.training, torch.is_autocast_enabled("cpu"), trained
         kind = state, *((one.dtype, one.requires_grad) if isinstance(one, torch.Tensor) else type(one) for one in given)
+        # Fewer rows that are longer may take more, as in attention: bytes, and those as often as a row is long
+        each = [(0, 0), *((one.nbytes, one.nbytes * max(one.shape[1:], default=1)) for one in tensors_among(given))]
+        size, largest = tuple(map(sum, zip(*each, strict=True))), self._largest[id(module), kind]
+        if not any(one[0] >= size[0] and one[1] >= size[1] for one in largest):
+            for less in [one for one in largest if one[0] <= size[0] and one[1] <= size[1]]:
+                largest.remove(less)
+                self._news.pop((id(module), kind, less), None)
+            largest.append(size)
+            self._news[id(module), kind, size] = self.steps
         # A thousandth more is new, not the few numbers that a script keeps of each step: a guess
-        now = sum(one.nbytes for one in tensors_among(given)), self._log.alive_bytes
-        most = self._most.setdefault(module, {}).setdefault(kind, (-1, 0))
-        if now[0] > most[0] or 1000 * (now[1] - most[1]) > now[1]:
-            self._most[module][kind] = max(now[0], most[0]), max(now[1], most[1])
+        alive_bytes = self._log.alive_bytes
+        if 1000 * (alive_bytes - self._most[id(module), kind]) > alive_bytes:
+            self._most[id(module), kind] = alive_bytes
             self._news[id(module), kind] = self.steps
         if not all(isinstance(one, _PLAIN) for one in given):
             return call(module, *args, **keywords)
@@ -246,16 +264,26 @@ class Ahead:
         for group, weights in reversed(self._taken):  # those of one inside of another are empty
             group["params"] = weights
         self._taken.clear()
-        for tensor in tensors_among(list(optimizer.state.values())) if not self.skips else ():
-            self._log.saw(tensor, "optimizer")
+        if not self.skips:
+            self._fill_history(optimizer)
+            for tensor in tensors_among(list(optimizer.state.values())):
+                self._log.saw(tensor, "optimizer")
         self._count()
         self._loop.stepped(optimizer)
+
+    def _fill_history(self, optimizer: Optimizer) -> None:
+        """What an optimizer keeps of its last iterations, as LBFGS, is so much at some time."""
+        most = int(optimizer.defaults.get("history_size", 0))
+        for kept in [one for state in optimizer.state.values() for one in state.values()]:
+            if isinstance(kept, list) and 0 < len(kept) < most:
+                kept += [kept[-1].clone() for _ in range(most - len(kept))]
+                note = Note(f"A history of an optimizer is planned full ({most:,} iterations).", "at most")
+                self._loop.notes += [note] if note not in self._loop.notes else []
 
     def _count(self) -> None:
         """A step is through: that before something new begins to be planned."""
         self.steps += 1
         self._loop.answers.steps()
-        a_round = max(1, len(self._optimizers))
         if self._teller:
             if 1000 * (self._log.most_bytes - self._most_bytes) > self._log.most_bytes:
                 if self._most_bytes:
@@ -263,7 +291,13 @@ class Ahead:
                 self._most_bytes = self._log.most_bytes
             self._log.most_bytes = self._log.alive_bytes
             self._spend()
-        elif self.skips and self.steps >= self._todo[0] - a_round:
+        elif self.skips:
+            self._resume()
+
+    def _resume(self) -> None:
+        """Plan again, if something new is a round away."""
+        a_round = max(1, len(self._optimizers))
+        if self._todo and self.steps >= self._todo[0] - a_round:
             while self._todo and self._todo[0] <= self.steps + 2 * a_round:
                 self._planned_to = self._todo.pop(0)
             self.skips = False
@@ -281,9 +315,7 @@ class _NotMade(torch.autograd.Function):
     """A call that is not made, in a graph: passes leave gradients to its weights, and to what it was given."""
 
     @staticmethod
-    def forward(
-        context: Any, seen: Callable[..., torch.Tensor], weights: object, made: list[object], *given: torch.Tensor
-    ) -> object:
+    def forward(context: Any, seen: Call, weights: object, made: list[object], *given: torch.Tensor) -> object:
         context.left = seen, weights, [_Made(one).blank for one in given]
         return tuple(made)
 

@@ -171,7 +171,7 @@ class Loaders:
         among = [range(number, len(known)), [one for one in range(number, len(known)) if (taken + one) % loop.each]]
         found = [one for one in (largest(*numbers) for numbers in among if numbers) if one is not None]
         is_of_longest, before = loop.wanted.rows is not None, self._planned_bytes.get(key, 0)
-        loop.notes += [one.note(is_of_longest, bool(before)) for one in found[:1] if one.bytes > before]
+        loop.notes += [one.note(is_of_longest, bool(before), taken) for one in found[:1] if one.bytes > before]
         self._planned_bytes[key] = max([before, *(one.bytes for one in found)])
         self.waiting.add(iterator())
         for at in sorted({one.largest for one in found}):

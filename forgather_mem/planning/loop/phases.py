@@ -23,8 +23,6 @@ from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.source.source_lines import is_our_class, is_user_module
 
-_NUMBERS = {"on_log": "logs", "on_evaluate": "metrics"}
-
 
 class TrainerLoop(Loop):
     """In place of the trainer's callbacks.
@@ -136,7 +134,7 @@ class TrainerLoop(Loop):
 
     def _fire(self, event: str, arguments: object, *of_training: object, **keywords: object) -> None:
         """The state of the training, and what is to be done next, are copies."""
-        numbers = _NUMBERS.get(event)
+        numbers = {"on_log": "logs", "on_evaluate": "metrics"}.get(event)
         if numbers is not None:  # whatever is asked for is one
             known = cast(dict[str, float], keywords.get(numbers, {}))
             keywords[numbers] = defaultdict(lambda: 1.0, {"loss": 1.0, "eval_loss": 1.0, **known})

@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
-from forgather_mem.planning import private_state
-from forgather_mem.planning.batches import Batch, PlannedShape, Wanted, largest, resized, shape_of
+from forgather_mem.planning import private_state as private
+from forgather_mem.planning.batches import Batch, PlannedShape, Wanted, resized, shape_of
 from forgather_mem.planning.highest import Attempt
 from forgather_mem.planning.isolation.child import GiveAnswer, GoesOn
 from forgather_mem.planning.known_operations import tensors_among
@@ -71,9 +71,7 @@ class Script:
             atexit.register(loop.end)
             sys.excepthook = lambda _, error, __: loop.end(error=error)
             loop.begin(give_answer)
-            private_state.surround(
-                "transformers.trainer:Trainer.train", lambda *_, **__: loop.end("this loop"), loop.notes
-            )
+            private.surround("transformers.trainer:Trainer.train", lambda *_, **__: loop.end("this loop"), loop.notes)
 
         raise GoesOn(begin)
 
@@ -159,24 +157,23 @@ class Loop:
         self.wanted, self._on_device, self.answers = wanted.shape, wanted.on_device, answers
         self.log, self.notes = StorageLog(), list[str]()
         self.mode = Pretending(self.log, wanted.on_device, answers)
-        private_state.need_no_values(self.notes)
+        private.need_no_values(self.notes)
         take_fewer_tokens(self.notes)
-        private_state.leave_uncompiled(self.notes)
+        private.leave_uncompiled(self.notes)
         follow_resizing(self.log, self.notes)
         if wanted.on_device:
-            private_state.step_as_on_a_device(self.notes)
+            private.step_as_on_a_device(self.notes)
         answers.answer(not wanted.on_device, self.notes)
         self._models, self._stepping = WeakSet[nn.Module](), WeakSet[nn.Module]()
         self._in_training = WeakSet[nn.Module]()  # those that were called so
         self.trains_with((), ())
         self.shapes: list[PlannedShape] = []
-        self._given: list[PlannedShape] = []
         self.all_rows = 0
         # Of a batch of another size that was made before, or of what was computed before, a first round is not planned
         self.skipped, self.is_certain, self.looks_ahead, self.tells_ends = 0, True, False, False
         self.each, self._most_operations = 1, 0
         self._idle = self._calls = self.num_passes = self._leaving = 0
-        self._is_new, self._is_enough = True, False
+        self._is_new, self._is_enough, self._closes = True, False, False
 
     def find(self, alive: AliveThings, is_late: bool) -> None:
         """Find the models that are trained, their optimizers and the loaders, and take their values."""
@@ -186,14 +183,16 @@ class Loop:
         models = [one for one in roots(alive.all_of(nn.Module)) if not trained.isdisjoint(map(id, one.parameters()))]
         gradients = [(one, one.grad) for one in leaves if is_late and one.grad is not None]
         if not is_traced():
-            self.empty(models, optimizers, alive, leaves=leaves)
+            owned = {id(one) for module in alive.all_of(nn.Module) for one in module._parameters.values()}
+            loose = [one for one in leaves if id(one) in trained or id(one) not in owned]
+            self.empty(models, optimizers, alive, leaves=loose)
         else:  # inside of `torch.func.grad`, whose arguments keep their values
             for parameter in nn.ModuleList(models).parameters():
                 self.log.saw(parameter, "parameters")
         for leaf, gradient in gradients:  # the step goes on with them
             leaf.grad = self.mode.unknown(gradient)
         self.trains_with(models, optimizers)
-        private_state.let_no_queue_wait(alive.all_of(Queue), self.notes)
+        private.let_no_queue_wait(alive.all_of(Queue), self.notes)
         self.is_certain, self.skipped = is_late, int(is_late or self.wanted != PlannedShape())
         self._loaders = Loaders(self, alive.all_of(_BaseDataLoaderIter))
 
@@ -236,11 +235,11 @@ class Loop:
         self._give_answer = give_answer
         self.ahead = Ahead(self, self._models)
         # `Module.to`: it refuses weights in use
-        private_state.replace("torch.utils:swap_tensors", lambda _: private_state.swap, self.notes)
+        private.replace("torch.utils:swap_tensors", lambda _: private.swap, self.notes)
         # What is saved is lost
-        private_state.let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self.notes)
-        private_state.surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
-        private_state.surround("torch.optim:Optimizer.__init__", self._made, self.notes)
+        private.let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self.notes)
+        private.surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
+        private.surround("torch.optim:Optimizer.__init__", self._made, self.notes)
         self.log.begin("data", self.step)
         self.mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -314,6 +313,7 @@ class Loop:
         self.rounds.stepped(optimizer)
         if was < self.rounds.step:
             self.each, self._leaving = max(1, self._leaving), 0
+        self._closes = False
         if self.skipped and self.rounds.step > 1:
             self.rounds, self.skipped = Rounds(self.log, self.rounds.optimizers), 0
         if not self.tells_ends and (self.step != self.log.step or not self._calls):
@@ -342,15 +342,23 @@ class Loop:
             self._models.add(module)
         if parameters and self.log.phase != "backward":  # else it is called again by checkpointing
             self._calls += 1
+            shape = shape_of((*args, keywords) if args else keywords)
+            # Of what a loader makes a piece is still that batch
+            self.log.batch = next((one for one in self.shapes or [shape] if one[:2] == shape[:2]), PlannedShape())
             evaluates = module in self._in_training and not module.training  # with a graph, too
             self._begin("evaluate" if evaluates or not torch.is_grad_enabled() else "forward", parameters)
             if torch.is_grad_enabled():
                 self._stepping.add(module)
                 (self._in_training if module.training else set()).add(module)
-                self._given.append(shape_of(keywords or args))
         for tensor in tensors_among((args, keywords)):
             if not tensor.requires_grad:
                 self.log.saw(tensor, "batch")
+
+    def is_of_columns(self, given: torch.Tensor) -> None:
+        """A recurrent layer takes this, of which the second size is that of the batch: so is the batch's then."""
+        if given.dim() == 3 and self.log.batch[:1] == given.shape[:1]:
+            self.log.batch = PlannedShape(given.size(1))
+            self.log.begin(self.log.phase)
 
     def _begin(self, phase: str, parameters: Iterable[torch.Tensor]) -> None:
         self.is_through()
@@ -367,7 +375,9 @@ class Loop:
     def passed(self, leaves_gradients: bool) -> None:
         """It has ended. Those that only return gradients, and an optimizer's own, are no batches."""
         self.num_passes += 1
-        self._leaving += leaves_gradients and not self.ahead.is_stepping
+        # A closure's, of which there may be several, are of one batch
+        self._leaving += leaves_gradients and not (self.ahead.is_stepping and self._closes)
+        self._closes = self.ahead.is_stepping
         self._idle, self._is_new = 0, True
         if not self._calls and not self.rounds.optimizers:
             self.log.begin("forward", self.step)
@@ -386,8 +396,8 @@ class Loop:
         self.notes += self.rounds.notes() if self.rounds.optimizers else []
         batches = self.each * max(1, len(self.shapes) // max(1, self.num_passes))
         notes = [*(note for model in self._models for note in notes_on(model, self._on_device)), *self.notes]
-        shape = largest(self.shapes or self._given)
-        plan = plan_of_log(self.log, shape, notes, self.mode.host, accumulation=batches, passes=self.each)
+        shapes = sorted(self.shapes, key=lambda shape: -(shape.rows or 0) * (shape.length or 1))
+        plan = plan_of_log(self.log, shapes, notes, self.mode.host, accumulation=batches, passes=self.each)
         return replace(plan, all_rows=self.all_rows)
 
 

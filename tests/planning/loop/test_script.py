@@ -36,6 +36,7 @@ TEACHERS: dict[str, Callable[[], nn.Module]] = {
     averages=strategies.booleans(),
     logs=strategies.booleans(),
     hooked=strategies.booleans(),
+    summed=strategies.sampled_from(["", "smooth", "expanded", "twice"]),
     widths=strategies.lists(strategies.integers(16, 300), min_size=1, max_size=3),
 )
 def test_the_plan_is_what_the_tensors_take(
@@ -47,6 +48,7 @@ def test_the_plan_is_what_the_tensors_take(
     averages: bool,
     logs: bool,
     hooked: bool,
+    summed: str,
     widths: list[int],
 ) -> None:
     layers = [nn.Sequential(nn.Linear(64, width), nn.Tanh(), nn.Linear(width, 64)) for width in widths]
@@ -69,6 +71,11 @@ def test_the_plan_is_what_the_tensors_take(
         found = model(batch)
         kept.append(found.detach())
         loss = (found - frozen(batch)).square().mean() + sum(one.mean() for one in features)
+        if summed == "smooth":
+            loss = loss + nn.functional.cross_entropy(found, batch.argmax(1), label_smoothing=0.1)
+        elif summed:
+            chosen = found.log_softmax(1)
+            loss = loss + chosen.square().mean() - (chosen.sum(1).mean() if summed == "expanded" else chosen.mean(0)[0])
         loss.backward()
         if logs:
             told.append(loss.item())
