@@ -89,7 +89,6 @@ def _dependence(depends: dict[str, int], best: Attempt) -> list[Note]:
     low, high = format_bytes(min(depends.values(), default=peak)), format_bytes(peak)
     if low == high:
         return []
-    known = best.answers.lines()
-    lines = [*dict.fromkeys(one for line in depends for one in known.get(line, [line]))]
+    lines = [*dict.fromkeys(one for line in depends for one in best.answers.lines().get(line, [line]))]
     told = f"The peak depends on a value ({listed_lines(lines)}): {low} to {high}, of which the higher is told."
     return [Note(told, "at most")]

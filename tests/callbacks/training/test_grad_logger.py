@@ -122,7 +122,7 @@ def test_a_layer_whose_gradients_vanish_or_explode_is_named_once(
     trainer = make_trainer(tmp_path, [GradLogger(log_frequency=1)], trainer_class=Altered, max_steps=steps)
     trainer.model.altered = altered
     trainer.train()
-    said = capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
     assert said.count("gradients") == 1, said
     assert message in said
     ((_, text),) = texts(tmp_path)["grad_findings"]
