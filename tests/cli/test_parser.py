@@ -106,7 +106,7 @@ positional arguments:
   A B...               Some names.
 
 options:
-  -h, --help           Show this message and exit.
+  -h, --help           show this help message and exit
   -s, --set KEY=VALUE  Set.
   -q, --quiet          Say 100 % less.
   --port N             Default: 0.
