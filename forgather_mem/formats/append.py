@@ -17,7 +17,7 @@ from forgather_mem.units import format_duration
 
 logger = logging.getLogger(__name__)
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class WriteLimits:
@@ -151,7 +151,7 @@ class AppendFile:
                 done += os.write(self._fd, data[done:])
         except ours(OSError) as error:
             # A torn record is cut off; the file is abandoned if that fails or the error may have left more damage
-            if error.errno not in DISK_FULL or (done and not self._cut_back(self.end + done)):
+            if error.errno not in _DISK_FULL or (done and not self._cut_back(self.end + done)):
                 self._let_go()
             self._pause(error, num_records)
             return False

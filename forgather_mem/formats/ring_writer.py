@@ -15,7 +15,6 @@ import zlib
 
 from forgather_mem.errors import missing, ours
 from forgather_mem.files import close_own, identity, open_real, out_of_the_way, remove_real
-from forgather_mem.formats.append import DISK_FULL
 from forgather_mem.system.forks import FORKS
 from forgather_mem.telemetry.events import EVENT_NUMBERS, PHASE_NUMBER
 
@@ -222,7 +221,10 @@ class RingWriter:
 
     def _failed(self, error: OSError) -> None:
         self.problem = f"not all was written: {error.strerror or error}"
-        if error.errno not in DISK_FULL:  # the server has gone: what stands there is all there will be
+        if error.errno not in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+        ):  # the server has gone: what stands there is all there will be
             self.close()
 
 
