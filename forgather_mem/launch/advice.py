@@ -63,11 +63,8 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     others = [one for one in report.advice if _kind(one) not in kinds]
     advice = (*planned, *others)
     report = replace(report, advice=advice)
-    late = (
-        f"planned, but {most_s:g} s were not enough for all"
-        if planned
-        else f"not planned: {most_s:g} s were not enough"
-    )
+    late = f"planned, but {most_s:g} s were not enough for all"
+    late = late if planned else f"not planned: {most_s:g} s were not enough"
     what = late if is_late else "planned"
     if report.killed is not None:
         return replace(report, killed=replace(report.killed, fit=what))

@@ -219,9 +219,8 @@ class Witness:
         if self._pid < 0:
             return False
         try:
-            if stat_fields(f"/proc/{self._pid}")[:1] == [
-                "T"
-            ]:  # together with the command; else a SIGCONT would drop a SIGTSTP that it has got
+            # Together with the command; else a SIGCONT would drop a SIGTSTP that it has got
+            if stat_fields(f"/proc/{self._pid}")[:1] == ["T"]:
                 os.kill(self._pid, signal.SIGCONT)
             os.write(self._ask, b"?")
             answer = os.read(self._answers, 1 << 16)

@@ -117,12 +117,12 @@ class ObservedLoop:
         if events is None or _thread() != self._thread:
             yield
             return
-        self._is_told = True
+        was, self._is_told = self._is_told, True  # one may be in another, as `torch.save` in an evaluation
         try:
             with events.phase(phase):
                 yield
         finally:
-            self._is_told = False
+            self._is_told = was
 
     @property
     def steps_done(self) -> int:

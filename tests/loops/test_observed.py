@@ -429,6 +429,11 @@ def by_hand(loop: ObservedLoop, optimizer: torch.optim.Optimizer | None = None) 
         if number == 10:
             with loop.phase("save"):
                 pass
+            with loop.phase("evaluate"), torch.no_grad():
+                with loop.phase("save"):
+                    pass
+                model.eval()(torch.randn(16, 8))
+            model.train()
 
 
 def test_a_loop_without_an_optimizer_tells_its_steps(watching: tuple[ObservedLoop, Capture, Phases]) -> None:
@@ -436,7 +441,7 @@ def test_a_loop_without_an_optimizer_tells_its_steps(watching: tuple[ObservedLoo
     by_hand(loop)
     assert [sample.step for sample in capture.samples] == list(range(1, STEPS + 1))
     assert phases.begun["forward"] == phases.begun["backward"] == STEPS - 1, "of all steps after the first"
-    assert (phases.begun["save"], phases.shapes) == (1, {(16, 8)})
+    assert (phases.begun["evaluate"], phases.begun["save"], phases.shapes) == (1, 1, {(16, 8)})
 
 
 def test_where_an_optimizer_is_heard_its_steps_count(watching: tuple[ObservedLoop, Capture, Phases]) -> None:
