@@ -5,8 +5,9 @@ Every function in every event is in tests/soak/test_faults_soak.py; here are the
 
 import io
 import os
+import resource
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import torch
 from transformers import Trainer, TrainerCallback
 
 from forgather_mem import Every, Rule, load_callbacks, release_memory, track_memory
-from forgather_mem.callbacks import MemoryCallback, OOMReporter, PeakMemory, TBMemoryLogger
+from forgather_mem.callbacks import MemoryAlert, MemoryCallback, OOMReporter, PeakMemory, TBMemoryLogger
 from forgather_mem.engine.run_of import run_of
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment, Sample
+from forgather_mem.testing.small_run import in_child
 from tests.faults import failing, functions
 from tests.faulty_trainings import all_callbacks, loop_training, of_the_process, trainer_training
 from tests.simulated_device import ALL, SimulatedDevice, simulated_device
@@ -202,6 +204,29 @@ def test_a_failing_is_urgent_is_asked_three_times_and_the_reading_goes_on(tmp_pa
     assert str(loop_training([slow, Stretch()], tmp_path)) == expected
     assert part.calls == 3
     assert any("slow: switched off" in text for text in slow.summary.switched_off)
+
+
+def test_what_has_no_file_for_some_steps_reads_on_afterwards(tmp_path: Path) -> None:
+    """With a real limit, in a fork: all files are opened in one step, and closed five steps later."""
+
+    def train() -> str:
+        files: list[int] = []
+
+        def open_all() -> None:
+            with suppress(OSError):
+                while True:
+                    files.append(os.open(os.devnull, os.O_RDONLY))
+
+        told = Capture()
+        rises = Rule(Every(steps=1), [lambda moment, sample: {"mine/late_frac": moment.step / 12}])
+        late = [MemoryCallback([rises], [told]), MemoryAlert({"mine/late_frac": "90%"}, every_steps=1)]
+        at = [AtStep(3, open_all), AtStep(8, lambda: os.closerange(min(files), max(files) + 1))]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        make_trainer(tmp_path, [*all_callbacks(io.StringIO()), *late, *at], max_steps=12).train()
+        assert len(files) > 9
+        return f"{late[0].summary.switched_off} {[one.step for one in told.findings if 'late' in one.text]}"
+
+    assert in_child(train) == "[] [11]"
 
 
 QUESTIONS = (

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH
+from forgather_mem.diagnose.oom.messages import OF_TORCH
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.report import KilledReport, OomReport, RunReport
 from forgather_mem.telemetry.report_part import ReportPart, Signed
@@ -99,6 +100,7 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
     beside -= gaps
     if oom.where == "device":  # what torch keeps unused is free for it; the rest is taken before anything is trained
         beside -= sum(oom.in_use.get(part, 0) for part in _ALLOCATORS)
+        gaps += oom.in_use.get(_ALLOCATORS[1], 0) * (not oom.kind.endswith(OF_TORCH))  # else counted as free
     batch = oom.batch or {}
     # More is free after the error than was: what was then is known to within what was asked for
     unseen = (oom.requested_bytes or 0) if oom.free_bytes is None and oom.where == "host" else 0

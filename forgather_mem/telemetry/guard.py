@@ -6,6 +6,7 @@ too much, the `try` stands at the place of the call, with `except fence.kept(nam
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -92,10 +93,11 @@ class FailureGuard:
         return not self.strict
 
     def strike(self, part: Guarded, error: Exception) -> bool:
-        """As `keeps`; the third failure in a row switches the part off."""
+        """As `keeps`; the third failure in a row switches the part off, unless only files were wanting."""
         if not self.keeps(part.name, error):
             return False
-        part.strikes += 1
+        # What has no file descriptor left reads again as soon as one is closed: that is no failure of the part
+        part.strikes += not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE))
         if part.strikes >= MAX_STRIKES and not part.off:
             part.off = True
             text = f"{part.name}: switched off after {MAX_STRIKES} failures in a row, the last: {_text_of(error)}"

@@ -172,7 +172,7 @@ def _on_device(failure: Failure, parts: dict[str, int], between_bytes: int | Non
         failure.others_bytes = max(0, total - free - found.process_bytes)
     number = found.device if found.device is not None else allocator.index if allocator is not None else 0
     failure.used_bytes, failure.in_use = allocated, in_use
-    failure.free_bytes = None if free is None else free + (unused or 0) - private
+    failure.free_bytes = None if free is None else free + ((unused or 0) - private) * is_torchs
     failure.limit, failure.limit_bytes, failure.reserved_unused_bytes = f"GPU {number}", total, unused
 
 

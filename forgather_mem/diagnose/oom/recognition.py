@@ -228,10 +228,10 @@ def _free(numbers: dict[str, int | None]) -> int | None:
 
 
 def _unused(numbers: dict[str, int | None]) -> int | None:
+    if numbers["other_bytes"] is not None:
+        return 0  # MPS gives its cache back before it raises, and what else the driver counts is other allocations
     reserved, allocated = numbers["reserved_bytes"], numbers["allocated_bytes"]
-    if numbers["reserved_unused_bytes"] is None and reserved is not None and allocated is not None:
-        return max(0, reserved - allocated)
-    return numbers["reserved_unused_bytes"]
+    return numbers["reserved_unused_bytes"] if reserved is None or allocated is None else max(0, reserved - allocated)
 
 
 def _process_bytes(numbers: dict[str, int | None], text: str) -> int | None:

@@ -10,9 +10,11 @@ import torch
 
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
-from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.diagnose.oom.messages import OF_TORCH
+from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
 from forgather_mem.heap.census import Holding
 from forgather_mem.units import GIB, MIB
+from tests.diagnose.oom.oom_messages import LIBRARY_MESSAGES, OUT_OF_MEMORY
 from tests.memory import status_bytes
 from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_devices
 
@@ -133,3 +135,23 @@ def test_the_numbers_are_those_of_the_device_that_the_error_names(monkeypatch: p
         second.hold(7000)
         then = memory_then(replace(DEVICE, device=1), "forward")
     assert (then.limit, then.used_bytes, then.free_bytes) == ("GPU 1", 7000 * MIB, (TOTAL_MIB - 7000) * MIB)
+
+
+def test_torchs_cache_is_free_for_torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch keeps unused, 500 MiB here, where torch asked and its message doesn't count it as used ("other" on MPS)."""
+    free, expected = {}, {}
+    for name, _, error, _ in (*OUT_OF_MEMORY, *LIBRARY_MESSAGES):
+        found = recognise(error)
+        assert found is not None
+        if found.where == "device":
+            pools = found.private_pools_bytes or 0
+            said = (found.allocated_bytes or 2500 * MIB) / MIB
+            with simulated_device(monkeypatch) as device:
+                device.hold(said + 500)
+                device.hold(said)
+                free[name] = memory_then(replace(found, device=0), "backward").free_bytes
+            kept = 500 * MIB + pools if found.reserved_unused_bytes is None else found.reserved_unused_bytes
+            counts = found.kind.endswith(OF_TORCH) and "other allocations" not in found.message
+            left = int((TOTAL_MIB - said - 500) * MIB) if found.free_bytes is None else found.free_bytes
+            expected[name] = pytest.approx(left + kept * counts, abs=1)
+    assert free == expected
