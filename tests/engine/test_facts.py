@@ -1,32 +1,60 @@
 """What is known of a training apart from its records, and the folder for its files; ranks are in `test_rank_store`."""
 
 import os
+import platform
+import resource
+import socket
 import subprocess
 import sys
 import time
+from dataclasses import fields
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from forgather_mem.engine.facts import current_device, finish_facts, header_of, run_folder, sizes_now, training_key
 from forgather_mem.engine.summary import RunFacts
-from forgather_mem.units import MIB
+from forgather_mem.telemetry.report_part import RunHeader
+from forgather_mem.units import GIB, MIB
 from tests.memory import status_bytes
 from tests.simulated_device import TOTAL_MIB, simulated_device
 
+# Of a header what is known later, tests of a whole run compare; kills: tests/system/test_cgroups.py, of a faked root
+LATER = {
+    "folder", "event_folder", "is_observed", "counts_passes", "tick_s", "setup_s", "setup_bytes", "plan", "startup",
+    "started_with", "kills",
+}  # fmt: skip
 
-def test_the_facts_at_the_start_are_those_of_the_process_and_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_each_fact_of_a_header_is_what_another_source_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--steps", "5"])
-    before_s = time.time()
-    facts = header_of(SimpleNamespace(process_index=2, world_size=4, gradient_accumulation_steps=3))
-    assert (facts.script, facts.argv) == ("train.py", ("--steps", "5"))
-    assert (facts.rank, facts.world_size, facts.micro_batches) == (2, 4, 3)
-    assert facts.host == os.uname().nodename
-    assert before_s <= facts.started_s <= time.time()
-    assert facts.versions["python"] == sys.version.split()[0]
-    assert facts.versions["torch"] == sys.modules["torch"].__version__
-    assert 0 < facts.limit_bytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    before, data = resource.getrlimit(resource.RLIMIT_DATA), status_bytes("VmData") + GIB
+    now_s, process = time.time(), psutil.Process()
+    resource.setrlimit(resource.RLIMIT_DATA, (data, before[1]))
+    try:
+        header = header_of(SimpleNamespace(process_index=2, world_size=4, gradient_accumulation_steps=3), 5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+    boot, ticks = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), Path("/proc/self/stat").read_text()
+    packages = "forgather_mem", "torch", "transformers", "accelerate"
+    expected = {
+        "rank": 2, "world_size": 4, "micro_batches": 3, "step": 5, "script": "train.py", "argv": ("--steps", "5"),
+        "pid": process.pid, "host": socket.gethostname(), "limit_bytes": data, "limit_kind": "RLIMIT_DATA",
+        "process": f"{boot} {os.readlink('/proc/self/ns/pid')} {ticks.rpartition(')')[2].split()[19]}",
+        "started_s": pytest.approx(now_s, abs=1), "process_started_s": pytest.approx(process.create_time(), abs=2),
+        "versions": {name: metadata.version(name) for name in packages if name in sys.modules}
+        | {"python": platform.python_version()},
+    }  # fmt: skip
+    assert {one.name for one in fields(RunHeader)} - LATER == expected.keys(), (
+        "a new fact: what does another source say?"
+    )
+    assert not any(value in (0, "", ()) for value in expected.values()), (
+        "0 proves nothing: where this machine has it so, it is read from a faked root"
+    )
+    assert {name: getattr(header, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(

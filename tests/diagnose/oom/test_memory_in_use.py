@@ -138,7 +138,7 @@ def test_the_numbers_are_those_of_the_device_that_the_error_names(monkeypatch: p
 
 
 def test_torchs_cache_is_free_for_torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch keeps unused, 500 MiB here, where torch asked and its message doesn't count it as used ("other" on MPS)."""
+    """What torch keeps unused, 500 MiB here, where torch asked and did not count it as used, as on MPS."""
     free, expected = {}, {}
     for name, _, error, _ in (*OUT_OF_MEMORY, *LIBRARY_MESSAGES):
         found = recognise(error)
