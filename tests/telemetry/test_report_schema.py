@@ -92,9 +92,7 @@ def test_what_each_text_says_of_the_user_is_in_the_docs() -> None:
     places = {*texts_of(RunReport), *(("run", name) for name in keys_of(RunHeader))}
     times = Counter(name for _, name in places)
     keys = {name if times[name] == 1 else f"{part}.{name}" for part, name in places}
-    assert named == keys, (
-        "there, as `part.key` where several parts have it, and what it says of the user in the rows of its files in docs/security.md"
-    )
+    assert named == keys, "a row there (`part.key` where several parts have it) and in docs/security.md: its files"
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)

@@ -1,7 +1,6 @@
 """Arguments of transformers' classes that lead to code: under other names, and by position."""
 
 import ast
-import contextlib
 import inspect
 import json
 import re
