@@ -1,18 +1,21 @@
 """Each row of the table of holder kinds is told of something that grows so."""
 
 import functools
+import importlib
 import itertools
 import logging
 import queue
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from forgather_mem.diagnose.leaks.holder_kinds import KINDS
+from forgather_mem.diagnose.leaks.holder_kinds import KINDS, Held, HolderKind
 from tests.heap.test_reachable import suspects_after
 from tests.programs import ROOT
 
@@ -95,3 +98,43 @@ def test_each_kind_of_holder_is_told_of_something_that_grows_so() -> None:
     grow(-1)  # what is empty has no holder yet
     told = {one.kind: one.held_by for one in suspects_after(grow, most=100)}
     assert set(GROWTH) <= set(told), set(GROWTH) - set(told)
+
+
+# Where the classes are whose objects a kind may be told of
+MODULES = (
+    "array", "asyncio", "collections", "concurrent.futures", "contextlib", "functools", "io", "logging.handlers",
+    "multiprocessing.queues", "queue", "sched", "threading", "torch", "torch.optim", "traceback", "weakref",
+)  # fmt: skip
+CALLED = re.compile(r"(?<![\w.])(?:(\w+)\.|\.)?([a-z]\w*)\((?!\w+=)")
+
+
+def classes_of(kind: HolderKind) -> Iterator[type]:
+    """Each class whose objects it takes, as what has grown or as an item, where any other object is not taken."""
+
+    def takes(it: object) -> bool:
+        held = (Held(SimpleNamespace(kind="items", samples=[it]), it, f"It.{name}", it) for name in {*names, "x"})  # type: ignore[arg-type]
+        return kind.item(it) or any(map(kind.holder, held))
+
+    every = (one for name in MODULES for one in vars(importlib.import_module(name)).values())
+    for cls in {one for one in every if isinstance(one, type)}:
+        with suppress(Exception):
+            made = cls
+            with suppress(TypeError):
+                made = type("It", (cls,), {"__del__": lambda it: None})
+            functions = [function for base in cls.__mro__ for function in vars(base).values()]
+            names = {name for one in functions for name in getattr(getattr(one, "__code__", None), "co_names", ())}
+            if takes(made.__new__(made)) and not takes(object()):
+                yield cls
+
+
+def test_each_method_that_a_cure_calls_is_there_in_each_class_of_its_kind() -> None:
+    found = {kind.name: [*classes_of(kind)] for kind in KINDS.values()}
+    assert {"queue", "simple queue", "threads"} <= {kind for kind, classes in found.items() if classes}
+    lacking = [
+        f"{kind}: {cls.__name__}.{method}()"
+        for kind, classes in found.items()
+        for owner, method in CALLED.findall(KINDS[kind].cure)
+        for cls in classes
+        if not hasattr(importlib.import_module(owner) if owner in MODULES else cls, method)
+    ]
+    assert lacking == []
