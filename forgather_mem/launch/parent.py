@@ -10,7 +10,7 @@ import marshal
 import os
 
 from forgather_mem.cli.command import OF_PYTHON, UNDECIDED, USAGE, Arguments, Command, command_of
-from forgather_mem.errors import UsageError, say
+from forgather_mem.errors import UsageError, missing, say
 from forgather_mem.formats.ring_memory import PLACE as STATES
 from forgather_mem.formats.ring_memory import StateMemory
 from forgather_mem.launch.sampler import Sampler
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LOOK_EVERY_S = 1.0
-# Options of ours that hardly any script has: behind the script they are its own, but hardly meant so
-_ONLY_OURS = "--report", "--fail-on", "--baseline", "--update-baseline", "--max-peak", "--advice-s"
+# All options of ours: behind a script they are its own, and hardly meant so where its text has none of them
+_OURS = (
+    "--template", "--set", "--allow", "--report", "--fail-on", "--plan", "--baseline", "--update-baseline",
+    "--max-peak", "--advice-s",
+)  # fmt: skip
 _SITE = os.path.join(os.path.dirname(__file__), "on_path")
 
 
@@ -52,7 +55,8 @@ def run_command(words: Sequence[str]) -> int:
     folder = SessionFolder(command.stem)
     if not asks_for_help(command):
         how = "your run is not changed" if arguments.template is None else f"with {arguments.template}"
-        behind = [name for name in (word.partition("=")[0] for word in command.arguments) if name in _ONLY_OURS]
+        words = [word.partition("=")[0] for word in command.arguments]
+        behind = [name for name in words if name in _OURS and name not in _text_of(command.script)]
         given = f" {behind[0]} goes to {command.name}, behind which it stands; for us it goes before." if behind else ""
         say(f"forgather-mem: watching {command.name}; {how}. Report at the end.{given}")
         if folder.problem is not None:
@@ -95,6 +99,13 @@ def _judged(
     finally:
         folder.close()
     return code
+
+
+def _text_of(script: str) -> str:
+    """Of its file; "" of a module, and of a pipe, which the script's own Python has to read."""
+    with missing(OSError), open(script if os.path.isfile(script) else "", errors="replace") as file:
+        return file.read()
+    return ""
 
 
 def _not_judged(arguments: Arguments) -> str:

@@ -9,7 +9,7 @@ from forgather_mem.cli.command import Arguments, command_of
 from forgather_mem.cli.parser import CommandParser
 from forgather_mem.cli.run import add_arguments
 from forgather_mem.errors import UsageError
-from forgather_mem.launch.parent import _environment
+from forgather_mem.launch.parent import _OURS, _environment
 from forgather_mem.telemetry import run_session
 from tests.launch.commands import ROOT, RUN, run
 
@@ -32,6 +32,7 @@ def test_each_option_reaches_who_needs_it_and_is_explained() -> None:
     assert options.keys() - run_session.OPTIONS.keys() == OF_THE_PARENT, (
         "what a training needs is in `run_session.OPTIONS`, what the parent alone needs is named here"
     )
+    assert {*_OURS} == {name for one in options.values() for name in one.option_strings}, "told of behind a script"
     docs = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
     assert [one.option_strings for one in options.values() if one.option_strings[0] not in docs] == []
     asked = Arguments(dict.fromkeys(options, "x"))

@@ -39,13 +39,13 @@ def test_usage_texts_and_first_lines_leave_nothing(
 
 
 def test_a_short_script_without_torch_leaves_nothing_and_is_told_why(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("print('hello')")
+    (tmp_path / "a.py").write_text("print('hello')  # its own: --plan")
     (tmp_path / "forgather_mem").mkdir()
-    result = run([*RUN, "a.py", "--fail-on=leak"], tmp_path)
+    result = run([*RUN, "a.py", "--plan", "--set", "a=1"], tmp_path)
     assert (result.code, result.out) == (0, "hello\n")
     begin, end = result.err.splitlines()
     assert begin.startswith(BEGIN)
-    assert begin.endswith("--fail-on goes to a.py, behind which it stands; for us it goes before.")
+    assert begin.endswith("--set goes to a.py, behind which it stands; for us it goes before.")
     assert end.startswith("forgather-mem: no report: a.py took 0.")
     assert files(tmp_path) == {"a.py", "forgather_mem"}
 
