@@ -282,14 +282,15 @@ class Numbers(torch.utils.data.Dataset[torch.Tensor]):
         return torch.ones(1)
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.fresh
-def test_loaders_whose_workers_are_ever_more_are_named(tmp_path: Path) -> None:
+def test_ever_more_workers_are_a_leak_whose_holder_nobody_tells(tmp_path: Path) -> None:
     rounds = Rounds()
     leak = leak_of(tmp_path, [rounds], max_steps=200)
     rounds.loaders.clear()
-    assert (leak["verdict"], leak["where"]) == ("leak", "workers")
-    assert leak["suspects"][0]["held_by"] == "Rounds.loaders"
+    assert (leak["verdict"], leak["where"], leak["suspects"]) == ("leak", "workers", []), (
+        "a limit that docs/leaks.md has"
+    )
     assert leak["bytes_per_step"] > 2**23 / 10
 
 
