@@ -60,12 +60,9 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         limit = next(iter(own_limits()), None)
         left = "no setting is left that a plan could change"
         return _not_planned(report, left if limit is None else f"{left} below {limit.name}; {HARD_LIMIT}")
-    others = [one for one in report.advice if _kind(one) not in kinds]
-    advice = (*planned, *others)
-    report = replace(report, advice=advice)
-    late = f"planned, but {most_s:g} s were not enough for all"
-    late = late if planned else f"not planned: {most_s:g} s were not enough"
-    what = late if is_late else "planned"
+    report = replace(report, advice=(*planned, *(one for one in report.advice if _kind(one) not in kinds)))
+    short = f"{most_s:g} s were not enough"
+    what = (f"planned, but {short} for all" if planned else f"not planned: {short}") if is_late else "planned"
     if report.killed is not None:
         return replace(report, killed=replace(report.killed, fit=what))
     assert report.oom is not None
@@ -73,7 +70,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     helps_not += [f"{one.text.partition(': ')[0]} (too large)" for one in too_large]
     oom = replace(
         report.oom,
-        advice=tuple(change.text for change in advice),
+        advice=tuple(change.text for change in report.advice),
         fit=f"{what}, beside {format_bytes(failed.beside_bytes)} that are not the training's",
         no_help=", ".join(helps_not) + "." if helps_not else None,
     )

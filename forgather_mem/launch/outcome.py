@@ -64,8 +64,8 @@ def report_outcome(
     for report in reports:
         _write_in_its_folder(report)
     worst = _worst(reports)
-    out_of_memory = reports[worst].oom or reports[worst].killed
-    if out_of_memory and run_session.rank_and_size()[1] == 1:  # once the reports are written: it takes a while
+    # Once the reports are written: it takes a while
+    if (reports[worst].oom or reports[worst].killed) and run_session.rank_and_size()[1] == 1:
         from forgather_mem.launch.advice import with_planned_advice
 
         planned = with_planned_advice(reports[worst], command, arguments.advice_s)
@@ -186,9 +186,7 @@ def _finished(
     if word is not None and ended.signal is not None:
         report = killed_report(report, ended.signal)
         return _ended_as(report, "interrupted") if ended.signal in _ASKED else report
-    if ended.signal is None:
-        return replace(report, run=replace(report.run, exit_code=ended.code))
-    return report
+    return report if ended.signal is not None else replace(report, run=replace(report.run, exit_code=ended.code))
 
 
 def _not_killed(report: RunReport) -> RunReport:
@@ -218,12 +216,11 @@ def _ended_as(report: RunReport, end: str) -> RunReport:
 
 def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended) -> RunReport:
     """The report of a command without a training, with what the parent saw from start to end."""
-    host = report.host
     host = replace(
-        host,
-        rss_start_bytes=sampler.first_bytes or host.rss_start_bytes,
-        rss_end_bytes=host.rss_end_bytes or sampler.last_bytes,
-        rss_peak_bytes=host.rss_peak_bytes or ended.peak_bytes,
+        report.host,
+        rss_start_bytes=sampler.first_bytes or report.host.rss_start_bytes,
+        rss_end_bytes=report.host.rss_end_bytes or sampler.last_bytes,
+        rss_peak_bytes=report.host.rss_peak_bytes or ended.peak_bytes,
     )
     if not host.limit_bytes:
         from forgather_mem.system.memory_limit import limit_facts  # imports all probes: 20 ms
@@ -231,8 +228,7 @@ def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended) -> Run
         host = replace(host, **limit_facts()._asdict())
     if not report.run.folder and ended.code == 0:
         report = _ended_as(report, "finished")  # nothing else could tell
-    run = replace(report.run, wall_s=ended.wall_s)
-    return replace(report, run=run, host=host, peaks=())  # peaks belong to steps
+    return replace(report, run=replace(report.run, wall_s=ended.wall_s), host=host, peaks=())  # peaks belong to steps
 
 
 def _unknown(report: RunReport) -> Iterator[str]:

@@ -103,11 +103,10 @@ class SessionFolder:
 
     def _is_the_same(self) -> bool:
         """Whether that path still means what was made here: the command may have put something else there."""
-        try:
+        with missing(OSError):
             found = os.lstat(self.path or "")
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == self._identity
+            return (found.st_dev, found.st_ino) == self._identity
+        return False
 
     def _unlink(self, wanted: Callable[[str], bool]) -> None:
         if self.path is None or not self._is_the_same():
