@@ -223,7 +223,6 @@ def test_what_has_no_file_for_some_steps_reads_on_afterwards(tmp_path: Path) -> 
         at = [AtStep(3, open_all), AtStep(8, lambda: os.closerange(min(files), max(files) + 1))]
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
         make_trainer(tmp_path, [*all_callbacks(io.StringIO()), *late, *at], max_steps=12).train()
-        assert len(files) > 9
         return f"{late[0].summary.switched_off} {[one.step for one in told.findings if 'late' in one.text]}"
 
     assert in_child(train) == "[] [11]"

@@ -100,10 +100,9 @@ class FailureGuard:
         part.strikes += not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE))
         if part.strikes >= MAX_STRIKES and not part.off:
             part.off = True
-            self.switched_off.append(
-                f"{part.name}: switched off after {MAX_STRIKES} failures in a row, the last: {_text_of(error)}"
-            )
-            _warn("%s", self.switched_off[-1])
+            text = f"{part.name}: switched off after {MAX_STRIKES} failures in a row, the last: {_text_of(error)}"
+            self.switched_off.append(text)
+            _warn("%s", text)
         return True
 
 

@@ -68,8 +68,7 @@ def _key(one: Field[object], kind: object) -> Key:
 
 def to_dict(part: ReportPart) -> dict[str, Any]:
     """A part of the report as plain JSON values, for users and for files."""
-    keys = keys_of(type(part)).items()
-    values = ((name, getattr(part, name), key) for name, key in keys)
+    values = ((name, getattr(part, name), key) for name, key in keys_of(type(part)).items())
     return {name: _plain(value) for name, value, key in values if not key.rare or value != key.default}
 
 
