@@ -71,8 +71,7 @@ def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[Taken]]:
                 if event < 0:
                     total -= held.pop(number).nbytes if number in held else 0
                 elif number not in held and (trace.sizes[number] > least or stretch.phase != "evaluate"):
-                    size = trace.sizes[number]
-                    size = size if size in fixed else int(size * scale)
+                    size = trace.sizes[number] if trace.sizes[number] in fixed else int(trace.sizes[number] * scale)
                     try:
                         held[number] = torch.empty(size, dtype=torch.uint8)
                     except RuntimeError:
