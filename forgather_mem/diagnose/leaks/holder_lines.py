@@ -59,6 +59,9 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
         inside_it = [replace(named, item=True) for named in names]
         if not any([*(adding_lines(one, True) for one in names), *(adding_lines(one, False) for one in inside_it)]):
             return HolderBound(f"{path} has {len(container):,} places, and what is in them is replaced")
+    if one.kind == "size" and type(container) is LRU_CACHE:
+        why = f"the entries of the cache {container.__qualname__} get longer, as where batches get longer"
+        return HolderBound(why, container.cache_info().maxsize)
     if one.kind == "size" and is_fixed and is_users and not any(adding_lines(named, False) for named in names):
         return HolderBound(f"{path} is replaced by longer ones, as where batches get longer")
     if one.bound is not None:

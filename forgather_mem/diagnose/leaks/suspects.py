@@ -26,7 +26,7 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
 )
 from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_function, lines_of_holder
 from forgather_mem.diagnose.leaks.snapshot import LINES, GrownObject
-from forgather_mem.heap.containers import LRU_CACHE, length_of
+from forgather_mem.heap.containers import LRU_CACHE, length_of, newest
 from forgather_mem.heap.holder_names import anywhere, module_names, names_of, slot_names
 from forgather_mem.heap.object_size import Sorts, deep_bytes, inside, is_tensor
 from forgather_mem.heap.owner_paths import attributes_of, has_attributes, write_path
@@ -306,9 +306,17 @@ class Place:
         return {key: walk.nodes[at] for key, at, own in ours if at is not None and (not over or _name(walk, at) == own)}
 
     def measure(self, walk: ReachableGraph) -> Callable[[], float]:
-        """What gives the number of items, or else the bytes of the texts and arrays in it; it keeps the container."""
+        """What gives the bytes of items that came since, or of the texts and arrays in it; it keeps the container."""
         own = next(iter(self.find(walk, over=False).values()), None)
-        return (lambda: float(length_of(own) or 0)) if self.has_items else partial(Sorts().own_bytes, own)
+        known, length, added = walk.ids(), length_of(own) or 0, 0.0
+
+        def came() -> float:
+            nonlocal length, added
+            more, length = (length_of(own) or 0) - length, length_of(own) or 0
+            added += sum(1 + deep_bytes(item, known, set()) for item in (newest(own, more) if more > 0 else ()))
+            return added
+
+        return came if self.has_items else partial(Sorts().own_bytes, own)
 
     def length(self, there: Mapping[int, object]) -> int | None:
         """How many items there are now; None if a container is gone."""

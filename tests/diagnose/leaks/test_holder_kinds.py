@@ -104,7 +104,12 @@ def test_a_queue_that_grows_is_named_as_such(kind: type[queue.Queue[Any]]) -> No
     holder.outbox.put((0, bytes(5000)))
     (top, *_) = suspects_after(lambda step: holder.outbox.put((step + 1, bytes(5000))))
     assert (top.held_by, top.kind) == ("Outbox.queue" if kind is Outbox else "Holder.outbox.queue", "queue")
-    assert str(top.cure).startswith("drain it, or bound it with maxsize")
+    assert str(top.cure).startswith("drain it: no thread that runs takes from it now")
+    ended = threading.Event()
+    threading.Thread(target=lambda: [holder.outbox.get(), ended.wait(60)], daemon=True).start()
+    (top, *_) = suspects_after(lambda step: holder.outbox.put((step + 20, bytes(5000))))
+    ended.set()
+    assert str(top.cure).startswith("drain it, or bound it with maxsize"), "its consumer is slow"
 
 
 def test_contexts_that_nobody_leaves_are_told_by_their_stack() -> None:
