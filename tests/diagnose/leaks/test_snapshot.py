@@ -27,7 +27,7 @@ def test_a_bounded_cache_says_where_it_will_stop() -> None:
     for step in range(50):
         bounded(step)
     (top, *_) = suspects_after(lambda step: bounded(50 + step))
-    assert top.bounded == "the entries of the cache bounded get longer, as where batches get longer"
+    assert top.bounded == "the 50 entries of the cache bounded get longer, as where batches get longer"
 
 
 def test_what_is_made_anew_and_longer_is_suspected_and_no_text_beside_it() -> None:
