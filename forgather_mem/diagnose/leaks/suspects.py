@@ -178,7 +178,8 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             whole, pace = length / max(1, step - first_step), one.count_per_step
             pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else pace
             pace *= length / one.count if step == one.seen_at else 1  # what the end of the last step has added
-            if pace > 0 and one.count_per_step:
+            if one.count_per_step and (pace > 0 or one.bounded is None):  # else it has not grown since, and is none
+                pace = max(0.0, pace)
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
             one.length = one.length * length // one.count
             had_others = length - pace * (step - first_step) > length / 4  # of another size, from before

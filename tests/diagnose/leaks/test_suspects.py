@@ -45,6 +45,9 @@ def test_at_the_end_what_still_has_its_name_is_counted_and_not_what_took_its_pla
     holder, other = Holder(), Holder()
     (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(5000)))
     then = top.count or 0
+    (once, *_) = suspects_after(lambda step: other.kept.append(torch.zeros(5000)))
+    count_again([once], 300, 0)
+    assert (once.bytes_per_step, once.bounded) == (0, None), "it has not grown since"
     holder.kept.append(torch.zeros(5000))
     top.seen_at, top.count_per_step = 100, then / 100  # as in the callback of the last step, before it has ended
     count_again([top], 100, 0, over=True)
