@@ -36,8 +36,8 @@ class SnapshotLimits:
     """How much of what is near is looked at. Set on the scripts of `tests/leaks/zoo`.
 
     Attributes:
-        samples: New items of a container whose sizes are measured,
-        most_samples: and where these differ.
+        samples: New items of a container that are described.
+        most_weighed: Of a container: new items whose sizes are measured.
         weighed_s: CPU seconds for the items of a whole container,
         apart: taken first so many items apart: not what people take to do something at every so many steps.
         big_bytes: A single value that grows by less is none that grows.
@@ -45,7 +45,7 @@ class SnapshotLimits:
     """
 
     samples: int = 6
-    most_samples: int = 64
+    most_weighed: int = 64
     weighed_s: float = 0.02
     apart: int = 17
     big_bytes: int = 2048
@@ -71,7 +71,7 @@ class Look:
     sizes: dict[int, int] = field(default_factory=dict)
     storages: dict[int, object] = field(default_factory=dict)
     values: dict[str, tuple[int, int]] = field(default_factory=dict)
-    newest_operation: int | None = None
+    newest_operation: int = 0
     types: Counter[str] = field(default_factory=Counter)
 
     def add(self, container: object, length: int) -> None:
@@ -115,35 +115,19 @@ class GrownObject:
 
 def look(walk: ReachableGraph, step: int) -> Look:
     """The present state of what the walk reached."""
-    found = Look(step, walk.ids())
-    types: Counter[type] = Counter()
-    sorts = Sorts()
+    found, sorts = Look(step, walk.ids(), types=_types(walk)), Sorts()
     for position, node in enumerate(walk.nodes):
-        kind = type(node)
-        sort = sorts[kind]
-        if sort > CONTAINER or kind in _PLAIN:
+        sort = sorts[type(node)]
+        if sort > CONTAINER or type(node) in _PLAIN:
             found.storages[id(node)] = _storage(walk, position)
         if sort == TENSOR:
-            types[kind] += 1
-            number = number_of(node.grad_fn)
-            if number is not None:
-                found.newest_operation = max(number, found.newest_operation or 0)
+            found.newest_operation = max(number_of(node.grad_fn) or 0, found.newest_operation)
             continue
-        length = None
-        if sort == CONTAINER:
-            length = length_of(node)
-            if length is not None:
-                found.lengths[_as_number(id(node), kind)] = length
-        elif sort == TUPLE:
-            length = len(node)
-        else:
-            types[kind] += 1
-        if sort != NOT_ASKED and (length is None or length <= MANY):
-            size = sorts.own_bytes(node)  # without reading `__dict__`, which would create one
-            if size:
-                found.sizes[id(node)] = size
-    for cls, count in types.items():
-        found.types[cls.__qualname__] += count
+        length = length_of(node) if sort == CONTAINER else len(node) if sort == TUPLE else None
+        if sort == CONTAINER and length is not None:
+            found.lengths[_as_number(id(node), type(node))] = length
+        if sort != NOT_ASKED and (length is None or length <= MANY) and (size := sorts.own_bytes(node)):
+            found.sizes[id(node)] = size  # without reading `__dict__`, which would create one
     found.values = _values(walk)
     return found
 
@@ -163,12 +147,11 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
         if above is not None and above.has_parts:
             continue  # the cache itself is told
         if then is not None and now is not None and now > then:
-            new = _new_items(node, min(now - then, _LIMITS.most_samples), known)
-            samples, each = _usual_items(new, known, counted)
-            row = container_kind(type(node))
-            assert row is not None  # it has a length
-            each += row.place_bytes(node)
-            found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, row.bound(node)))
+            new = _new_items(node, min(now - then, _LIMITS.most_weighed), known)
+            sizes = [deep_bytes(item, known, counted) for item in new]
+            row = container_kind(type(node)) or CONTAINERS[list]
+            each, bound = usual_bytes(sizes) + row.place_bytes(node), row.bound(node)
+            found.append(GrownObject(position, "items", (now - then) / steps, each, now, _usual(new, sizes), bound))
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _LIMITS.big_bytes:
@@ -188,12 +171,10 @@ def chains(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     """Chained objects: ever more of one class, but in no container that has grown. The largest first."""
     steps = max(1, step - before.step)
     new: dict[str, list[int]] = {}
-    types: Counter[str] = Counter()
+    types = _types(walk)
     for position, node in enumerate(walk.nodes):
-        name = type(node).__qualname__
-        types[name] += 1
         if id(node) not in before.known:
-            new.setdefault(name, []).append(position)
+            new.setdefault(type(node).__qualname__, []).append(position)
     found, old = [], _known(before, walk)
     for name, at in new.items():
         more, kind = types[name] - before.types[name], type(walk.nodes[at[0]])
@@ -206,6 +187,10 @@ def chains(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
         sort = "chain" if _num_links(samples[0]) == 1 else "objects"
         found.append(GrownObject(at[0], sort, more / steps, each, types[name], samples))
     return sorted(found, key=lambda one: -one.bytes_per_step)
+
+
+def _types(walk: ReachableGraph) -> Counter[str]:
+    return Counter(type(node).__qualname__ for node in walk.nodes)
 
 
 def _num_links(sample: object) -> int:
@@ -226,13 +211,11 @@ def _known(before: Look, walk: ReachableGraph) -> set[int]:
 
 def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
     """New tensors whose graph reaches back to before the first look: a sum of losses that are not detached."""
-    if before.newest_operation is None:
-        return
     tensors = [number for number, node in enumerate(walk.nodes) if is_tensor(node) and node.grad_fn is not None]
     seen: set[object] = set()
     for position in tensors:
         grad_fn = walk.nodes[position].grad_fn
-        if grad_fn not in seen and reaches_back(grad_fn, before.newest_operation, seen):
+        if before.newest_operation and grad_fn not in seen and reaches_back(grad_fn, before.newest_operation, seen):
             yield GrownObject(position, "graph", 1.0, 0.0, 1, [walk.nodes[position]])
 
 
@@ -256,11 +239,9 @@ def weigh_whole(found: Iterable[GrownObject], walk: ReachableGraph) -> None:
     What came between two looks may be unlike the rest: a holder of texts gets a model's weights now and then.
     """
     ours = {one.position: one for one in found}
-    within: list[bool] = []
-    for position in range(len(walk.nodes)):
-        above = walk.parent(position)
-        within.append(position in ours or (above >= 0 and within[above]))
-    others = {id(node) for node, is_within in zip(walk.nodes, within, strict=True) if not is_within}
+    within = set(ours)
+    within.update(at for at in range(len(walk.nodes)) if walk.parent(at) in within)  # it grows meanwhile
+    others = {id(node) for at, node in enumerate(walk.nodes) if at not in within}
     for position, one in ours.items():
         every = newest(node := walk.nodes[position], 100 * MANY)  # more would take some 10 ms
         mixed = itertools.chain.from_iterable(every[first :: _LIMITS.apart] for first in range(_LIMITS.apart))
@@ -274,21 +255,11 @@ def weigh_whole(found: Iterable[GrownObject], walk: ReachableGraph) -> None:
                 known -= own  # each without the others, which it may lead to
                 sizes.append(deep_bytes(item, known, counted))
                 known |= own
-        row = container_kind(type(node))
-        if sizes and row is not None:
+        if sizes:
             one.samples = _usual([item for item, _ in parts], sizes)
-            one.each_bytes = statistics.fmean(sizes) + row.place_bytes(node)
-
-
-def _usual_items(
-    items: Sequence[object], known: set[int], counted: set[tuple[object, int]]
-) -> tuple[list[object], float]:
-    """Some of the items, and the mean size of one; a few are weighed, more where these differ."""
-    sizes: list[float] = []
-    for item in items:
-        if len(sizes) < _LIMITS.samples or max(sizes) > 1.5 * min(sizes):
-            sizes.append(deep_bytes(item, known, counted))
-    return _usual(items, sizes), usual_bytes(sizes)
+            one.each_bytes = statistics.fmean(sizes) + (container_kind(type(node)) or CONTAINERS[list]).place_bytes(
+                node
+            )
 
 
 def _usual(items: Sequence[object], sizes: Sequence[float]) -> list[object]:
