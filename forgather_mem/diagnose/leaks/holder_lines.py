@@ -60,8 +60,7 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
         if not any([*(adding_lines(one, True) for one in names), *(adding_lines(one, False) for one in inside_it)]):
             return HolderBound(f"{path} has {len(container):,} places, and what is in them is replaced")
     if one.kind == "size" and type(container) is LRU_CACHE:
-        number = length_of(container)
-        cached = f"the {number:,} entries of the cache {container.__qualname__}"
+        cached = f"the {length_of(container):,} entries of the cache {container.__qualname__}"
         return HolderBound(f"{cached} get longer, as where batches get longer")
     if one.kind == "size" and is_fixed and is_users and not any(adding_lines(named, False) for named in names):
         return HolderBound(f"{path} is replaced by longer ones, as where batches get longer")

@@ -115,7 +115,7 @@ class GrownObject:
 
 def look(walk: ReachableGraph, step: int) -> Look:
     """The present state of what the walk reached."""
-    found, sorts = Look(step, walk.ids(), types=_types(walk)), Sorts()
+    found, sorts = Look(step, walk.ids(), types=Counter(type(node).__qualname__ for node in walk.nodes)), Sorts()
     for position, node in enumerate(walk.nodes):
         sort = sorts[type(node)]
         if sort > CONTAINER or type(node) in _PLAIN:
@@ -135,16 +135,15 @@ def look(walk: ReachableGraph, step: int) -> Look:
 def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     """What has grown since, the largest first."""
     steps = max(1, step - before.step)
-    found: list[GrownObject] = []
-    counted: set[tuple[object, int]] = set()
-    sorts, known = Sorts(), _known(before, walk)
+    found, counted = list(_graphs(before, walk)), set[tuple[object, int]]()
+    sorts, known, reaching = Sorts(), _known(before, walk), {one.position for one in found}
     for position, node in enumerate(walk.nodes):
         if id(node) not in known:
             continue  # be it in the place of another one
         then = before.lengths.get(_as_number(id(node), type(node)))
         now = length_of(node) if then is not None else None
-        above = CONTAINERS.get(type(walk.nodes[walk.parent(position)])) if then is not None else None
-        if above is not None and above.has_parts:
+        above = CONTAINERS.get(type(walk.nodes[walk.parent(position)]))
+        if then is not None and above is not None and above.has_parts:
             continue  # the cache itself is told
         if then is not None and now is not None and now > then:
             new = _new_items(node, min(now - then, _LIMITS.most_weighed), known)
@@ -156,14 +155,11 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _LIMITS.big_bytes:
                 found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node, known)))
-    graphs = list(_graphs(before, walk))
-    reaching = {one.position for one in graphs}
     for name, (position, size) in _values(walk).items():
         more = size - before.values.get(name, (0, size))[1]
         if more > _LIMITS.big_bytes and position not in reaching:
             at = position if walk.parent(position) < 0 else walk.parent(position)
             found.append(GrownObject(at, "size", 1.0, more / steps, 1, [walk.nodes[position]]))
-    found += graphs
     return sorted(found, key=lambda one: -one.bytes_per_step)
 
 
@@ -171,7 +167,7 @@ def chains(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     """Chained objects: ever more of one class, but in no container that has grown. The largest first."""
     steps = max(1, step - before.step)
     new: dict[str, list[int]] = {}
-    types = _types(walk)
+    types = Counter(type(node).__qualname__ for node in walk.nodes)
     for position, node in enumerate(walk.nodes):
         if id(node) not in before.known:
             new.setdefault(type(node).__qualname__, []).append(position)
@@ -187,10 +183,6 @@ def chains(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
         sort = "chain" if _num_links(samples[0]) == 1 else "objects"
         found.append(GrownObject(at[0], sort, more / steps, each, types[name], samples))
     return sorted(found, key=lambda one: -one.bytes_per_step)
-
-
-def _types(walk: ReachableGraph) -> Counter[str]:
-    return Counter(type(node).__qualname__ for node in walk.nodes)
 
 
 def _num_links(sample: object) -> int:
@@ -211,12 +203,11 @@ def _known(before: Look, walk: ReachableGraph) -> set[int]:
 
 def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
     """New tensors whose graph reaches back to before the first look: a sum of losses that are not detached."""
-    tensors = [number for number, node in enumerate(walk.nodes) if is_tensor(node) and node.grad_fn is not None]
     seen: set[object] = set()
-    for position in tensors:
-        grad_fn = walk.nodes[position].grad_fn
-        if before.newest_operation and grad_fn not in seen and reaches_back(grad_fn, before.newest_operation, seen):
-            yield GrownObject(position, "graph", 1.0, 0.0, 1, [walk.nodes[position]])
+    for position, node in enumerate(walk.nodes):
+        start = node.grad_fn if is_tensor(node) and before.newest_operation else None
+        if start is not None and start not in seen and reaches_back(start, before.newest_operation, seen):
+            yield GrownObject(position, "graph", 1.0, 0.0, 1, [node])
 
 
 def _values(walk: ReachableGraph) -> dict[str, tuple[int, int]]:
@@ -248,8 +239,7 @@ def weigh_whole(found: Iterable[GrownObject], walk: ReachableGraph) -> None:
         parts = [(item, {id(item), *map(id, item if type(item) is tuple else ())}) for item in mixed]
         parts = [(item, own) for item, own in parts if others.isdisjoint(own)]  # what others have, too, says nothing
         known, until_s = others.union(*(own for _, own in parts)), time.thread_time() + _LIMITS.weighed_s
-        sizes: list[float] = []
-        counted: set[tuple[object, int]] = set()
+        sizes, counted = list[float](), set[tuple[object, int]]()
         for item, own in parts:
             if len(sizes) < _LIMITS.samples or time.thread_time() < until_s:
                 known -= own  # each without the others, which it may lead to
@@ -257,9 +247,8 @@ def weigh_whole(found: Iterable[GrownObject], walk: ReachableGraph) -> None:
                 known |= own
         if sizes:
             one.samples = _usual([item for item, _ in parts], sizes)
-            one.each_bytes = statistics.fmean(sizes) + (container_kind(type(node)) or CONTAINERS[list]).place_bytes(
-                node
-            )
+            row = container_kind(type(node)) or CONTAINERS[list]
+            one.each_bytes = statistics.fmean(sizes) + row.place_bytes(node)
 
 
 def _usual(items: Sequence[object], sizes: Sequence[float]) -> list[object]:

@@ -255,9 +255,8 @@ def path_of(walk: ReachableGraph, position: int) -> str:
     owner, root = walk.owner(position), walk.label(position)
     module = (owner if isinstance(owner, type) else type(owner)).__module__.partition(".")[0]
     says_nothing = owner is not None and module in sys.stdlib_module_names  # which `WeakKeyDictionary` it is
-    is_users = root in user_modules(len(sys.modules)) or (
-        root.startswith("local ") and not walk.is_librarys_variable(position)
-    )
+    is_local = root.startswith("local ") and not walk.is_librarys_variable(position)
+    is_users = root in user_modules(len(sys.modules)) or is_local
     return _users_path(walk.way(position)) or (walk.path(position) if says_nothing and is_users else plain)
 
 

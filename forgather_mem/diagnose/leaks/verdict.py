@@ -80,6 +80,7 @@ def verdict_of(
         from forgather_mem.diagnose.leaks.suspects import made_suspect
 
         where, suspects = "host", [made_suspect(None, trend.per_step)] if searched else []
+    is_open = suspects and suspects[0].held_by and is_measured and not is_told
     return LeakReport(
         verdict="leak",
         where=where,
@@ -90,9 +91,7 @@ def verdict_of(
         suspects=tuple(one.reported() for one in suspects),
         sure=sure,
         judged=True,
-        why=f"{format_bytes(rest)} of it in no holder that is known"
-        if suspects and suspects[0].held_by and is_measured and not is_told
-        else None,
+        why=f"{format_bytes(rest)} of it in no holder that is known" if is_open else None,
     )
 
 

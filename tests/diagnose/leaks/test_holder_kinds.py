@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import itertools
 import queue
 import shlex
 import sys
@@ -55,27 +54,6 @@ class Opens:
 
     def step(self) -> None:
         self.stack.enter_context(self.measured())
-
-
-def test_hooks_of_a_parameter_are_named_with_the_line_that_registers_them() -> None:
-    layer = torch.nn.Linear(3, 3)
-
-    def grow(step: int) -> None:
-        counts = bytes(5000)
-        layer.weight.register_hook(lambda gradient: print(len(counts)))
-
-    grow(-1)  # torch makes the dictionary of them at the first
-    (top, *_) = suspects_after(grow)
-    assert (top.held_by, top.kind) == ("Parameter._backward_hooks", "hooks")
-    assert "register it once" in str(top.cure)
-
-
-def test_an_iterator_that_keeps_what_it_has_given_is_named() -> None:
-    holder: Any = Holder()
-    holder.batches = itertools.cycle(torch.zeros(5000) for _ in range(1000))
-    next(holder.batches)
-    (top, *_) = suspects_after(lambda step: next(holder.batches))
-    assert (top.held_by, top.kind) == ("Holder.batches (cycle)", "cycle iterator")
 
 
 def test_a_default_argument_is_named() -> None:

@@ -38,9 +38,6 @@ def test_where_items_differ_one_of_them_is_an_example_and_their_size_a_mean() ->
     assert f"{top.each}, on average" in "\n".join(_suspect_lines(top.reported(), 80))
 
 
-pytestmark = pytest.mark.alone(forked=True)  # each looks through the heap, of which all tests have more
-
-
 def test_at_the_end_what_still_has_its_name_is_counted_and_not_what_took_its_place() -> None:
     holder, other = Holder(), Holder()
     (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(5000)))
