@@ -33,11 +33,8 @@ def edges_of(part: Sequence[Point], count: int) -> list[Point]:
 def rate_of(edges: Sequence[Point]) -> Rate:
     """The Theil-Sen slope over blocks that lie apart, and the interval that contains nine in ten of the slopes."""
     far = max(1, len(edges) // 2)
-    slopes = sorted(
-        (later[1] - earlier[1]) / (later[0] - earlier[0])
-        for number, earlier in enumerate(edges)
-        for later in edges[number + far :]
-    )
+    pairs = ((one, later) for number, one in enumerate(edges) for later in edges[number + far :])
+    slopes = sorted((later[1] - one[1]) / (later[0] - one[0]) for one, later in pairs)
     last = len(slopes) - 1
     return Rate(statistics.median(slopes), slopes[round(0.05 * last)], slopes[round(0.95 * last)])
 

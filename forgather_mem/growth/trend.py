@@ -230,9 +230,8 @@ def _leak(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Trend
         if again.per_step > found.per_step:
             found = again
     at = points[since][0] if since > len(points) * GROWTH.starts[0] + 1 else points[0][0]
-    return Trend(
-        kind="leak", since_step=at, steps=steps, per_step=found.per_step, low=max(0.0, found.low), high=found.high
-    )
+    low = max(0.0, found.low)
+    return Trend(kind="leak", since_step=at, steps=steps, per_step=found.per_step, low=low, high=found.high)
 
 
 def _to_the_end(part: Sequence[Point], rises: Sequence[float], grown: float) -> bool:
@@ -288,11 +287,9 @@ def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:
         return Trend(kind="not enough data", steps=steps, per_step=rate, low=low, high=max(floor, rate))
     begins = [points[0][0] + start * steps for start in GROWTH.starts[2:]]  # a leak would go on in each of these parts
     parts = [[point for point in points if point[0] >= begin] for begin in begins]
-    highs = [
-        rate_of(edges_of(part, GROWTH.blocks)).high
-        for part in parts
-        if len(part) >= GROWTH.fewest_points and part[-1][0] - part[0][0] >= GROWTH.fewest_steps
-    ]
+    many = [part for part in parts if len(part) >= GROWTH.fewest_points]
+    long = [part for part in many if part[-1][0] - part[0][0] >= GROWTH.fewest_steps]
+    highs = [rate_of(edges_of(part, GROWTH.blocks)).high for part in long]
     return Trend(kind="no leak", steps=steps, high=max(floor, min([rate, *highs])))
 
 

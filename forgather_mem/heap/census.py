@@ -188,9 +188,8 @@ class _Census:
         """The owners, once all is counted."""
         for (kind, name), size in self._parts.items():
             graphs = self._of_pass[kind, name]
-            passes = (
-                len(graphs) if kind == "earlier" and 0 not in graphs else int(kind == "activations" and bool(graphs))
-            )
+            passes = len(graphs) if kind == "earlier" and 0 not in graphs else 0
+            passes = passes or int(kind == "activations" and bool(graphs))
             if kind == "activations" and self._num_joined > 1:
                 name, passes = self._joins, self._num_joined
             if size:

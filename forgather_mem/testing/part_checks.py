@@ -91,14 +91,11 @@ class _Part:
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         before, name, event = dict(sample.values), name_of(self._work), self.small.event
-        require(
-            callable(self.called), f"{name}.begin() gave {self.called!r:.100}: return what is called in this training"
-        )
+        given = f"{name}.begin() gave {self.called!r:.100}: return what is called in this training"
+        require(callable(self.called), given)
         answer: Mapping[str, float] = self.called(moment, sample)
-        require(
-            isinstance(answer, Mapping),
-            f"{name} gave {answer!r:.100} at {event}: return numbers by name, {{}} for nothing",
-        )
+        given = f"{name} gave {answer!r:.100} at {event}: return numbers by name, {{}} for nothing"
+        require(isinstance(answer, Mapping), given)
         try:
             fine = plain_numbers(answer) == dict(answer)
         except (TypeError, ValueError, AttributeError, OverflowError):
@@ -178,9 +175,8 @@ def check_sink(make_sink: Callable[[], Sink], *, folder: Path | None = None) -> 
             return check_sink(make_sink, folder=Path(temporary))
     sink = make_sink()
     check_members(sink, "make_sink", _METHODS, "key")
-    require(
-        callable(getattr(sink, "write", None)), f"{type(sink).__name__} has no method write(sample): a sink needs it"
-    )
+    writes = callable(getattr(sink, "write", None))
+    require(writes, f"{type(sink).__name__} has no method write(sample): a sink needs it")
     _train(sink, folder, "in its first training", forks=True)
     wrote = bool(files_below(folder))
     _train(sink, folder, "in a second training of the same object")

@@ -11,7 +11,6 @@ from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.diagnose.leaks.heap_diff import CloserLook, merge_similar
 from forgather_mem.diagnose.leaks.snapshot import chains, grown, look
 from forgather_mem.diagnose.leaks.suspects import Suspect, suspect_of
-from forgather_mem.heap.object_size import deep_bytes
 from forgather_mem.heap.reachable import ReachableGraph
 
 CACHE: dict[int, Any] = {}
@@ -134,23 +133,6 @@ def test_our_own_things_are_passed_over() -> None:
     ours = MemoryCallback()
     walk = ReachableGraph.walk(budget_s=10.0)
     assert not any(node is ours for node in walk.nodes)
-
-
-# ---- growth ----
-
-
-def test_rows_of_a_large_tensor_are_told_from_small_ones() -> None:
-    holder = Holder()
-    (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(100, 100)[0]))
-    assert top.kind == "view"
-    assert top.bytes_per_step == pytest.approx(40_000, rel=0.05)
-
-
-def test_storages_that_pieces_share_count_once() -> None:
-    base = torch.zeros(1000)
-    counted: set[tuple[object, int]] = set()
-    sizes = [deep_bytes(base[number:], set(), counted) for number in range(3)]
-    assert sum(sizes) == pytest.approx(4000, abs=1000)
 
 
 # ---- a library's variables and hooks ----

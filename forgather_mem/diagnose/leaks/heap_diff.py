@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
-from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, usual_bytes
+from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, usual_bytes, weigh_whole
 from forgather_mem.diagnose.leaks.suspects import (
     MAX_SUSPECTS,
     Place,
@@ -38,14 +38,14 @@ class LookThresholds:
         held_frac: Of the growth: a container that explains less is not preferred to the pieces themselves.
         explained_frac: Of the growth: if things nearby explain less, garbage is looked for.
         most_merged: Containers that are compared by name, since there may be one for each layer.
-        most_unreached: Containers without a name whose items are weighed, those that have grown most: a guess.
+        most_weighed: Containers whose items are weighed, those that have grown most: a guess.
     """
 
     least_frac: float = 0.05
     held_frac: float = 0.15
     explained_frac: float = 0.5
     most_merged: int = 400
-    most_unreached: int = 40
+    most_weighed: int = 40
 
 
 LOOK = LookThresholds()
@@ -111,12 +111,15 @@ class CloserLook:
     def _found(self, walk: ReachableGraph, step: int, rate: float, num_steps: int) -> list[GrownObject]:
         """What has grown and matters, the largest first."""
         more = grown(self._look, walk, step)
+        wholes = []
         for one in more:  # an evaluation may lie between the looks, or a part of a step
             if one.kind == "items":
                 whole, steps = one.count / num_steps, max(1, step - self.step)
                 pace, most = pace_of(round(one.count_per_step * steps), steps, whole), rate / one.each_bytes
                 # Where the run has had it as well; a fifth is a guess
                 one.count_per_step = pace if whole > 0.8 * pace else min(pace, max(whole, most))
+                wholes += [one] if 0.75 * whole <= pace and whole > 0.8 * pace else []  # few are from before the run
+        weigh_whole(wholes[: LOOK.most_weighed], walk)
         found = [one for one in _nearest(merge_similar(more, walk), walk) if _matters(one, rate)]
         # Else these are the pieces of those, or what the first look had no time for
         explains = any(one.bytes_per_step > LOOK.held_frac * rate or has_graph(one.samples) for one in found)
@@ -130,7 +133,7 @@ class CloserLook:
     def _lead_to_unreached(self, walk: ReachableGraph, steps: int, rate: float) -> bool:
         """Look for what has grown in the whole heap, and from there for who holds it; whether anything was found."""
         grown = self._unreached.grown(walk, max(4, steps / 2)) if self._unreached is not None else []
-        for thing, then in grown[: LOOK.most_unreached]:
+        for thing, then in grown[: LOOK.most_weighed]:
             each = usual_bytes([deep_bytes(item, set(), set()) for item in newest(thing, 3)])
             each += CONTAINERS[type(thing)].place_bytes(thing)
             is_much = (len(thing) - then) * each >= LOOK.held_frac * rate * steps

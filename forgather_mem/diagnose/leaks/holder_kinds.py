@@ -21,6 +21,7 @@ from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import WRITTEN, big_bytes, deep_bytes, inside, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.source.frame_variables import all_frames
+from forgather_mem.source.source_lines import is_user_file, with_callers
 from forgather_mem.system.installed import installed
 
 tracemalloc = installed("tracemalloc")
@@ -158,6 +159,11 @@ def cure_of(kind: HolderKind, held: Held) -> str:
         return "write it to a file, then empty it: seek(0) and truncate()"
     if kind.name == "tensor" and isinstance(held.container, dict):
         return KINDS["dict"].cure
+    if kind.name == "simple queue" or queue_module(held) == "queue":
+        ours = [*with_callers(sys._getframe())]  # where a library's `get` is a dictionary's
+        codes = [one.f_code for one in all_frames() if one not in ours or is_user_file(one.f_code.co_filename)]
+        if not any({"get", "get_nowait"} & {*code.co_names} for code in codes):
+            return "drain it: no thread that runs takes from it now. With a maxsize put() would wait for ever"
     if kind.name == "threads" and any(frame.f_code is queue.Queue.put.__code__ for frame in all_frames()):
         return "threads wait in Queue.put: tell them to end (a flag), and then take what is left in the queue"
     graphs = [part for part in inside(held.one.samples) if is_tensor(part) and part.grad_fn is not None]
@@ -239,7 +245,8 @@ def _described(sample: object, each_bytes: float) -> str:
 
 def _shape(thing: Any) -> str:
     if is_tensor(thing):
-        return f"{type(thing).__name__} {list(thing.shape)} {str(thing.dtype).removeprefix('torch.')} on {thing.device}"
+        kind = f"{type(thing).__name__} {list(thing.shape)} {str(thing.dtype).removeprefix('torch.')} on {thing.device}"
+        return kind + " with its graph" * (thing.grad_fn is not None)
     if type(thing).__module__ == "numpy" and hasattr(thing, "shape"):
         return f"{type(thing).__name__} {list(thing.shape)} {thing.dtype}"
     if isinstance(thing, list | tuple | dict | set):

@@ -10,7 +10,7 @@ from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.holder_kinds import Held, queue_module
-from forgather_mem.heap.containers import LRU_CACHE
+from forgather_mem.heap.containers import LRU_CACHE, length_of
 from forgather_mem.heap.object_size import WRITTEN, inside, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
 from forgather_mem.source.container_code import adding_lines
@@ -59,6 +59,9 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
         inside_it = [replace(named, item=True) for named in names]
         if not any([*(adding_lines(one, True) for one in names), *(adding_lines(one, False) for one in inside_it)]):
             return HolderBound(f"{path} has {len(container):,} places, and what is in them is replaced")
+    if one.kind == "size" and type(container) is LRU_CACHE:
+        cached = f"the {length_of(container):,} entries of the cache {container.__qualname__}"
+        return HolderBound(f"{cached} get longer, as where batches get longer")
     if one.kind == "size" and is_fixed and is_users and not any(adding_lines(named, False) for named in names):
         return HolderBound(f"{path} is replaced by longer ones, as where batches get longer")
     if one.bound is not None:

@@ -3,7 +3,7 @@
 Tensors, arrays and texts count, Python's small objects, and what C or C++ code keeps, whoever holds it. What one
 statement allocates and another frees cancels out over the steps only in their sum: one is told if it alone explains
 what has grown meanwhile, or what has grown beside all that Python traces. The statement that adds to a known holder is
-the one after which that is longer.
+the one after which that has more.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class KeptLines:
 
         Args:
             opens: Whether to trace.
-            held: How much the holder has, if one is known; it is forgotten in `close`. Small objects are not read then:
-                that takes 25 us.
+            held: How much the holder has got, if one is known; it is forgotten in `close`. Small objects are not read
+                then: that takes 25 us.
             budget_s: For the readings.
         """
         self._is_held = held is not None

@@ -23,10 +23,8 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
         ValueError: for fewer than 32 calls, a warm-up below 0 or a size below 0.
     """
     if calls < 2 * _POINTS or warm_up < 0 or max_bytes < 0:
-        raise ValueError(
-            f"assert_no_growth(calls={calls}, warm_up={warm_up}, max_bytes={max_bytes}): "
-            f"give {2 * _POINTS} calls or more, and neither warm-up nor bytes below 0"
-        )
+        given = f"assert_no_growth(calls={calls}, warm_up={warm_up}, max_bytes={max_bytes})"
+        raise ValueError(f"{given}: give {2 * _POINTS} calls or more, and neither warm-up nor bytes below 0")
     for _ in range(warm_up):
         call()
     hold = HeapHold()

@@ -242,10 +242,8 @@ class Copied:
         'written: 390.6 KiB a step, at most 90.0 MiB more in 2 workers'
         """
         many = f"{self.num_workers} worker{'s' * (self.num_workers != 1)}"
-        return (
-            "data workers copy pages they share with the main process as reference counts are written: "
-            f"{format_bytes(self.per_step)} a step, at most {format_bytes(self.most_bytes)} more in {many}"
-        )
+        why = "data workers copy pages they share with the main process as reference counts are written"
+        return f"{why}: {format_bytes(self.per_step)} a step, at most {format_bytes(self.most_bytes)} more in {many}"
 
 
 class CopiedPages:

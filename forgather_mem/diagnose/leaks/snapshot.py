@@ -6,8 +6,9 @@ import gc
 import itertools
 import re
 import statistics
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -22,7 +23,6 @@ from forgather_mem.heap.object_size import (
     Sorts,
     big_bytes,
     deep_bytes,
-    is_array,
     is_tensor,
     is_tensor_class,
     largest_held,
@@ -36,27 +36,33 @@ class SnapshotLimits:
     """How much of what is near is looked at. Set on the scripts of `tests/leaks/zoo`.
 
     Attributes:
-        samples: New items of a container whose sizes are measured,
-        most_samples: and where these differ.
+        samples: New items of a container that are described.
+        most_weighed: Of a container: new items whose sizes are measured.
+        weighed_s: CPU seconds for the items of a whole container,
+        apart: taken first so many items apart: not what people take to do something at every so many steps.
         big_bytes: A single value that grows by less is none that grows.
         operation_bytes: What an operation of a graph takes once its backward pass has been: 590 to 740 (torch 2.13).
     """
 
     samples: int = 6
-    most_samples: int = 64
+    most_weighed: int = 64
+    weighed_s: float = 0.02
+    apart: int = 17
     big_bytes: int = 2048
     operation_bytes: int = 650
 
 
 _LIMITS = SnapshotLimits()
+_PLAIN = dict, list  # of which Python gives the place of one that is freed to the next
 
 
 @dataclass(slots=True)
 class Look:
     """Lengths and sizes of nearby objects at one step; numbers only, nothing is kept alive.
 
-    `storages` has each tensor's, and the size of each array, by its id: the place of one that is freed is given to a
-    new one. `values` has the sizes of what is replaced in each step, by name.
+    `storages` has each tensor's, the size of each array, and who has each of Python's containers and its ends, by its
+    id: the place of one that is freed is given to a new one. `values` has the sizes of what is replaced in each step,
+    by name.
     """
 
     step: int
@@ -65,12 +71,14 @@ class Look:
     sizes: dict[int, int] = field(default_factory=dict)
     storages: dict[int, object] = field(default_factory=dict)
     values: dict[str, tuple[int, int]] = field(default_factory=dict)
-    newest_operation: int | None = None
+    newest_operation: int = 0
     types: Counter[str] = field(default_factory=Counter)
 
     def add(self, container: object, length: int) -> None:
         """Add a container that was not reached: it had this length."""
         self.lengths[_as_number(id(container), type(container))] = length
+        self.known.add(id(container))
+        self.storages[id(container)] = ()
 
 
 @dataclass(slots=True)
@@ -107,35 +115,19 @@ class GrownObject:
 
 def look(walk: ReachableGraph, step: int) -> Look:
     """The present state of what the walk reached."""
-    found = Look(step, walk.ids())
-    types: Counter[type] = Counter()
-    sorts = Sorts()
-    for node in walk.nodes:
-        kind = type(node)
-        sort = sorts[kind]
-        if sort > CONTAINER:
-            found.storages[id(node)] = _storage(node)
+    found, sorts = Look(step, walk.ids(), types=Counter(type(node).__qualname__ for node in walk.nodes)), Sorts()
+    for position, node in enumerate(walk.nodes):
+        sort = sorts[type(node)]
+        if sort > CONTAINER or type(node) in _PLAIN:
+            found.storages[id(node)] = _storage(walk, position)
         if sort == TENSOR:
-            types[kind] += 1
-            number = number_of(node.grad_fn)
-            if number is not None:
-                found.newest_operation = max(number, found.newest_operation or 0)
+            found.newest_operation = max(number_of(node.grad_fn) or 0, found.newest_operation)
             continue
-        length = None
-        if sort == CONTAINER:
-            length = length_of(node)
-            if length is not None:
-                found.lengths[_as_number(id(node), kind)] = length
-        elif sort == TUPLE:
-            length = len(node)
-        else:
-            types[kind] += 1
-        if sort != NOT_ASKED and (length is None or length <= MANY):
-            size = sorts.own_bytes(node)  # without reading `__dict__`, which would create one
-            if size:
-                found.sizes[id(node)] = size
-    for cls, count in types.items():
-        found.types[cls.__qualname__] += count
+        length = length_of(node) if sort == CONTAINER else len(node) if sort == TUPLE else None
+        if sort == CONTAINER and length is not None:
+            found.lengths[_as_number(id(node), type(node))] = length
+        if sort != NOT_ASKED and (length is None or length <= MANY) and (size := sorts.own_bytes(node)):
+            found.sizes[id(node)] = size  # without reading `__dict__`, which would create one
     found.values = _values(walk)
     return found
 
@@ -143,33 +135,31 @@ def look(walk: ReachableGraph, step: int) -> Look:
 def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     """What has grown since, the largest first."""
     steps = max(1, step - before.step)
-    found: list[GrownObject] = []
-    counted: set[tuple[object, int]] = set()
-    sorts, known = Sorts(), _known(before, walk)
+    found, counted = list(_graphs(before, walk)), set[tuple[object, int]]()
+    sorts, known, reaching = Sorts(), _known(before, walk), {one.position for one in found}
     for position, node in enumerate(walk.nodes):
-        then = before.lengths.get(_as_number(id(node), type(node)))  # an id may have been reused
+        if id(node) not in known:
+            continue  # be it in the place of another one
+        then = before.lengths.get(_as_number(id(node), type(node)))
         now = length_of(node) if then is not None else None
-        above = CONTAINERS.get(type(walk.nodes[walk.parent(position)])) if then is not None else None
-        if above is not None and above.has_parts:
+        above = CONTAINERS.get(type(walk.nodes[walk.parent(position)]))
+        if then is not None and above is not None and above.has_parts:
             continue  # the cache itself is told
         if then is not None and now is not None and now > then:
-            samples, each = _usual_items(node, now - then, known, counted)
-            row = container_kind(type(node))
-            assert row is not None  # it has a length
-            each += row.place_bytes(node)
-            found.append(GrownObject(position, "items", (now - then) / steps, each, now, samples, row.bound(node)))
+            new = _new_items(node, min(now - then, _LIMITS.most_weighed), known)
+            sizes = [deep_bytes(item, known, counted) for item in new]
+            row = container_kind(type(node)) or CONTAINERS[list]
+            each, bound = usual_bytes(sizes) + row.place_bytes(node), row.bound(node)
+            found.append(GrownObject(position, "items", (now - then) / steps, each, now, _usual(new, sizes), bound))
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _LIMITS.big_bytes:
                 found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node, known)))
-    graphs = list(_graphs(before, walk))
-    reaching = {one.position for one in graphs}
     for name, (position, size) in _values(walk).items():
         more = size - before.values.get(name, (0, size))[1]
         if more > _LIMITS.big_bytes and position not in reaching:
             at = position if walk.parent(position) < 0 else walk.parent(position)
             found.append(GrownObject(at, "size", 1.0, more / steps, 1, [walk.nodes[position]]))
-    found += graphs
     return sorted(found, key=lambda one: -one.bytes_per_step)
 
 
@@ -177,12 +167,10 @@ def chains(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     """Chained objects: ever more of one class, but in no container that has grown. The largest first."""
     steps = max(1, step - before.step)
     new: dict[str, list[int]] = {}
-    types: Counter[str] = Counter()
+    types = Counter(type(node).__qualname__ for node in walk.nodes)
     for position, node in enumerate(walk.nodes):
-        name = type(node).__qualname__
-        types[name] += 1
         if id(node) not in before.known:
-            new.setdefault(name, []).append(position)
+            new.setdefault(type(node).__qualname__, []).append(position)
     found, old = [], _known(before, walk)
     for name, at in new.items():
         more, kind = types[name] - before.types[name], type(walk.nodes[at[0]])
@@ -207,21 +195,19 @@ def _num_links(sample: object) -> int:
 
 
 def _known(before: Look, walk: ReachableGraph) -> set[int]:
-    """The ids of what there was, without those that a new tensor has got, or an array that is longer."""
-    large = [node for node in walk.nodes if is_tensor(node) or is_array(node)]
-    return before.known - {id(node) for node in large if before.storages.get(id(node)) != _storage(node)}
+    """The ids of what there was, without those that a new tensor or container has got, or an array that is longer."""
+    sorts, then = Sorts(), before.storages.get
+    there = ((at, node) for at, node in enumerate(walk.nodes) if type(node) in _PLAIN or sorts[type(node)] > CONTAINER)
+    return before.known - {id(node) for at, node in there if (was := then(id(node))) != _storage(walk, at, was)}
 
 
 def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
     """New tensors whose graph reaches back to before the first look: a sum of losses that are not detached."""
-    if before.newest_operation is None:
-        return
-    tensors = [number for number, node in enumerate(walk.nodes) if is_tensor(node) and node.grad_fn is not None]
     seen: set[object] = set()
-    for position in tensors:
-        grad_fn = walk.nodes[position].grad_fn
-        if grad_fn not in seen and reaches_back(grad_fn, before.newest_operation, seen):
-            yield GrownObject(position, "graph", 1.0, 0.0, 1, [walk.nodes[position]])
+    for position, node in enumerate(walk.nodes):
+        start = node.grad_fn if is_tensor(node) and before.newest_operation else None
+        if start is not None and start not in seen and reaches_back(start, before.newest_operation, seen):
+            yield GrownObject(position, "graph", 1.0, 0.0, 1, [node])
 
 
 def _values(walk: ReachableGraph) -> dict[str, tuple[int, int]]:
@@ -238,22 +224,38 @@ def _values(walk: ReachableGraph) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _usual_items(node: Any, more: int, known: set[int], counted: set[tuple[object, int]]) -> tuple[list[object], float]:
-    """Some of the new items, of the usual size first, and the mean size of one.
+def weigh_whole(found: Iterable[GrownObject], walk: ReachableGraph) -> None:
+    """Set the size of an item to the mean of all that each of these holds, or of some that came at any time.
 
-    Where sizes differ, up to `most_samples` are looked at.
+    What came between two looks may be unlike the rest: a holder of texts gets a model's weights now and then.
     """
-    samples = _new_items(node, min(more, _LIMITS.samples), known)
-    sizes = [deep_bytes(sample, known, counted) for sample in samples]
-    most = min(more, _LIMITS.most_samples)
-    if most > len(samples) and max(sizes, default=0.0) > 1.5 * min(sizes, default=0.0):
-        further = _new_items(node, most, known)[: -len(samples)]
-        samples, sizes = samples + further, sizes + [deep_bytes(sample, known, counted) for sample in further]
-    each = usual_bytes(sizes)
-    # The newest may not have all of it yet, as a task that still runs
-    nearest = sorted(zip(samples, sizes, strict=True), key=lambda pair: abs(pair[1] - each))
-    nearest = nearest[: _LIMITS.samples - 1] + nearest[_LIMITS.samples - 1 :][-1:]  # with one that differs, if any does
-    return [sample for sample, _ in nearest], each
+    ours = {one.position: one for one in found}
+    within = set(ours)
+    within.update(at for at in range(len(walk.nodes)) if walk.parent(at) in within)  # it grows meanwhile
+    others = {id(node) for at, node in enumerate(walk.nodes) if at not in within}
+    for position, one in ours.items():
+        every = newest(node := walk.nodes[position], 100 * MANY)  # more would take some 10 ms
+        mixed = itertools.chain.from_iterable(every[first :: _LIMITS.apart] for first in range(_LIMITS.apart))
+        parts = [(item, {id(item), *map(id, item if type(item) is tuple else ())}) for item in mixed]
+        parts = [(item, own) for item, own in parts if others.isdisjoint(own)]  # what others have, too, says nothing
+        known, until_s = others.union(*(own for _, own in parts)), time.thread_time() + _LIMITS.weighed_s
+        sizes, counted = list[float](), set[tuple[object, int]]()
+        for item, own in parts:
+            if len(sizes) < _LIMITS.samples or time.thread_time() < until_s:
+                known -= own  # each without the others, which it may lead to
+                sizes.append(deep_bytes(item, known, counted))
+                known |= own
+        if sizes:
+            one.samples = _usual([item for item, _ in parts], sizes)
+            row = container_kind(type(node)) or CONTAINERS[list]
+            one.each_bytes = statistics.fmean(sizes) + row.place_bytes(node)
+
+
+def _usual(items: Sequence[object], sizes: Sequence[float]) -> list[object]:
+    """Some of them, first those of the size in which most bytes are, and one that differs, if any does."""
+    most = sum(size * size for size in sizes) / max(1.0, sum(sizes))
+    nearest = [item for item, _ in sorted(zip(items, sizes, strict=False), key=lambda pair: abs(pair[1] - most))]
+    return nearest[: _LIMITS.samples - 1] + nearest[_LIMITS.samples - 1 :][-1:]
 
 
 def usual_bytes(sizes: list[float]) -> float:
@@ -270,8 +272,17 @@ def usual_bytes(sizes: list[float]) -> float:
 LINES = re.compile(r"(\([^():]*):\d+(?=\))")
 
 
-def _storage(thing: Any) -> object:
-    return next(iter(storages_of(thing)), None) if is_tensor(thing) else big_bytes(thing)
+def _storage(walk: ReachableGraph, position: int, then: Any = None) -> object:
+    """What tells this tensor, array or container from another in its place; `then` if it is still that container."""
+    thing, above = walk.nodes[position], walk.parent(position)
+    if type(thing) not in _PLAIN:
+        return next(iter(storages_of(thing)), None) if is_tensor(thing) else big_bytes(thing)
+    held = thing.values() if type(thing) is dict else thing
+    now = id(walk.nodes[above]) if above >= 0 else 0, id(next(iter(held), None)), id(next(reversed(held), None))
+    if now == then or not then:
+        return now if then is None else then
+    holders = map(id, walk.way(position)[-3:-1])  # an object, or its `__dict__` once somebody has asked for it
+    return then if then[0] in holders or not {*then[1:]}.isdisjoint(map(id, list(held))) else now
 
 
 def _as_number(key: int, kind: type) -> int:

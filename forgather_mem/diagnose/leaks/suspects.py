@@ -26,7 +26,7 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
 )
 from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_function, lines_of_holder
 from forgather_mem.diagnose.leaks.snapshot import LINES, GrownObject
-from forgather_mem.heap.containers import LRU_CACHE, length_of
+from forgather_mem.heap.containers import LRU_CACHE, length_of, newest
 from forgather_mem.heap.holder_names import anywhere, module_names, names_of, slot_names
 from forgather_mem.heap.object_size import Sorts, deep_bytes, inside, is_tensor
 from forgather_mem.heap.owner_paths import attributes_of, has_attributes, write_path
@@ -178,7 +178,8 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             whole, pace = length / max(1, step - first_step), one.count_per_step
             pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else pace
             pace *= length / one.count if step == one.seen_at else 1  # what the end of the last step has added
-            if pace > 0 and one.count_per_step:
+            if one.count_per_step and (pace > 0 or one.bounded is None):  # else it has not grown since, and is none
+                pace = max(0.0, pace)
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
             one.length = one.length * length // one.count
             had_others = length - pace * (step - first_step) > length / 4  # of another size, from before
@@ -254,9 +255,8 @@ def path_of(walk: ReachableGraph, position: int) -> str:
     owner, root = walk.owner(position), walk.label(position)
     module = (owner if isinstance(owner, type) else type(owner)).__module__.partition(".")[0]
     says_nothing = owner is not None and module in sys.stdlib_module_names  # which `WeakKeyDictionary` it is
-    is_users = root in user_modules(len(sys.modules)) or (
-        root.startswith("local ") and not walk.is_librarys_variable(position)
-    )
+    is_local = root.startswith("local ") and not walk.is_librarys_variable(position)
+    is_users = root in user_modules(len(sys.modules)) or is_local
     return _users_path(walk.way(position)) or (walk.path(position) if says_nothing and is_users else plain)
 
 
@@ -306,9 +306,17 @@ class Place:
         return {key: walk.nodes[at] for key, at, own in ours if at is not None and (not over or _name(walk, at) == own)}
 
     def measure(self, walk: ReachableGraph) -> Callable[[], float]:
-        """What gives the number of items, or else the bytes of the texts and arrays in it; it keeps the container."""
+        """What gives the bytes of items that came since, or of the texts and arrays in it; it keeps the container."""
         own = next(iter(self.find(walk, over=False).values()), None)
-        return (lambda: float(length_of(own) or 0)) if self.has_items else partial(Sorts().own_bytes, own)
+        known, length, added = walk.ids(), length_of(own) or 0, 0.0
+
+        def came() -> float:
+            nonlocal length, added
+            more, length = (length_of(own) or 0) - length, length_of(own) or 0
+            added += sum(1 + deep_bytes(item, known, set()) for item in (newest(own, more) if more > 0 else ()))
+            return added
+
+        return came if self.has_items else partial(Sorts().own_bytes, own)
 
     def length(self, there: Mapping[int, object]) -> int | None:
         """How many items there are now; None if a container is gone."""

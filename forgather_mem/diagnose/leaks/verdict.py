@@ -63,13 +63,6 @@ def verdict_of(
     if bounded is not None and not _is_full_before(bounded, "device" in growing):
         return _bounded(growing, trend, bounded, suspects)
     explained = sum(one.bytes_per_step for one in suspects if one.held_by or one.allocated_at)
-    # The largest one's items differ in size: those of a look may be unlike the run's, which is measured
-    top = suspects[0] if suspects and "native" in growing and suspects[0].each.startswith("e.g. ") else None
-    if top is not None and LEAK.explains(
-        top.bytes_per_step, measured := trend.per_step - explained + top.bytes_per_step
-    ):
-        top.bytes = top.bytes and round(top.bytes * measured / top.bytes_per_step)
-        explained, top.bytes_per_step = trend.per_step, measured
     # Items are counted, Python's small objects estimated: by arenas of a MiB, or as of a usual size. A third: two
     # leaks of floats and small objects were told as +18 to +50 %; half where all is estimated: small tuples, +55 %
     most_off = trend.per_step / (3 if "native" in growing else 2)
@@ -87,6 +80,7 @@ def verdict_of(
         from forgather_mem.diagnose.leaks.suspects import made_suspect
 
         where, suspects = "host", [made_suspect(None, trend.per_step)] if searched else []
+    is_open = suspects and suspects[0].held_by and is_measured and not is_told
     return LeakReport(
         verdict="leak",
         where=where,
@@ -97,9 +91,7 @@ def verdict_of(
         suspects=tuple(one.reported() for one in suspects),
         sure=sure,
         judged=True,
-        why=f"{format_bytes(rest)} of it in no holder that is known"
-        if suspects and suspects[0].held_by and is_measured and not is_told
-        else None,
+        why=f"{format_bytes(rest)} of it in no holder that is known" if is_open else None,
     )
 
 

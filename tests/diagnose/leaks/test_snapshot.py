@@ -15,7 +15,7 @@ pytestmark = pytest.mark.alone(forked=True)
 
 @functools.lru_cache(maxsize=50)
 def bounded(number: int) -> torch.Tensor:
-    return torch.zeros(1000)
+    return torch.zeros(1000 if number < 50 else 9000)
 
 
 def test_a_bounded_cache_says_where_it_will_stop() -> None:
@@ -24,6 +24,10 @@ def test_a_bounded_cache_says_where_it_will_stop() -> None:
     assert top.held_by.endswith(".bounded")
     assert top.bounded is not None
     assert "50 at most" in top.bounded
+    for step in range(50):
+        bounded(step)
+    (top, *_) = suspects_after(lambda step: bounded(50 + step))
+    assert top.bounded == "the 50 entries of the cache bounded get longer, as where batches get longer"
 
 
 def test_what_is_made_anew_and_longer_is_suspected_and_no_text_beside_it() -> None:

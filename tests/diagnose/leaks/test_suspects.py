@@ -38,13 +38,13 @@ def test_where_items_differ_one_of_them_is_an_example_and_their_size_a_mean() ->
     assert f"{top.each}, on average" in "\n".join(_suspect_lines(top.reported(), 80))
 
 
-pytestmark = pytest.mark.alone(forked=True)  # each looks through the heap, of which all tests have more
-
-
 def test_at_the_end_what_still_has_its_name_is_counted_and_not_what_took_its_place() -> None:
     holder, other = Holder(), Holder()
     (top, *_) = suspects_after(lambda step: holder.kept.append(torch.zeros(5000)))
     then = top.count or 0
+    (once, *_) = suspects_after(lambda step: other.kept.append(torch.zeros(5000)))
+    count_again([once], 300, 0)
+    assert (once.bytes_per_step, once.bounded) == (0, None), "it has not grown since"
     holder.kept.append(torch.zeros(5000))
     top.seen_at, top.count_per_step = 100, then / 100  # as in the callback of the last step, before it has ended
     count_again([top], 100, 0, over=True)

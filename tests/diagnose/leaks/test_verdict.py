@@ -54,12 +54,6 @@ def test_a_limit_beyond_what_is_left_is_a_leak() -> None:
     assert verdict_of(GROWING, [bounded], 400).verdict == "leak"
 
 
-def test_of_items_that_differ_the_size_is_that_of_the_run() -> None:
-    uneven = holder("Log.rows", 1.6e5, each="e.g. dict of 3 with str of 910", count=400, bytes=64_000_000)
-    (told,) = verdict_of(GROWING, [uneven], 400).suspects
-    assert (told.bytes_per_step, told.bytes) == (1e5, 40_000_000)
-
-
 def test_what_nobody_has_searched_for_is_not_said_to_be_held_by_no_python_object() -> None:
     leak = verdict_of(GROWING, [], 400, searched=False)
     assert (leak.verdict, leak.where, leak.suspects) == ("leak", "host", ())
