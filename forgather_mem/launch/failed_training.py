@@ -197,7 +197,10 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         return replace(killed, why_now=f"{killed.why_now or ''} {why}".lstrip(), in_use=_with_size(had))
     here = between if is_between else f"killed in {killed.phase}"
     needed = f"{'at most ' * (planned.phase == 'data')}{needed}"
-    why = f"{here}. The training's own tensors take {needed} there (planned); {format_bytes(rest)} more came."
+    more, copies = format_bytes(rest), rest / max(MIB, planned.parts.get("parameters", 0))
+    if is_between and copies >= 1 and abs(copies - round(copies)) < 1 / 8:  # two came to 2.04
+        more += f", as much as {round(copies):,} cop{'y' if round(copies) == 1 else 'ies'} of its parameters,"
+    why = f"{here}. The training's own tensors take {needed} there (planned); {more} came beside them."
     why += f" {killed.why_now}" if killed.why_now else ""
     return replace(killed, why_now=why, in_use=_with_size(had))
 

@@ -25,12 +25,28 @@ def meet_optimizers() -> None:
     """torch's optimizers have just been imported: hear of their steps."""
     del run_session.RESERVE[run_session.RESERVE_BYTES // run_session.PIECE_BYTES :]  # a training needs the rest
     torchs, hears, torch = sys.modules["torch.optim.optimizer"], _FirstStep(), sys.modules["torch"]
+    _tell_first_pass()
     saves = around_calls(torch.save, functools.partial(_told, "save"))
     torch.save = torch.serialization.save = saves  # type: ignore[attr-defined]  # under both names, else none is pickled
     if (autograd := sys.modules.get("torch.autograd")) is not None:
         hears.passes = BackwardPasses(autograd, hears.steps_over)
     torchs.register_optimizer_step_pre_hook(hears.before)
     torchs.register_optimizer_step_post_hook(hears.after)
+
+
+def _tell_first_pass() -> None:
+    """Note the first forward pass with a graph: the first step of a loop without a Trainer has no black box yet."""
+    module = sys.modules["torch.nn.modules.module"].Module
+    call = module.__call__
+
+    def begins() -> AbstractContextManager[object]:
+        if sys.modules["torch"].is_grad_enabled():
+            run_session.note(run_session.FIRST_STEP, "forward")
+        if module.__call__ is ours:
+            module.__call__ = call
+        return nullcontext()
+
+    module.__call__ = ours = around_calls(call, begins)
 
 
 def meet_method(module: str, owner: str, method: str, what: str) -> None:
@@ -163,6 +179,8 @@ class BackwardPasses:
 
         @functools.wraps(call)
         def backward(*arguments: object, **keywords: object) -> None:
+            if not self._num_passes:
+                run_session.note(run_session.FIRST_STEP, "backward")
             try:
                 call(*arguments, **keywords)
             except BaseException as error:
@@ -186,6 +204,8 @@ class BackwardPasses:
         if is_traced():
             return
         self._num_passes += 1
+        if self._num_passes == 1:
+            run_session.note(run_session.FIRST_STEP, "other")
         if self._num_passes == _FEWEST and live_objects(sys.modules["torch"].optim.Optimizer):
             self.end()
         elif self._num_passes >= _FEWEST:

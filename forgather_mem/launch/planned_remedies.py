@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import EVALUATION, NO_GRAPH, RunSettings, settings_of
-from forgather_mem.diagnose.oom.explanation import in_own_loop
+from forgather_mem.diagnose.oom.explanation import as_written, in_own_loop
 from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
 from forgather_mem.diagnose.oom.remedies import may_help, plannable
 from forgather_mem.diagnose.oom.remedy import Remedy
@@ -92,7 +92,7 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         batch = Batch(failed.rows, failed.length) if failed.rows else None
         settings, is_between = _settings(training, loop), failed.phase == "other"
         case = Failure(phase=failed.phase, settings=settings, batch=batch, keeps_graphs=is_between)
-        found.others.extend(may_help(case))
+        found.others.extend(as_written(may_help(case), settings.is_trainers))
     planner = _Planner(failed, training, loop, found)
     rows = failed.rows or planner.own.rows
     failure = Failure(
@@ -201,7 +201,7 @@ class _Planner:
     def has_too_little(self, parts: tuple[str, ...]) -> bool:
         """Whether without any of these parts it would still not fit: then no change of them is planned."""
         there = (size for part, size in self.own.highest_parts().items() if part.startswith((*parts, *_ELSE)))
-        return bool(parts) and self._bytes_of(self.own) - sum(there) > self.most_bytes
+        return bool(parts) and self.own.peak_bytes - _others(self.own) - sum(there) > self.most_bytes
 
     def that_fit(self, ladder: Sequence[Change]) -> Iterator[Change]:
         """Of these changes some that fit, with their peaks, each smaller than the one before, to the smallest.

@@ -24,6 +24,7 @@ PLAN_FIRST = "FORGATHER_MEM_PLAN_FIRST"  # set: plan each Trainer before it trai
 OPTIONS = {"template": TEMPLATE, "settings": SETTINGS, "allow": ALLOW, "plan": PLAN_FIRST}
 NOTES, WAITING_RING = "trainings", "ring.rank0"
 TRAINING, NOT_TOLD, TORCH, PRINTED, BY_TIME = "training", "not told", "torch", "printed", "by time"  # kinds of notes
+FIRST_STEP = "first step"  # another: a phase that began in it
 LAST_ERROR = "oom.rank{rank}.json"
 # Held to tell of a failure in a training, where no limit is near: loading what explains one and looking at 360,000
 # objects took 2.8 to 3.9 MiB in a plain loop and in a Trainer

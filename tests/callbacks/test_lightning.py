@@ -227,6 +227,29 @@ def test_a_step_that_never_calls_the_whole_module_has_its_batch_and_its_phase(tm
     assert "the largest batch so far, 32 rows; until then at most 4" in (oom["why_now"] or "")
 
 
+class Greedier(Line):
+    """Asks for too much once its batch has ended, as its loader does where it is to."""
+
+    def on_train_batch_end(self, *_: object) -> None:
+        torch.empty(2**50)
+
+
+@pytest.mark.parametrize(("module", "phase"), [(Line, "data"), (Greedier, "other")])
+def test_what_runs_between_a_step_and_the_next_fetch_is_no_data(tmp_path: Path, module: Any, phase: str) -> None:
+    def collate(rows: list[Any]) -> list[torch.Tensor]:
+        return [torch.stack(rows) if torch.stack(rows).max() < 2 else torch.empty(2**50)]
+
+    reporter = OOMReporter(strict=True)
+    rows = torch.utils.data.DataLoader([torch.full((4,), float(row)) for row in range(3)], 1, collate_fn=collate)
+    trainer = lightning.Trainer(default_root_dir=tmp_path, max_epochs=1, accelerator="cpu", logger=False,
+        enable_progress_bar=False, callbacks=[LightningCallbacks([reporter])])  # fmt: skip
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        trainer.fit(module(), rows)
+    assert reporter.summary is not None
+    assert reporter.summary.oom is not None
+    assert (reporter.summary.oom["phase"], reporter.summary.oom["step"]) == (phase, 3 if phase == "data" else 1)
+
+
 @pytest.mark.slow
 def test_training_is_bit_identical(tmp_path: Path) -> None:
     alone = fit(tmp_path, [])

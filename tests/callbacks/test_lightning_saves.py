@@ -74,4 +74,4 @@ def test_a_checkpoint_is_in_no_other_phase(tmp_path: Path) -> None:
     watching = LightningCallbacks([MemoryCallback([Rule(when=Every(steps=1), do=[phases])], [])])
     fit(tmp_path, [ModelCheckpoint(tmp_path, every_n_train_steps=5), watching])
     at = phases.seen.index("save")
-    assert phases.seen[at - 2 : at + 3] == ["data", "/data", "save", "/save", "data"]
+    assert phases.seen[at - 2 : at + 3] == ["optimizer", "/optimizer", "save", "/save", "data"]

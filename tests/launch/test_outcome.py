@@ -172,3 +172,14 @@ def test_a_limit_is_not_passed_where_nothing_is_watched(folder: Path) -> None:
     result = watched_forked(["--template", "off.yaml", "--max-peak", "host=8GiB", "train.py"], folder)
     assert result.plain.code == 4, result.report
     assert "--max-peak host=8GiB: host was not measured" in result.report
+
+
+@pytest.mark.fresh
+def test_of_a_kill_in_the_first_step_the_black_box_has_the_phase(folder: Path) -> None:
+    (folder / "first.py").write_text(
+        "import os, signal, torch\n"
+        "class Ends(torch.nn.Linear):\n    def forward(self, x):\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "torch.optim.SGD(Ends(4, 1).parameters()), Ends(4, 1)(torch.ones(1, 4))\n"
+    )
+    result = run_forked([*RUN, "first.py"], folder)
+    assert "Last sign of life: step 1, forward." in " ".join(result.err.split())

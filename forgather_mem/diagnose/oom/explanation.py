@@ -79,8 +79,7 @@ def explained(failure: Failure, leak: LeakReport = NOT_JUDGED) -> tuple[OomRepor
     settings, batch, is_leak = failure.settings, failure.batch, _is_leak(failure, leak)
     cure = Change(text=_cure(leak), note="memory that grows at each step fills any device")
     changes = [cure] if is_leak else may_help(failure)  # no batch is small enough for a leak
-    if not settings.is_trainers:
-        changes = [in_own_loop(change) for change in changes if change.set.keys() <= _IN_WORDS.keys()]
+    changes = as_written(changes, settings.is_trainers)
     no_help = ", ".join(_no_help(failure))
     why = _why_now(failure)
     held = None if why and failure.phase not in _FIRST else _of_census(failure)  # first it is of the phase, too
@@ -150,6 +149,11 @@ def _no_help(failure: Failure) -> Iterator[str]:
         yield f"{name} (it is on)"
     if failure.where == "host":
         yield "empty_cache, expandable_segments (this is the host's memory)"
+
+
+def as_written(changes: list[Change], is_trainers: bool) -> list[Change]:
+    """These changes as the user writes them: only a Trainer has the names of a Trainer's arguments."""
+    return changes if is_trainers else [in_own_loop(one) for one in changes if one.set.keys() <= _IN_WORDS.keys()]
 
 
 def in_own_loop(change: Change) -> Change:
