@@ -67,17 +67,21 @@ class Growth:
                 self.series[who].add(sample.step, value)
 
     def of(self, who: Literal["process", "workers"]) -> float | None:
-        """Bytes per step, 0.0 if flat and None if it was not read often enough.
+        """Bytes per step, 0.0 if flat and None if it was not read often enough, or has grown too unevenly to say.
 
-        What grew too unevenly to be judged, or ever more slowly, counts with the rate that was measured.
+        What grew ever more slowly counts with the rate that was measured.
         """
-        from forgather_mem.growth.trend import GROWTH
+        from forgather_mem.growth.trend import GROWTH, rate_throughout
 
         series = self.series.get(who)
         if series is None or len(series.points) < GROWTH.fewest_in_all:
             return None
-        trend = series.judge()
-        return trend.per_step if trend.per_step * trend.steps >= _FLAT_FRAC * series.points[0][1] else 0.0
+        trend, points = series.judge(), series.points
+        some = max(_FLAT_FRAC * points[0][1], GROWTH.floor_bytes * trend.steps)
+        is_flat = points[-1][1] - points[len(points) // 4][1] <= some  # past what comes once
+        is_sure = trend.kind != "not enough data" or rate_throughout(points) is not None
+        is_growing = is_sure and trend.per_step * trend.steps >= _FLAT_FRAC * points[0][1]
+        return trend.per_step if is_growing else 0.0 if is_flat else None
 
 
 MAX_FINDINGS = 200

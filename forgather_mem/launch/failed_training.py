@@ -187,7 +187,8 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
     had, rest = dict(planned.parts), planned.room_bytes - planned.num_bytes
     over = max(0, -rest)
-    for part in ("results", "temporaries", "activations", *planned.parts):  # what comes last had not come whole
+    # What comes last had not come whole; parameters come first
+    for part in ("results", "temporaries", "activations", "optimizer", "gradients", *planned.parts):
         had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
     had |= {"Python and libraries": beside - others, "other processes": others, "not in the plan": max(0, rest)}
     if planned.is_shown:

@@ -158,6 +158,9 @@ def test_what_does_not_fit_by_the_plan_is_why_it_was_killed() -> None:
     assert (larger.in_use["activations"], str(larger.why_now)[:18]) == (260 * MIB, "the first. forward")
     kept = replace(NEEDS, room_bytes=300 * MIB, parts={"optimizer": 40 * MIB, "results": 500 * MIB})
     assert explained_kill(report, KILLED, kept).in_use["results"] == 260 * MIB, "the optimizer's state was there"
+    first = {"optimizer": 400 * MIB, "parameters": 200 * MIB, "gradients": 200 * MIB}
+    adam = explained_kill(report, KILLED, replace(NEEDS, phase="optimizer", num_bytes=800 * MIB, parts=first))
+    assert {part: adam.in_use[part] for part in first} == {**first, "optimizer": 150 * MIB}
 
 
 def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:
