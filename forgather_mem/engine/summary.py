@@ -62,8 +62,7 @@ class Growth:
             self.series = {who: Series() for who in SOURCES}
         values = sample.values
         for who, (first, second) in SOURCES.items():
-            value = values.get(first, values.get(second))
-            if value is not None:
+            if (value := values.get(first, values.get(second))) is not None:
                 self.series[who].add(sample.step, value)
 
     def of(self, who: Literal["process", "workers"]) -> float | None:
@@ -76,12 +75,12 @@ class Growth:
         series = self.series.get(who)
         if series is None or len(series.points) < GROWTH.fewest_in_all:
             return None
-        trend, points = series.judge(), series.points
-        some = max(_FLAT_FRAC * points[0][1], GROWTH.floor_bytes * trend.steps)
-        is_flat = points[-1][1] - points[len(points) // 4][1] <= some  # past what comes once
+        trend, points, least = series.judge(), series.points, _FLAT_FRAC * series.points[0][1]
         is_sure = trend.kind != "not enough data" or rate_throughout(points) is not None
-        is_growing = is_sure and trend.per_step * trend.steps >= _FLAT_FRAC * points[0][1]
-        return trend.per_step if is_growing else 0.0 if is_flat else None
+        if is_sure and trend.per_step * trend.steps >= least:
+            return trend.per_step
+        risen = points[-1][1] - points[len(points) // 4][1]  # past what comes once
+        return 0.0 if risen <= max(least, GROWTH.floor_bytes * trend.steps) else None
 
 
 MAX_FINDINGS = 200
@@ -239,16 +238,14 @@ class RunSummary:
     def begin(self, step: int, started_with: dict[str, float] | None = None) -> None:
         """The run starts (or resumes) after `step` optimizer steps, with these sizes."""
         self.started_with = started_with or {}
-        self.first_step = step
-        self.last_step = step
+        self.first_step = self.last_step = step
 
     def add(self, sample: Sample) -> None:
         """Add one record."""
         values, step = sample.values, sample.step
         if self.first_step is None:
             self.begin(step - 1)
-        if step > self.last_step:
-            self.last_step = step
+        self.last_step = max(self.last_step, step)
         if sample.device is not None:
             self.device = sample.device
         num_known = len(self.latest)
@@ -318,8 +315,7 @@ class RunSummary:
 
     def highest(self, name: str) -> float | None:
         """The highest value of a gauge so far; None if it was never read."""
-        span = self.spans.get(name)
-        return span.highest if span else None
+        return self.spans[name].highest if name in self.spans else None
 
     @property
     def phases(self) -> dict[tuple[str, str], GaugeRange]:

@@ -191,9 +191,8 @@ class _Census:
         """The owners, once all is counted."""
         for (kind, name), size in self._parts.items():
             graphs = self._of_pass[kind, name]
-            passes = (
-                len(graphs) if kind == "earlier" and 0 not in graphs else int(kind == "activations" and bool(graphs))
-            )
+            is_counted = kind == "earlier" and 0 not in graphs
+            passes = len(graphs) if is_counted else int(kind == "activations" and bool(graphs))
             if kind == "activations" and self._num_joined > 1:
                 name, passes = self._joins, self._num_joined
             if size:
@@ -212,13 +211,14 @@ class _Census:
         has_state = len(whole) > len(own) and whole.keys() <= sizes.keys()
         alike, whole = Counter({each: sizes[each] for each in whole}), whole if has_state else own
         is_all = bool(own) and _total(alike & whole) >= _LIMITS.copy_frac * _total(whole)
-        times = round(_total(alike) / max(1, _total(whole)))
-        copied = f"{'a copy' if times < 2 else f'as much as {times} copies'} of the model"
+        copies = (
+            "a copy" if (times := round(_total(alike) / max(1, _total(whole)))) < 2 else f"as much as {times} copies"
+        )
         is_users = not self.walk.is_librarys_variable(position)
         return Holding(
             name=self._name(position),
             kind="copy" if is_all and _total(alike) >= _LIMITS.copy_frac * size else "object",
-            copied=copied + " and the optimizer's state" * has_state,
+            copied=f"{copies} of the model" + " and the optimizer's state" * has_state,
             num_bytes=size,
             collects=is_users and _is_container(thing),
             num_items=len(thing) if isinstance(thing, list | deque) else 0,

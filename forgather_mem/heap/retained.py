@@ -8,15 +8,12 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from forgather_mem.heap.autograd import operations_of
 from forgather_mem.heap.object_size import is_tensor
 from forgather_mem.heap.owners import Owner, find_owners
 from forgather_mem.probes.tensors import storages_of, tensors_in
 from forgather_mem.units import format_bytes
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +93,8 @@ class WeakWatch:
 
 class _Watch:
     def __init__(self, thing: object, what: str) -> None:
-        self.what, self.itself = what, _weak(thing)
+        self.what, of_builtins = what, not type(thing).__weakrefoffset__  # lists, dictionaries, numbers
+        self.itself = None if of_builtins else weakref.ref(thing)
         self.tensors = list(map(weakref.ref, itertools.islice(tensors_in(thing, gradients=True), _LOOK.watched)))
 
     def held(self, max_owners: int, leaving: tuple[str, ...]) -> Retained | None:
@@ -149,10 +147,6 @@ def describe(thing: object) -> str:
     if is_tensor(thing):
         return f"{type(thing).__name__} {list(thing.shape)} {str(thing.dtype).removeprefix('torch.')}"
     return type(thing).__name__
-
-
-def _weak(thing: T) -> weakref.ref[T] | None:
-    return weakref.ref(thing) if type(thing).__weakrefoffset__ else None  # lists, dictionaries, numbers
 
 
 def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) -> list[Owner]:

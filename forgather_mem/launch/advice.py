@@ -33,10 +33,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if at is None or (isinstance(at, KilledReport) and not was_killed_for_memory(at, report.host)):
         return report
     failed = failed_training(report, time.time() + most_s)
-    if not command.is_python:
-        failed = "a launcher started it"
-    if most_s <= 0:
-        failed = "--advice-s 0"
+    failed = "--advice-s 0" if most_s <= 0 else failed if command.is_python else "a launcher started it"
     if isinstance(failed, str):
         return _not_planned(report, failed)
     head = f"out of memory in {format_time(at.step, at.phase)}"
@@ -60,24 +57,17 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         limit = next(iter(own_limits()), None)
         left = "no setting is left that a plan could change"
         return _not_planned(report, left if limit is None else f"{left} below {limit.name}; {HARD_LIMIT}")
-    others = [one for one in report.advice if _kind(one) not in kinds]
-    advice = (*planned, *others)
-    report = replace(report, advice=advice)
-    late = f"planned, but {most_s:g} s were not enough for all"
-    late = late if planned else f"not planned: {most_s:g} s were not enough"
-    what = late if is_late else "planned"
+    report = replace(report, advice=(*planned, *(one for one in report.advice if _kind(one) not in kinds)))
+    late = f", but {most_s:g} s were not enough for all" if planned else f": {most_s:g} s were not enough"
+    what = ("planned" if planned or not is_late else "not planned") + late * is_late
     if report.killed is not None:
         return replace(report, killed=replace(report.killed, fit=what))
     assert report.oom is not None
     helps_not = [report.oom.no_help.rstrip(".")] if report.oom.no_help else []
     helps_not += [f"{one.text.partition(': ')[0]} (too large)" for one in too_large]
-    oom = replace(
-        report.oom,
-        advice=tuple(change.text for change in advice),
-        fit=f"{what}, beside {format_bytes(failed.beside_bytes)} that are not the training's",
-        no_help=", ".join(helps_not) + "." if helps_not else None,
-    )
-    return replace(report, oom=oom)
+    fit = f"{what}, beside {format_bytes(failed.beside_bytes)} that are not the training's"
+    no_help, texts = ", ".join(helps_not) + "." if helps_not else None, tuple(change.text for change in report.advice)
+    return replace(report, oom=replace(report.oom, advice=texts, fit=fit, no_help=no_help))
 
 
 def _kind(change: Change) -> frozenset[str]:

@@ -82,9 +82,7 @@ def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
     leaked_bytes = (report.leak.bytes_per_step or 0) * report.steps if report.leak.verdict == "leak" else 0
     if leaked_bytes > (report.oom.requested_bytes or 0 if report.oom is not None else 0):
         return "memory grows at each step"
-    if report.oom is not None:
-        return _of_error(report, report.oom, until_s)
-    return _of_kill(report, until_s)
+    return _of_error(report, report.oom, until_s) if report.oom is not None else _of_kill(report, until_s)
 
 
 def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraining | str:

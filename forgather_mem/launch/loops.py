@@ -36,12 +36,11 @@ def meet_optimizers() -> None:
 
 def _tell_first_pass() -> None:
     """Note the first forward pass with a graph: the first step of a loop without a Trainer has no black box yet."""
-    module = sys.modules["torch.nn.modules.module"].Module
-    call = module.__call__
+    call = (module := sys.modules["torch.nn.modules.module"].Module).__call__
 
     def begins() -> AbstractContextManager[object]:
         if sys.modules["torch"].is_grad_enabled():
-            run_session.note(run_session.FIRST_STEP, "forward")
+            run_session.note(run_session.FIRST, "forward")
         if module.__call__ is ours:
             module.__call__ = call
         return nullcontext()
@@ -180,7 +179,7 @@ class BackwardPasses:
         @functools.wraps(call)
         def backward(*arguments: object, **keywords: object) -> None:
             if not self._num_passes:
-                run_session.note(run_session.FIRST_STEP, "backward")
+                run_session.note(run_session.FIRST, "backward")
             try:
                 call(*arguments, **keywords)
             except BaseException as error:
@@ -205,7 +204,7 @@ class BackwardPasses:
             return
         self._num_passes += 1
         if self._num_passes == 1:
-            run_session.note(run_session.FIRST_STEP, "other")
+            run_session.note(run_session.FIRST, "other")
         if self._num_passes == _FEWEST and live_objects(sys.modules["torch"].optim.Optimizer):
             self.end()
         elif self._num_passes >= _FEWEST:

@@ -54,7 +54,7 @@ def report_outcome(
     last = places[-1] if places else (Path(session),) if session else ()
     reports.append(_finished(last, command, ended, start, word))
     if not trainings:
-        phases = run_session.noted(folder.path, run_session.FIRST_STEP) if folder.path else []
+        phases = run_session.noted(folder.path, run_session.FIRST) if folder.path else []
         reports = [_seen_from_outside(reports[0], sampler, ended, phases[-1] if phases else "other")]
     unknown = ["the command has removed what its trainings noted"] * is_gone
     unknown += [sentence for report in reports for sentence in _unknown(report)]
@@ -187,9 +187,7 @@ def _finished(
     if word is not None and ended.signal is not None:
         report = killed_report(report, ended.signal)
         return _ended_as(report, "interrupted") if ended.signal in _ASKED else report
-    if ended.signal is None:
-        return replace(report, run=replace(report.run, exit_code=ended.code))
-    return report
+    return replace(report, run=replace(report.run, exit_code=ended.code)) if ended.signal is None else report
 
 
 def _not_killed(report: RunReport) -> RunReport:

@@ -172,11 +172,6 @@ class StorageLog:
         return self.stretches[-1].phase
 
     @property
-    def step(self) -> int:
-        """The step that it is, from 1."""
-        return self.stretches[-1].step
-
-    @property
     def trace(self) -> Trace:
         """What there is."""
         return Trace(self.events, self.sizes, self.stretches, self.without_graph)

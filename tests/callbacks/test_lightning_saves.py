@@ -39,14 +39,9 @@ class Layer(Line):
 def fit(folder: Path, callbacks: list[Any], module: Layer | None = None, **options: Any) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     trainer = lightning.Trainer(
-        **{"max_epochs": 2, **options},
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-        callbacks=callbacks,
-    )
+        **{"max_epochs": 2, **options}, accelerator="cpu", logger=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=folder, callbacks=callbacks,
+    )  # fmt: skip
     rows = torch.utils.data.DataLoader(torch.ones(40, 4), batch_size=4)  # type: ignore[arg-type]
     trainer.fit(module or Layer(), rows, rows)
 

@@ -136,12 +136,9 @@ def test_sizes_are_read_as_they_are_told() -> None:
 KILLED = KilledReport(step=1, phase="forward", signal=9, oom_kill_before=0, oom_kill_after=1, used_bytes=100 * MIB)
 HOST = replace(EMPTY.host, limit_bytes=700 * MIB, limit_kind="cgroup", allocated_start_bytes=150 * MIB)
 NEEDS = KillInPlan(
-    phase="forward",
-    num_bytes=540 * MIB,
-    room_bytes=550 * MIB,
-    parts={"activations": 500 * MIB, "batch": 9},
+    phase="forward", num_bytes=540 * MIB, room_bytes=550 * MIB, parts={"activations": 500 * MIB, "batch": 9},
     is_shown=True,
-)
+)  # fmt: skip
 
 
 def text_of(report: RunReport, killed: KilledReport) -> str:

@@ -111,8 +111,7 @@ def _shorter(failure: Failure) -> Iterator[Change]:
     while length > WHEN.shortest:
         length = length * 3 // 4
         text = f"max length {'' if failure.is_planned else 'about '}{length:,}"
-        if not failure.is_planned and not failure.is_counted:
-            text = "a smaller max length"
+        text = text if failure.is_planned or failure.is_counted else "a smaller max length"
         yield doing(text, "cuts longer samples", max_length=length)
 
 
@@ -245,8 +244,7 @@ def _callbacks(failure: Failure) -> Iterator[Change]:
 
 def _between(failure: Failure) -> Iterator[Change]:
     if failure.used_bytes is None:  # a kill: nobody could look for what it was
-        text = "less memory in callbacks, data and code between steps; torch.save to a file in place of a copy"
-        yield doing(text, "the training itself did not ask for it")
+        yield doing("less memory between steps; torch.save to a file in place of a copy", "not the training's own")
 
 
 def _needless(failure: Failure) -> Iterator[Change]:
