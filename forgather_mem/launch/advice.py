@@ -36,7 +36,8 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     failed = "--advice-s 0" if most_s <= 0 else failed if command.is_python else "a launcher started it"
     if isinstance(failed, str):
         return _not_planned(report, failed)
-    head = f"out of memory in {format_time(at.step, at.phase)}"
+    is_told = at.step or at.phase != "other"
+    head = f"out of memory {f'in {format_time(at.step, at.phase)}' if is_told else 'before the first step had ended'}"
     say(f"forgather-mem: {head}: planning what would have fitted (at most {most_s:g} s; Ctrl-C ends it)")
     raise_own_limits()  # this process has been given those of the training
     try:

@@ -192,7 +192,8 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     if planned.is_shown:
         largest = sorted(planned.parts.items(), key=lambda part: -part[1])
         parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in largest if size >= MIB)
-        why = f"{planned.phase} takes {needed} of tensors (planned: {parts}); {room} were left, with gaps between them."
+        why = f"{'' if killed.step else 'in step 1 '}{planned.phase} takes {needed} of tensors (planned: {parts}); "
+        why += f"{room} were left, with gaps between them."
         return replace(killed, why_now=f"{killed.why_now or ''} {why}".lstrip(), in_use=_with_size(had))
     here = between if is_between else f"killed in {killed.phase}"
     needed = f"{'at most ' * (planned.phase == 'data')}{needed}"

@@ -25,27 +25,12 @@ def meet_optimizers() -> None:
     """torch's optimizers have just been imported: hear of their steps."""
     del run_session.RESERVE[run_session.RESERVE_BYTES // run_session.PIECE_BYTES :]  # a training needs the rest
     torchs, hears, torch = sys.modules["torch.optim.optimizer"], _FirstStep(), sys.modules["torch"]
-    _tell_first_pass()
     saves = around_calls(torch.save, functools.partial(_told, "save"))
     torch.save = torch.serialization.save = saves  # type: ignore[attr-defined]  # under both names, else none is pickled
     if (autograd := sys.modules.get("torch.autograd")) is not None:
         hears.passes = BackwardPasses(autograd, hears.steps_over)
     torchs.register_optimizer_step_pre_hook(hears.before)
     torchs.register_optimizer_step_post_hook(hears.after)
-
-
-def _tell_first_pass() -> None:
-    """Note the first forward pass with a graph: the first step of a loop without a Trainer has no black box yet."""
-    call = (module := sys.modules["torch.nn.modules.module"].Module).__call__
-
-    def begins() -> AbstractContextManager[object]:
-        if sys.modules["torch"].is_grad_enabled():
-            run_session.note(run_session.FIRST, "forward")
-        if module.__call__ is ours:
-            module.__call__ = call
-        return nullcontext()
-
-    module.__call__ = ours = around_calls(call, begins)
 
 
 def meet_method(module: str, owner: str, method: str, what: str) -> None:

@@ -219,7 +219,7 @@ def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended, phase:
     """The report of a command without a training, with what the parent saw from start to end, and its last phase."""
     host = report.host
     if report.killed is not None and phase != "other":
-        report = replace(report, killed=replace(report.killed, step=1, phase=phase))
+        report = replace(report, killed=replace(report.killed, step=1, phase=phase, silent_s=None))
     host = replace(
         host,
         rss_start_bytes=sampler.first_bytes or host.rss_start_bytes,
