@@ -99,13 +99,14 @@ class LightningCallbacks(Callback):
         self._of_ours: set[str] = set()  # names that our sinks add to a line
         self._follow(trainer)
         self._patches.wrap(trainer, "save_checkpoint", self._save)
+        self._patches.wrap(trainer.fit_loop.epoch_loop, "_on_before_fetch", self._fetch)
         self._fire("train_begin")
         self._phase("startup")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._follow(trainer)
         self._fire("epoch_begin")
-        self._phase("data")
+        self._phase(None)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         if not self._inside_step:
@@ -133,7 +134,6 @@ class LightningCallbacks(Callback):
         self._follow(trainer, batch_idx)
         if self.state.global_step == before:
             self._fire("substep_end")
-            self._phase("data")
             return
         self._inside_step = False
         after, self.state.global_step = self.state.global_step, before
@@ -146,9 +146,7 @@ class LightningCallbacks(Callback):
             if ours:  # into the line that Lightning is about to log
                 log = partial(pl_module.log_dict, ours, on_step=True, on_epoch=False)
                 self._training.fence.call("the log of a module", log)
-        if self.control.should_training_stop or self.control.should_epoch_stop:
-            trainer.should_stop = True
-        self._phase("data")
+        trainer.should_stop |= self.control.should_training_stop or self.control.should_epoch_stop
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._events is not None and not trainer.sanity_checking:
@@ -167,8 +165,7 @@ class LightningCallbacks(Callback):
             metrics = self._events.fence.call("metrics", lambda: self._metrics(trainer, of_validation=True)) or {}
             ours = self._log(lambda: metrics)
             for logger in trainer.loggers if ours else ():  # here a module may log nothing
-                log = partial(logger.log_metrics, ours, step=trainer.global_step)
-                self._training.fence.call("a logger of Lightning", log)
+                self._training.fence.call("a logger of Lightning", logger.log_metrics, ours, trainer.global_step)
             self._fire("evaluate", metrics=metrics)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -199,6 +196,11 @@ class LightningCallbacks(Callback):
     def _metrics(self, trainer: Trainer, *, of_validation: bool) -> dict[str, float]:
         metrics = [(name, value) for name, value in trainer.callback_metrics.items() if name not in self._of_ours]
         return {name: float(value) for name, value in metrics if (name in self._of_validation) is of_validation}
+
+    def _fetch(self, call: Call, arguments: Arguments, keywords: Keywords) -> object:
+        """The next batch is asked for; other callbacks, and what the module does at a batch's end, come before."""
+        self._phase("data")
+        return call(*arguments, **keywords)
 
     def _save(self, call: Call, arguments: Arguments, keywords: Keywords) -> object:
         """A checkpoint is written inside a phase of its own."""

@@ -58,7 +58,7 @@ class OOMReporter(RuleCallback):
         late.reading = ("late failures",)
         rules = [
             Rule(when=Every(steps=1), do=[watch, late], name="OOMReporter", budget_frac=_BUDGET_FRAC),
-            Rule(when=AtEvent("train_begin"), do=[watch], name="OOMReporter"),
+            Rule(when=AtEvent("train_begin", "prediction_step"), do=[watch], name="OOMReporter"),
             Rule(when=AtEvent("evaluate", "predict"), do=[late], name="OOMReporter"),
         ]
         super().__init__(rules, [LastWords()], enabled=enabled, strict=strict)

@@ -62,22 +62,25 @@ class Growth:
             self.series = {who: Series() for who in SOURCES}
         values = sample.values
         for who, (first, second) in SOURCES.items():
-            value = values.get(first, values.get(second))
-            if value is not None:
+            if (value := values.get(first, values.get(second))) is not None:
                 self.series[who].add(sample.step, value)
 
     def of(self, who: Literal["process", "workers"]) -> float | None:
-        """Bytes per step, 0.0 if flat and None if it was not read often enough.
+        """Bytes per step, 0.0 if flat and None if it was not read often enough, or has grown too unevenly to say.
 
-        What grew too unevenly to be judged, or ever more slowly, counts with the rate that was measured.
+        What grew ever more slowly counts with the rate that was measured.
         """
-        from forgather_mem.growth.trend import GROWTH
+        from forgather_mem.growth.trend import GROWTH, rate_throughout
 
         series = self.series.get(who)
         if series is None or len(series.points) < GROWTH.fewest_in_all:
             return None
-        trend = series.judge()
-        return trend.per_step if trend.per_step * trend.steps >= _FLAT_FRAC * series.points[0][1] else 0.0
+        trend, points, least = series.judge(), series.points, _FLAT_FRAC * series.points[0][1]
+        is_sure = trend.kind != "not enough data" or rate_throughout(points) is not None
+        if is_sure and trend.per_step * trend.steps >= least:
+            return trend.per_step
+        risen = points[-1][1] - points[len(points) // 4][1]  # past what comes once
+        return 0.0 if risen <= max(least, GROWTH.floor_bytes * trend.steps) else None
 
 
 MAX_FINDINGS = 200
@@ -235,16 +238,14 @@ class RunSummary:
     def begin(self, step: int, started_with: dict[str, float] | None = None) -> None:
         """The run starts (or resumes) after `step` optimizer steps, with these sizes."""
         self.started_with = started_with or {}
-        self.first_step = step
-        self.last_step = step
+        self.first_step = self.last_step = step
 
     def add(self, sample: Sample) -> None:
         """Add one record."""
         values, step = sample.values, sample.step
         if self.first_step is None:
             self.begin(step - 1)
-        if step > self.last_step:
-            self.last_step = step
+        self.last_step = max(self.last_step, step)
         if sample.device is not None:
             self.device = sample.device
         num_known = len(self.latest)
@@ -314,8 +315,7 @@ class RunSummary:
 
     def highest(self, name: str) -> float | None:
         """The highest value of a gauge so far; None if it was never read."""
-        span = self.spans.get(name)
-        return span.highest if span else None
+        return self.spans[name].highest if name in self.spans else None
 
     @property
     def phases(self) -> dict[tuple[str, str], GaugeRange]:

@@ -47,7 +47,8 @@ class CensusLimits:
         budget_s: CPU seconds of the walk.
         piece_bytes: A single object below this does not count, if it is no tensor and no array.
         named_frac: Of all that is held; what one owner holds, below this, is not named.
-        copy_frac: Of the model's bytes; an object that has so many in tensors of the same sizes is a copy of it.
+        copy_frac: Of the model's bytes, and of its own; an object that has so many in tensors of the same sizes is a
+            copy of it. So it is with the optimizer's state where that has tensors of other sizes, as numbers of steps.
         our_references: To an object that one variable holds, beside that variable.
     """
 
@@ -78,6 +79,7 @@ class Holding:
             often each parameter is used in what one backward pass will go through; 0 where no graph keeps any.
         is_unused: Whether only variables hold it that no code that runs reads again.
         is_read: Whether the line that failed reads it.
+        copied: Of a copy, by the sizes of its tensors: what it is one of.
     """
 
     name: str = ""
@@ -88,6 +90,7 @@ class Holding:
     num_passes: int = 0
     is_unused: bool = False
     is_read: bool = False
+    copied: str = "a copy of the model"
 
     @property
     def part(self) -> str:
@@ -99,7 +102,7 @@ class Holding:
         passes = f"{self.num_passes:,} earlier pass{'es' * (self.num_passes > 1)}"
         of = passes if self.num_passes else "earlier steps"
         words = {
-            "copy": "a copy of the model,",
+            "copy": f"{self.copied},",
             "earlier": f"graphs of {of} in",
             "untrained": "graph of",
             "gradients": "gradients of",
@@ -140,9 +143,9 @@ class _Census:
     ) -> None:
         self._failed, self._passes, self._model, self._optimizer = failed, passes, model, optimizer
         self._on_host = on_host
-        self._own = _storages(model)
+        self._own, self._state = _storages(model), _storages(getattr(optimizer, "state", None))
         gradients = [parameter.grad for parameter in model_parameters(model)]
-        self._known: set[object] = {*self._own, *_storages([gradients, getattr(optimizer, "state", None)])}
+        self._known: set[object] = {*self._own, *self._state, *_storages(gradients)}
         self._parts: Counter[tuple[Kind, str]] = Counter()
         self._of_pass: defaultdict[tuple[Kind, str], set[int]] = defaultdict(set)
         self._groups: defaultdict[int, Counter[object]] = defaultdict(Counter)  # by position, the bytes of each piece
@@ -188,8 +191,8 @@ class _Census:
         """The owners, once all is counted."""
         for (kind, name), size in self._parts.items():
             graphs = self._of_pass[kind, name]
-            passes = len(graphs) if kind == "earlier" and 0 not in graphs else 0
-            passes = passes or int(kind == "activations" and bool(graphs))
+            is_counted = kind == "earlier" and 0 not in graphs
+            passes = len(graphs) if is_counted else int(kind == "activations" and bool(graphs))
             if kind == "activations" and self._num_joined > 1:
                 name, passes = self._joins, self._num_joined
             if size:
@@ -204,12 +207,18 @@ class _Census:
     def _held(self, position: int, size: int, pieces: Counter[object]) -> Holding:
         thing = self.walk.nodes[position]
         sizes, own = Counter(pieces.values()), Counter(self._own.values())
-        alike = sum(min(count, own[each]) * each for each, count in sizes.items())
-        is_copy = bool(own) and own.keys() <= sizes.keys() and alike >= _LIMITS.copy_frac * sum(self._own.values())
+        whole = own + Counter(self._state.values())
+        has_state = len(whole) > len(own) and whole.keys() <= sizes.keys()
+        alike, whole = Counter({each: sizes[each] for each in whole}), whole if has_state else own
+        is_all = bool(own) and _total(alike & whole) >= _LIMITS.copy_frac * _total(whole)
+        copies = (
+            "a copy" if (times := round(_total(alike) / max(1, _total(whole)))) < 2 else f"as much as {times} copies"
+        )
         is_users = not self.walk.is_librarys_variable(position)
         return Holding(
             name=self._name(position),
-            kind="copy" if is_copy else "object",
+            kind="copy" if is_all and _total(alike) >= _LIMITS.copy_frac * size else "object",
+            copied=f"{copies} of the model" + " and the optimizer's state" * has_state,
             num_bytes=size,
             collects=is_users and _is_container(thing),
             num_items=len(thing) if isinstance(thing, list | deque) else 0,
@@ -413,6 +422,10 @@ class _Census:
 def model_parameters(model: Any) -> list[torch.nn.Parameter]:
     """Those of a model; none where there is no model."""
     return list(model.parameters()) if hasattr(model, "parameters") else []
+
+
+def _total(sizes: Counter[int]) -> int:
+    return sum(count * size for size, count in sizes.items())
 
 
 def _storages(value: object) -> dict[StorageKey, int]:

@@ -70,7 +70,8 @@ def drop_frames(*errors: BaseException, handled: BaseException | None = None) ->
 
 
 def _empty(frame: FrameType) -> bool:
-    if _is_waiting(frame):
+    code = frame.f_code
+    if code.co_flags & _GENERATOR_LIKE and frame.f_lasti >= 0 and code.co_code[frame.f_lasti] in _WAITING:
         return False
     try:
         frame.clear()
@@ -79,8 +80,3 @@ def _empty(frame: FrameType) -> bool:
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         frame.f_locals  # noqa: B018  # accessing it again clears a snapshot taken by a logger or debugger
     return True
-
-
-def _is_waiting(frame: FrameType) -> bool:
-    code = frame.f_code
-    return bool(code.co_flags & _GENERATOR_LIKE) and frame.f_lasti >= 0 and code.co_code[frame.f_lasti] in _WAITING

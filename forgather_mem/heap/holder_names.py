@@ -61,9 +61,7 @@ def _instance_of(way: list[object], number: int) -> object | None:
         for module in way[max(0, number - 2) : number]:  # torch's keep their parts in a dictionary of their own
             if (attributes_of(module) or {}).get("_modules") is holder:
                 return module
-    if isinstance(holder, type):
-        return holder
-    return holder if has_attributes(holder) else None
+    return holder if isinstance(holder, type) or has_attributes(holder) else None
 
 
 def _attribute(instance: object, held: object) -> str | None:

@@ -245,9 +245,7 @@ def _picture_bytes(picture: object) -> int:
 def _bytes_of(thing: Any, sort: int) -> int:
     if type(thing) in _FLAT:
         return _written(thing) if type(thing) in WRITTEN else sys.getsizeof(thing)
-    if sort == TENSOR:
-        return sum(size for _, size in storages_of(thing))
-    return array_bytes(thing)
+    return sum(size for _, size in storages_of(thing)) if sort == TENSOR else array_bytes(thing)
 
 
 def _sort_of(kind: type) -> int:

@@ -73,9 +73,7 @@ def attributes_of(holder: object) -> dict[str, object] | None:
 
 def is_namespace_of(owner: object, namespace: object) -> bool:
     """Whether this is the namespace of an instance's attributes, or of a class's."""
-    if issubclass(type(owner), type):
-        return type(namespace) is dict
-    return attributes_of(owner) is namespace
+    return type(namespace) is dict if issubclass(type(owner), type) else attributes_of(owner) is namespace
 
 
 def has_attributes(thing: object) -> bool:

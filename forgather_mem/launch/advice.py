@@ -33,13 +33,11 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if at is None or (isinstance(at, KilledReport) and not was_killed_for_memory(at, report.host)):
         return report
     failed = failed_training(report, time.time() + most_s)
-    if not command.is_python:
-        failed = "a launcher started it"
-    if most_s <= 0:
-        failed = "--advice-s 0"
+    failed = "--advice-s 0" if most_s <= 0 else failed if command.is_python else "a launcher started it"
     if isinstance(failed, str):
         return _not_planned(report, failed)
-    head = f"out of memory in {format_time(at.step, at.phase)}"
+    is_told = at.step or at.phase != "other"
+    head = f"out of memory {f'in {format_time(at.step, at.phase)}' if is_told else 'before the first step had ended'}"
     say(f"forgather-mem: {head}: planning what would have fitted (at most {most_s:g} s; Ctrl-C ends it)")
     raise_own_limits()  # this process has been given those of the training
     try:
@@ -68,13 +66,9 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     assert report.oom is not None
     helps_not = [report.oom.no_help.rstrip(".")] if report.oom.no_help else []
     helps_not += [f"{one.text.partition(': ')[0]} (too large)" for one in too_large]
-    oom = replace(
-        report.oom,
-        advice=tuple(change.text for change in report.advice),
-        fit=f"{what}, beside {format_bytes(failed.beside_bytes)} that are not the training's",
-        no_help=", ".join(helps_not) + "." if helps_not else None,
-    )
-    return replace(report, oom=oom)
+    fit = f"{what}, beside {format_bytes(failed.beside_bytes)} that are not the training's"
+    no_help, texts = ", ".join(helps_not) + "." if helps_not else None, tuple(change.text for change in report.advice)
+    return replace(report, oom=replace(report.oom, advice=texts, fit=fit, no_help=no_help))
 
 
 def _kind(change: Change) -> frozenset[str]:

@@ -83,9 +83,7 @@ def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
     leaked_bytes = (report.leak.bytes_per_step or 0) * report.steps if report.leak.verdict == "leak" else 0
     if leaked_bytes > (report.oom.requested_bytes or 0 if report.oom is not None else 0):
         return "memory grows at each step"
-    if report.oom is not None:
-        return _of_error(report, report.oom, until_s)
-    return _of_kill(report, until_s)
+    return _of_error(report, report.oom, until_s) if report.oom is not None else _of_kill(report, until_s)
 
 
 def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraining | str:
@@ -189,17 +187,22 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
     had, rest = dict(planned.parts), planned.room_bytes - planned.num_bytes
     over = max(0, -rest)
-    for part in ("results", "temporaries", "activations", *planned.parts):  # what comes last had not come whole
+    # What comes last had not come whole; parameters come first
+    for part in ("results", "temporaries", "activations", "optimizer", "gradients", *planned.parts):
         had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
     had |= {"Python and libraries": beside - others, "other processes": others, "not in the plan": max(0, rest)}
     if planned.is_shown:
         largest = sorted(planned.parts.items(), key=lambda part: -part[1])
         parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in largest if size >= MIB)
-        why = f"{planned.phase} takes {needed} of tensors (planned: {parts}); {room} were left, with gaps between them."
+        why = f"{'' if killed.step else 'in step 1 '}{planned.phase} takes {needed} of tensors (planned: {parts}); "
+        why += f"{room} were left, with gaps between them."
         return replace(killed, why_now=f"{killed.why_now or ''} {why}".lstrip(), in_use=_with_size(had))
     here = between if is_between else f"killed in {killed.phase}"
     needed = f"{'at most ' * (planned.phase == 'data')}{needed}"
-    why = f"{here}. The training's own tensors take {needed} there (planned); {format_bytes(rest)} more came."
+    more, copies = format_bytes(rest), rest / max(MIB, planned.parts.get("parameters", 0))
+    if is_between and copies >= 1 and abs(copies - round(copies)) < 1 / 8:  # two came to 2.04
+        more += f", as much as {round(copies):,} cop{'y' if round(copies) == 1 else 'ies'} of its parameters,"
+    why = f"{here}. The training's own tensors take {needed} there (planned); {more} came beside them."
     why += f" {killed.why_now}" if killed.why_now else ""
     return replace(killed, why_now=why, in_use=_with_size(had))
 

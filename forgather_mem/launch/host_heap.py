@@ -17,11 +17,10 @@ from forgather_mem.system.procfs import own_memory
 # Set on two trainings of our own.
 _OF_SEVERAL = 1.0, 0.5, 0.8, 0.3, 0.7, 1.0, 0.4, 0.9, 0.2, 0.6, 1.0, 0.35, 0.75, 0.55, 1.0
 _OF_ONE_SIZE = 1.0, 1.0, 1.0, 1.0
-# With each tensor of a forward pass a small object is made, as a node of autograd. It lies in the bytes that alignment
+# With each tensor of which autograd keeps a graph a small object is made, its node. It lies in the bytes that alignment
 # has left, and what is freed around it can't be joined. Set on a Llama with bfloat16, without, with checkpointing, with
 # shorter rows, with half a batch: of 892 to 1,576 MiB of the system they come within 6 %, without them within 55 %.
 _SMALL_BYTES = 24, 224
-_WITHOUT_NODES = "backward", "evaluate"  # where no graph is made, or should be
 _LEAST_FRAC = 1000  # of the largest; a smaller one asks for no new memory that counts, as results that are kept
 
 
@@ -77,7 +76,7 @@ def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[Taken]]:
                     except RuntimeError:
                         taken.append(Taken(size, total, total + size, is_refused=True))
                         return found
-                    if stretch.phase not in _WITHOUT_NODES:
+                    if number not in trace.without_graph:
                         small.append(library.malloc(chance.randint(*_SMALL_BYTES)))
                     if size > least:
                         taken.append(Taken(size, total, own_memory().address_bytes - began))

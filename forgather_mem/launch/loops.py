@@ -163,6 +163,8 @@ class BackwardPasses:
 
         @functools.wraps(call)
         def backward(*arguments: object, **keywords: object) -> None:
+            if not self._num_passes:
+                run_session.note(run_session.FIRST, "backward")
             try:
                 call(*arguments, **keywords)
             except BaseException as error:
@@ -186,6 +188,8 @@ class BackwardPasses:
         if is_traced():
             return
         self._num_passes += 1
+        if self._num_passes == 1:
+            run_session.note(run_session.FIRST, "other")
         if self._num_passes == _FEWEST and live_objects(sys.modules["torch"].optim.Optimizer):
             self.end()
         elif self._num_passes >= _FEWEST:

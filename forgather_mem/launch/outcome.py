@@ -54,7 +54,8 @@ def report_outcome(
     last = places[-1] if places else (Path(session),) if session else ()
     reports.append(_finished(last, command, ended, start, word))
     if not trainings:
-        reports = [_seen_from_outside(reports[0], sampler, ended)]
+        phases = run_session.noted(folder.path, run_session.FIRST) if folder.path else []
+        reports = [_seen_from_outside(reports[0], sampler, ended, phases[-1] if phases else "other")]
     unknown = ["the command has removed what its trainings noted"] * is_gone
     unknown += [sentence for report in reports for sentence in _unknown(report)]
     if command.is_python and ended.signal is None:
@@ -214,8 +215,10 @@ def _ended_as(report: RunReport, end: str) -> RunReport:
     return replace(report, run=replace(report.run, end=end))
 
 
-def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended) -> RunReport:
-    """The report of a command without a training, with what the parent saw from start to end."""
+def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended, phase: str) -> RunReport:
+    """The report of a command without a training, with what the parent saw from start to end, and its last phase."""
+    if report.killed is not None and phase != "other":
+        report = replace(report, killed=replace(report.killed, step=1, phase=phase, silent_s=None))
     host = replace(
         report.host,
         rss_start_bytes=sampler.first_bytes or report.host.rss_start_bytes,

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import EVALUATION, NO_GRAPH, RunSettings, settings_of
-from forgather_mem.diagnose.oom.explanation import in_own_loop
+from forgather_mem.diagnose.oom.explanation import as_written, in_own_loop
 from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
 from forgather_mem.diagnose.oom.remedies import may_help, plannable
 from forgather_mem.diagnose.oom.remedy import Remedy
@@ -40,8 +40,8 @@ from forgather_mem.telemetry.report import Change
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_bytes
 
+Collate = Callable[[object], object]
 _ARGMAX, _ACCUMULATION = "preprocess_logits_for_metrics", "gradient_accumulation_steps"
-_ELSE = "batch", "results", "callbacks", "temporaries"  # parts of a plan that more than one setting changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         batch = Batch(failed.rows, failed.length) if failed.rows else None
         settings, is_between = _settings(training, loop), failed.phase == "other"
         case = Failure(phase=failed.phase, settings=settings, batch=batch, keeps_graphs=is_between)
-        found.others.extend(may_help(case))
+        found.others.extend(as_written(may_help(case), settings.is_trainers))
     planner = _Planner(failed, training, loop, found)
     rows = failed.rows or planner.own.rows
     failure = Failure(
@@ -137,7 +137,7 @@ class PlannedRemedies:
         """
         place = len(self.changes)
         try:
-            for fits in () if planner.has_too_little(remedy.reduces) else planner.that_fit(ladder):
+            for fits in planner.that_fit(ladder):
                 self.changes[place:] = [(remedy.alters, fits)]
                 yield
         except PlanError as error:
@@ -198,11 +198,6 @@ class _Planner:
         """As the user writes it."""
         return in_own_loop(change) if self._loop else change
 
-    def has_too_little(self, parts: tuple[str, ...]) -> bool:
-        """Whether without any of these parts it would still not fit: then no change of them is planned."""
-        there = (size for part, size in self.own.highest_parts().items() if part.startswith((*parts, *_ELSE)))
-        return bool(parts) and self._bytes_of(self.own) - sum(there) > self.most_bytes
-
     def that_fit(self, ladder: Sequence[Change]) -> Iterator[Change]:
         """Of these changes some that fit, with their peaks, each smaller than the one before, to the smallest.
 
@@ -240,7 +235,12 @@ class _Planner:
         rows = max(1, round(now * int(arguments.pop("per_device_train_batch_size", batch)) / batch))
         accumulation, is_lean = arguments.get(_ACCUMULATION), arguments.pop(NO_GRAPH, False)
         edits = [without_graphs(None if self._loop else self._training, is_lean == EVALUATION)] if is_lean else []
-        collating = functools.partial(_collating, self._sizes, self._failed.length, length)
+        sizes, was = self._sizes, self._failed.length
+
+        def collating(collate: Collate) -> Collate:
+            """One whose batches have these sizes but for their rows; and rows of another length."""
+            return lambda samples: _sized(_collated(collate, samples), sizes, was, length)
+
         if self._loop is not None:
             shape = PlannedShape(rows if accumulation else None)
             return begun_plan(self._loop.edited(arguments, collating, edits), Wanted(shape, self._failed.on_device))()
@@ -283,17 +283,14 @@ class _Planner:
         nearest = self._request(row, wanted, taken)
         if failed.on_device:
             return min(room, nearest.before_bytes + min(wanted, room - taken))
-        rounds = self._taken(own)
         shown = [
             one
-            for found in rounds[: 1 if failed.is_first_step else None]
+            for found in self._taken(own)[: 1 if failed.is_first_step else None]
             for one in found
             if one.size == nearest.size and abs(one.before_bytes - nearest.before_bytes) <= tolerated
         ]
-        if not shown:
-            return room
         # The failure itself was too much: where less is told of it, it is so of other plans
-        return min(room, max(one.bytes for one in shown) - _others(own))
+        return min(room, max(one.bytes for one in shown) - _others(own)) if shown else room
 
     def _request(self, row: PhasePlan, wanted: int, taken: int) -> StorageRequest:
         """Of this phase's allocations as large as the one that failed the one beside as much as there was.
@@ -363,7 +360,7 @@ def _argmax(logits: object, labels: object) -> object:
     return first.argmax(-1) if isinstance(first, torch.Tensor) else first
 
 
-def _loading(load: Callable[[], Loader], collating: Callable[[Any], Any], edits: Sequence[Edit]) -> Loader:
+def _loading(load: Callable[[], Loader], collating: Callable[[Collate], Collate], edits: Sequence[Edit]) -> Loader:
     """The trainer's loader with other batches, in a child in which these changes are made."""
     for edit in edits:
         edit()
@@ -373,14 +370,7 @@ def _loading(load: Callable[[], Loader], collating: Callable[[Any], Any], edits:
     return loader
 
 
-def _collating(
-    sizes: Mapping[str, tuple[int, ...]], was: int | None, length: int | None, collate: Callable[[object], object]
-) -> Callable[[object], object]:
-    """One whose batches have these sizes but for their rows; and rows of another length."""
-    return lambda samples: _sized(_collated(collate, samples), sizes, was, length)
-
-
-def _collated(collate: Callable[[object], object], samples: Any) -> object:
+def _collated(collate: Collate, samples: Any) -> object:
     """Of rows that the training's own sampler may never join, a batch of the first, the longest."""
     try:
         return collate(samples)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -43,11 +43,16 @@ class StorageRequest(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Storages as they are made and go, as in a `StorageLog`."""
+    """Storages as they are made and go, as in a `StorageLog`.
+
+    Attributes:
+        without_graph: The numbers of those that were made where autograd keeps no graph.
+    """
 
     events: Sequence[int] = ()
     sizes: Sequence[int] = ()
     stretches: Sequence[Stretch] = ()
+    without_graph: Set[int] = frozenset()
 
     def by_stretch(self) -> Iterator[tuple[Stretch, Sequence[int]]]:
         """Each phase with its events."""
@@ -72,7 +77,7 @@ class Trace(NamedTuple):
                     new[event], new[~event] = len(sizes), ~len(sizes)
                     sizes.append(self.sizes[event])
                 kept.append(new[event])
-        return Trace(kept, sizes, stretches)
+        return Trace(kept, sizes, stretches, {new[number] for number in self.without_graph & new.keys()})
 
     def requests(self) -> Iterator[StorageRequest]:
         """The larger allocations, in order."""
@@ -94,6 +99,7 @@ class StorageLog:
         parts: What each was for, where it is known. What a forward pass leaves behind are activations.
         events: The numbers of storages as they are made, and the complements (`~number`) as they go.
         stretches: The phases, in order.
+        without_graph: The numbers of those that were made where autograd keeps no graph.
         making: What those are for that are made now, where it is known.
         batch: Of which they are, from the next phase on.
         alive_bytes, most_bytes: What there is now, and the most that there was.
@@ -101,12 +107,12 @@ class StorageLog:
 
     def __init__(self) -> None:
         self.alive_bytes = self.most_bytes = 0
-        self.sizes = array("q")
+        self.sizes, self._made_in = array("q"), array("q")  # the latter: of each the number of its stretch
+        self.without_graph: set[int] = set()
         self.parts: list[str | None] = []
         self.events, self.stretches = array("q"), [Stretch(0, 1, "data")]
         self.making: str | None = None
         self.batch = PlannedShape()
-        self._made_in = array("q")  # of each the number of its stretch
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
     def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
@@ -146,6 +152,7 @@ class StorageLog:
             self.parts.append(part or self.making)
             self._made_in.append(len(self.stretches) - 1)
             self.events.append(number)
+            self.without_graph |= set() if torch.is_grad_enabled() else {number}
             self.alive_bytes += size
             self.most_bytes = max(self.most_bytes, self.alive_bytes)
             self._alive[key] = weakref.ref(storage, partial(self._gone, key, number)), number
@@ -165,14 +172,9 @@ class StorageLog:
         return self.stretches[-1].phase
 
     @property
-    def step(self) -> int:
-        """The step that it is, from 1."""
-        return self.stretches[-1].step
-
-    @property
     def trace(self) -> Trace:
         """What there is."""
-        return Trace(self.events, self.sizes, self.stretches)
+        return Trace(self.events, self.sizes, self.stretches, self.without_graph)
 
     def close(self) -> None:
         """Note nothing more."""

@@ -21,7 +21,7 @@ from forgather_mem.units import GIB, format_bytes, format_duration
 BLOCKS = "_.-=+*%#"
 """From the lowest to the highest, for a curve on any terminal."""
 _MAX_RANKS, _MAX_FINDINGS, _LABEL = 8, 3, 10
-_NOT_SHOWN = ("settings", "cleanup_calls")  # of which the data is for the report
+_NOT_SHOWN = ("settings", "cleanup_calls", "grows")  # of which the data is for the report
 # Of each place: label, what it has now, its peak, what is left
 _PLACES = (
     ("host", "host/rss_bytes", "host/rss_peak_bytes", "host/available_bytes"),

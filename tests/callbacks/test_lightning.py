@@ -83,19 +83,16 @@ class Logs(TrainerCallback):
         self.evaluations.append(metrics)
 
 
-def fit(folder: Path, callbacks: Any, *, validate: bool = False, fail_at: int = -1, **options: Any) -> Line:
+def fit(folder: Path, callbacks: Any, *, validate: bool = False, line: Line | None = None, **options: Any) -> Line:
     torch.manual_seed(0)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     rows = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16, 4)), batch_size=4)
     settings = {"max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_checkpointing": False}
     trainer = lightning.Trainer(
-        default_root_dir=folder,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[LightningCallbacks(callbacks)] if callbacks else [],
-        **{**settings, **options},
-    )
-    line = Line(fail_at)
+        default_root_dir=folder, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[LightningCallbacks(callbacks)] if callbacks else [], **{**settings, **options},
+    )  # fmt: skip
+    line = line or Line()
     trainer.fit(line, rows, rows if validate else None)
     return line
 
@@ -191,7 +188,7 @@ def test_our_callbacks_read_write_and_leave_nothing_behind(tmp_path: Path) -> No
 def test_an_exception_gives_everything_back(tmp_path: Path) -> None:
     before = gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks)
     with pytest.raises(RuntimeError, match="in the step"):
-        fit(tmp_path, [MemoryCallback(), ScheduledGarbageCollector(every_steps=1)], fail_at=2)
+        fit(tmp_path, [MemoryCallback(), ScheduledGarbageCollector(every_steps=1)], line=Line(2))
     assert (gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks)) == before
 
 
@@ -208,15 +205,9 @@ class Greedy(Line):
 def test_a_step_that_never_calls_the_whole_module_has_its_batch_and_its_phase(tmp_path: Path) -> None:
     reporter = OOMReporter(strict=True)
     trainer = lightning.Trainer(
-        default_root_dir=tmp_path,
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[LightningCallbacks([reporter])],
-    )
+        default_root_dir=tmp_path, max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[LightningCallbacks([reporter])],
+    )  # fmt: skip
     rows = [torch.randn(2, 4), torch.randn(4, 4), torch.randn(32, 4)]
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         trainer.fit(Greedy(), torch.utils.data.DataLoader(rows, batch_size=None))
@@ -225,6 +216,22 @@ def test_a_step_that_never_calls_the_whole_module_has_its_batch_and_its_phase(tm
     assert oom is not None
     assert (oom["phase"], oom["step"], oom["batch"]) == ("forward", 3, {"rows": 32, "length": None})
     assert "the largest batch so far, 32 rows; until then at most 4" in (oom["why_now"] or "")
+
+
+class Greedier(Line):
+    """Asks for too much once its batch has ended."""
+
+    def on_train_batch_end(self, *_: object) -> None:
+        torch.empty(2**50)
+
+
+def test_what_runs_between_a_step_and_the_next_fetch_is_no_data(tmp_path: Path) -> None:
+    reporter = OOMReporter(strict=True)
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        fit(tmp_path, [reporter], line=Greedier())
+    assert reporter.summary is not None
+    assert reporter.summary.oom is not None
+    assert (reporter.summary.oom["phase"], reporter.summary.oom["step"]) == ("other", 1)
 
 
 @pytest.mark.slow

@@ -39,14 +39,9 @@ class Layer(Line):
 def fit(folder: Path, callbacks: list[Any], module: Layer | None = None, **options: Any) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     trainer = lightning.Trainer(
-        **{"max_epochs": 2, **options},
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-        callbacks=callbacks,
-    )
+        **{"max_epochs": 2, **options}, accelerator="cpu", logger=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=folder, callbacks=callbacks,
+    )  # fmt: skip
     rows = torch.utils.data.DataLoader(torch.ones(40, 4), batch_size=4)  # type: ignore[arg-type]
     trainer.fit(module or Layer(), rows, rows)
 
@@ -74,4 +69,4 @@ def test_a_checkpoint_is_in_no_other_phase(tmp_path: Path) -> None:
     watching = LightningCallbacks([MemoryCallback([Rule(when=Every(steps=1), do=[phases])], [])])
     fit(tmp_path, [ModelCheckpoint(tmp_path, every_n_train_steps=5), watching])
     at = phases.seen.index("save")
-    assert phases.seen[at - 2 : at + 3] == ["data", "/data", "save", "/save", "data"]
+    assert phases.seen[at - 2 : at + 3] == ["optimizer", "/optimizer", "save", "/save", "data"]

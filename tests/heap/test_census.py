@@ -2,6 +2,7 @@
 
 # ruff: noqa: F841 (variables that hold something are what is tested)
 
+import copy
 import io
 import traceback
 from array import array
@@ -88,6 +89,18 @@ def test_what_the_model_and_its_optimizer_have_is_theirs_and_a_copy_is_a_copy() 
         raise MemoryError
 
     assert sizes(census(goes_on, model, optimizer)) == {"a copy of the model, `average` of goes_on()": 1}
+
+    def saves() -> None:
+        both = copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        averages = [copy.deepcopy(model) for _ in range(3)]
+        mixed = [numbers(3), model[0].weight.detach().clone()]
+        raise MemoryError
+
+    assert sizes(census(saves, model, optimizer)) == {
+        "a copy of the model and the optimizer's state, `both` of saves()": 3,
+        "as much as 3 copies of the model, `averages` of saves()": 3,
+        "`mixed` of saves()": 4,
+    }
 
 
 def test_the_batch_is_what_the_model_was_called_with_or_what_a_library_hands_over() -> None:

@@ -33,14 +33,9 @@ class Waiting:
 
     def __init__(self, folder: Path, words: list[str]) -> None:
         self.process = subprocess.Popen(
-            [*words, script(folder, "waits")],
-            cwd=folder,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+            [*words, script(folder, "waits")], cwd=folder, env=environment(), stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
 

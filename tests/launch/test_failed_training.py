@@ -136,12 +136,9 @@ def test_sizes_are_read_as_they_are_told() -> None:
 KILLED = KilledReport(step=1, phase="forward", signal=9, oom_kill_before=0, oom_kill_after=1, used_bytes=100 * MIB)
 HOST = replace(EMPTY.host, limit_bytes=700 * MIB, limit_kind="cgroup", allocated_start_bytes=150 * MIB)
 NEEDS = KillInPlan(
-    phase="forward",
-    num_bytes=540 * MIB,
-    room_bytes=550 * MIB,
-    parts={"activations": 500 * MIB, "batch": 9},
+    phase="forward", num_bytes=540 * MIB, room_bytes=550 * MIB, parts={"activations": 500 * MIB, "batch": 9},
     is_shown=True,
-)
+)  # fmt: skip
 
 
 def text_of(report: RunReport, killed: KilledReport) -> str:
@@ -154,10 +151,14 @@ def test_what_does_not_fit_by_the_plan_is_why_it_was_killed() -> None:
     planned = "forward takes 540.0 MiB of tensors (planned: activations 500.0 MiB)"
     assert killed.why_now == f"{planned}; 550.0 MiB were left, with gaps between them."
     assert f"Why now: {killed.why_now}" in text_of(report, killed)
+    assert explained_kill(report, replace(KILLED, step=0), NEEDS).why_now == f"in step 1 {killed.why_now}"
     larger = explained_kill(report, replace(KILLED, why_now="the first."), replace(NEEDS, room_bytes=300 * MIB))
     assert (larger.in_use["activations"], str(larger.why_now)[:18]) == (260 * MIB, "the first. forward")
     kept = replace(NEEDS, room_bytes=300 * MIB, parts={"optimizer": 40 * MIB, "results": 500 * MIB})
     assert explained_kill(report, KILLED, kept).in_use["results"] == 260 * MIB, "the optimizer's state was there"
+    first = {"optimizer": 400 * MIB, "parameters": 200 * MIB, "gradients": 200 * MIB}
+    adam = explained_kill(report, KILLED, replace(NEEDS, phase="optimizer", num_bytes=800 * MIB, parts=first))
+    assert {part: adam.in_use[part] for part in first} == {**first, "optimizer": 150 * MIB}
 
 
 def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:

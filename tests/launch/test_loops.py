@@ -185,12 +185,10 @@ def test_what_was_before_the_first_step_is_told_with_its_peak_its_curve_and_an_e
 
 
 BY_HAND = PLAIN.replace("torch.optim.AdamW(model.parameters())", "None").replace(
-    "        optimizer.step()\n        optimizer.zero_grad()\n",
-    "        for parameter in model.parameters():\n"
-    "            parameter.data.add_(parameter.grad, alpha=-0.01)\n"
-    "        model.zero_grad(set_to_none=False)\n"
+    "        optimizer.step()\n        optimizer.zero_grad()\n", "        for parameter in model.parameters():\n"
+    "            parameter.data.add_(parameter.grad, alpha=-0.01)\n" "        model.zero_grad(set_to_none=False)\n"
     "        watching and watching.step()\n",
-)
+)  # fmt: skip
 
 
 @pytest.mark.slow

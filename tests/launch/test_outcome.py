@@ -65,21 +65,16 @@ def test_where_the_wanted_file_cannot_be_written_the_report_comes_all_the_same(t
 @pytest.mark.parametrize("last", ["", "tempfile._shutil.rmtree(out), os.kill(os.getpid(), 9)"], ids=["end", "killed"])
 def test_a_training_whose_folder_is_cleared_away_has_its_report(folder: Path, last: str) -> None:
     (folder / "train.py").write_text(
-        "import os, tempfile, forgather_mem, torch\n"
-        "from types import SimpleNamespace\n"
-        "with tempfile.TemporaryDirectory() as out:\n"
-        "    model = torch.nn.Linear(8, 1)\n"
+        "import os, tempfile, forgather_mem, torch\n" "from types import SimpleNamespace\n"
+        "with tempfile.TemporaryDirectory() as out:\n" "    model = torch.nn.Linear(8, 1)\n"
         "    optimizer = torch.optim.SGD(model.parameters())\n"
         "    callbacks = forgather_mem.load_callbacks('callbacks/watch.yaml')\n"
         "    args = SimpleNamespace(output_dir=out)\n"
         "    loop = forgather_mem.TrainingLoop(model, optimizer, callbacks=callbacks, args=args)\n"
-        "    with loop.train():\n"
-        "        for _ in range(5):\n"
-        "            with loop.step():\n"
-        "                model(torch.ones(2, 8)).sum().backward()\n"
-        "                optimizer.step()\n"
+        "    with loop.train():\n" "        for _ in range(5):\n" "            with loop.step():\n"
+        "                model(torch.ones(2, 8)).sum().backward()\n" "                optimizer.step()\n"
         f"        {last}\n"
-    )
+    )  # fmt: skip
     result = watched_forked(["--report", "r.json", "train.py"], folder)
     assert f"train.py == {'killed (SIGKILL) after ' * bool(last)}5 steps" in result.report
     run = json.loads((folder / "r.json").read_text())["run"]
@@ -172,3 +167,14 @@ def test_a_limit_is_not_passed_where_nothing_is_watched(folder: Path) -> None:
     result = watched_forked(["--template", "off.yaml", "--max-peak", "host=8GiB", "train.py"], folder)
     assert result.plain.code == 4, result.report
     assert "--max-peak host=8GiB: host was not measured" in result.report
+
+
+@pytest.mark.fresh
+def test_of_a_kill_in_the_first_step_the_black_box_has_the_phase(folder: Path) -> None:
+    (folder / "first.py").write_text(
+        "import os, signal, torch\n"
+        "x = torch.ones(4, requires_grad=True)\nx.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))\n"
+        "torch.optim.SGD([x]), x.sum().backward()\n"
+    )
+    result = run_forked([*RUN, "first.py"], folder)
+    assert "Last sign of life: step 1, backward." in " ".join(result.err.split())

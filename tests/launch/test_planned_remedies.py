@@ -91,13 +91,9 @@ def test_where_the_optimizer_is_too_large_no_batch_is_told_to_fit(tmp_path: Path
     second = [one for one in plan.trace.requests() if one[:3] == (1, "optimizer", 4 * WIDE)][-1]
     limit = BESIDE + second.before_bytes + second.size // 2
     failed = failed_in(
-        plan,
-        "backward",
-        is_first_step=True,
-        taken_bytes=second.before_bytes,
-        limit_bytes=limit,
+        plan, "backward", is_first_step=True, taken_bytes=second.before_bytes, limit_bytes=limit,
         requested_bytes=4 * WIDE,
-    )
+    )  # fmt: skip
     *_, answer = list[Any](remedies_for(replace(failed, phase="optimizer"), trainer))
     assert answer.get("changes"), answer
     assert all({"optim", "dtype"} & {*change["set"], *change.get("in_script", {})} for change in answer["changes"])

@@ -196,11 +196,9 @@ def test_once_it_is_planned_nothing_of_the_script_runs(tmp_path: Path) -> None:
     before = tree(tmp_path)
     starts = "import subprocess\nsubprocess.Popen(['sleep', '99'], env={}, start_new_session=True)\n"
     result = planned(
-        tmp_path,
-        before=BEFORE,
-        train=starts + TRAIN,
+        tmp_path, before=BEFORE, train=starts + TRAIN,
         start=lambda words, folder: run([*words[:-1], "starts.py"], folder),
-    )
+    )  # fmt: skip
     assert result.code == 0, result.err
     assert result.out.startswith("Peak ")
     assert "of the script" in result.err

@@ -49,7 +49,7 @@ def test_a_phase_begins_once() -> None:
     log.begin("forward")
     log.begin("data", 2)
     assert [(stretch.step, stretch.phase) for stretch in log.stretches] == [(1, "data"), (1, "forward"), (2, "data")]
-    assert (log.step, log.phase) == (2, "data")
+    assert (log.stretches[-1].step, log.phase) == (2, "data")
 
 
 def test_a_closed_log_notes_nothing() -> None:

@@ -39,6 +39,14 @@ def test_the_holder_of_a_killed_run_has_what_it_has_at_the_end_not_when_it_was_n
     assert (found["count"], found["bytes"]) == (50 + 75 * 2, (25 + 75) * MIB)
 
 
+@pytest.mark.parametrize("told", ["4194304", ""])
+def test_the_growth_of_a_killed_run_is_that_of_its_warning(tmp_path: Path, told: str) -> None:
+    log_of(tmp_path, steps=100)
+    with next(tmp_path.glob("memory.rank*")).open("ab") as log:
+        log.write(finding_line(Finding(kind="grows", step=96, text="", data={"what": told})))
+    assert read_run(tmp_path)["killed"]["process_bytes_per_step"] == pytest.approx(4 * MIB if told else MIB)
+
+
 def test_growth_is_told_of_a_run_that_was_killed_too_early_for_a_verdict(tmp_path: Path) -> None:
     log_of(tmp_path, steps=40)
     assert read_run(tmp_path)["killed"]["process_bytes_per_step"] == pytest.approx(MIB)

@@ -128,6 +128,7 @@ class LeakWatch:
         back = self._live.ended(self._series)
         if back is not None:
             _print(moment.run, f"taken back: {back}.")
+            moment.run.emit(Finding(kind="grows", step=moment.step, text="", data={"what": ""}))
             self._suspects, self._looks = [], 1  # they were of what has ended
         growing = self._live.growing(self._series) or self._rising_early(moment)
         if not growing:
@@ -170,6 +171,8 @@ class LeakWatch:
         _print(run, text + (f": {_held(self._suspects[0], unit, step)}." if self._suspects else "."))
         alarm = Alarm(step=step, names=frozenset(growing), label=label_of(growing), per_step=rate)
         self._live.printed(alarm, growing, self._series)
+        told = f"{rate:.0f}" if growing.keys().isdisjoint(("device", "workers")) else ""  # for a run that is killed
+        run.emit(Finding(kind="grows", step=step, text="", data={"what": told}))
 
     def _look_closely(self, step: int, held: Place | None) -> None:
         """Take the first look, for a line if the holder is known; what it keeps, its code too, is left out."""

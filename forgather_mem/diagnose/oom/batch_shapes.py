@@ -79,15 +79,10 @@ def batch_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Bat
     tokens = {name: tensor.shape[1] for name, tensor in flat if not tensor.is_floating_point()}
     if not tokens or (set(tokens) == {"labels"} and len(alike) > 1):
         return Batch(rows, None, max((tuple(tensor.shape[1:]) for _, tensor in alike), key=math.prod))
+    second = max(tokens.values())
     states = (tensor.shape for _, tensor in found if tensor.is_floating_point())
-    return _with_states(rows, max(tokens.values()), states)
-
-
-def _with_states(first: int, second: int, states: Iterable[Sequence[int]]) -> Batch:
-    for state in states:
-        if len(state) == 3 and state[0] != first and state[1] == second != first:
-            return Batch(second, first)
-    return Batch(first, second)
+    turned = any(len(state) == 3 and state[0] != rows and state[1] == second != rows for state in states)
+    return Batch(second, rows) if turned else Batch(rows, second)
 
 
 def news_of(batch: Batch, largest: Batch | None, *, is_first: bool) -> str | None:
@@ -99,12 +94,9 @@ def news_of(batch: Batch, largest: Batch | None, *, is_first: bool) -> str | Non
     longest = "longest" if batch.length is not None and batch.rows <= largest.rows else "largest"
     now, before = _shape(batch), _shape(largest).rpartition(" ")[0]
     if batch.length is None and len(batch.sample) > 0 and batch.sample != largest.sample:
-        now, before = (f"{one.rows:,} x {_sides(one.sample)}" for one in (batch, largest))
+        pattern = "{:,} x {}" if len(batch.sample) == 1 else "{:,} x ({})"
+        now, before = (pattern.format(one.rows, by_sides(one.sample)) for one in (batch, largest))
     return f"the {longest} batch so far, {now}; until then at most {before}."
-
-
-def _sides(sample: tuple[int, ...]) -> str:
-    return by_sides(sample) if len(sample) == 1 else f"({by_sides(sample)})"
 
 
 def _shape(batch: Batch) -> str:

@@ -78,9 +78,8 @@ def explained(failure: Failure, leak: LeakReport = NOT_JUDGED) -> tuple[OomRepor
     """
     settings, batch, is_leak = failure.settings, failure.batch, _is_leak(failure, leak)
     cure = Change(text=_cure(leak), note="memory that grows at each step fills any device")
-    changes = [cure] if is_leak else may_help(failure)  # no batch is small enough for a leak
-    if not settings.is_trainers:
-        changes = [in_own_loop(change) for change in changes if change.set.keys() <= _IN_WORDS.keys()]
+    # No batch is small enough for a leak
+    changes = as_written([cure] if is_leak else may_help(failure), settings.is_trainers)
     no_help = ", ".join(_no_help(failure))
     why = _why_now(failure)
     held = None if why and failure.phase not in _FIRST else _of_census(failure)  # first it is of the phase, too
@@ -120,7 +119,9 @@ def _why_now(failure: Failure) -> str | None:
     if others and limit and others > frac * limit:
         return f"other processes have {format_bytes(others)} of this {of_what}."
     if failure.phase == "optimizer" and failure.is_first:
-        return _first_optimizer_step(failure)
+        parameters = failure.in_use.get("parameters")
+        beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
+        return f"the first optimizer step, which creates the optimizer state{beside}."
     if failure.phase in ("forward", "backward"):
         return _of_batch(failure) or _of_new_state(failure)
     if failure.phase == "startup":
@@ -141,15 +142,22 @@ def _not_because(failure: Failure, leak: LeakReport) -> Iterator[str]:
 
 def _no_help(failure: Failure) -> Iterator[str]:
     """What people often try, and why it would not have helped."""
+    # What is kept of batches is not free in a step of the optimizer
+    keeps_much = any(held.collects and failure.is_much(held, WHEN.held_frac) for held in failure.census)
     if failure.callback is not None:
         yield "a smaller batch (no pass is running)"
-    elif failure.phase in _NO_BATCH and not (failure.phase == "optimizer" and _keeps_much(failure)):
+    elif failure.phase in _NO_BATCH and not (failure.phase == "optimizer" and keeps_much):
         batch = "per_device_train_batch_size" if failure.settings.is_trainers else "a smaller training batch"
         yield f"{batch} ({_NO_BATCH[failure.phase]})"
     elif failure.settings.arguments.get(name := checkpointing_name(failure.settings)):
         yield f"{name} (it is on)"
     if failure.where == "host":
         yield "empty_cache, expandable_segments (this is the host's memory)"
+
+
+def as_written(changes: list[Change], is_trainers: bool) -> list[Change]:
+    """These changes as the user writes them: only a Trainer has the names of a Trainer's arguments."""
+    return changes if is_trainers else [in_own_loop(one) for one in changes if one.set.keys() <= _IN_WORDS.keys()]
 
 
 def in_own_loop(change: Change) -> Change:
@@ -184,9 +192,7 @@ def _of_leak(leak: LeakReport) -> str:
 
 def _cure(leak: LeakReport) -> str:
     suspect = next(iter(leak.suspects), None)
-    if suspect is None:
-        return "find what grows at each step"
-    return suspect.cure or f"keep less in {suspect.held_by}"
+    return "find what grows at each step" if suspect is None else suspect.cure or f"keep less in {suspect.held_by}"
 
 
 # ---- the other reasons ----
@@ -225,11 +231,6 @@ def _of_watching(failure: Failure) -> str | None:
     return f"{missing} were missing, and watching takes up to {own}: alone it may come further."
 
 
-def _keeps_much(failure: Failure) -> bool:
-    """What is kept of batches is not free in a step of the optimizer."""
-    return any(held.collects and failure.is_much(held, WHEN.held_frac) for held in failure.census)
-
-
 def _of_census(failure: Failure) -> str | None:
     """What takes much that a training may do without, or that one backward pass is to go through several passes."""
     wanted, largest_bytes = failure.requested_bytes or 0, max(failure.in_use.values(), default=1)
@@ -242,9 +243,3 @@ def _of_census(failure: Failure) -> str | None:
             is_in = "are in" if held.part == held.name else "are"
             return f"{format_bytes(held.num_bytes)} {is_in} {held.part}."
     return f"{failure.line} asks for {format_bytes(wanted)} at once." if failure.asks_at_once else None
-
-
-def _first_optimizer_step(failure: Failure) -> str:
-    parameters = failure.in_use.get("parameters")
-    beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
-    return f"the first optimizer step, which creates the optimizer state{beside}."

@@ -111,8 +111,7 @@ def _shorter(failure: Failure) -> Iterator[Change]:
     while length > WHEN.shortest:
         length = length * 3 // 4
         text = f"max length {'' if failure.is_planned else 'about '}{length:,}"
-        if not failure.is_planned and not failure.is_counted:
-            text = "a smaller max length"
+        text = text if failure.is_planned or failure.is_counted else "a smaller max length"
         yield doing(text, "cuts longer samples", max_length=length)
 
 
@@ -243,6 +242,11 @@ def _callbacks(failure: Failure) -> Iterator[Change]:
         yield replace(change, predicted_bytes=failure.used_bytes if is_known else None)
 
 
+def _between(failure: Failure) -> Iterator[Change]:
+    if failure.used_bytes is None:  # a kill: nobody could look for what it was
+        yield doing("less memory between steps; torch.save to a file in place of a copy", "not the training's own")
+
+
 def _needless(failure: Failure) -> Iterator[Change]:
     """What the census has found that no training needs: graphs without a backward pass, what no code reads again."""
     is_evaluation = failure.phase in ("evaluate", "generate")
@@ -313,6 +317,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(_PASSES, NOTHING, _each_pass, "the loss may be no sum"),
     Remedy(_ANYWHERE, NOTHING, _keep_less, "nobody knows what may go"),
     Remedy("library callback copy", NOTHING, _callbacks, "a plan calls no other callback"),
+    Remedy("other", NOTHING, _between, "a plan has no code between steps"),
     Remedy(_PASSES, NUMBERS, _no_batch_fits, "another training", is_cause=True),
     Remedy(f"{_PASSES} other", NOTHING, smaller_batches, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
     Remedy(_PASSES, NOTHING, _attention, PLANNED, reduces=ACTIVATIONS),

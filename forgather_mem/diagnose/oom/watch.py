@@ -84,6 +84,8 @@ class OutOfMemoryWatch:
             self._settings = settings_of(moment.args, model, self._run.trainer())
         elif self._optimizer is _nothing and (optimizer := moment.objects.get("optimizer")) is not None:
             self._optimizer = _weakly(optimizer)  # of an observed loop it is known when it has stepped
+        if moment.event == "prediction_step":
+            self._passes.append(_operation_number())
         if moment.event == "step_end":
             self._passes.clear()
             self._passes.append(_operation_number())

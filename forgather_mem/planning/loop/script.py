@@ -316,7 +316,7 @@ class Loop:
         self._closes = False
         if self.skipped and self.rounds.step > 1:
             self.rounds, self.skipped = Rounds(self.log, self.rounds.optimizers), 0
-        if not self.tells_ends and (self.step != self.log.step or not self._calls):
+        if not self.tells_ends and (self.step != self.log.stretches[-1].step or not self._calls):
             self.log.begin("data" if self._calls else "forward", self.step)
 
     def _made(self, make: Callable[..., None], optimizer: Optimizer, *args: object, **keywords: object) -> None:

@@ -29,13 +29,9 @@ MEMORY: dict[str, Any] = {
 }  # fmt: skip
 STORY = Failure(found=FOUND, phase="forward", step=200, **MEMORY, batch=Batch(8, 512), in_training=True)
 LEAK = LeakReport(
-    verdict="leak",
-    where="tensors",
-    bytes_per_step=10.0 * MIB,
-    bytes_per_step_high=11.0 * MIB,
-    since_step=100,
+    verdict="leak", where="tensors", bytes_per_step=10.0 * MIB, bytes_per_step_high=11.0 * MIB, since_step=100,
     suspects=(Suspect(type="list", bytes_per_step=MIB, count_per_step=1.0, held_by="Trainer.kept").reported(),),
-)
+)  # fmt: skip
 OF_A_LOOP = RunSettings(is_trainers=False, has_metrics=True, can_checkpoint=True)
 SETTINGS = RunSettings(arguments={"per_device_train_batch_size": 8}, can_checkpoint=True)
 

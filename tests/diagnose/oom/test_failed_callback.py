@@ -126,12 +126,9 @@ def test_what_a_callback_does_after_an_evaluation_is_a_part_of_that(tmp_path: Pa
 
 def test_a_librarys_callback_is_left_out_not_rewritten() -> None:
     copies = CallbackFailure(
-        callback="StochasticWeightAveraging.setup",
-        line="lightning/pytorch/callbacks/stochastic_weight_avg.py:156",
-        source="",
-        copied_bytes=MIB,
-        is_users=False,
-    )
+        callback="StochasticWeightAveraging.setup", line="lightning/pytorch/callbacks/stochastic_weight_avg.py:156",
+        source="", copied_bytes=MIB, is_users=False,
+    )  # fmt: skip
     failure = failure_of(where="host", phase="startup", step=0, callback=copies)
     (change,) = explained(failure)[1]
     assert change.text == "the training without StochasticWeightAveraging"
