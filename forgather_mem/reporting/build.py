@@ -5,13 +5,14 @@ Nothing here imports torch: a waiting parent writes reports too.
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from forgather_mem.engine.summary import RunFacts, RunSummary
+from forgather_mem.engine.summary import GaugeRange, RunFacts, RunSummary, is_spanned
 from forgather_mem.errors import ours
 from forgather_mem.files import make_real_folder, read_regular, replace_file
 from forgather_mem.formats.ring import files_by_rank
@@ -51,6 +52,7 @@ def build_report(summary: RunSummary) -> RunReport:
     """
     facts = summary.facts
     header = facts.header
+    summary = summary if summary.spans else _as_begun(summary)
     wall_s = facts.wall_s or (time.time() - header.started_s if header.started_s else 0.0)
     peaks = tuple(report_peaks(summary))
     report = replace(
@@ -147,6 +149,20 @@ def report_of_plan(path: str | Path) -> RunReport | None:
     settings = checked(Mapping[str, str], answer.get("settings")) or {}  # type: ignore[type-abstract]
     batch = {f"batch.{name}": str(plan[name]) for name in ("rows", "length") if isinstance(plan.get(name), int)}
     return None if planned is None else RunReport(run=Training(settings={**settings, **batch}), planned=planned)
+
+
+def _as_begun(summary: RunSummary) -> RunSummary:
+    """That of a run without a record: what it began with was read."""
+    begun, header = copy.copy(summary), summary.facts.header
+    highest = {"host/rss_bytes": max((size for _, size in header.startup), default=0.0)}
+    begun.spans = {
+        name: GaugeRange(size, size, max(size, highest.get(name, size)), 0, "startup")
+        for name, size in summary.started_with.items()
+        if is_spanned(name)
+    }
+    if begun.spans and header.process_started_s:
+        begun.latest = {"step/startup_s": header.started_s - header.process_started_s, **summary.latest}
+    return begun
 
 
 def _run(facts: RunFacts, wall_s: float, startup_s: float) -> Training:

@@ -23,6 +23,8 @@ _GROWS = {
     "shared": "shared memory (/dev/shm)",
     "workers": "the data workers",
 }
+# After which Python's faulthandler, where it is on, shows the line
+CRASHES = (signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL, signals.SIGABRT)
 PLANNED_PHASES = ("forward", "backward", "optimizer", "evaluate")  # phases that a plan has
 _CONFIDENCE = {"yes": "high", "likely": "likely"}
 
@@ -83,14 +85,15 @@ def no_leak_sentence(report: RunReport) -> str:
     if leak.verdict == "no leak":
         beside = f"; {leak.why}" if leak.why else ""
         return f"No leak (under {format_bytes(leak.bytes_per_step_high)} a step over {steps:,} steps){beside}."
-    if leak.verdict == "leak" or not leak.judged or not steps or report.oom:
-        return "No verdict on leaks: that comes at the end." if report.killed and steps else ""
+    if leak.verdict == "leak" or report.oom or not steps or not (leak.judged or report.killed):
+        return ""
     if leak.undecided and leak.why:
         return f"{leak.why[0].upper()}{leak.why[1:]}."
     if steps < leak.judged_steps and not leak.why:
         return f"No verdict on leaks before about {leak.judged_steps:,} steps."
     too_few = f"of {steps:,} steps too few were read, or memory has only begun to rise"
-    return f"No verdict on leaks: {leak.why or too_few}."
+    why = leak.why or (too_few if leak.judged else "the run ended before one was made")
+    return f"No verdict on leaks: {why}."
 
 
 def what_grows(report: RunReport) -> str:
@@ -256,7 +259,8 @@ def _killer(killed: KilledReport, host: HostMemory) -> str:
         return "ENDED UNEXPECTEDLY: killed, crashed, or the machine went down."
     name = signal_name(number)
     if number != signals.SIGKILL:
-        return f"ENDED BY {name}."
+        hint = " With PYTHONFAULTHANDLER=1 Python shows the line where it crashed." if number in CRASHES else ""
+        return f"ENDED BY {name}, signal {number} ({(signals.strsignal(number) or 'unknown').lower()}).{hint}"
     if before is not None and after is not None:
         return f"KILLED BY {name}, but not for memory: the kernel counted no out-of-memory kill (oom_kill {after})."
     if was_killed_for_memory(killed, host):
