@@ -1,4 +1,4 @@
-"""The notebook extension: shows what is alive, and releases it by name. `%load_ext forgather_mem.notebook`
+"""The notebook extension: shows what is alive, and releases it by name. `%load_ext forgather_mem`
 
     %forgather_mem                      what holds 1 KiB or more: of tensors, which count once, or a text or an array
     %forgather_mem release model Out    lets go of a variable, of all remembered results; says who still holds
@@ -136,7 +136,7 @@ def _rows(rows: list[Alive], known: Mapping[str, int]) -> Iterator[str]:
 
 def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     before = usage_now()
-    known = {name for name, _ in _kept(shell)} | {_OUT, _ERROR}
+    known = {name for name, _ in _kept(shell)} | {_OUT} | ({_ERROR} if _last_error() is not None else set())
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
