@@ -72,9 +72,10 @@ def plan_script(
     stderr.
     """
     sizes = _sizes(settings)
-    words = command_of(command).argv
+    what = command_of(command)
+    what.say_what_it_gets(("--card", "--meta", "--ranks"))
     request: _Request = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
-    code, answer = answer_of_script(words, request, math.inf, _progress(), stdout=sys.stderr)
+    code, answer = answer_of_script(what.argv, request, math.inf, _progress(), stdout=sys.stderr)
     nothing = f"the command ended with {code} and has trained nothing that was noticed"
     problem, notes = (nothing, []) if answer is None else (answer.get("problem"), answer.pop("notes"))
     if as_json and problem is not None:
