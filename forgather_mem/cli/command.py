@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from forgather_mem.errors import UsageError, did_you_mean, say
+from forgather_mem.errors import UsageError, did_you_mean
 from forgather_mem.telemetry.redaction import redacted_argv
 
 TYPE_CHECKING = False
@@ -42,11 +42,6 @@ class Command:
         self.name = os.path.basename(self.script.rstrip("/")) or self.script
         stem, ending = os.path.splitext(self.name)
         self.stem = stem if ending in (".py", ".pyc", ".pyz", ".sh") else self.name  # else a part of a module's name
-
-    def say_what_it_gets(self, ours: Sequence[str]) -> None:
-        """Tell of the first of these options of ours behind the script: it is the script's, but hardly meant so."""
-        for name in [word.partition("=")[0] for word in self.arguments if word.partition("=")[0] in ours][:1]:
-            say(f"forgather-mem: {name} stands behind {self.name}, which gets it; options of ours stand before it.")
 
 
 class Arguments:

@@ -73,7 +73,8 @@ def plan_script(
     """
     sizes = _sizes(settings)
     what = command_of(command)
-    what.say_what_it_gets(("--card", "--meta", "--ranks"))
+    for name in [name for name in ("--card", "--meta", "--ranks") if name in what.arguments][:1]:
+        complain(f"{name} stands behind {what.name}, which gets it; options of ours stand before it")
     request: _Request = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
     code, answer = answer_of_script(what.argv, request, math.inf, _progress(), stdout=sys.stderr)
     nothing = f"the command ended with {code} and has trained nothing that was noticed"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LOOK_EVERY_S = 1.0
-# Options of ours that hardly any script has
+# Options of ours that hardly any script has: behind the script they are its own, but hardly meant so
 _ONLY_OURS = "--report", "--fail-on", "--baseline", "--update-baseline", "--max-peak", "--advice-s"
 _SITE = os.path.join(os.path.dirname(__file__), "on_path")
 
@@ -52,8 +52,9 @@ def run_command(words: Sequence[str]) -> int:
     folder = SessionFolder(command.stem)
     if not asks_for_help(command):
         how = "your run is not changed" if arguments.template is None else f"with {arguments.template}"
-        say(f"forgather-mem: watching {command.name}; {how}. Report at the end.")
-        command.say_what_it_gets(_ONLY_OURS)
+        behind = [name for name in (word.partition("=")[0] for word in command.arguments) if name in _ONLY_OURS]
+        given = f" {behind[0]} goes to {command.name}, behind which it stands; for us it goes before." if behind else ""
+        say(f"forgather-mem: watching {command.name}; {how}. Report at the end.{given}")
         if folder.problem is not None:
             say(f"forgather-mem: {_instead(folder)}")
     states = StateMemory()
