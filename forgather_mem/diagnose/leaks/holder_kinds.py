@@ -160,10 +160,12 @@ def cure_of(kind: HolderKind, held: Held) -> str:
         return KINDS["dict"].cure
     if kind.name == "threads" and any(frame.f_code is queue.Queue.put.__code__ for frame in all_frames()):
         return "threads wait in Queue.put: tell them to end (a flag), and then take what is left in the queue"
-    graphs = [part for part in inside(held.one.samples) if is_tensor(part) and part.grad_fn is not None]
-    if kind.name == "graph" and any(part.numel() > 1 for part in graphs):
+    tensors = [part for part in inside(held.one.samples) if is_tensor(part) and part.numel() > 1]
+    if kind.name == "graph" and any(part.grad_fn is not None for part in tensors):
         without = "keep only the last ones{last}, without their graphs: .detach()"
         return without if held.one.kind == "items" else "add it without its graph: .detach()"
+    if kind.name == "graph" and tensors and held.one.kind == "items":  # which have more bytes than a number's graph
+        return "keep only the last ones{last}; of what has a graph its number, .item()"
     return kind.cure
 
 
