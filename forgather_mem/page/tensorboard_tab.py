@@ -56,10 +56,8 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
     def get_plugin_apps(self) -> dict[str, Answer]:
         """An application for each route below /data/plugin/forgather_mem."""
         files = {f"/{name}": _answer(partial(_file, name), kind) for name, kind in ASSETS.items()}
-        return {
-            "/runs": _answer(self._runs, "application/json"),
-            "/data": _answer(self._data, "application/json"),
-        } | files
+        ours = (("/runs", self._runs), ("/data", self._data))
+        return {**{route: _answer(text_of, "application/json") for route, text_of in ours}, **files}
 
     def is_active(self) -> bool:
         """Whether any run has our tags."""

@@ -103,9 +103,7 @@ def merge_ranks(reports: Sequence[RunReport], word: LauncherWord = NO_WORD) -> R
         leak=replace(leak.leak, rank=leak.run.rank),
         ledger=acting.ledger,
         overhead=replace(overhead.overhead, rank=overhead.run.rank),
-        switched_off=tuple(
-            f"rank {report.run.rank}: {sentence}" for report in reports for sentence in report.switched_off
-        ),
+        switched_off=tuple(f"rank {one.run.rank}: {sentence}" for one in reports for sentence in one.switched_off),
         ranks=rows,
         spread=Spread(
             host_peak_bytes=_extremes(rows, lambda row: row.host_peak_bytes),
