@@ -229,13 +229,8 @@ def was_killed_for_memory(killed: KilledReport, host: HostMemory) -> bool:
     before, after, used_bytes = killed.oom_kill_before, killed.oom_kill_after, killed.used_bytes
     if None not in (before, after):
         return was_out_of_memory(killed)
-    is_full = (
-        used_bytes
-        and host.limit_bytes
-        and host.limit_kind in WHOSE
-        and used_bytes >= _LIMITS.full_frac * host.limit_bytes
-    )
-    return bool(killed.signal == signals.SIGKILL and is_full)
+    limit_bytes = host.limit_bytes if host.limit_kind in WHOSE else 0
+    return killed.signal == signals.SIGKILL and (used_bytes or 0) >= _LIMITS.full_frac * limit_bytes > 0
 
 
 def signal_name(number: int) -> str:
@@ -378,11 +373,12 @@ def _limit_bytes(report: RunReport, oom: OomReport) -> int:
 
 def _indented(text: str, width: int, hanging: int = 0) -> Sequence[str]:
     """The text indented by two columns, further lines by `hanging` more, at most three lines."""
+    more = " " * (2 + hanging)
     return textwrap.wrap(
         text,
         width,
         initial_indent="  ",
-        subsequent_indent=" " * (2 + hanging),
+        subsequent_indent=more,
         break_on_hyphens=False,
         max_lines=3,
         placeholder=" ...",

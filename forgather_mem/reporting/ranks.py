@@ -240,9 +240,7 @@ def _suspect(rank: int, report: RunReport | None, word: LauncherWord) -> _Suspec
 
 def _behind(reports: Sequence[RunReport], asked: int) -> FirstFailure | None:
     """Of ranks that were asked to end and could not answer, the one for which the others waited; None without one."""
-    silent = sorted(
-        (_position(*_last_sign(report)), report.run.rank, *_last_sign(report)) for report in reports if report.killed
-    )
+    silent = sorted((_position(*_last_sign(one)), one.run.rank, *_last_sign(one)) for one in reports if one.killed)
     if not silent or len(reports) == 1 or (len(silent) > 1 and silent[0][0] == silent[1][0]):
         return None
     _, rank, step, phase = silent[0]
