@@ -107,7 +107,8 @@ def what_is_alive(shell: InteractiveShell) -> list[Alive]:
     rows = [Alive(name=name, what=describe(value), num_bytes=_new_bytes(value, seen)) for name, value in kept]
     error = _last_error()
     if error is not None:
-        held = [value for frame in _frames(error) for value in frame.values()]
+        frames = [frame for link in chain(error, suppressed=True) for frame, _ in traceback.walk_tb(link.__traceback__)]
+        held = [value for frame in frames for value in frame_variables(frame).values()]
         rows.append(Alive(name=_ERROR, what=type(error).__name__, num_bytes=_new_bytes(held, seen)))
     return sorted((row for row in rows if row.num_bytes >= KIB), key=lambda row: -row.num_bytes)
 
@@ -219,12 +220,6 @@ def _results(shell: InteractiveShell) -> dict[int, object]:
 def _last_error() -> BaseException | None:
     error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return error
-
-
-def _frames(error: BaseException) -> Iterator[Mapping[str, object]]:
-    for link in chain(error, suppressed=True):
-        for frame, _ in traceback.walk_tb(link.__traceback__):
-            yield frame_variables(frame)
 
 
 def _new_bytes(value: object, seen: set[object]) -> int:

@@ -121,11 +121,10 @@ def _series(key: str, label: str, values: Column, rows: Rows, unit: float) -> Js
 
 
 def _stack(made: Stack, rows: Rows) -> Json:
-    title = f"Memory of {'the host' if made.place == 'host' else format_place(made.place)}"
     peak, label = made.peak, "out of memory:" if any(key == "wanted" for key, _, _ in made.parts) else "peak"
     return {
         "place": made.place,
-        "title": title,
+        "title": f"Memory of {'the host' if made.place == 'host' else format_place(made.place)}",
         "parts": [_series(key, label, size, rows, KIB) for key, label, size in made.parts],
         "limit": None if made.limit is None else {"bytes": made.limit[0], "label": made.limit[1]},
         "planned": None if made.planned is None else {"bytes": round(made.planned[0]), "label": made.planned[1]},

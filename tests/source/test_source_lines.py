@@ -97,11 +97,8 @@ def test_the_line_of_an_error_is_the_innermost_of_the_users_own() -> None:
 
 
 def test_an_error_that_a_library_still_holds_came_through_the_line_that_called_it() -> None:
-    told: list[str | None] = []
-    library: dict[str, Any] = {"told": told.append, "failed_line": failed_line}
-    source = "def train(step):\n try: step('{')\n except ValueError as error: told(failed_line(error))"
+    library: dict[str, Any] = {"failed_line": failed_line}
+    source = "def train(step):\n try: step('{')\n except ValueError as error: return failed_line(error)"
     exec(compile(source, "/x/site-packages/library.py", "exec"), library)
-    frame = inspect.currentframe()
-    library["train"](json.loads)
-    assert frame is not None
-    assert told == [f"tests/source/test_source_lines.py:{frame.f_lineno - 2}"]
+    told = library["train"](json.loads)
+    assert told == f"tests/source/test_source_lines.py:{sys._getframe().f_lineno - 1}"
