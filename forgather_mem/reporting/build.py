@@ -53,7 +53,7 @@ def build_report(summary: RunSummary) -> RunReport:
     """
     facts = summary.facts
     header = facts.header
-    summary = summary if summary.spans else _as_begun(summary)
+    summary = summary if summary.spans or summary.steps or facts.end == "finished" else _as_begun(summary)
     wall_s = facts.wall_s or (time.time() - header.started_s if header.started_s else 0.0)
     peaks = tuple(report_peaks(summary))
     foretold = [finding for finding in summary.findings if finding.data["what"] == FORETOLD]
@@ -151,11 +151,11 @@ def report_of_plan(path: str | Path) -> RunReport | None:
 
 
 def _as_begun(summary: RunSummary) -> RunSummary:
-    """That of a run without a record: what it began with was read."""
+    """That of a run that ended before its first step and record: what it began with was read."""
     begun, header = copy.copy(summary), summary.facts.header
-    highest = {"host/rss_bytes": max((size for _, size in header.startup), default=0.0)}
+    most = max((size for _, size in header.startup), default=0.0)
     begun.spans = {
-        name: GaugeRange(size, size, max(size, highest.get(name, size)), 0, "startup")
+        name: GaugeRange(size, size, max(size, most if name == "host/rss_bytes" else size), 0, "startup")
         for name, size in summary.started_with.items()
         if is_spanned(name)
     }
