@@ -9,3 +9,9 @@ from forgather_mem._lazy import names_on_first_use
 __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = names_on_first_use(__name__)
 __all__ += ["__version__"]
+
+
+def load_ipython_extension(shell):  # `%load_ext forgather_mem` is what is tried first
+    from forgather_mem.notebook import load_ipython_extension as load
+
+    load(shell)

@@ -1,4 +1,4 @@
-"""The notebook extension: shows what is alive, and releases it by name. `%load_ext forgather_mem.notebook`
+"""The notebook extension: shows what is alive, and releases it by name. `%load_ext forgather_mem`
 
     %forgather_mem                      what holds 1 KiB or more: of tensors, which count once, or a text or an array
     %forgather_mem release model Out    lets go of a variable, of all remembered results; says who still holds
@@ -107,7 +107,8 @@ def what_is_alive(shell: InteractiveShell) -> list[Alive]:
     rows = [Alive(name=name, what=describe(value), num_bytes=_new_bytes(value, seen)) for name, value in kept]
     error = _last_error()
     if error is not None:
-        held = [value for frame in _frames(error) for value in frame.values()]
+        frames = [frame for link in chain(error, suppressed=True) for frame, _ in traceback.walk_tb(link.__traceback__)]
+        held = [value for frame in frames for value in frame_variables(frame).values()]
         rows.append(Alive(name=_ERROR, what=type(error).__name__, num_bytes=_new_bytes(held, seen)))
     return sorted((row for row in rows if row.num_bytes >= KIB), key=lambda row: -row.num_bytes)
 
@@ -136,7 +137,7 @@ def _rows(rows: list[Alive], known: Mapping[str, int]) -> Iterator[str]:
 
 def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     before = usage_now()
-    known = {name for name, _ in _kept(shell)} | {_OUT, _ERROR}
+    known = {name for name, _ in _kept(shell)} | {_OUT} | ({_ERROR} if _last_error() is not None else set())
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
@@ -219,12 +220,6 @@ def _results(shell: InteractiveShell) -> dict[int, object]:
 def _last_error() -> BaseException | None:
     error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return error
-
-
-def _frames(error: BaseException) -> Iterator[Mapping[str, object]]:
-    for link in chain(error, suppressed=True):
-        for frame, _ in traceback.walk_tb(link.__traceback__):
-            yield frame_variables(frame)
 
 
 def _new_bytes(value: object, seen: set[object]) -> int:

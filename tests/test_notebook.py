@@ -12,7 +12,8 @@ pytest.importorskip("IPython", reason="IPython is not installed: pip install ipy
 ROOT = Path(__file__).parent.parent
 ALIVE = "sum(ref() is not None for ref in watched)"
 CELLS = {
-    "load": "%load_ext forgather_mem.notebook",
+    "load": "%load_ext forgather_mem\n%load_ext forgather_mem.notebook",
+    "no error": "%forgather_mem release error",
     "make": "import torch, weakref; watched = []\nmodel = torch.nn.Linear(1024, 1024, bias=False)",
     "watch": "watched.append(weakref.ref(model)); torch.ones(1000, 1000)",
     "show model": "model",
@@ -24,13 +25,13 @@ CELLS = {
     "release both": "%forgather_mem release error",
     "left": f"print({ALIVE}, 'model' in globals(), sorted(Out))",
     "variable works": "print(torch.ones(2).sum().item())",
-    "keep": "kept = {'best': Out[3]}",
-    "release result": "%forgather_mem release Out[3]",
+    "keep": "kept = {'best': Out[4]}",
+    "release result": "%forgather_mem release Out[4]",
     "release results": "torch.zeros(5)",
     "quote": '%forgather_mem release "kept',
     "ours": "import forgather_mem; job = forgather_mem.cleanup(); job",
-    "release all": "%forgather_mem release Out Out[3] kept kept",
-    "end": "print(Out, '_3' in globals(), 'kept' in globals())",
+    "release all": "%forgather_mem release Out Out[4] kept kept",
+    "end": "print(Out, '_4' in globals(), 'kept' in globals())",
     "after": "%forgather_mem",
     "a variable": "error = torch.ones(2**20)",
     "release variable": "%forgather_mem release error",
@@ -73,7 +74,7 @@ def test_what_is_alive_is_shown_by_name_the_largest_first(printed: dict[str, str
     assert rows == [
         ["error", "11.4 MiB", "ValueError"],  # the frames of the last error hold the batch
         ["model", "4.0 MiB", "Linear"],
-        ["Out[3]", "3.8 MiB", "Tensor [1000, 1000] float32"],
+        ["Out[4]", "3.8 MiB", "Tensor [1000, 1000] float32"],
     ]  # Out[4] is the model, which has a name already
     assert lines[4].strip() == "all live tensors: 19.3 MiB"
     assert lines[5].strip() == "release by name: %forgather_mem release error"
@@ -94,20 +95,20 @@ def test_a_released_variable_says_that_the_last_error_still_holds_it(printed: di
     text = printed["release model"]
     assert "model (Linear) is still held, 4.0 MiB in 1 tensor, by" in text
     assert re.search(r"  sys\.last_\w+(\.__traceback__)?, local 'model' of train \(", text)
-    assert "Out[4]" not in text  # the remembered result went with the name
+    assert "Out[5]" not in text  # the remembered result went with the name
 
 
 def test_releasing_the_error_frees_what_its_frames_held(printed: dict[str, str]) -> None:
     before, after = re.findall(r"([\d.]+) MiB", printed["release both"])[:2]
     assert float(before) - float(after) > 12
-    assert printed["left"] == "0 False [3]\n"
+    assert printed["left"] == "0 False [4]\n"
     assert printed["variable works"] == "2.0\n"
     assert printed["variable left"] == "False\n"  # a variable of that name
 
 
 def test_a_result_that_a_variable_holds_is_not_gone_and_that_is_said(printed: dict[str, str]) -> None:
     text = printed["release result"]
-    assert "Out[3] (Tensor [1000, 1000] float32) is still held, 3.8 MiB in 1 tensor, by" in text
+    assert "Out[4] (Tensor [1000, 1000] float32) is still held, 3.8 MiB in 1 tensor, by" in text
     assert "  __main__.kept['best']" in text
 
 
@@ -127,6 +128,7 @@ def test_a_line_that_adds_is_of_the_newest_definition_or_of_the_cell_that_runs(p
 @pytest.mark.parametrize(
     ("cell", "text"),
     [
+        ("no error", "forgather_mem: there is no 'error'\n"),
         ("unknown", "forgather_mem: there is no 'modl'; did you mean 'model'?"),
         ("quote", "forgather_mem: there is no '\"kept'; did you mean 'kept'?"),
         ("variable left", "False\n"),

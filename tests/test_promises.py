@@ -37,9 +37,7 @@ PROMISED = {
     "forgather_mem.callbacks.lightning": ("LightningCallbacks",),
     "forgather_mem.sinks": ("TensorBoardSink", "JsonlSink", "ConsoleSink", "TrainerLogSink", "Capture"),
     "forgather_mem.actions": ("Collect", "ClearCache", "TrimHost"),
-    "forgather_mem.probes": (
-        "HostProbe", "DeviceProbe", "PhaseProbe", "PythonProbe", "TensorProbe", "WorkerProbe",
-    ),
+    "forgather_mem.probes": ("HostProbe", "DeviceProbe", "PhaseProbe", "PythonProbe", "TensorProbe", "WorkerProbe"),
     "forgather_mem.triggers": ("Every", "AtEvent", "Above", "Below"),
     "forgather_mem.trackers": (
         "MemoryMonitor", "MemoryTracker", "EpochMemoryMonitor", "BatchMemoryProfiler", "track_memory", "monitor_memory",

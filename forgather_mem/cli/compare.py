@@ -74,7 +74,7 @@ def _judged(found: list[Comparison], most: float, fail_on: str | None) -> int:
 
     if any(one.growth > most for one in found):
         what, growth = max((row for one in found for row in one.growths.items()), key=lambda row: row[1])
-        complain(f"--fail-on {fail_on}: memory has grown by at least {growth:.1%} ({what})", wrap=True)
+        complain(f"--fail-on {fail_on}: memory has grown by at least {int(1000 * growth) / 10}% ({what})", wrap=True)
         return BROKEN
     early = [one.after.name for one in found if any(map(unfinished, one.after.reports))]
     not_compared = [f"{', '.join(early)} has not finished: it may have grown later"] if early else []

@@ -72,9 +72,11 @@ def plan_script(
     stderr.
     """
     sizes = _sizes(settings)
-    words = command_of(command).argv
+    what = command_of(command)
+    for name in [name for name in ("--card", "--meta", "--ranks") if name in what.arguments][:1]:
+        complain(f"{name} stands behind {what.name}, which gets it; options of ours stand before it")
     request: _Request = {"sizes": sizes, "card_bytes": card, "meta": meta, "ranks": ranks}
-    code, answer = answer_of_script(words, request, math.inf, _progress(), stdout=sys.stderr)
+    code, answer = answer_of_script(what.argv, request, math.inf, _progress(), stdout=sys.stderr)
     nothing = f"the command ended with {code} and has trained nothing that was noticed"
     problem, notes = (nothing, []) if answer is None else (answer.get("problem"), answer.pop("notes"))
     if as_json and problem is not None:

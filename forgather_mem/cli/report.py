@@ -21,11 +21,8 @@ def add_arguments(parser: CommandParser) -> None:
     add_folder(parser, f"{what}a report's JSON.")
     shown_as = parser.add_mutually_exclusive_group()
     shown_as.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON (schema 1).")
-    shown_as.add_argument(
-        "--markdown",
-        action="store_true",
-        help="As Markdown, for an issue: with versions and settings, without folders.",
-    )
+    of_markdown = "As Markdown, for an issue: with versions and settings, without folders."
+    shown_as.add_argument("--markdown", action="store_true", help=of_markdown)
     parser.add_argument("--html", metavar="FILE", type=Path, help="Write a page with plots to this file.")
     shown_as.add_argument(
         "--serve", action="store_true", help="Serve the page on this machine; it follows running trainings."

@@ -16,7 +16,7 @@ from forgather_mem.telemetry.report import LeakReport, RunReport
 from forgather_mem.units import MIB, format_bytes
 
 WIDTH = 80
-_PLAN_BOTH = "`forgather-mem plan --json` of both, compared, says more"
+_PLAN_BOTH = "forgather-mem plan --json of both, compared, says more"
 _BEGINS_A_BLOCK = re.compile(r"\A\d*(?=[-+=#.)])")  # in Markdown: a list, a heading
 _WORDS = {
     WORKERS: "memory of data workers",

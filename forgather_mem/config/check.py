@@ -104,9 +104,8 @@ def refused(environment: ConfigEnvironment, config: Config, misfits: Iterable[Pr
             environment.policy.check([use])
         except Refused as error:
             found.append(Problem(kind="refused", error=error))
-    return found + [
-        problem for problem in (_misfits(config, {}) if misfits is None else misfits) if problem.kind == "refused"
-    ]
+    known = _misfits(config, {}) if misfits is None else misfits
+    return found + [problem for problem in known if problem.kind == "refused"]
 
 
 def unused(config: Config, name: str, variables: Mapping[str, object], path: str = "") -> Iterator[Problem]:

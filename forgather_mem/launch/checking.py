@@ -49,7 +49,8 @@ def _check_template(arguments: Arguments) -> int:
     found, results = found_problems(environment, name, parse_settings(arguments.settings), target=CALLBACKS)
     mistakes = [problem for problem in found if problem.is_mistake]
     for problem in mistakes:
-        complain(str(problem.error))
+        has = "it has logging_dir; --template callbacks/memory.yaml has more" if not arguments.template else None
+        complain(str(problem.error), has if problem.kind == "unused" and problem.error.hint is None else None)
     lacks = {"LeakDetector": "leaks are not looked for", "OOMReporter": "no out-of-memory error is explained"}
     lacking = [f"no {one}: {what}" for one, what in lacks.items() if one not in results and "..." not in results]
     if lacking and not mistakes:

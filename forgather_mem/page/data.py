@@ -18,7 +18,7 @@ from forgather_mem.page.tables import BADGES, headline, tables
 from forgather_mem.reporting.problems import script_name
 from forgather_mem.reporting.table import format_place, format_time
 from forgather_mem.reporting.text import report_text, with_texts
-from forgather_mem.telemetry.report import NOT_JUDGED, OomReport, RunReport
+from forgather_mem.telemetry.report import NOT_JUDGED, OomReport, Peak, RunReport
 from forgather_mem.units import KIB, format_bytes, format_duration
 
 VERSION = 1
@@ -121,34 +121,27 @@ def _series(key: str, label: str, values: Column, rows: Rows, unit: float) -> Js
 
 
 def _stack(made: Stack, rows: Rows) -> Json:
-    title = f"Memory of {'the host' if made.place == 'host' else format_place(made.place)}"
     peak, label = made.peak, "out of memory:" if any(key == "wanted" for key, _, _ in made.parts) else "peak"
     return {
         "place": made.place,
-        "title": title,
+        "title": f"Memory of {'the host' if made.place == 'host' else format_place(made.place)}",
         "parts": [_series(key, label, size, rows, KIB) for key, label, size in made.parts],
         "limit": None if made.limit is None else {"bytes": made.limit[0], "label": made.limit[1]},
         "planned": None if made.planned is None else {"bytes": round(made.planned[0]), "label": made.planned[1]},
-        "peak": None
-        if peak is None
-        else {
-            "bytes": peak.bytes,
-            "step": peak.step,
-            "text": f"{label} {format_bytes(peak.bytes)}, {format_time(peak.step, peak.phase)}",
-            "reason": made.reason,
-            "startup": peak.phase == "startup" and not peak.step,
-        },
-        "phases": [
-            _series(phase, made.labels.get(phase, phase), size, rows, KIB) for phase, size in made.phases.items()
-        ],
+        "peak": None if peak is None else _peak(peak, label, made.reason),
+        "phases": [_series(name, made.labels.get(name, name), size, rows, KIB) for name, size in made.phases.items()],
     }
 
 
+def _peak(peak: Peak, label: str, reason: str) -> Json:
+    text = f"{label} {format_bytes(peak.bytes)}, {format_time(peak.step, peak.phase)}"
+    is_before = peak.phase == "startup" and not peak.step
+    return {"bytes": peak.bytes, "step": peak.step, "text": text, "reason": reason, "startup": is_before}
+
+
 def _pauses(readings: Readings) -> Iterator[tuple[str, str, Column]]:
-    for key, name, label in (
-        ("gc", "gc/pause_s", "Python's collector"),
-        *((key, f"{key}/time_s", label) for key, label in _ACTIONS),
-    ):
+    actions = ((key, f"{key}/time_s", label) for key, label in _ACTIONS)
+    for key, name, label in (("gc", "gc/pause_s", "Python's collector"), *actions):
         column = readings.column(name)
         if column is not None and np.nan_to_num(column).any():
             yield key, label, column

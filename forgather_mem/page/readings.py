@@ -30,7 +30,7 @@ _MAX_FINDINGS = 10_000
 _NAMES = (
     "host/rss_bytes", "host/rss_peak_bytes", "host/anon_bytes", "host/shmem_bytes", "workers/pss_bytes",
     "host/other_children_pss_bytes", "device/allocated_bytes", "device/reserved_bytes", "device/step_peak_bytes",
-    *(f"tensors/{part}_bytes" for part in ("parameters", "gradients", "optimizer", "buffers")),
+    *(f"tensors/{part}_bytes" for part in ("parameters", "gradients", "optimizer", "buffers", "activations")),
     *(f"{action}/{what}" for action in ("collect", "cache", "trim") for what in ("time_s", "freed_bytes")),
     *(f"phase/{place}/{phase}_peak_bytes" for place in ("host", "device") for phase in PHASES),
     *(f"ranks/{what}_{end}_bytes" for what in ("allocated", "rss") for end in ("min", "max")),

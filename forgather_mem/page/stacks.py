@@ -135,9 +135,15 @@ def _of_host(report: RunReport, readings: Readings, resident: Column, has_device
     mapped = resident - anonymous - shared
     shared_leak = _leaking(report, readings, shared, ("shared",))
     passing = _passing(readings, "host", resident, high)
+    passes = list(_passes(readings, passing, not has_device, RISE))
+    counted = None if has_device else readings.held("tensors/activations_bytes")
+    if counted is not None:  # as in the report's parts: freed memory stays resident, and is no rise
+        rest += sum(size for key, _, size in passes if key == "activations")
+        passes = [part for part in passes if part[0] != "activations"]
+        passes.append(("activations", _LABELS["activations"], _take(counted, rest)))
     parts = [("python", _LABELS["python"], python), ("mapped", _LABELS["mapped"], mapped)]
     parts += [*model, ("other", "other, since the start", rest), ("shared", _LABELS["shared"], shared)]
-    parts += [*shared_leak, *leaking, *_passes(readings, passing, not has_device, RISE)]
+    parts += [*shared_leak, *leaking, *passes]
     workers = readings.held("workers/pss_bytes")
     if workers is None and report.leak.where == "workers":  # not read, but judged
         parts += _leaking(report, readings, np.full(len(resident), np.inf), ("workers",))

@@ -80,16 +80,13 @@ def _tables(report: RunReport) -> Iterator[Table]:
     run = report.run
     holders = [_holder(holder) for holder in report.leak.suspects]
     yield "Who holds what grows", ("held by", "a step", "holds", "at", "the line", "each is", "try"), holders
-    peaks = [
+    yield "Peaks", ("where", "size", "step", "phase"), [
         (
-            format_place(peak.where) + ("" if peak.rank is None else f", rank {peak.rank}"),
-            format_bytes(peak.bytes),
-            f"{peak.step:,}",
-            format_phase(peak),
+            format_place(peak.where) + ("" if peak.rank is None else f", rank {peak.rank}"), format_bytes(peak.bytes),
+            f"{peak.step:,}", format_phase(peak),
         )
         for peak in report.peaks
-    ]
-    yield "Peaks", ("where", "size", "step", "phase"), peaks
+    ]  # fmt: skip
     yield parts_table(report)
     yield "To change", ("what", "", "planned peak"), [
         (row.text, row.note or "", format_bytes(row.predicted_bytes) if row.predicted_bytes else "")
@@ -132,17 +129,10 @@ def _planned_phases(planned: Planned | None) -> Table:
 
 
 def _holder(holder: LeakSuspect) -> Sequence[str]:
-    holds = f"{holder.count:,.0f} items" if holder.count else ""
-    size = format_bytes(holder.bytes) if holder.bytes else ""
-    return (
-        holder.holder,
-        format_bytes(holder.bytes_per_step),
-        ", ".join(part for part in (holds, size) if part),
-        holder.allocated_at or "",
-        holder.source_line,
-        holder.each,
-        holder.cure or "",
-    )
+    holds = [f"{holder.count:,.0f} items"] if holder.count else []
+    holds += [format_bytes(holder.bytes)] if holder.bytes else []
+    line = holder.allocated_at or "", holder.source_line
+    return holder.holder, format_bytes(holder.bytes_per_step), ", ".join(holds), *line, holder.each, holder.cure or ""
 
 
 def _facts(report: RunReport) -> Iterable[tuple[str, str]]:

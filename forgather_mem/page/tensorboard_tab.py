@@ -55,11 +55,11 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
 
     def get_plugin_apps(self) -> dict[str, Answer]:
         """An application for each route below /data/plugin/forgather_mem."""
-        files = {f"/{name}": _answer(partial(_file, name), kind) for name, kind in ASSETS.items()}
-        return {
-            "/runs": _answer(self._runs, "application/json"),
-            "/data": _answer(self._data, "application/json"),
-        } | files
+        files = {
+            f"/{name}": _answer(partial(lambda name, environ: asset(name), name), kind) for name, kind in ASSETS.items()
+        }
+        ours = (("/runs", self._runs), ("/data", self._data))
+        return {**{route: _answer(text_of, "application/json") for route, text_of in ours}, **files}
 
     def is_active(self) -> bool:
         """Whether any run has our tags."""
@@ -107,10 +107,6 @@ def _one_of_several_ranks(report: RunReport) -> Json:
         return {}
     kind = "unknown" if kind == "well" else kind
     return {"kind": kind, "badge": BADGES[kind], "verdict": escape_controls(_ALONE + verdict)}
-
-
-def _file(name: str, environ: Environ) -> str:
-    return asset(name)
 
 
 def _series(points: Sequence[Untyped]) -> ScalarSeries:

@@ -5,13 +5,14 @@ Nothing here imports torch: a waiting parent writes reports too.
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from forgather_mem.engine.summary import RunFacts, RunSummary
+from forgather_mem.engine.summary import GaugeRange, RunFacts, RunSummary, is_spanned
 from forgather_mem.errors import ours
 from forgather_mem.files import make_real_folder, read_regular, replace_file
 from forgather_mem.formats.ring import files_by_rank
@@ -28,6 +29,7 @@ from forgather_mem.telemetry.report import (
     Collector,
     DeviceMemory,
     HostMemory,
+    LedgerRow,
     Overhead,
     Planned,
     PlannedPart,
@@ -51,8 +53,11 @@ def build_report(summary: RunSummary) -> RunReport:
     """
     facts = summary.facts
     header = facts.header
+    summary = summary if summary.spans or summary.steps or facts.end == "finished" else _as_begun(summary)
     wall_s = facts.wall_s or (time.time() - header.started_s if header.started_s else 0.0)
     peaks = tuple(report_peaks(summary))
+    foretold = [finding for finding in summary.findings if finding.data["what"] == FORETOLD]
+    hints = hints_of(peaks, counts_passes=header.counts_passes, tick_s=header.tick_s) if header.is_observed else ()
     report = replace(
         summary.told,
         steps=summary.steps,
@@ -69,13 +74,9 @@ def build_report(summary: RunSummary) -> RunReport:
         cache=_cache(summary),
         overhead=_overhead(summary, wall_s),
         switched_off=tuple(summary.switched_off),
-        foretold=tuple(
-            f"step {finding.step:,}: {finding.text}" for finding in summary.findings if finding.data["what"] == FORETOLD
-        ),
+        foretold=tuple(f"step {finding.step:,}: {finding.text}" for finding in foretold),
         planned=_planned(summary),
-        hints=tuple(hints_of(peaks, counts_passes=header.counts_passes, tick_s=header.tick_s))
-        if header.is_observed
-        else (),
+        hints=tuple(hints),
     )
     return plausible(report)
 
@@ -149,6 +150,20 @@ def report_of_plan(path: str | Path) -> RunReport | None:
     return None if planned is None else RunReport(run=Training(settings={**settings, **batch}), planned=planned)
 
 
+def _as_begun(summary: RunSummary) -> RunSummary:
+    """That of a run that ended before its first step and record: what it began with was read."""
+    begun, header = copy.copy(summary), summary.facts.header
+    most = max((size for _, size in header.startup), default=0.0)
+    begun.spans = {
+        name: GaugeRange(size, size, max(size, most if name == "host/rss_bytes" else size), 0, "startup")
+        for name, size in summary.started_with.items()
+        if is_spanned(name)
+    }
+    if begun.spans and header.process_started_s:
+        begun.latest = {"step/startup_s": header.started_s - header.process_started_s, **summary.latest}
+    return begun
+
+
 def _run(facts: RunFacts, wall_s: float, startup_s: float) -> Training:
     header = facts.header
     known = {name: getattr(part, name) for part in (header, facts) for name in keys_of(Training) if hasattr(part, name)}
@@ -193,15 +208,9 @@ def _planned(summary: RunSummary) -> Planned | None:
     plan = None if header.plan is None else planned_of(header.plan)
     if plan is None:
         return None
-    parts = [
-        PlannedPart(
-            name=name,
-            planned_bytes=max((row.parts.get(name, 0) for row in plan.phases), default=0),
-            measured_bytes=int(size),
-        )
-        for name in _PARTS
-        if (size := summary.highest(f"tensors/{name}_bytes")) is not None
-    ]
+    sizes = {name: size for name in _PARTS if (size := summary.highest(f"tensors/{name}_bytes")) is not None}
+    most = {name: max((row.parts.get(name, 0) for row in plan.phases), default=0) for name in sizes}
+    parts = [PlannedPart(name=name, planned_bytes=most[name], measured_bytes=int(sizes[name])) for name in sizes]
     on_device = int(highest_of(summary, "device", but="startup").highest)
     return replace(plan, measured_bytes=on_device or None, parts=tuple(parts))
 
@@ -251,16 +260,17 @@ def _stays_resident(summary: RunSummary, optimizer_bytes: int) -> float:
 
 
 def _cache(summary: RunSummary) -> CacheClears:
-    for row in summary.told.ledger:
-        if row.what == "clear":
-            return CacheClears(clears=row.calls, freed_bytes=row.freed_bytes, time_s=row.time_s)
-    return CacheClears()
+    rows = [row for row in summary.told.ledger if row.what == "clear"] or [LedgerRow(what="clear")]
+    return CacheClears(clears=rows[0].calls, freed_bytes=rows[0].freed_bytes, time_s=rows[0].time_s)
 
 
 def _overhead(summary: RunSummary, wall_s: float) -> Overhead:
     """What watching costs in each step in steady state, and once; without the actions that free memory."""
     seconds = summary.self_s + summary.facts.header.setup_s
     steady_steps = summary.steady_steps if 2 * summary.steady_steps >= summary.steps else 0  # else not of all steps
+    backed_off = [
+        BackedOff(what=one.data["what"], text=one.text) for one in summary.findings if one.kind == "backed_off"
+    ]
     return Overhead(
         seconds=seconds,
         share_of_run=seconds / wall_s if wall_s > 0 else 0.0,
@@ -268,11 +278,7 @@ def _overhead(summary: RunSummary, wall_s: float) -> Overhead:
         step_s=summary.steady_self_s / steady_steps if steady_steps else 0.0,
         once_s=max(0.0, seconds - summary.steady_self_s) if steady_steps else seconds,
         once_bytes=summary.facts.header.setup_bytes,
-        backed_off=tuple(
-            BackedOff(what=finding.data["what"], text=finding.text)
-            for finding in summary.findings
-            if finding.kind == "backed_off"
-        ),
+        backed_off=tuple(backed_off),
     )
 
 

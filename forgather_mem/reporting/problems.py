@@ -23,6 +23,8 @@ _GROWS = {
     "shared": "shared memory (/dev/shm)",
     "workers": "the data workers",
 }
+# After which Python's faulthandler, where it is on, shows the line
+CRASHES = (signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL, signals.SIGABRT)
 PLANNED_PHASES = ("forward", "backward", "optimizer", "evaluate")  # phases that a plan has
 _CONFIDENCE = {"yes": "high", "likely": "likely"}
 
@@ -83,14 +85,15 @@ def no_leak_sentence(report: RunReport) -> str:
     if leak.verdict == "no leak":
         beside = f"; {leak.why}" if leak.why else ""
         return f"No leak (under {format_bytes(leak.bytes_per_step_high)} a step over {steps:,} steps){beside}."
-    if leak.verdict == "leak" or not leak.judged or not steps or report.oom:
-        return "No verdict on leaks: that comes at the end." if report.killed and steps else ""
+    if leak.verdict == "leak" or report.oom or not steps or not (leak.judged or report.killed):
+        return ""
     if leak.undecided and leak.why:
         return f"{leak.why[0].upper()}{leak.why[1:]}."
     if steps < leak.judged_steps and not leak.why:
         return f"No verdict on leaks before about {leak.judged_steps:,} steps."
     too_few = f"of {steps:,} steps too few were read, or memory has only begun to rise"
-    return f"No verdict on leaks: {leak.why or too_few}."
+    why = leak.why or (too_few if leak.judged else "the run ended before one was made")
+    return f"No verdict on leaks: {why}."
 
 
 def what_grows(report: RunReport) -> str:
@@ -226,13 +229,8 @@ def was_killed_for_memory(killed: KilledReport, host: HostMemory) -> bool:
     before, after, used_bytes = killed.oom_kill_before, killed.oom_kill_after, killed.used_bytes
     if None not in (before, after):
         return was_out_of_memory(killed)
-    is_full = (
-        used_bytes
-        and host.limit_bytes
-        and host.limit_kind in WHOSE
-        and used_bytes >= _LIMITS.full_frac * host.limit_bytes
-    )
-    return bool(killed.signal == signals.SIGKILL and is_full)
+    limit_bytes = host.limit_bytes if host.limit_kind in WHOSE else 0
+    return killed.signal == signals.SIGKILL and (used_bytes or 0) >= _LIMITS.full_frac * limit_bytes > 0
 
 
 def signal_name(number: int) -> str:
@@ -256,7 +254,8 @@ def _killer(killed: KilledReport, host: HostMemory) -> str:
         return "ENDED UNEXPECTEDLY: killed, crashed, or the machine went down."
     name = signal_name(number)
     if number != signals.SIGKILL:
-        return f"ENDED BY {name}."
+        hint = " With PYTHONFAULTHANDLER=1 Python shows the line where it crashed." if number in CRASHES else ""
+        return f"ENDED BY {name}, signal {number} ({(signals.strsignal(number) or 'unknown').lower()}).{hint}"
     if before is not None and after is not None:
         return f"KILLED BY {name}, but not for memory: the kernel counted no out-of-memory kill (oom_kill {after})."
     if was_killed_for_memory(killed, host):
@@ -374,11 +373,12 @@ def _limit_bytes(report: RunReport, oom: OomReport) -> int:
 
 def _indented(text: str, width: int, hanging: int = 0) -> Sequence[str]:
     """The text indented by two columns, further lines by `hanging` more, at most three lines."""
+    more = " " * (2 + hanging)
     return textwrap.wrap(
         text,
         width,
         initial_indent="  ",
-        subsequent_indent=" " * (2 + hanging),
+        subsequent_indent=more,
         break_on_hyphens=False,
         max_lines=3,
         placeholder=" ...",

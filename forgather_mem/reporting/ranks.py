@@ -103,9 +103,7 @@ def merge_ranks(reports: Sequence[RunReport], word: LauncherWord = NO_WORD) -> R
         leak=replace(leak.leak, rank=leak.run.rank),
         ledger=acting.ledger,
         overhead=replace(overhead.overhead, rank=overhead.run.rank),
-        switched_off=tuple(
-            f"rank {report.run.rank}: {sentence}" for report in reports for sentence in report.switched_off
-        ),
+        switched_off=tuple(f"rank {one.run.rank}: {sentence}" for one in reports for sentence in one.switched_off),
         ranks=rows,
         spread=Spread(
             host_peak_bytes=_extremes(rows, lambda row: row.host_peak_bytes),
@@ -242,9 +240,7 @@ def _suspect(rank: int, report: RunReport | None, word: LauncherWord) -> _Suspec
 
 def _behind(reports: Sequence[RunReport], asked: int) -> FirstFailure | None:
     """Of ranks that were asked to end and could not answer, the one for which the others waited; None without one."""
-    silent = sorted(
-        (_position(*_last_sign(report)), report.run.rank, *_last_sign(report)) for report in reports if report.killed
-    )
+    silent = sorted((_position(*_last_sign(one)), one.run.rank, *_last_sign(one)) for one in reports if one.killed)
     if not silent or len(reports) == 1 or (len(silent) > 1 and silent[0][0] == silent[1][0]):
         return None
     _, rank, step, phase = silent[0]

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.problems import (
+    CRASHES,
     killed_lines,
     leak_lines,
     no_leak_sentence,
@@ -230,7 +231,8 @@ def _ending(report: RunReport) -> str:
         return f"ended after {done}{took}, exit {code}"
     if run.end == "interrupted" and number not in (None, signals.SIGINT):
         return f"ended by {signal_name(number)} after {done}{took}"
-    how = {"oom": "out of memory", "killed": f"killed ({signal_name(number)})" if number else "ended"}
+    died = f"{'crashed' if number in CRASHES else 'killed'} ({signal_name(number)})" if number else "ended"
+    how = {"oom": "out of memory", "killed": died}
     return f"{how.get(run.end, run.end)} after {done}{took}"
 
 

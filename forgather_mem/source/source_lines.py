@@ -94,10 +94,11 @@ def with_callers(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def failed_line(error: BaseException) -> str | None:
-    """The innermost line of the user's own in an error's traceback: "train.py:41"."""
-    lines = ((part.f_code.co_filename, number) for part, number in traceback.walk_tb(error.__traceback__))
-    own = [line_name(file, number) for file, number in lines if is_user_file(file)]
-    return own[-1] if own else None
+    """The innermost line of the user's own that an error came through, or is on its way to: "train.py:41"."""
+    trace = list(traceback.walk_tb(error.__traceback__))
+    callers = [(frame, frame.f_lineno) for frame in with_callers(trace[0][0].f_back if trace else None)]
+    lines = ((frame.f_code.co_filename, number) for frame, number in [*reversed(trace), *callers])
+    return next((line_name(file, number) for file, number in lines if is_user_file(file)), None)
 
 
 def source_line(file: str, line: int) -> str:

@@ -33,7 +33,7 @@ def test_what_stands_after_the_script_is_its_own(tmp_path) -> None:
     for begin in (["shows.py"], ["--meta", "shows.py"], ["-m", "shows"], ["--ranks=2", "--", "shows.py"]):
         done = in_a_process("plan", *begin, *its, cwd=tmp_path)
         assert done.returncode == 1, "it has not trained"
-        assert done.stderr.splitlines()[0] == str(its), begin
+        assert done.stderr.splitlines()[1] == str(its), begin
 
 
 @pytest.mark.parametrize(

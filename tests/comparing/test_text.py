@@ -78,13 +78,13 @@ def test_a_run_that_has_done_no_step_is_not_said_to_take_less() -> None:
 
 
 def test_what_no_part_explains_is_told_as_a_number_and_what_would_tell_more() -> None:
-    unknown = "b takes 100.0 MiB more at the peak (host); can't tell what it is: `forgather-mem plan --json` of both"
+    unknown = "b takes 100.0 MiB more at the peak (host); can't tell what it is: forgather-mem plan --json of both"
     for after in (replace(run(600), breakdown=Breakdown()), run(600, counted=False), run(600)):
         assert words(run(), after).startswith(unknown)
     some = words(run(), run(600, optimizer=64))
     assert some.startswith(
         "b: the optimizer's state +40.0 MiB. Of resident memory it takes 100.0 MiB more at the peak (host); can't tell "
-        "what the rest is: `forgather-mem plan --json` of both, compared, says more."
+        "what the rest is: forgather-mem plan --json of both, compared, says more."
     )
     assert "can't tell" not in words(run(), run(600, optimizer=84, activations_peak=116))
 

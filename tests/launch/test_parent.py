@@ -55,6 +55,7 @@ def test_files_go_where_the_environment_says(folder: Path) -> None:
         (["--max-peak", "host=many"], 2, "many"),
         (["--template", "callbacks/wach.yaml"], 1, "callbacks/watch.yaml"),
         (["--set", "loging_dir=x"], 1, "loging_dir"),
+        (["--set", "every_steps=3"], 1, "it has logging_dir; --template callbacks/memory.yaml has more"),
     ],
 )
 def test_a_wrong_template_or_size_is_found_before_the_command_begins(

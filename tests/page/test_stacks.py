@@ -63,6 +63,9 @@ def test_the_parts_of_the_host_are_its_resident_memory_and_the_holder_has_its_na
     assert stack["peak"]["reason"].startswith("Trainer.kept +90.0 MiB")
     assert parts["leak1"][0] == 0
     assert parts["leak1"][50] == pytest.approx(41 * MIB, abs=MIB)
+    counted = on_the_host(**{"tensors/activations_bytes": 40.0 * MIB})
+    parts = parts_of(page_data(parsed(leak_on_the_host()), counted), "host")
+    assert [round((parts[key][-1] or 0) / MIB) for key in ("other", "activations")] == [20, 40], "as in the table"
 
 
 def test_a_holder_whose_rate_misses_its_size_has_its_size_at_the_end() -> None:

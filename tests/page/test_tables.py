@@ -32,7 +32,7 @@ def test_data_workers_stand_beside_the_peak_of_the_host() -> None:
 def test_a_signal_is_not_said_twice() -> None:
     report = killed()
     report["killed"].update(signal=15, oom_kill_after=report["killed"]["oom_kill_before"])
-    assert headline(parsed(report))[1].startswith("BY SIGTERM. Last sign of life")
+    assert headline(parsed(report))[1].startswith("BY SIGTERM, signal 15 (terminated). Last sign of life")
 
 
 def test_a_leak_without_a_holder_says_what_grows() -> None:

@@ -11,6 +11,7 @@ from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.reporting.build import build_report, verdict, write_report
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.telemetry.report import Collector
+from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import GIB, MIB
 from tests.reporting.report_fixtures import built, text_of, written
@@ -37,6 +38,17 @@ def test_a_run_found_free_of_leaks_has_the_tables_of_any_other() -> None:
 
 def test_a_run_without_any_reading_claims_nothing() -> None:
     compare("text_nothing_read.txt", text_of(built(RunSummary())) + "\n")
+
+
+def test_a_run_that_failed_in_its_first_step_has_what_was_read_before_it() -> None:
+    header = RunHeader(script="train.py", started_s=1007.0, process_started_s=1000.0, startup=((5.0, 3 * GIB),))
+    summary = RunSummary(RunFacts(header, wall_s=0.1, end="exception", error="ValueError: no row"))
+    summary.begin(0, {"host/rss_bytes": 2.0 * GIB})
+    text = text_of(built(summary))
+    assert (
+        "\n  host            2.00  2.00  3.00  startup\nSTARTUP   7.0 s before the first step, peak host 3.0 GiB"
+        in text
+    )
 
 
 @pytest.mark.parametrize("end", ["finished", "exception", "oom", "killed", "interrupted"])

@@ -13,7 +13,7 @@ from tests.reporting.report_fixtures import all_well, gib, killed, killed_by, le
         ({"oom_kill_after": 0}, "KILLED BY SIGKILL, but not for memory: the kernel counted no out-of-memory kill"),
         ({"oom_kill_after": None}, "KILLED BY SIGKILL, most likely by the kernel: the container's memory limit"),
         ({"oom_kill_after": None, "used_bytes": gib(20)}, "KILLED BY SIGKILL; the sender is not known."),
-        ({"signal": 11, "oom_kill_after": 0}, "ENDED BY SIGSEGV."),
+        ({"signal": 11, "oom_kill_after": 0}, "ENDED BY SIGSEGV, signal 11 (segmentation fault). With PYTHON"),
         ({"signal": 2, "oom_kill_after": 0, "phase": "other"}, "INTERRUPTED (Ctrl-C) after 7,310 whole steps. LEAK"),
         ({"signal": None, "oom_kill_after": 0}, "ENDED UNEXPECTEDLY: killed, crashed"),
         ({"signal": None}, "MOST LIKELY KILLED BY THE KERNEL for memory (oom_kill 0 -> 1)"),
@@ -34,7 +34,8 @@ def test_a_parent_adds_the_signal_that_the_run_could_not_write() -> None:
     assert (report["run"]["end"], report["run"]["exit_code"], report["killed"]["signal"]) == ("killed", 137, 9)
     text = text_of(report)
     assert text.startswith("== forgather-mem == train.py == killed (SIGKILL) after 12 steps, 3.0 s ==")
-    assert "Last sign of life: step 12." in text
+    assert "Last sign of life: step 12. No verdict on leaks before about 100 steps." in " ".join(text.split())
+    assert "on leaks: the run ended before one was made." in " ".join(text_of(report | {"steps": 118}).split())
 
 
 @pytest.mark.parametrize(("kind", "where"), [("cgroup", "in the whole container"), ("host", "on the whole machine")])

@@ -56,8 +56,8 @@ def test_colour_changes_no_word(make: Make) -> None:
 def test_a_script_that_does_not_train_has_no_steps_to_speak_of() -> None:
     report = killed_by(report_of("embed.py", 0, 3.0, None), signal=11)
     text = text_of(report)
-    assert text.startswith("== forgather-mem == embed.py == killed (SIGSEGV) after 3.0 s ==")
-    assert "ENDED BY SIGSEGV.\n" in text
+    assert text.startswith("== forgather-mem == embed.py == crashed (SIGSEGV) after 3.0 s ==")
+    assert "ENDED BY SIGSEGV, signal 11 (segmentation fault)" in text
     assert "No training step was seen" in text
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -93,3 +94,11 @@ def test_the_line_of_an_error_is_the_innermost_of_the_users_own() -> None:
         json.loads("{")
     assert failed_line(caught.value) == f"tests/source/test_source_lines.py:{caught.tb.tb_lineno}"
     assert failed_line(ValueError("never raised")) is None
+
+
+def test_an_error_that_a_library_still_holds_came_through_the_line_that_called_it() -> None:
+    library: dict[str, Any] = {"failed_line": failed_line}
+    source = "def train(step):\n try: step('{')\n except ValueError as error: return failed_line(error)"
+    exec(compile(source, "/x/site-packages/library.py", "exec"), library)
+    told = library["train"](json.loads)
+    assert told == f"tests/source/test_source_lines.py:{sys._getframe().f_lineno - 1}"

@@ -231,7 +231,7 @@ class Resolver:
         hint = missing_colon_hint(text)
         if hint is None or takes is None or not isinstance(text, str):
             return None
-        name, value = text.split(maxsplit=1)
+        name, value = re.split(r"\s+|:", text, maxsplit=1)
         is_sentence = value[0] not in "[{!" and is_text(value)
         reads_like_one = takes.positional[:1] == (name,) and is_sentence  # as `text follows` for say(text)
         return hint if name in takes.named and not reads_like_one else None
@@ -246,8 +246,8 @@ class Resolver:
         named = _OF_ARGUMENT.match(shown)
         with_these = f"its arguments were {', '.join(names[:20])}" if names else "it was given no arguments"
         message = f"{node.constructor} raised {shown}{'' if named else '; ' + with_these}"
-        hint = self.missing_colon(node, callee) or meant_arguments(node, callee)
-        return self.error(node, message, named[1] if named else None, hint)
+        colon = self.missing_colon(node, callee)
+        return self.error(node, message, TEXT if colon else named and named[1], colon or meant_arguments(node, callee))
 
     def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
         """The error about a node, or about one key in it; the caller raises it."""

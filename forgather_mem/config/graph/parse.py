@@ -159,6 +159,9 @@ def _tab(lines: Sequence[str], number: int) -> _Mistake | None:
     return _Mistake(number, "a tab indents this line", hint, line.index("\t"))
 
 
+_NO_PAIR = "this line of a mapping is not of the form 'key: value'"
+
+
 def _nearly(lines: Sequence[str], number: int) -> _Mistake | None:
     """A line here, or the last one above, that is nearly a statement or a tag."""
     above = (at for at in range(number - 1, -1, -1) if not _BLANK.match(lines[at]))
@@ -167,9 +170,7 @@ def _nearly(lines: Sequence[str], number: int) -> _Mistake | None:
             meant = ("== " if statement[2] == "super()" else "-- ") + statement[1]
             return _Mistake(at, "this line is no statement", f"did you mean {meant!r}?")
         if key := _NO_SPACE.match(lines[at]):
-            return _Mistake(
-                at, "this line of a mapping is not of the form 'key: value'", f"a space is missing after {key[1]!r}"
-            )
+            return _Mistake(at, _NO_PAIR, f"a space is missing after {key[1]!r}")
         if at < number and (tag := _NO_TAG.match(lines[at])):
             return _Mistake(at, "nothing can stand below a text", f"did you mean '!{tag[1]}'?")
     return None
@@ -184,7 +185,7 @@ def _missing_colon(lines: Sequence[str], number: int) -> _Mistake | None:
     if begins == number or word is None or _continues(lines, begins):
         return None
     question = missing_colon_hint(lines[begins].partition(" #")[0].strip()) or f"is a ':' missing after {word[1]!r}?"
-    return _Mistake(begins, "this line of a mapping is not of the form 'key: value'", question)
+    return _Mistake(begins, _NO_PAIR, question)
 
 
 def _continues(lines: Sequence[str], number: int) -> bool:

@@ -35,7 +35,9 @@ CALLS: Mapping[str, Kind] = {
 
 _TAG = re.compile(r"!(?P<word>[^:@]*)(?::(?P<constructor>[^@]*))?(?:@(?P<name>.*))?", re.DOTALL)
 _POSITIONAL = re.compile(r"arg([0-9]{1,9})")
-_KEY_AND_VALUE = re.compile(r"""(?P<key>[^\W\d][\w.-]{0,99})[ \t\n]+(?:[^\s!\[{"']\S*|[!\[{"'].*)""", re.DOTALL)
+_KEY_AND_VALUE = re.compile(
+    r"""(?P<key>[^\W\d][\w.-]{0,99})(?P<sep>[ \t\n]+|:(?!/))(?:[^\s!\[{"']\S*|[!\[{"'].*)""", re.DOTALL
+)
 _EXPLICIT = frozenset({"args", "kwargs"})
 _LATENT, _FOLDERS = "latent_args", "submodule_searchpath"
 
@@ -116,16 +118,19 @@ def check_form(tag: Tag, is_mapping: bool, mark: Mark) -> None:
         hint = "for a list whose items have names write !dlist" if tag.word == "list" else None
         raise TemplateNodeError(mark, f"{tag} takes a sequence or nothing; this is a mapping", hint)
     if not is_mapping and tag.word in MAPPINGS:
-        raise TemplateNodeError(mark, f"{tag} takes a mapping; this is a sequence")
+        hint = "write !list, or a key for each item" if tag.word == "dlist" else None
+        raise TemplateNodeError(mark, f"{tag} takes a mapping; this is a sequence", hint)
 
 
 def missing_colon_hint(text: object) -> str | None:
-    """The question whether a colon is missing after the first word of a text, if it looks like a key and its value.
+    """The question whether a colon, or the space behind it, is missing in a text that looks like a key and its value.
 
-    >>> missing_colon_hint("lr 3"), missing_colon_hint("a text of several words")
-    ("is a ':' missing after 'lr'?", None)
+    >>> missing_colon_hint("lr 3"), missing_colon_hint("a text of several words"), missing_colon_hint("lr:3")
+    ("is a ':' missing after 'lr'?", None, "is a space missing after 'lr:'?")
     """
     found = _KEY_AND_VALUE.fullmatch(text) if isinstance(text, str) else None
+    if found and found["sep"] == ":":
+        return f"is a space missing after '{found['key']}:'?"
     return f"is a ':' missing after {found['key']!r}?" if found else None
 
 

@@ -130,9 +130,8 @@ def walk_qualname(module: ModuleType, name: Name, *, strict: bool = True) -> Cal
     parts = name.qualname.split(".")
     for i, part in enumerate(parts):
         if strict and i and not isinstance(found, type):
-            raise NoSuchName(
-                f"{'.'.join(parts[:i])!r} in {name.module} is not a class; a name can only lead through classes"
-            )
+            outer = ".".join(parts[:i])
+            raise NoSuchName(f"{outer!r} in {name.module} is not a class; a name can only lead through classes")
         try:
             found = getattr(found, part)
         except AttributeError as error:

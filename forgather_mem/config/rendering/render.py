@@ -13,7 +13,6 @@ from pathlib import Path
 
 from jinja2 import TemplateSyntaxError
 from jinja2.exceptions import SecurityError, TemplateRuntimeError
-from jinja2.parser import Parser
 
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Load, Missing, Outline
@@ -242,9 +241,13 @@ def _tree(load: Load, level: int, users: Mapping[str, Sequence[Load]]) -> Iterat
 
 _QUOTED = re.compile(r"(?:got|named|tag|block|unexpected(?: char)?) '([^']+)'")
 _CHARACTER = re.compile(r"unexpected char ((\"'\"|'\"')|.+) at \d+")
-_UNCLOSED_TAG = re.compile(r"needs to be closed is '(\w+)'")
-_UNKNOWN_TAG = re.compile(r"unknown tag '(?!end|el)(\w+)'")
+_OF_BLOCKS = re.compile("unknown tag|end of template|defined twice")  # errors of Jinja about them
+_TAG = re.compile(r"\{#.*?#\}|\{%[-+]?\s*(raw\b.*?endraw|\w+)\s*(\w*)((?:(?!%\}).)*)", re.DOTALL)
+_OPENING = {"autoescape", "block", "call", "filter", "for", "if", "macro", "set", "with"}
+_INNER = {"elif": ("if",), "else": ("if", "for")}
+_TAGS = _OPENING | _INNER.keys() | {"extends", "from", "import", "include", "print"}
 _UNQUOTED = re.compile(r"\s*(\S+ (?:extends|include)) ([\w.-]+/[\w./-]+|[\w.-]+\.yaml)\s*$")
+_COMMENTED = re.compile(r"\s*#|[^'\"{#]*\s#.*\{[{%]")
 _CURLY = re.compile("[\u2018\u2019\u201c\u201d]")
 _UNCLOSED = "is this quote closed on its line?"
 _LIMITS = "the limits are those of forgather_mem.config.limits.Limits; only code can raise them"
@@ -265,9 +268,8 @@ def explain(error: Exception, compiler: Compiler) -> TemplateError:
     if isinstance(error, TemplateSyntaxError) or job.compiling is not None:
         source = job.compiling or job.loads[-1].source
         line = getattr(error, "lineno", None) if isinstance(error, TemplateSyntaxError) else None
-        if (unclosed := _UNCLOSED_TAG.search(str(error))) and not _UNKNOWN_TAG.search(str(error)):
-            line = _opened(source, unclosed[1])
-            message, hint = f"{unclosed[1]!r} has no end", f"add -- end{unclosed[1]}"
+        if _OF_BLOCKS.search(message):
+            line, message, hint = _wrong_tag(source) or (line, message, hint)
         return _at(source, _begun(source, line or 1), error, message, hint, job.chain(source.key))
     frames = list(_frames(error, job))
     if not frames:
@@ -277,38 +279,63 @@ def explain(error: Exception, compiler: Compiler) -> TemplateError:
     return _at(source, line, error, message, hint, [part for part in (where, *job.chain(source.key)) if part])
 
 
-def _opened(source: Source, tag: str) -> int:
-    """The line of the last tag of this name that nothing closes."""
-    text = source.jinja()
-    opened: list[int] = []
-    for found in re.finditer(rf"\{{%[-+]?\s*(end)?{tag}\b", text):
-        opened = opened[:-1] if found[1] else [*opened, found.start()]
-    return text.count("\n", 0, opened[-1] if opened else 0) + 1
+def _wrong_tag(source: Source) -> tuple[int, str, str] | None:
+    """The first tag that doesn't fit those before it, else the last that has no end: its line, what, and what to do."""
+    text, line, at = source.jinja(), 1, 0
+    opened, blocks = [("", 0)], dict[str, int]()
+    for found in _TAG.finditer(text):
+        line, at = line + text.count("\n", at, found.start()), found.start()
+        tag, name, inner = found[1] or "raw", found[2], opened[-1][0]
+        if tag in _OPENING and not (tag == "set" and "=" in found[3]):
+            if tag == "block" and blocks.setdefault(name, line) != line:
+                first = source.first_line + blocks[name] - 1
+                return line, f"block {name!r} defined twice", f"the first is in line {first}: write both in one"
+            opened.append((tag, line))
+        elif tag == f"end{inner}":
+            opened.pop()
+        elif tag[:3] == "end" and tag[3:] in (outer for outer, _ in opened[1:]):
+            break
+        else:
+            ended, hint = tag.removeprefix("end"), ""
+            if (ended != tag and ended in _OPENING) or inner not in _INNER.get(tag, (inner,)):
+                hint = f"no -- {'if' if tag in _INNER else ended} is open here"
+            elif tag not in _TAGS and not tag.startswith("raw"):
+                near = f"end{inner}" if ended != tag and inner else nearest(tag, _TAGS)
+                hint = f"did you mean {near!r}?" if near else "a comment begins with ##"
+            if hint:
+                return line, f"encountered unknown tag {tag!r}", hint
+    tag, line = opened[-1]
+    return (line, f"{tag!r} has no end", f"add -- end{tag}") if tag else None
 
 
 def _begun(source: Source, line: int) -> int:
-    """The line on which the tag begins that is open at the end of this one."""
+    """The line of the first tag up to the end of this one that is open there, or where another begins."""
     text = "\n".join(source.jinja().split("\n")[:line])
-    begin, end = (max(map(text.rfind, marks)) for marks in (("{{", "{%"), ("}}", "%}")))
-    return text.count("\n", 0, begin) + 1 if begin > end else line
+    begin = -1
+    for found in re.finditer(r"\{#.*?#\}|\{[{%]|[%}]\}", text, re.DOTALL):
+        if begin >= 0 and found[0][0] == "{":
+            break
+        begin = found.start() if found[0] in ("{{", "{%") else -1
+    return text.count("\n", 0, begin) + 1 if begin >= 0 else line
 
 
 def _at(source: Source, line: int, error: Exception, message: str, hint: str | None, chain: list[str]) -> TemplateError:
     text = source.lines[line - 1] if 0 < line <= len(source.lines) else ""
-    if text.lstrip().startswith("#"):
+    if _COMMENTED.match(text):
         hint = "Jinja reads YAML's comments, too: begin this one with ##"
     elif name := _UNQUOTED.match(text):
         hint = f'write the name in quotes: {name[1]} "{name[2]}"'
-    place = source.place(line, _column(text, error), ", ".join(chain) or None)
+    place = source.place(line, _column(text, error, message), ", ".join(chain) or None)
     return place.error(message, hint=hint)
 
 
-def _column(text: str, error: Exception) -> int | None:
+def _column(text: str, error: Exception, message: str) -> int | None:
     """The column of the culprit, if its name is known and found in the line."""
     if isinstance(error, MissingName) and isinstance(error.name, str):
         found = re.search(rf"\b{re.escape(error.name)}\b", text)
     else:
-        quoted = _QUOTED.search(str(error)) if isinstance(error, TemplateSyntaxError) else None
+        quoted = _QUOTED.search(message) or _QUOTED.search(str(error))
+        quoted = quoted if isinstance(error, TemplateSyntaxError) else None
         found = re.search(re.escape(quoted[1]), text) if quoted else None
     return found.start() + 1 if found else None
 
@@ -358,11 +385,8 @@ def _near_name(error: MissingName, compiler: Compiler) -> str | None:
 
 
 def _near_word(message: str, compiler: Compiler) -> str | None:
-    if end := re.search(r"unknown tag 'end(\w+)'", message):
-        return f"no -- {end[1]} is open here"
-    if tag := _UNKNOWN_TAG.search(message):
-        known = [name[6:] for name in dir(Parser) if name.startswith("parse_")]
-        return did_you_mean(tag[1], known) or "a comment begins with ##"
+    if tag := re.search(r"end of (print )?statement.*got '{'", message):
+        return f"is a '{'}}' if tag[1] else '%}'}' missing on this line?"
     if "the parent's block" in message:
         return "write == super()"
     if "no parent block" in message:

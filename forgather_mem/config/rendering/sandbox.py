@@ -230,10 +230,8 @@ def _folder(name: str) -> Callable[..., str]:
     return folder
 
 
-_FOLDERS = {
-    name: _folder(name)
-    for name in ("user_data_dir", "user_cache_dir", "user_config_dir", "site_data_dir", "site_config_dir")
-}
+_FOLDER_NAMES = "user_data_dir", "user_cache_dir", "user_config_dir", "site_data_dir", "site_config_dir"
+_FOLDERS = {name: _folder(name) for name in _FOLDER_NAMES}
 FUNCTIONS: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
     {
         **{

@@ -147,9 +147,7 @@ class Searcher:
         known = [*others]
         for folder in self.folders:
             known += itertools.islice(_walk(folder), _MOST.templates)
-        folders = ", ".join(
-            str(folder) + ("" if os.path.isdir(folder) else " (does not exist)") for folder in self.folders[:-1]
-        )
+        folders = ", ".join(f"{one}{'' if os.path.isdir(one) else ' (does not exist)'}" for one in self.folders[:-1])
         looked = f"looked in {folders or 'no folder'}, and in the library's own templates"
         near = did_you_mean(name, known)
         return f"{near} ({looked})" if near else looked
@@ -182,10 +180,8 @@ class Searcher:
             raise TemplateError(f"{name!r} is not a regular file: {file}")
         real = os.path.realpath(file)
         if not any(os.path.commonpath((real, root)) == root for root in self._roots):
-            raise TemplateError(
-                f"{name!r} is a link to {real}, which is outside the search path",
-                hint=f"add {os.path.dirname(real)} to the search path",
-            )
+            hint = f"add {os.path.dirname(real)} to the search path"
+            raise TemplateError(f"{name!r} is a link to {real}, which is outside the search path", hint=hint)
 
 
 def _walk(folder: Path) -> Iterator[str]:

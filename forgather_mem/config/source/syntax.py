@@ -26,12 +26,9 @@ _BLOCK = re.compile(r"(\s*)\[(\w+)(!*)\]\s*")
 _EXTENDS = re.compile(r"^[^\S\n]*(?:--|<<|>>)\s+extends\b|\{%[-+]?\s*extends\b", re.MULTILINE)
 _SEQUENCE = re.compile(rf"(?:^|\s)!(?:{'|'.join(SEQUENCES)})(?::\S*)?(?:\s+&\S+)?\s*$")
 _STATEMENT_TAGS = {
-    "--": ("{% ", " %}"),
-    "<<": ("{%- ", " %}"),
-    ">>": ("{% ", " -%}"),
-    "==": ("{{ ", " }}"),
-    "=>": ("{{ ", "|trim('\\n')}}"),
-}
+    "--": ("{% ", " %}"), "<<": ("{%- ", " %}"), ">>": ("{% ", " -%}"),
+    "==": ("{{ ", " }}"), "=>": ("{{ ", "|trim('\\n')}}"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,10 +317,8 @@ _LINE_SIGN = re.compile(
     r"|\[\w+!*\][^\S\n]*(?=\n|\Z))"  # blocks
     r"|#[^\S\n]*-{3})"  # sub-templates
 )
-_OTHER_SIGNS = (
-    *"\r\f\v\x1c\x1d\x1e\x85\u2028\u2029\ufeff",
-    *RESERVED,
-)  # other line ends; characters of Jinja or of tokens
+# Other line ends; characters of Jinja or of tokens
+_OTHER_SIGNS = (*"\r\f\v\x1c\x1d\x1e\x85\u2028\u2029\ufeff", *RESERVED)
 
 
 def is_plain(text: str) -> bool:

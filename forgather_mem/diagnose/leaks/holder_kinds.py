@@ -97,8 +97,7 @@ _KINDS = (
     HolderKind(name="view",
         item=lambda item: is_tensor(item) and big_bytes(item) > 4 * max(item.numel() * item.element_size(), 64),
         cure="a view keeps the whole tensor alive: keep a .clone() of it"),
-    HolderKind(name="tensor", item=is_tensor,
-        cure="keep only the last ones{last}, or a running mean of it"),
+    HolderKind(name="tensor", item=is_tensor, cure="keep only the last ones{last}, or a running mean of it"),
     HolderKind(name="log records",
         item=lambda item: type(item).__module__ == "logging" and type(item).__name__ == "LogRecord",
         cure="give the handler a target or a limit, or log to a file"),
@@ -108,15 +107,13 @@ _KINDS = (
     HolderKind(name="closure", item=lambda item: isinstance(item, FunctionType | MethodType | partial),
         cure="remove each after its use: a function keeps all its variables alive"),
     HolderKind(name="size", cure="keep only its last part{last}, or write it to a file"),
-    HolderKind(name="dict",
-        cure="remove entries after use, or the oldest when one is added, or clear it every epoch"),
+    HolderKind(name="dict", cure="remove entries after use, or the oldest when one is added, or clear it every epoch"),
     HolderKind(name="list", cure="keep only the last ones{last}, or a running total"),
     HolderKind(name="cycle",
         cure="break the cycle (a weakref for the back reference), or collect: SimpleGarbageCollector"),
     HolderKind(name="made",
         cure="find what refers to it: gc.get_referrers of one such object, objgraph; if nothing: memray run --native"),
-    HolderKind(name="workers",
-        cure="keep nothing in the workers, and store rows as one array or Arrow table"),
+    HolderKind(name="workers", cure="keep nothing in the workers, and store rows as one array or Arrow table"),
     HolderKind(name="copied pages",
         cure="store the rows as one array, tensor or Arrow table: reading a Python object writes to its page. "
         "gc.freeze() before the loader is made saves the collector's part only"),
@@ -166,10 +163,12 @@ def cure_of(kind: HolderKind, held: Held) -> str:
             return "drain it: no thread that runs takes from it now. With a maxsize put() would wait for ever"
     if kind.name == "threads" and any(frame.f_code is queue.Queue.put.__code__ for frame in all_frames()):
         return "threads wait in Queue.put: tell them to end (a flag), and then take what is left in the queue"
-    graphs = [part for part in inside(held.one.samples) if is_tensor(part) and part.grad_fn is not None]
-    if kind.name == "graph" and any(part.numel() > 1 for part in graphs):
+    tensors = [part for part in inside(held.one.samples) if is_tensor(part) and part.numel() > 1]
+    if kind.name == "graph" and any(part.grad_fn is not None for part in tensors):
         without = "keep only the last ones{last}, without their graphs: .detach()"
         return without if held.one.kind == "items" else "add it without its graph: .detach()"
+    if kind.name == "graph" and tensors and held.one.kind == "items":  # which have more bytes than a number's graph
+        return "keep only the last ones{last}; of what has a graph its number, .item()"
     return kind.cure
 
 

@@ -103,9 +103,10 @@ def explained(failure: Failure, leak: LeakReport = NOT_JUDGED) -> tuple[OomRepor
 
 def sentence(failure: Failure) -> str:
     """One line for a log."""
-    where = f", in {failure.layer}" if failure.layer else ""
+    where = f" in {failure.phase}" if failure.phase != "other" else ""
+    where += f", in {failure.layer}" if failure.layer else ""
     limit = f"; the limit is {failure.limit}" if failure.where == "host" and failure.limit else ""
-    return f"out of memory in {failure.phase}{where}: {failure.found}{limit}"
+    return f"out of memory{where}: {failure.found}{limit}"
 
 
 def _why_now(failure: Failure) -> str | None:

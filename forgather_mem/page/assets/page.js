@@ -11,7 +11,7 @@ const MEANINGS = {  // of parts
   mapped: 'files in memory: libraries, data sets, weights that are mapped',
   other: 'the rest of what was measured; on the host also freed memory that the C library keeps',
   shared: 'shared memory: batches of data workers', workers: 'pages that they share are counted once',
-  activations: 'by how much a step, an evaluation or a checkpoint rose above what was held after it; if not read, the last rise',
+  activations: 'as counted in a forward pass; else how far a step, an evaluation or a checkpoint rose above what was held after it',
   gradients: 'as read before the optimizer step', cached: 'held by the device\'s allocator, by no tensor',
   leak: 'by its growth, as it was judged', wanted: 'what was asked for when memory ran out'};
 const LINES = new Set(['leak', 'alert', 'oom', 'killed']);  // marks that are drawn as lines through the plot

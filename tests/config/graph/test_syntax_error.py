@@ -8,15 +8,12 @@ from tests.config.graph.graphs import refused
 @pytest.mark.parametrize(
     ("text", "line", "column", "said"),
     [
-        ("a: [1\nb: 2", 1, 4, "not valid YAML"),
-        ("a: 1\nb: c: d", 2, 5, "not valid YAML"),
-        ("a: \x07", 1, 4, "U+0007"),
-        ("a: 1\nb: \ud800", 2, 4, "U+D800"),
-        ("ab: @x", 1, 5, "not valid YAML"),
-        ("a: %x", 1, 4, "not valid YAML"),
+        ("a: [1\nb: 2", 1, 4, "not valid YAML"), ("a: 1\nb: c: d", 2, 5, "not valid YAML"),
+        ("a: \x07", 1, 4, "U+0007"), ("a: 1\nb: \ud800", 2, 4, "U+D800"),
+        ("ab: @x", 1, 5, "not valid YAML"), ("a: %x", 1, 4, "not valid YAML"),
         ("a: 2024-13-01", 1, 4, "looks like a date"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_yaml_is_an_error_with_line_and_column(text, line, column, said):
     error = refused(text)
     assert said in error.message
@@ -30,15 +27,12 @@ def test_what_is_no_yaml_is_an_error_with_line_and_column(text, line, column, sa
         ("a: 1\ncallbacks !dlist\n    gc: !call:x\n        e: 2\nb: 2\n", 2, "callbacks"),
         ("callbacks\n    gc: 3\n", 1, "callbacks"),
         ("callbacks !list\n    - !call:x\n        e: 1\n", 1, "callbacks"),
-        ("# one\nlr 3\n# two\nb: 2\n", 2, "lr"),
-        ("a: 1\n\nlr 3\nb: 2\n", 3, "lr"),
+        ("# one\nlr 3\n# two\nb: 2\n", 2, "lr"), ("a: 1\n\nlr 3\nb: 2\n", 3, "lr"),
         ("a:\n    b: !call:x\n        every_steps 2\n        log: 1\n", 3, "every_steps"),
-        ("a:\n  b: 1\n  lr 3  # why\nc: 4\n", 3, "lr"),
-        ("a:\n  b: 1\n  lr 3\n", 3, "lr"),
-        ("a: &x\n    lr 3\n    b: 2\n", 2, "lr"),
-        ("x:\n  - a: 1\n  lr [1, 2]\ny: 1\n", 3, "lr"),
+        ("a:\n  b: 1\n  lr 3  # why\nc: 4\n", 3, "lr"), ("a:\n  b: 1\n  lr 3\n", 3, "lr"),
+        ("a: &x\n    lr 3\n    b: 2\n", 2, "lr"), ("x:\n  - a: 1\n  lr [1, 2]\ny: 1\n", 3, "lr"),
     ],
-)
+)  # fmt: skip
 def test_a_line_that_lacks_a_colon_is_the_one_that_is_shown(text, line, word):
     error = refused(text)
     assert error.line == line

@@ -3,9 +3,6 @@
 import pytest
 
 from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, VarNode
-from forgather_mem.config.graph.parse import parse
-from forgather_mem.config.source.rendered import Rendered
-from forgather_mem.errors import TemplateError
 from tests.config.graph.graphs import node, plain, refused
 
 
@@ -34,12 +31,10 @@ def test_a_constructor_is_kept_as_written(name):
 @pytest.mark.parametrize(
     ("text", "near"),
     [
-        ("!listfoo [1]", "'!list'"),
-        ("!Singleton:dict []", "'!singleton'"),
-        ("!torch.nn:Linear [1]", "'!singleton:torch.nn:Linear'"),
-        ("!vars x", "'!var'"),
+        ("!listfoo [1]", "'!list'"), ("!Singleton:dict []", "'!singleton'"),
+        ("!torch.nn:Linear [1]", "'!singleton:torch.nn:Linear'"), ("!vars x", "'!var'"),
     ],
-)
+)  # fmt: skip
 def test_a_tag_counts_by_its_exact_name(text, near):
     error = refused(f"x: {text}")
     assert "unknown tag" in error.message
@@ -128,17 +123,13 @@ def test_arguments_by_position_by_name_or_both(text, args, kwargs):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{args: [1], kwrgs: {a: 1}}", "unknown key 'kwrgs'"),
-        ("{arg: [1], kwargs: {a: 1}}", "unknown key 'arg'"),
-        ("{args: 5}", "args is a list"),
-        ("{args: {a: 1}}", "args is a list"),
-        ("{kwargs: [a]}", "kwargs is a mapping"),
-        ("{kwargs: !dlist {a: 1}}", "kwargs is a mapping"),
-        ("{1: a}", "the name of an argument is text"),
-        ("{kwargs: {1: a}}", "the name of an argument is text"),
+        ("{args: [1], kwrgs: {a: 1}}", "unknown key 'kwrgs'"), ("{arg: [1], kwargs: {a: 1}}", "unknown key 'arg'"),
+        ("{args: 5}", "args is a list"), ("{args: {a: 1}}", "args is a list"),
+        ("{kwargs: [a]}", "kwargs is a mapping"), ("{kwargs: !dlist {a: 1}}", "kwargs is a mapping"),
+        ("{1: a}", "the name of an argument is text"), ("{kwargs: {1: a}}", "the name of an argument is text"),
         ("{submodule_searchpath: [1]}", "list of folders"),
     ],
-)
+)  # fmt: skip
 def test_arguments_that_cannot_be_meant_are_refused(text, said):
     assert said in refused(f"x: !singleton:f {text}").message
 
@@ -148,9 +139,3 @@ def test_the_two_special_keywords_are_taken_out():
     assert (call.searchpath, dict(call.kwargs)) == (("a", "b"), {"x": 1})
     assert isinstance(call.latent, VarNode)
     assert node("!singleton:f.py:C {kwargs: {submodule_searchpath: a}}").searchpath == ("a",)
-
-
-def test_a_key_without_a_colon_below_a_mapping_tag_is_asked_about():
-    with pytest.raises(TemplateError, match="takes a mapping") as refused:
-        parse(Rendered.as_is("a: !dlist\n    gc 3\n"))
-    assert refused.value.hint == "is a ':' missing after 'gc'?"

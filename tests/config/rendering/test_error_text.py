@@ -24,6 +24,11 @@ from tests.config.rendering.folders import error
         ("-- include 5", 1, 1, "name of a template is a string", None),
         ("{% autoescape true %}{% endautoescape %}", 1, 1, "no autoescape", None),
         ("\n\ufeffx: \uf4c1", 2, 5, "U+F4C1 is reserved", None),
+        ("\n{% filter attr('__class__') %}x{% endfilter %}", 2, 1, "access to attribute '__class__' of 'str'", "data"),
+        ("a: 1\n-- with b = 1 / 0\n-- endwith", 2, 1, "ZeroDivisionError", None),
+        ("a: 1\nb: {{ 'x }}", 2, 1, 'unexpected character "\'"', "is this quote closed on its line?"),
+        ("a: 1\nb: {{ x ? }}", 2, 1, "unexpected character '?'", None),
+        ("[body]\n== self.boby()", 2, 1, "there is no block 'boby'", "did you mean 'body'?"),
     ],
 )  # fmt: skip
 def test_an_error_says_what_where_and_what_to_do(template, line, column, message, hint):
@@ -71,21 +76,3 @@ def test_a_super_block_that_is_not_there_is_named(folder):
     folder.write(main="[a]\n== super()\n")
     raised = folder.error()
     assert (raised.message, raised.line) == ("there is no parent block called 'a'", 2)
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "message", "hint"),
-    [
-        ("a: 1\n{% filter attr('__class__') %}x{% endfilter %}", 2, "access to attribute '__class__' of 'str'", "data"),
-        ("a: 1\n-- with b = 1 / 0\n-- endwith", 2, "ZeroDivisionError", None),
-        ("a: 1\nb: {{ 'x }}", 2, 'unexpected character "\'"', "is this quote closed on its line?"),
-        ("a: 1\nb: {{ x ? }}", 2, "unexpected character '?'", None),
-        ("[body]\n== self.boby()", 2, "there is no block 'boby'", "did you mean 'body'?"),
-    ],
-)
-def test_a_mistake_in_jinja_has_its_line_and_words_for_people(folder, text, line, message, hint):
-    folder.write(main=text)
-    raised = folder.error()
-    assert raised.line == line
-    assert message in raised.message
-    assert raised.hint is None if hint is None else hint in raised.hint

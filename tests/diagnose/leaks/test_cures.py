@@ -123,3 +123,10 @@ def test_new_workers_are_advised_where_the_loader_keeps_them(persistent: bool) -
     loader = torch.utils.data.DataLoader(Remembers(), num_workers=1, persistent_workers=persistent)
     (top,) = worker_suspects(loader, 1e5)
     assert ("persistent_workers=False" in str(top.cure)) is persistent
+
+
+def test_a_number_with_its_graph_beside_a_plain_tensor_gets_the_cure_of_both() -> None:
+    holder = Holder()
+    loss = torch.zeros((), requires_grad=True)
+    (top, *_) = suspects_after(lambda step: holder.kept.append({"loss": loss * 2, "logits": torch.zeros(5000)}))
+    assert top.cure == "keep only the last ones{last}; of what has a graph its number, .item()"
