@@ -5,7 +5,9 @@ torch finds a size in 0.1 ms, and a training asks again and again: this knows it
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -19,6 +21,7 @@ Arguments: TypeAlias = Sequence[object]
 Keywords: TypeAlias = Mapping[str, object]
 _HOST, _META = torch.device("cpu"), torch.device("meta")
 _PLAIN = torch.Tensor, torch.nn.Parameter
+_KEPT = Mapping, torch.UntypedStorage, torch.Generator
 _FROM_BEGIN = torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_.default  # of the memory, not of the tensor
 
 
@@ -37,12 +40,20 @@ class _Made(NamedTuple):
     offset: int = 0
 
 
-class KnownOperations:
-    """Those that make tensors of this mode, which have no values."""
+Known: TypeAlias = dict[Key, tuple[type, list[_Made | int | None]]]  # a number is that of the given tensor
 
-    def __init__(self, fake: FakeTensorMode) -> None:
-        self._fake = fake
-        self._known: dict[Key, tuple[type, list[_Made | int | None]]] = {}  # a number is that of the given tensor
+
+class KnownOperations:
+    """Those that make tensors of this mode, which have no values.
+
+    Args:
+        fake: The mode.
+        known: Where they are: another process may have met some.
+    """
+
+    def __init__(self, fake: FakeTensorMode, known: Known) -> None:
+        self._fake, self._known = fake, known
+        copyreg.pickle(torch._ops.OpOverload, lambda one: (_operation, (str(one),)))
         with temporarily_clear_interpreter_stack(), fake:  # a transform of torch.func would wrap it
             self._state = dict(torch.empty(0, device=_HOST).__dict__)
 
@@ -68,7 +79,7 @@ class KnownOperations:
             elif kind is list or kind is tuple:
                 key.append(len(one))  # type: ignore[arg-type]
                 is_all &= self._describe(one, key, tensors)  # type: ignore[arg-type]
-            elif isinstance(one, Mapping | torch.UntypedStorage):  # the latter would be kept by the key
+            elif isinstance(one, _KEPT):  # by the key, or tells no other process
                 tensors += tensors_among(one)
                 is_all = False
             else:
@@ -122,6 +133,10 @@ class KnownOperations:
         made = torch.Tensor._make_subclass(FakeTensor, bare, False, dispatch_device=True, device_for_backend_keys=_HOST)
         made.__dict__.update(self._state)
         return made
+
+
+def _operation(name: str) -> Operation:
+    return attrgetter(name)(torch.ops)  # type: ignore[no-any-return]
 
 
 def _is_simple(one: object) -> bool:

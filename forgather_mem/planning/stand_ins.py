@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from forgather_mem.planning.known_operations import Known
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.private_state import let_tensors_answer, surround
 from forgather_mem.planning.refusal import OURS
@@ -30,6 +31,7 @@ class StandIns:
         otherwise: Lines in which a condition does not hold; "numbers" if these are others than 1, "choices" if all fall
             on the same, "masks" if one chooses a single element.
         names: What other plans have found of what is alive, by id.
+        known: The operations that they have met; more are added.
 
     Attributes:
         conditions: The lines that have asked for one, in order.
@@ -40,8 +42,10 @@ class StandIns:
         asked: How often one of these was.
     """
 
-    def __init__(self, otherwise: Iterable[str] = (), names: Mapping[int, str] = MappingProxyType({})) -> None:
-        self.otherwise, self.names = frozenset(otherwise), dict(names)
+    def __init__(
+        self, otherwise: Iterable[str] = (), names: Mapping[int, str] = MappingProxyType({}), known: Known | None = None
+    ) -> None:
+        self.otherwise, self.names, self.known = frozenset(otherwise), dict(names), known or {}
         self.conditions, self.numbers, self.choices, self.masks = (Counter[str]() for _ in range(4))
         self.operations = self.asked = 0
         self._in_a_row = Counter[str]()  # conditions, since the last step
