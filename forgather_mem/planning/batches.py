@@ -6,7 +6,7 @@ import heapq
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -29,12 +29,6 @@ Batch = TypeVar("Batch")
 Sizes: TypeAlias = Mapping[str, int]
 Trainer: TypeAlias = Any  # of transformers, which is not imported here
 Loader: TypeAlias = DataLoader[object]  # or accelerate's, with torch's inside
-
-
-class Dataset(Protocol):
-    """One that gives rows by number."""
-
-    def __getitem__(self, place: int, /) -> object: ...
 
 
 class PlannedShape(NamedTuple):
@@ -140,7 +134,7 @@ def resized(batch: Batch, rows: int | None, length: int | None) -> Batch:
 
 
 def looked_at(
-    dataset: Dataset, batches: Iterable[Sequence[int]], sizes: dict[int, Sizes], within_s: float = MEASURE_S
+    dataset: Sequence[object], batches: Iterable[Sequence[int]], sizes: dict[int, Sizes], within_s: float = MEASURE_S
 ) -> Iterator[Sequence[int]]:
     """Those of these batches whose rows can be looked at in this time.
 
@@ -184,7 +178,7 @@ def largest_of(
     batches: Sequence[Sequence[int]],
     sizes: Mapping[int, Sizes],
     collate: Callable[[list[object]], object],
-    dataset: Dataset,
+    dataset: Sequence[object],
     among: Sequence[int] = (),
     by_tokens: bool = False,
 ) -> Coming | None:

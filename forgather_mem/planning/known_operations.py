@@ -5,9 +5,7 @@ torch finds a size in 0.1 ms, and a training asks again and again: this knows it
 
 from __future__ import annotations
 
-import copyreg
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -21,7 +19,6 @@ Arguments: TypeAlias = Sequence[object]
 Keywords: TypeAlias = Mapping[str, object]
 _HOST, _META = torch.device("cpu"), torch.device("meta")
 _PLAIN = torch.Tensor, torch.nn.Parameter
-_KEPT = Mapping, torch.UntypedStorage, torch.Generator
 _FROM_BEGIN = torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_.default  # of the memory, not of the tensor
 
 
@@ -53,7 +50,6 @@ class KnownOperations:
 
     def __init__(self, fake: FakeTensorMode, known: Known) -> None:
         self._fake, self._known = fake, known
-        copyreg.pickle(torch._ops.OpOverload, lambda one: (_operation, (str(one),)))
         with temporarily_clear_interpreter_stack(), fake:  # a transform of torch.func would wrap it
             self._state = dict(torch.empty(0, device=_HOST).__dict__)
 
@@ -63,7 +59,7 @@ class KnownOperations:
         No size depends on a floating-point number, unless that is 0 or 1.
         """
         tensors: list[torch.Tensor] = []
-        key: list[Hashable] = [func, torch.is_inference_mode_enabled(), torch.get_default_dtype(), *keywords]
+        key: list[Hashable] = [func.name(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), *keywords]
         is_all = self._describe((*args, *keywords.values()), key, tensors)
         if func in _FROM_BEGIN:
             key.append(tensors[0].storage_offset())
@@ -79,7 +75,7 @@ class KnownOperations:
             elif kind is list or kind is tuple:
                 key.append(len(one))  # type: ignore[arg-type]
                 is_all &= self._describe(one, key, tensors)  # type: ignore[arg-type]
-            elif isinstance(one, _KEPT):  # by the key, or tells no other process
+            elif isinstance(one, Mapping | torch.UntypedStorage | torch.Generator):  # not to be kept by the key
                 tensors += tensors_among(one)
                 is_all = False
             else:
@@ -133,10 +129,6 @@ class KnownOperations:
         made = torch.Tensor._make_subclass(FakeTensor, bare, False, dispatch_device=True, device_for_backend_keys=_HOST)
         made.__dict__.update(self._state)
         return made
-
-
-def _operation(name: str) -> Operation:
-    return attrgetter(name)(torch.ops)  # type: ignore[no-any-return]
 
 
 def _is_simple(one: object) -> bool:

@@ -46,8 +46,7 @@ _OF_FINITE = torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Scalar  # of what holds
 _FILLED = (torch.ops.aten.scatter_add.default, torch.ops.aten.index_add.default, torch.ops.aten.scatter.src)
 _NORMS = (torch.ops.aten.native_batch_norm, torch.ops.aten._native_batch_norm_legit)
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
-_MASKS = torch.bool, torch.uint8
-_META = torch.device("meta")
+_MASKS, _DEVICE = (torch.bool, torch.uint8), torch.ops.prim.device.default
 
 
 class Pretending(TorchDispatchMode):
@@ -95,8 +94,8 @@ class Pretending(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Operation, types: Iterable[type], args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
-        if func is torch.ops.prim.device.default and type(args[0]) is FakeTensor:  # asked as often as all else is
-            return _META if args[0].fake_mode.in_kernel_invocation else args[0].fake_device
+        if func is _DEVICE and type(args[0]) is FakeTensor and not self._fake.in_kernel_invocation:
+            return args[0].fake_device  # asked as often as all else is
         keywords = kwargs or {}
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # what it is made of comes here
@@ -124,9 +123,8 @@ class Pretending(TorchDispatchMode):
         for tensor in tensors_among(result):
             if self._is_own(tensor) and (isinstance(tensor, FakeTensor) or not tensor.is_meta):
                 log.saw(tensor)
-        if (
-            func is torch.ops.aten._safe_softmax.default and not self._on_device
-        ):  # finds rows that are masked as a whole
+        # It finds rows that are masked as a whole
+        if func is torch.ops.aten._safe_softmax.default and not self._on_device:
             log.saw(self.unknown(torch.empty_like(given[0], dtype=torch.bool, device="meta")))
         return result
 

@@ -111,9 +111,7 @@ class Loaders:
             if loop.trains and isinstance(iterator._dataset, Sized):
                 loop.all_rows = max(loop.all_rows, len(iterator._dataset))
             is_larger = not loop.ahead.skips and self._order(iterator)
-        if not loop.trains:
-            return
-        if loop.num_passes and loop.is_through():
+        if loop.trains and loop.num_passes and loop.is_through():
             loop.counts_idle()
             self._left_s -= time.monotonic() - began_s
             if is_larger and not loop.rounds.notes():
@@ -127,7 +125,7 @@ class Loaders:
         """Give it its batches; whether a step has been planned and one is larger than those before."""
         self._unordered.discard(iterator)
         dataset, sampler = iterator._dataset, iterator._index_sampler
-        loop, trains, key, wanted = self._loop, self._loop.trains, _key_of(iterator), self._wanted()
+        loop, trains, wanted = self._loop, self._loop.trains, self._wanted()
         if iterator._dataset_kind != _DatasetKind.Map or wanted.length is not None:
             return False
         collate = self._collate[iterator._dataset_fetcher]
@@ -152,6 +150,7 @@ class Loaders:
         def largest(by_tokens: bool, *among: int) -> batches.Coming | None:
             return batches.largest_of(known, sizes, collate, dataset, among, by_tokens)
 
+        key = id(dataset), getattr(sampler, "batch_size", None) or 1
         order = self._of_training(ref(iterator), key, known, largest) if trains else _of_evaluation(known, largest)
         left = itertools.islice(iterator._sampler_iter, len(known), None)
         iterator._sampler_iter = itertools.chain(itertools.islice(order, len(of_epoch)), left)
@@ -168,20 +167,17 @@ class Loaders:
         asked = {(*key, by, place): largest(by, *some) for by, (place, some) in measures if some}
         return {name: one for name, one in asked.items() if one is not None and one.size > self._planned[name]}
 
-    def _of_training(
-        self, iterator: Callable[[], Any], key: Key, known: Sequence[Numbers], largest: Largest
-    ) -> Iterator[Numbers]:
+    def _of_training(self, iterator: ref[Any], key: Key, known: list[Numbers], largest: Largest) -> Iterator[Numbers]:
         """The first step's batches, then the steps with the largest ones."""
-        loop, number, taken = self._loop, 0, iterator()._num_yielded  # the iterator has this, which is not to keep it
+        loop, number, taken = self._loop, 0, iterator()._num_yielded  # type: ignore[union-attr]  # the iterator has this, which is not to keep it
         while number < len(known) and loop.is_first(number):
             yield known[number]
             number += 1
         larger = self._larger(key, largest, range(number, len(known)), taken)
         if larger:
             first, *others = larger.values()
-            loop.notes.append(
-                first.note(loop.wanted.rows is not None, self._planned[*key, False, 0] > 0, taken, others)
-            )
+            is_later = self._planned[*key, False, 0] > 0
+            loop.notes.append(first.note(loop.wanted.rows is not None, is_later, taken, others))
         self._planned.update({name: one.size - self._planned[name] for name, one in larger.items()})
         self.waiting.add(iterator())
         for at in sorted({one.largest for one in larger.values()}):
@@ -194,12 +190,7 @@ class Loaders:
         yield from known[number:]
 
 
-def _key_of(iterator: Any) -> Key:
-    return id(iterator._dataset), getattr(iterator._index_sampler, "batch_size", None) or 1
-
-
 def _of_evaluation(known: Sequence[Numbers], largest: Largest) -> Iterator[Numbers]:
     """The largest comes first."""
     found = largest(False, *range(len(known)))
-    first = found.largest if found else 0
-    return itertools.chain([known[first]], known[:first], known[first + 1 :])
+    return iter(sorted(known, key=lambda one: found is None or one is not known[found.largest]))
