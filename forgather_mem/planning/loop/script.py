@@ -310,8 +310,8 @@ class Loop:
         was = self.rounds.step
         self._trained |= _of_optimizers([optimizer])
         self.rounds.stepped(optimizer)
-        if was < self.rounds.step:
-            self.each, self._leaving = max(1, self._leaving), 0
+        if was == 1:  # of two optimizers one may step more often
+            self.each, self._leaving = max(self.each, self._leaving), 0
         self._closes = False
         if self.skipped and self.rounds.step > 1:
             self.rounds, self.skipped = Rounds(self.log, self.rounds.optimizers), 0
