@@ -30,6 +30,7 @@ Answer = dict[str, object]
 Found = TypeVar("Found")
 Asked = TypeVar("Asked")
 Search = Generator[Asked, Plan, Found]
+Begin: TypeAlias = Callable[[Wanted], Callable[[], Plan]]
 _Search: TypeAlias = Search[Wanted, Found]
 _MOST_ROWS, _MOST_LENGTH = _UNBOUNDED = 2**16, 2**17  # of a search, where nothing else bounds them
 _MOST_PLANS = 10  # a search whose forecasts are all wrong ends with the best that it has found
@@ -91,13 +92,7 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
     return {**answer, "text": "\n".join(texts)}
 
 
-def card_plan(
-    own: Plan,
-    instead: Mapping[str, Plan | PlanError],
-    asked: Wanted,
-    begin: Callable[[Wanted], Callable[[], Plan]],
-    card: Card,
-) -> CardPlan:
+def card_plan(own: Plan, instead: Mapping[str, Plan | PlanError], asked: Wanted, begin: Begin, card: Card) -> CardPlan:
     """Whether a plan fits on a card, what is the most that does, and what else there is, all of it planned.
 
     Args:

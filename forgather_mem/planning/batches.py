@@ -6,7 +6,7 @@ import heapq
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -29,12 +29,6 @@ Batch = TypeVar("Batch")
 Sizes: TypeAlias = Mapping[str, int]
 Trainer: TypeAlias = Any  # of transformers, which is not imported here
 Loader: TypeAlias = DataLoader[object]  # or accelerate's, with torch's inside
-
-
-class Dataset(Protocol):
-    """One that gives rows by number."""
-
-    def __getitem__(self, place: int, /) -> object: ...
 
 
 class PlannedShape(NamedTuple):
@@ -67,33 +61,37 @@ class Coming(NamedTuple):
     Attributes:
         batches: The rows of each.
         largest: Which of them is.
-        bytes: Of that.
+        size: Of that: bytes, or the tokens of its rows.
         shape: The same.
     """
 
     batches: Sequence[Sequence[int]]
     largest: int
-    bytes: int
+    size: int
     shape: PlannedShape
 
-    def note(self, is_of_longest: bool, is_later: bool = False, taken: int = 0) -> Note:
+    def note(self, is_of_longest: bool, is_later: bool = False, taken: int = 0, others: Sequence[Coming] = ()) -> Note:
         """What a reader has to know.
 
         Args:
             is_of_longest: Whether all of them are one, of the longest rows.
             is_later: Whether they are those of a later epoch.
             taken: How many of their epoch came before these.
+            others: That are planned as well, for they may take more.
         """
-        length, rows = self.shape.length, len(self.batches[self.largest])
+        length = self.shape.length
         if is_of_longest:
             most = f": {length:,} tokens" if length and not self.shape.joined else ""
             joins, bound = (", joined: an upper bound", "at most") if self.shape.joined else ("", "exact")
             return Note(f"Batches are of the longest rows{most}{joins}; others take less.", cast(Bound, bound), True)
-        each = f" to {length:,} tokens" if length and not self.shape.joined else ""
-        of = f"number {taken + self.largest + 1:,}, {rows:,} rows{each}"
+        of = " and ".join({one.largest: one._named(taken) for one in (self, *others)}.values())
         which = f"Batches are the largest of the {taken + len(self.batches):,} that come in this order"
-        told = f"A later epoch has a larger one: {of}." if is_later else f"{which}: {of}; others take less."
+        told = f"A later epoch has a larger one: {of}." if is_later else f"{which}: {of}; others take no more."
         return Note(told, lengths_differ=True)
+
+    def _named(self, taken: int) -> str:
+        each = f" to {self.shape.length:,} tokens" if self.shape.length and not self.shape.joined else ""
+        return f"number {taken + self.largest + 1:,}, {len(self.batches[self.largest]):,} rows{each}"
 
 
 def shape_of(batch: object) -> PlannedShape:
@@ -136,7 +134,7 @@ def resized(batch: Batch, rows: int | None, length: int | None) -> Batch:
 
 
 def looked_at(
-    dataset: Dataset, batches: Iterable[Sequence[int]], sizes: dict[int, Sizes], within_s: float = MEASURE_S
+    dataset: Sequence[object], batches: Iterable[Sequence[int]], sizes: dict[int, Sizes], within_s: float = MEASURE_S
 ) -> Iterator[Sequence[int]]:
     """Those of these batches whose rows can be looked at in this time.
 
@@ -180,8 +178,9 @@ def largest_of(
     batches: Sequence[Sequence[int]],
     sizes: Mapping[int, Sizes],
     collate: Callable[[list[object]], object],
-    dataset: Dataset,
+    dataset: Sequence[object],
     among: Sequence[int] = (),
+    by_tokens: bool = False,
 ) -> Coming | None:
     """The largest of these batches; None where the collator fails.
 
@@ -191,6 +190,7 @@ def largest_of(
         collate: The training's.
         dataset: That has the rows.
         among: By number; without it all.
+        by_tokens: Whether that is which has the most tokens, however long its longest row is.
     """
 
     def lists(number: int) -> list[list[int]]:
@@ -198,15 +198,17 @@ def largest_of(
         rows = [sizes[row] for row in batches[number]]
         return [[row.get(name, 0) for row in rows] for name in rows[0]] or [[1] * len(rows)]
 
+    def sum_of(number: int) -> int:
+        return sum(map(sum, lists(number)))
+
     def found(number: int) -> tuple[tuple[int, bool], Coming]:
-        rows = batches[number]
-        batch = collate([dataset[row] for row in rows])
-        num_bytes = sum(tensor.nbytes for tensor in tensors_among(batch))
-        return (num_bytes, _is_padded(batch)), Coming(batches, number, num_bytes, joined_shape(batch, len(rows)))
+        batch = collate([dataset[row] for row in batches[number]])
+        size = sum_of(number) if by_tokens else sum(tensor.nbytes for tensor in tensors_among(batch))
+        return (size, _is_padded(batch)), Coming(batches, number, size, joined_shape(batch, len(batches[number])))
 
     numbers = among or range(len(batches))
     padded = heapq.nlargest(_COLLATED, numbers, key=lambda number: sum(len(of) * max(of) for of in lists(number)))
-    joined = heapq.nlargest(_COLLATED, numbers, key=lambda number: sum(map(sum, lists(number))))
+    joined = heapq.nlargest(_COLLATED, numbers, key=sum_of)
     with _disable_current_modes(), torch.random.fork_rng(devices=[]):
         try:
             return max(map(found, dict.fromkeys([*padded, *joined])), key=lambda one: one[0], default=((), None))[1]

@@ -53,8 +53,9 @@ def _highest(first: Attempt, made: Callable[[StandIns], Attempt], not_done: dict
         if not todo:
             break
         other = {todo[-1]} if best.plan is None else set(todo) if number == 1 else {todo[0]}
-        answers = StandIns(best.answers.otherwise ^ other, best.answers.names)
+        answers = StandIns(best.answers.otherwise ^ other, best.answers)
         told = in_a_child(partial(made, answers), not_done=not_done)
+        best.answers.known.update(told.answers.known)
         if best.plan and told.plan:
             if number == 1 and _are_alike(told.plan.phases, best.plan.phases):
                 masks_matter = False

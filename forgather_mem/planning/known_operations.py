@@ -37,12 +37,19 @@ class _Made(NamedTuple):
     offset: int = 0
 
 
-class KnownOperations:
-    """Those that make tensors of this mode, which have no values."""
+Known: TypeAlias = dict[Key, tuple[type, list[_Made | int | None]]]  # a number is that of the given tensor
 
-    def __init__(self, fake: FakeTensorMode) -> None:
-        self._fake = fake
-        self._known: dict[Key, tuple[type, list[_Made | int | None]]] = {}  # a number is that of the given tensor
+
+class KnownOperations:
+    """Those that make tensors of this mode, which have no values.
+
+    Args:
+        fake: The mode.
+        known: Where they are: another process may have met some.
+    """
+
+    def __init__(self, fake: FakeTensorMode, known: Known) -> None:
+        self._fake, self._known = fake, known
         with temporarily_clear_interpreter_stack(), fake:  # a transform of torch.func would wrap it
             self._state = dict(torch.empty(0, device=_HOST).__dict__)
 
@@ -52,7 +59,7 @@ class KnownOperations:
         No size depends on a floating-point number, unless that is 0 or 1.
         """
         tensors: list[torch.Tensor] = []
-        key: list[Hashable] = [func, torch.is_inference_mode_enabled(), torch.get_default_dtype(), *keywords]
+        key: list[Hashable] = [func.name(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), *keywords]
         is_all = self._describe((*args, *keywords.values()), key, tensors)
         if func in _FROM_BEGIN:
             key.append(tensors[0].storage_offset())
@@ -68,7 +75,7 @@ class KnownOperations:
             elif kind is list or kind is tuple:
                 key.append(len(one))  # type: ignore[arg-type]
                 is_all &= self._describe(one, key, tensors)  # type: ignore[arg-type]
-            elif isinstance(one, Mapping | torch.UntypedStorage):  # the latter would be kept by the key
+            elif isinstance(one, Mapping | torch.UntypedStorage | torch.Generator):  # not to be kept by the key
                 tensors += tensors_among(one)
                 is_all = False
             else:

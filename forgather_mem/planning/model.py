@@ -91,8 +91,11 @@ class Emptied:
                 self._old.append(whole)
                 self._log.saw(shard, "parameters")
         for name, parameter in model.named_parameters():
-            if id(parameter) not in self._new and not isinstance(parameter, FakeTensor):
-                _check_kind(name, parameter)
+            if isinstance(parameter, nn.UninitializedParameter):
+                raise PlanError(f"{name} has no size before the first batch: run one before you plan")
+            if type(parameter) not in (FakeTensor, torch.Tensor, nn.Parameter) and id(parameter) not in self._new:
+                kind = type(parameter).__name__
+                raise PlanError(f"{name} is a {kind}: quantized and sharded weights can't be planned")
         self._modules(list(model.modules()), "parameters")
 
     def leaves(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -190,14 +193,6 @@ def roots(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """Those that are no part of another."""
     parts = {id(one) for module in modules for one in module._modules.values()}
     return [module for module in modules if id(module) not in parts]
-
-
-def _check_kind(name: str, parameter: torch.Tensor) -> None:
-    if isinstance(parameter, nn.UninitializedParameter):
-        raise PlanError(f"{name} has no size before the first batch: run one before you plan")
-    kind = type(parameter)
-    if kind not in (torch.Tensor, nn.Parameter):
-        raise PlanError(f"{name} is a {kind.__name__}: quantized and sharded weights can't be planned")
 
 
 def _note_of(part: str, sizes: Iterable[tuple[object, int]], names: dict[int, str]) -> list[str]:

@@ -46,7 +46,7 @@ _OF_FINITE = torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Scalar  # of what holds
 _FILLED = (torch.ops.aten.scatter_add.default, torch.ops.aten.index_add.default, torch.ops.aten.scatter.src)
 _NORMS = (torch.ops.aten.native_batch_norm, torch.ops.aten._native_batch_norm_legit)
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
-_MASKS = torch.bool, torch.uint8
+_MASKS, _DEVICE = (torch.bool, torch.uint8), torch.ops.prim.device.default
 
 
 class Pretending(TorchDispatchMode):
@@ -60,6 +60,7 @@ class Pretending(TorchDispatchMode):
     Attributes:
         log: The same.
         host: On a device, where storages of the host are noted: a data set, and what is made of it alone.
+        counts_values: Whether a size was that of known values: of packed rows, of what a mask chooses.
     """
 
     def __init__(self, log: StorageLog, on_device: bool = False, answers: StandIns | None = None) -> None:
@@ -67,8 +68,8 @@ class Pretending(TorchDispatchMode):
         self._answers = answers or StandIns()
         self.log, self._on_device = log, on_device
         self.host = StorageLog() if on_device else None
-        self._fake = _Fake()
-        self._known = KnownOperations(self._fake)
+        self._fake, self.counts_values = _Fake(), False
+        self._known = KnownOperations(self._fake, self._answers.known)
         self._small: set[Key] = set()  # operations whose results are computed
         self._overwritten: set[int] = set()  # storages alive, with values in which unknown ones were written
         self._sum: Callable[[], torch.Tensor | None] = lambda: None  # the last of two gradients, if it is not noted yet
@@ -93,6 +94,8 @@ class Pretending(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Operation, types: Iterable[type], args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
+        if func is _DEVICE and type(args[0]) is FakeTensor and not self._fake.in_kernel_invocation:
+            return args[0].fake_device  # asked as often as all else is
         keywords = kwargs or {}
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # what it is made of comes here
@@ -120,9 +123,8 @@ class Pretending(TorchDispatchMode):
         for tensor in tensors_among(result):
             if self._is_own(tensor) and (isinstance(tensor, FakeTensor) or not tensor.is_meta):
                 log.saw(tensor)
-        if (
-            func is torch.ops.aten._safe_softmax.default and not self._on_device
-        ):  # finds rows that are masked as a whole
+        # It finds rows that are masked as a whole
+        if func is torch.ops.aten._safe_softmax.default and not self._on_device:
             log.saw(self.unknown(torch.empty_like(given[0], dtype=torch.bool, device="meta")))
         return result
 
@@ -182,6 +184,7 @@ class Pretending(TorchDispatchMode):
             if func in _GREATEST:
                 return _GREATEST[func](self._answers.count_of, *self._blank(told), **self._blank(keywords))
             if func is PACKS and not isinstance(args[1], FakeTensor):
+                self.counts_values = True
                 return packed_rows(*cast("tuple[torch.Tensor, torch.Tensor, bool]", args))
             result = self._by_meta_kernel(func, self._blank(told), self._blank(keywords))
         if func in _CHOOSING:
@@ -240,6 +243,7 @@ class Pretending(TorchDispatchMode):
                 with self._fake:
                     indices += _numbers_of_all(self._answers.count_of, self._blank(index)).unbind(1)
             else:
+                self.counts_values = True
                 indices += index.nonzero().unbind(1)
         return [args[0], indices, *args[2:]]
 
@@ -250,8 +254,7 @@ class Pretending(TorchDispatchMode):
         return tree_map_only(torch.Tensor, lambda one: one if isinstance(one, FakeTensor) else self.unknown(one), value)
 
     def _compute(self, func: Operation, args: Arguments, keywords: Keywords, key: Key | None) -> object:
-        makes_tensors = any("Tensor" in str(one.type) and one.alias_info is None for one in func._schema.returns)
-        if func._schema.is_mutable or not makes_tensors or key in self._small:
+        if key in self._small or func._schema.is_mutable or _is_view(func):
             return func(*args, **keywords)
         size = 0
         with suppress(RuntimeError, NotImplementedError), self._fake:  # its size depends on values

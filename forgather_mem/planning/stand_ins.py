@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
+from forgather_mem.planning.known_operations import Known
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.private_state import let_tensors_answer, surround
 from forgather_mem.planning.refusal import OURS
@@ -29,9 +29,11 @@ class StandIns:
     Args:
         otherwise: Lines in which a condition does not hold; "numbers" if these are others than 1, "choices" if all fall
             on the same, "masks" if one chooses a single element.
-        names: What other plans have found of what is alive, by id.
+        before: Those of another plan.
 
     Attributes:
+        names: What plans have found of what is alive, by id.
+        known: The operations that they have met.
         conditions: The lines that have asked for one, in order.
         numbers: The same of numbers, with how often.
         choices: The same of what weights choose, as experts or tokens.
@@ -40,11 +42,12 @@ class StandIns:
         asked: How often one of these was.
     """
 
-    def __init__(self, otherwise: Iterable[str] = (), names: Mapping[int, str] = MappingProxyType({})) -> None:
-        self.otherwise, self.names = frozenset(otherwise), dict(names)
+    def __init__(self, otherwise: Iterable[str] = (), before: StandIns | None = None) -> None:
+        self.otherwise, self._in_a_row = frozenset(otherwise), Counter[str]()  # conditions, since the last step
+        self.known: Known = before.known if before else {}
+        self.names: dict[int, str] = before.names if before else {}
         self.conditions, self.numbers, self.choices, self.masks = (Counter[str]() for _ in range(4))
         self.operations = self.asked = 0
-        self._in_a_row = Counter[str]()  # conditions, since the last step
 
     def value(self, dtype: torch.dtype) -> float:
         """Instead of one of this kind."""

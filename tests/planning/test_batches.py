@@ -76,9 +76,8 @@ def test_the_largest_is_that_which_the_collator_makes_so_and_of_equals_one_with_
     assert [(one.largest, one.shape) for one in found if one] == [(1, PlannedShape(2, 9)), (0, PlannedShape(1, 18, 2))]
     among = largest_of(batches, sizes, padded, rows, [0, 2])
     assert among is not None
-    assert among.note(False) == (
-        "Batches are the largest of the 3 that come in this order: number 1, 2 rows to 9 tokens; others take less."
-    )
+    of = "Batches are the largest of the 3 that come in this order"
+    assert among.note(False) == f"{of}: number 1, 2 rows to 9 tokens; others take no more."
     assert largest_of(batches, sizes, torch.stack, rows) is None  # type: ignore[arg-type]
 
 

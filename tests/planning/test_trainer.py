@@ -215,8 +215,8 @@ def rows_of_different_lengths() -> list[dict[str, list[int]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_the_batches_are_the_largest_of_those_that_come_in_the_seeds_order(tmp_path: Path, accumulation: int) -> None:
+@pytest.mark.parametrize(("each", "shuffles"), [(1, True), (2, True), (2, False)])
+def test_the_batches_are_the_largest_of_those_that_come_in_order(tmp_path: Path, each: int, shuffles: bool) -> None:
     shapes: list[torch.Size] = []
 
     def pad(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
@@ -224,20 +224,21 @@ def test_the_batches_are_the_largest_of_those_that_come_in_the_seeds_order(tmp_p
         shapes.append(ids.shape)
         return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids}
 
-    trainer = make_trainer(tmp_path, max_steps=4, seed=5, gradient_accumulation_steps=accumulation)
+    trainer = make_trainer(tmp_path, max_steps=4, seed=5, gradient_accumulation_steps=each)
     trainer.train_dataset, trainer.data_collator = rows_of_different_lengths(), pad
     trainer.args.remove_unused_columns = False
+    if not shuffles:
+        trainer.train_dataset = [{"input_ids": [1] * (9 + 5 * (number in (8, 20)))} for number in range(64)]
+        trainer._get_train_sampler = lambda *_: torch.utils.data.SequentialSampler(trainer.train_dataset)
     plan = forgather_mem.plan(trainer)
     shapes.clear()
     real = real_peak_bytes(trainer)
-    lengths = [length for _, length in shapes[: 4 * accumulation]]
-    later = lengths[accumulation:]
-    assert accumulation > 1 or max(later) < 63, "the longest row does not come"
-    number = accumulation + later.index(max(later)) + 1
-    assert plan.notes == (
-        f"Batches are the largest of the {4 * accumulation} that come in this order: "
-        f"number {number}, 4 rows to {max(later)} tokens; others take less.",
-    )
+    lengths = [length for _, length in shapes[: 4 * each]]
+    later, held = lengths[each:], lengths[2 * each - 1 :: each]  # the latter where there are gradients
+    numbers = [each + later.index(max(later)) + 1, each * (held.index(max(held)) + 2)]
+    named = [f"number {number}, 4 rows to {lengths[number - 1]} tokens" for number in dict.fromkeys(numbers)]
+    which = f"Batches are the largest of the {4 * each} that come in this order"
+    assert plan.notes == (f"{which}: {' and '.join(named)}; others take no more.",)
     assert 0.995 * real <= peak_of_steps(plan) <= 1.015 * real
 
 
@@ -295,7 +296,7 @@ def test_of_a_sampler_that_makes_batches_of_any_size_the_largest_is_planned(tmp_
     trainer.train_dataset = [{name: one.long() for name, one in row.items()} for row in rows]
     plan = forgather_mem.plan(trainer)
     assert (plan.rows, plan.length) == (8, 24)
-    assert [note.partition(": ")[2] for note in plan.notes] == ["number 2, 8 rows to 24 tokens; others take less."]
+    assert [note.partition(": ")[2] for note in plan.notes] == ["number 2, 8 rows to 24 tokens; others take no more."]
     assert plan.peak_bytes == pytest.approx(real_peak_bytes(trainer), rel=0.01)
 
 

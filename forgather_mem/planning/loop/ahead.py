@@ -10,7 +10,6 @@ same way, and plans it. All of it is set for good: it is called in a process tha
 from __future__ import annotations
 
 import io
-import json
 import os
 import pickle
 from collections import Counter, defaultdict
@@ -103,7 +102,8 @@ class Ahead:
     def tell(self, has_all: bool, most_steps: int = 0) -> None:
         """End the fork, if it is this process; it may have come to the end of so many steps, which are enough."""
         if self._teller:
-            os.write(self._teller, json.dumps([sorted({*self._news.values()}), has_all, most_steps]).encode())
+            with os.fdopen(self._teller, "wb") as file:
+                pickle.dump((sorted({*self._news.values()}), has_all, most_steps, self._loop.answers.known), file)
             os._exit(0)
 
     def _look(self) -> None:
@@ -116,7 +116,8 @@ class Ahead:
             return
         os.close(writer)
         with os.fdopen(reader, "rb") as file:
-            self._todo, self.has_all, most_steps = json.loads(file.read() or b"[[], false, 0]")
+            self._todo, self.has_all, most_steps, known = pickle.loads(file.read() or pickle.dumps(([], False, 0, {})))
+        self._loop.answers.known.update(known)
         os.wait()
         if most_steps:
             self._loop.notes.append(not_through(f"{most_steps:,} steps."))

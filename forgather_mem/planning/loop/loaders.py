@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -26,6 +26,7 @@ from forgather_mem.planning.private_state import surround
 
 _MOST_OF_EVALUATION = 4_000  # batches, in some 10 s: a guess
 Numbers: TypeAlias = Sequence[int]
+Key: TypeAlias = tuple[int, ...]
 Largest: TypeAlias = Callable[..., batches.Coming | None]  # of the batches with these numbers
 
 
@@ -48,7 +49,7 @@ class Loaders:
         self._collate = WeakKeyDictionary[object, Callable[..., object]]()  # the training's, by what fetches
         self.waiting = WeakSet[object]()
         self._sizes = defaultdict[int, dict[int, batches.Sizes]](dict)  # of rows, by data set
-        self._planned_bytes: dict[tuple[int, int], int] = {}  # of the largest batch, by data set and size
+        self._planned = Counter[Key]()  # sizes of the largest batch, by data set, its rows and the measure
         self._left_s = batches.MEASURE_S  # to look at the rows of later epochs
         for one in iterators:
             one.__class__, one._pin_memory = _SingleProcessDataLoaderIter, False
@@ -100,7 +101,7 @@ class Loaders:
     def _meet(self, iterator: Any) -> None:
         """Let it make the batches of a plan; another round is planned where it brings what was not there before."""
         loop = self._loop
-        key, began_s, num_bytes = _key_of(iterator), time.monotonic(), 0
+        began_s, is_larger = time.monotonic(), False
         if iterator._auto_collation:
             fetcher, wanted = iterator._dataset_fetcher, self._wanted()
             told = loop.shapes.append if loop.trains else lambda _: None
@@ -109,27 +110,24 @@ class Loaders:
             self._unordered.add(iterator)
             if loop.trains and isinstance(iterator._dataset, Sized):
                 loop.all_rows = max(loop.all_rows, len(iterator._dataset))
-            num_bytes = 0 if loop.ahead.skips else self._order(iterator)
-        if not loop.trains:
-            return
-        if loop.num_passes and loop.is_through():
+            is_larger = not loop.ahead.skips and self._order(iterator)
+        if loop.trains and loop.num_passes and loop.is_through():
             loop.counts_idle()
             self._left_s -= time.monotonic() - began_s
-            if not loop.rounds.notes() and num_bytes > self._planned_bytes.get(key, 0):
+            if is_larger and not loop.rounds.notes():
                 loop.again()
-        self._planned_bytes.setdefault(key, 0)
 
     def _wanted(self) -> batches.PlannedShape:
         wanted: batches.PlannedShape = self._loop.wanted
         return wanted if self._loop.trains else wanted._replace(rows=None)
 
-    def _order(self, iterator: Any) -> int:
-        """Give it its batches; the bytes of the largest where they differ and a step has been planned."""
+    def _order(self, iterator: Any) -> bool:
+        """Give it its batches; whether a step has been planned and one is larger than those before."""
         self._unordered.discard(iterator)
         dataset, sampler = iterator._dataset, iterator._index_sampler
-        loop, trains, key, wanted = self._loop, self._loop.trains, _key_of(iterator), self._wanted()
+        loop, trains, wanted = self._loop, self._loop.trains, self._wanted()
         if iterator._dataset_kind != _DatasetKind.Map or wanted.length is not None:
-            return 0
+            return False
         collate = self._collate[iterator._dataset_fetcher]
         until_s, of_epoch = time.monotonic() + self._left_s, list[Numbers]()
         for numbers in iterator._sampler_iter:
@@ -141,7 +139,7 @@ class Loaders:
         known = list(batches.looked_at(dataset, coming, sizes, until_s - time.monotonic()))
         is_of_any_size = not isinstance(getattr(sampler, "batch_size", None), int)
         if not known or not (is_of_any_size or len(set(map(batches.row_length, sizes.values()))) > 1):
-            return 0
+            return False
         self.differ = True
         if wanted.rows is not None:
             longest = batches.longest_of(sizes, wanted.rows)
@@ -149,32 +147,40 @@ class Loaders:
             known = [longest[which.largest if which else 0]] * len(known)
 
         @functools.cache
-        def largest(*among: int) -> batches.Coming | None:
-            return batches.largest_of(known, sizes, collate, dataset, among)
+        def largest(by_tokens: bool, *among: int) -> batches.Coming | None:
+            return batches.largest_of(known, sizes, collate, dataset, among, by_tokens)
 
-        everything = range(len(known))
+        key = id(dataset), getattr(sampler, "batch_size", None) or 1
         order = self._of_training(ref(iterator), key, known, largest) if trains else _of_evaluation(known, largest)
         left = itertools.islice(iterator._sampler_iter, len(known), None)
         iterator._sampler_iter = itertools.chain(itertools.islice(order, len(of_epoch)), left)
-        found = largest(*everything) if trains and loop.rounds.step > 1 else None
-        return found.bytes if found else 0
+        return bool(trains and loop.rounds.step > 1 and self._larger(key, largest, range(len(known)), 0))
 
-    def _of_training(
-        self, iterator: Callable[[], Any], key: tuple[int, int], known: Sequence[Numbers], largest: Largest
-    ) -> Iterator[Numbers]:
+    def _larger(self, key: Key, largest: Largest, numbers: range, taken: int) -> dict[Key, batches.Coming]:
+        """The largest of these that are larger than all before.
+
+        In bytes, and where a size was that of known values, as of packed rows, in tokens; and the same where there are
+        gradients of the batches before it in its step, which may count more.
+        """
+        among = numbers, [one for one in numbers if (taken + one) % self._loop.each]
+        measures = itertools.product((False, True)[: 1 + self._loop.mode.counts_values], enumerate(among))
+        asked = {(*key, by, place): largest(by, *some) for by, (place, some) in measures if some}
+        return {name: one for name, one in asked.items() if one is not None and one.size > self._planned[name]}
+
+    def _of_training(self, iterator: ref[Any], key: Key, known: list[Numbers], largest: Largest) -> Iterator[Numbers]:
         """The first step's batches, then the steps with the largest ones."""
-        loop, number, taken = self._loop, 0, iterator()._num_yielded  # the iterator has this, which is not to keep it
+        loop, number, taken = self._loop, 0, iterator()._num_yielded  # type: ignore[union-attr]  # the iterator has this, which is not to keep it
         while number < len(known) and loop.is_first(number):
             yield known[number]
             number += 1
-        # Gradients of the batches before it in its step may count more
-        among = [range(number, len(known)), [one for one in range(number, len(known)) if (taken + one) % loop.each]]
-        found = [one for one in (largest(*numbers) for numbers in among if numbers) if one is not None]
-        is_of_longest, before = loop.wanted.rows is not None, self._planned_bytes.get(key, 0)
-        loop.notes += [one.note(is_of_longest, bool(before), taken) for one in found[:1] if one.bytes > before]
-        self._planned_bytes[key] = max([before, *(one.bytes for one in found)])
+        larger = self._larger(key, largest, range(number, len(known)), taken)
+        if larger:
+            first, *others = larger.values()
+            is_later = self._planned[*key, False, 0] > 0
+            loop.notes.append(first.note(loop.wanted.rows is not None, is_later, taken, others))
+        self._planned.update({name: one.size - self._planned[name] for name, one in larger.items()})
         self.waiting.add(iterator())
-        for at in sorted({one.largest for one in found}):
+        for at in sorted({one.largest for one in larger.values()}):
             begin, end = at - (at - number) % loop.each, at + loop.each - (taken + at) % loop.each
             yield from known[max(begin, number) : at]
             loop.again()
@@ -184,12 +190,7 @@ class Loaders:
         yield from known[number:]
 
 
-def _key_of(iterator: Any) -> tuple[int, int]:
-    return id(iterator._dataset), getattr(iterator._index_sampler, "batch_size", None) or 1
-
-
 def _of_evaluation(known: Sequence[Numbers], largest: Largest) -> Iterator[Numbers]:
     """The largest comes first."""
-    found = largest(*range(len(known)))
-    first = found.largest if found else 0
-    return itertools.chain([known[first]], known[:first], known[first + 1 :])
+    found = largest(False, *range(len(known)))
+    return iter(sorted(known, key=lambda one: found is None or one is not known[found.largest]))

@@ -91,7 +91,8 @@ class TrainerLoop(Loop):
         if not is_over and self.is_through() and is_last and not self._had_last_of_epoch:
             self._had_last_of_epoch = True  # which had no batch loaded ahead
             self.again()
-        control.should_epoch_stop, control.should_training_stop = self._is_enough, is_over
+        control.should_epoch_stop = self._is_enough and not self._loaders.waiting
+        control.should_training_stop = is_over
         self.log.begin("data", self.step)
 
     def _is_over(self) -> bool:

@@ -103,9 +103,8 @@ def plan_function(
             loop.log.begin("forward", loop.step)
             step(batch)
             if not loop.has_stepped():
-                raise PlanError(
-                    "step(batch) called no backward(): give a function that also does backward() and optimizer.step()"
-                )
+                missing = "give a function that also does backward() and optimizer.step()"
+                raise PlanError(f"step(batch) called no backward(): {missing}")
 
     go_on(loop, run)
 
@@ -173,7 +172,7 @@ class Loop:
         self.skipped, self.is_certain, self.looks_ahead, self.tells_ends = 0, True, False, False
         self.each, self._most_operations = 1, 0
         self._idle = self._calls = self.num_passes = self._leaving = 0
-        self._is_new, self._is_enough, self._closes = True, False, False
+        self._is_new, self._is_enough, self._closes, self._is_same = True, False, False, False
 
     def find(self, alive: AliveThings, is_late: bool) -> None:
         """Find the models that are trained, their optimizers and the loaders, and take their values."""
@@ -311,8 +310,8 @@ class Loop:
         was = self.rounds.step
         self._trained |= _of_optimizers([optimizer])
         self.rounds.stepped(optimizer)
-        if was < self.rounds.step:
-            self.each, self._leaving = max(1, self._leaving), 0
+        if was == 1:  # of two optimizers one may step more often
+            self.each, self._leaving = max(self.each, self._leaving), 0
         self._closes = False
         if self.skipped and self.rounds.step > 1:
             self.rounds, self.skipped = Rounds(self.log, self.rounds.optimizers), 0
@@ -343,10 +342,13 @@ class Loop:
         if parameters and self.log.phase != "backward":  # else it is called again by checkpointing
             self._calls += 1
             shape = shape_of((*args, keywords) if args else keywords)
-            # Of what a loader makes a piece is still that batch
-            self.log.batch = next((one for one in self.shapes or [shape] if one[:2] == shape[:2]), PlannedShape())
+            # Of what a loader makes a piece is still that batch; of several calls it is that of the largest
+            shape = next((one for one in self.shapes or [shape] if one[:2] == shape[:2]), PlannedShape())
+            before = self.log.batch if self._is_same else PlannedShape()
+            self.log.batch = max(shape, before, key=lambda one: (one.rows or 0) * (one.length or 1))
             evaluates = module in self._in_training and not module.training  # with a graph, too
             self._begin("evaluate" if evaluates or not torch.is_grad_enabled() else "forward", parameters)
+            self._is_same = self.log.phase == "forward"
             if torch.is_grad_enabled():
                 self._stepping.add(module)
                 (self._in_training if module.training else set()).add(module)
@@ -377,7 +379,7 @@ class Loop:
         self.num_passes += 1
         # A closure's, of which there may be several, are of one batch
         self._leaving += leaves_gradients and not (self.ahead.is_stepping and self._closes)
-        self._closes = self.ahead.is_stepping
+        self._closes, self._is_same = self.ahead.is_stepping, self._is_same and not leaves_gradients
         self._idle, self._is_new = 0, True
         if not self._calls and not self.rounds.optimizers:
             self.log.begin("forward", self.step)
