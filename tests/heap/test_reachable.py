@@ -69,15 +69,11 @@ def test_what_a_module_holds_is_named_by_the_module() -> None:
     assert holder_of(CACHE).endswith(".CACHE")
 
 
-def test_what_a_function_alone_holds_is_named_by_its_variable() -> None:
+def test_what_a_function_or_a_closure_holds_is_named_by_its_variable() -> None:
     assert holder_of([1]).startswith("local 'thing' of holder_of (tests/heap/test_reachable.py:")
-
-
-def test_what_a_closure_holds_is_named_by_its_variable() -> None:
-    mine: list[int] = [1]
-    holder = Holder()
+    mine, holder = [1], Holder()
     holder.kept.append(lambda: mine)
-    assert holder_of(mine).startswith("variable 'mine' of test_what_a_closure_holds")
+    assert holder_of(mine).startswith("variable 'mine' of test_what_a_function_or_a_closure_holds")
 
 
 def test_a_frozen_heap_hides_nothing() -> None:

@@ -28,7 +28,7 @@ from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_f
 from forgather_mem.diagnose.leaks.snapshot import LINES, GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, length_of, newest
 from forgather_mem.heap.holder_names import anywhere, module_names, names_of, slot_names
-from forgather_mem.heap.object_size import Sorts, deep_bytes, inside, is_tensor
+from forgather_mem.heap.object_size import Sorts, big_bytes, deep_bytes, inside, is_tensor
 from forgather_mem.heap.owner_paths import attributes_of, has_attributes, write_path
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import added_to, adding_lines
@@ -122,7 +122,6 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         names = slot_names(owner if attributes_of(owner) is container else container, last_name(path)) or names
     held = Held(one, container, path, owner)
     lines = lines_of_holder(held, names)
-    tensors = any(is_tensor(part) for part in inside(one.samples)) or kind.name == "graph"
     bound = bound_of_holder(held, names)
     grows = one.samples[0] if one.kind == "size" and one.samples else container
     suspect = Suspect(
@@ -135,7 +134,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         count=one.count if one.kind == "items" else None,
         bytes=int(one.count * one.each_bytes) if one.kind == "items" else None,
         kind=kind.name,
-        where="tensors" if tensors else "python",
+        where="tensors" if kind.name == "graph" else _matter(one.samples),
         bounded=bound.why if bound is not None else None,
         full_bytes=int(bound.most * one.each_bytes) if bound is not None and bound.most is not None else None,
         last=walk.is_librarys_variable(one.position)
@@ -200,6 +199,13 @@ def pace_of(count: int, steps: int, whole: float) -> float:
             return fits if count >= steps else 1 / fits
     # A quarter is a guess
     return whole if 4 * abs(whole - pace) <= pace or abs(whole - pace) <= off else pace
+
+
+def _matter(samples: Sequence[object]) -> str:
+    """What most of their bytes are: those of tensors, of other objects, or of both; four fifths are most."""
+    parts = [(is_tensor(part), big_bytes(part)) for part in inside(samples)]
+    of_tensors = sum(size for is_one, size in parts if is_one) / max(1, sum(size for _, size in parts))
+    return "tensors" if of_tensors > 0.8 else "python" if of_tensors < 0.2 else "host"
 
 
 def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:

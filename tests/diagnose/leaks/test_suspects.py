@@ -25,8 +25,7 @@ def test_a_signature_tells_nothing_of_sizes_keys_or_places_in_a_run() -> None:
         return top
 
     first, second = keep("run 1", 5000), keep("run 2", 7000)
-    assert first.each != second.each
-    assert first.held_by != second.held_by
+    assert (first.each != second.each, first.held_by != second.held_by) == (True, True)
     assert first.reported().signature == second.reported().signature
     assert "Holder.by_name[...]" in first.reported().signature
 
@@ -36,6 +35,12 @@ def test_where_items_differ_one_of_them_is_an_example_and_their_size_a_mean() ->
     (top, *_) = suspects_after(lambda step: kept.append(torch.zeros(4000 if step % 2 else 12_000)))
     assert top.each.startswith("e.g. Tensor [")
     assert f"{top.each}, on average" in "\n".join(_suspect_lines(top.reported(), 80))
+
+
+def test_memory_is_that_of_tensors_where_most_of_the_bytes_are_theirs() -> None:
+    kept, texts = Holder().by_name.setdefault("both", []), [0, 4000, 40_000, 400_000]
+    tops = [suspects_after(lambda step, n=n: kept.append([torch.zeros(9000), f"{step}" * n]))[0] for n in texts]
+    assert [top.where for top in tops] == ["tensors", "tensors", "host", "python"]
 
 
 def test_at_the_end_what_still_has_its_name_is_counted_and_not_what_took_its_place() -> None:
@@ -59,5 +64,4 @@ def test_a_list_in_an_attribute_is_told_with_code_that_can_be_typed() -> None:
     holder: Any = Holder()  # its class is in another module
     holder.told = {"rows": []}
     (top, *_) = suspects_after(lambda step: holder.told["rows"].append(torch.zeros(5000)))
-    cure = str(top.reported().cure)
-    assert cure == 'keep only the last ones, del holder.told["rows"][:-1], or a running mean of it'
+    assert top.reported().cure == 'keep only the last ones, del holder.told["rows"][:-1], or a running mean of it'
