@@ -65,10 +65,8 @@ def test_or_another_way() -> None:
 
 
 def test_where_nothing_fits_it_says_so_above_what_was_tried() -> None:
-    untried, none, said = (
-        card_text(card_plan(16, use(17, 19), **more))
-        for more in ({"tried_rows": False}, {}, {"instead": (("bf16=True", use(16, 17)),)})
-    )
+    tried: list[dict[str, Any]] = [{"tried_rows": False}, {}, {"instead": (("bf16=True", use(16, 17)),)}]
+    untried, none, said = (card_text(card_plan(16, use(17, 19), **more)) for more in tried)
     assert " ".join(untried.split()).startswith(f"{DOES_NOT}; no other batch or setting could be planned. ")
     for told in (none, said):
         assert " ".join(told.split()).startswith(f"{DOES_NOT}; nothing planned surely fits, not even a batch of 1. ")
