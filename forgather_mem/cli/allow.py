@@ -40,16 +40,14 @@ def allow(template: str, settings: list[str], searchpath: list[Path], yes: bool)
         rows += [(problem.names[0], place, entry if why == NOT_LISTED else f"{entry}   ({why})")]
     print_rows(rows)
     entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
-    if not entries:
-        return FAILURE
-    file = Path.cwd() / "pyproject.toml"
-    if not yes and not _confirmed(f"Allow {', '.join(entries)} for everything that is run in {Path.cwd()}?"):
+    question = f"Allow {', '.join(entries)} for everything that is run in {Path.cwd()}?"
+    if not entries or not (yes or _confirmed(question)):
         return FAILURE
     try:
         add_entries(Path.cwd(), entries)
     except (ValueError, OSError) as error:
         raise ForgatherMemError(str(error)) from error
-    print_text(f"written to [tool.forgather_mem] allow in {file}")
+    print_text(f"written to [tool.forgather_mem] allow in {Path.cwd() / 'pyproject.toml'}")
     return 0
 
 

@@ -30,6 +30,7 @@ def add_arguments(parser: CommandParser) -> None:
         "--unsafe-any", action="store_true",
         help="Allow everything: only for templates that you would run as Python.",
     )  # fmt: skip
+    parser.add_argument("-t", "--target", metavar="NAME", help="The list to build, if it is not trainer_callbacks.")
     parser.add_argument("--json", dest="as_json", action="store_true", help="Print the findings as JSON.")
 
 
@@ -40,6 +41,7 @@ def check(
     allow: list[str],
     allow_files: list[Path],
     unsafe_any: bool,
+    target: str | None,
     as_json: bool,
 ) -> int:
     """Check a template: syntax, names, arguments, variables. Exits with 1 when something is wrong.
@@ -51,7 +53,7 @@ def check(
     with contextlib.ExitStack() as after:
         after.callback(log.setLevel, log.level)
         log.setLevel(logging.ERROR)  # warnings are among the findings
-        found, results = found_problems(environment, name, parse_settings(settings))
+        found, results = found_problems(environment, name, parse_settings(settings), target)
     mistakes = [problem for problem in found if problem.is_mistake]
     if as_json:
         print(json_text({"template": name, "ok": not mistakes, "findings": list(map(_as_json, found))}, indent=2))
@@ -67,7 +69,7 @@ def found_problems(
 
     `target` is one that it has to have.
     """
-    from forgather_mem.config.check import Problem, callbacks_of, problems_of, results
+    from forgather_mem.config.check import CALLBACKS, Problem, callbacks_of, problems_of, results
 
     try:  # once: a hostile template takes as long as it may each time
         config = environment.load(name, **variables)
@@ -75,7 +77,7 @@ def found_problems(
             callbacks_of(config, target, None)  # raises: it says what may have been meant
     except TemplateError as error:
         return [Problem(kind="template", error=error)], ""
-    return problems_of(config, environment, name, variables), results(config)
+    return problems_of(config, environment, name, variables, target or CALLBACKS), results(config)
 
 
 def _as_json(problem: Problem) -> dict[str, object]:

@@ -94,7 +94,7 @@ def targets(template: str, settings: list[str], searchpath: list[Path]) -> int:
         text = in_a_line(value) if items_of(value) is None else built_of(value)
         rows.append((shortened_text(target), text, f"{place.template}:{place.line}"))
     print_rows(rows)
-    mistakes = [*config.lost().values(), *(one.error for one in no_callbacks(config) if one.is_mistake)]
+    mistakes = [*config.lost().values(), *(one.error for one in no_callbacks(config) if one.kind == "template")]
     for error in mistakes:
         complain(str(error))
     return FAILURE if mistakes else 0

@@ -125,8 +125,7 @@ class Baseline(ReportPart):
             found = list(_over(before.counted, after.counted, most.counted))
             found += [f"the peak of {told}" for told in _over(before.resident, after.resident, most.resident)]
             yield from (f"{sentence.replace(':', which + ':', 1)}" for sentence in found)
-            causes = leading(changed(before.settings, after.settings)) if found else []
-            for cause in causes[:3]:
+            for cause in leading(changed(before.settings, after.settings))[: 3 * bool(found)]:
                 yield f"since then {cause.name} is {cause.after or 'not set'} instead of {cause.before or 'not set'}"
 
     def missing(self, now: Baseline) -> Iterator[str]:
@@ -159,12 +158,10 @@ def _sizes(report: RunReport) -> TrainingSizes:
         counted |= {part: getattr(parts, part) for part in _PARTS}
     if report.planned is None and report.host.activations_bytes:
         counted["activations"] = report.host.activations_bytes
-    held = held_bytes(report)
-    if held is not None:
+    if (held := held_bytes(report)) is not None:
         counted[HELD] = held
-    resident = {"host": report.host.rss_peak_bytes}
-    resident |= {device.where: device.peak_allocated_bytes for device in report.device}
-    resident = {where: size for where, size in resident.items() if size}
+    peaks = {"host": report.host.rss_peak_bytes, **{one.where: one.peak_allocated_bytes for one in report.device}}
+    resident = {where: size for where, size in peaks.items() if size}
     phases = report.planned.phases if report.planned is not None else ()
     settings = dict(report.run.settings)
     return TrainingSizes(counted=counted, phases=phases, resident=resident, settings=settings, steps=report.steps)

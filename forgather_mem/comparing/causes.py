@@ -18,7 +18,7 @@ _ABOUT_GARBAGE = ("calls.gc.collect", "actions.collect", "collector")
 _CAUSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "parameters": ("model.dtype", "model.parameters", "model."),
     "gradients": ("model.trained_parameters", "model.dtype", "model.parameters", "arguments.fsdp"),
-    "optimizer": ("optimizer", "arguments.optim", "model.trained_parameters", "model.dtype"),
+    "optimizer": ("model.trained_parameters", "model.dtype", "optimizer", "arguments.optim"),
     "activations": (
         *_ABOUT_ATTENTION, "arguments.gradient_checkpointing", "arguments.activation_checkpointing",
         "model.gradient_checkpointing", *_ABOUT_BATCHES, "model.dtype", "arguments.bf16", "arguments.fp16",

@@ -69,6 +69,8 @@ def sentences(comparison: Comparison) -> list[str]:
         for report in side.reports
         if unfinished(report)
     ]
+    scripts = dict.fromkeys(side.first.run.script for side in (before, after))
+    told += [f"scripts: {' and '.join(scripts)}"] * (len(scripts) > 1 and all(scripts))
     if before.steps != after.steps and comparison.differences:
         told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
     for side in (before, after):
@@ -137,7 +139,8 @@ def _causes(settings: Sequence[Changed]) -> str:
 
 
 def _values(setting: Changed) -> tuple[str, str]:
-    told = ("not set" if value is None else value for value in (setting.before, setting.after))
+    none = "not set" if setting.comparable else "-"  # what a plan, or a plain loop, can't tell
+    told = setting.before or none, setting.after or none
     before, after = (f"{int(value):,}" if value.isdecimal() else value for value in told)
     return before, after
 

@@ -22,7 +22,7 @@ from forgather_mem.errors import TemplateError, did_you_mean, nearest
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "unbuilt", "redeclared"]
+Kind = Literal["template", "block", "refused", "misfit", "unbound", "unused", "untargeted", "unbuilt", "redeclared"]
 
 CALLBACKS = "trainer_callbacks"
 """The target that is built where nobody names another."""
@@ -39,9 +39,9 @@ class Problem:
         kind: "template": it can't be read, has no targets since a ':' is missing, or its callbacks are none; "block": a
             block that is never printed, or that loses what its parent has, or a null outside of the list; "refused": a
             name that the policy refuses; "misfit": a name that doesn't exist, or arguments that don't fit it;
-            "unbound": a variable without a value; "unused": a value without a variable; "unbuilt": a list, and no
-            other, that has to be asked for by its name, or a callback that was meant to be in the list; "redeclared": a
-            key given twice in one template, or a null for none. The last two are not mistakes.
+            "unbound": a variable without a value; "unused": a value without a variable; "untargeted": a list,
+            and no other, that has to be asked for by its name; "unbuilt": a callback that was meant to be in the list;
+            "redeclared": a key given twice in one template, or a null for none. The last two are not mistakes.
         error: The message for people, with its location.
     """
 
@@ -60,12 +60,12 @@ class Problem:
 
     @property
     def is_mistake(self) -> bool:
-        """Whether it has to be fixed: of what is found, all but a key given twice, and a list that nobody names."""
+        """Whether it has to be fixed: of what is found, all but a key given twice, and a callback beside the list."""
         return self.kind not in ("redeclared", "unbuilt")
 
 
 def problems_of(
-    config: Config, environment: ConfigEnvironment, name: str, variables: Mapping[str, object]
+    config: Config, environment: ConfigEnvironment, name: str, variables: Mapping[str, object], target: str = CALLBACKS
 ) -> list[Problem]:
     """All problems found, in the order of the stages.
 
@@ -74,6 +74,7 @@ def problems_of(
         environment: Where templates are looked for, with the policy.
         name: Name of the template.
         variables: Its variables, for Jinja and for `!var`.
+        target: The list of callbacks.
     """
     misfits = list(_misfits(config, variables))
     found = (
@@ -83,8 +84,8 @@ def problems_of(
         (Problem(kind="unbound", error=error) for error in config.unbound(variables)),
         unused(config, name, variables),
         _without_targets(config),
-        no_callbacks(config),
-        _beside(config),
+        no_callbacks(config, target),
+        _beside(config, target),
         _redeclared(config),
     )
     return [problem for stage in found for problem in itertools.islice(stage, MAX_NAMES)]
@@ -130,8 +131,7 @@ def _misfits(config: Config, variables: Mapping[str, object]) -> Iterator[Proble
 
 def _without_targets(config: Config) -> Iterator[Problem]:
     """A document that is one text, because the ':' behind its only key is missing."""
-    root, text = config.graph.root, config.rendered.text
-    hint = missing_colon_hint(root)
+    text, hint = config.rendered.text, missing_colon_hint(config.graph.root)
     if hint is not None and not text.lstrip().startswith(("'", '"', "|", ">")):
         line = next(number for number, line in enumerate(text.split("\n"), 1) if not _BLANK.match(line))
         message = "the document is one text, so it has no targets"
@@ -145,8 +145,8 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
         lists = [name for name in config.targets if _may_be_callbacks(name, items_of(graph.target(name)) or ())]
         for name in lists[:1] if target not in config.lost() else ():
             message = f"there is no target {target!r}, which load_callbacks() builds"
-            hint = f"rename {name!r}, or write load_callbacks(..., target={name!r})"
-            kind: Kind = "template" if nearest(name, [target], 0.8) else "unbuilt"
+            hint = f"rename {name!r}, or write load_callbacks(..., target={name!r}), and check with --target"
+            kind: Kind = "template" if nearest(name, [target], 0.8) else "untargeted"
             yield Problem(kind=kind, error=graph.place_of(name).error(message, hint=hint))
         if graph.root is None:
             message, name = "the template is empty, so it has no targets", config.rendered.name
@@ -173,8 +173,7 @@ def _beside(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
     """Targets that look as if they were meant to be in the list of callbacks, as a line that is not indented."""
     if target not in config.targets:
         return
-    callbacks = config.graph.target(target)
-    keys = callbacks.entries if isinstance(callbacks, DictNode) else {}
+    keys = callbacks.entries if isinstance(callbacks := config.graph.target(target), DictNode) else {}
     inside = {id(node) for node in config.reached([target])}
     for name in config.targets:
         value, place = config.graph.target(name), config.graph.place_of(name)
@@ -192,7 +191,7 @@ def callbacks_of(config: Config, target: str, context_vars: Mapping[str, object]
         TemplateError: if it is no list of callbacks, or can't be built.
     """
     for problem in (*no_callbacks(config, target), *_beside(config, target), *_redeclared(config)):
-        if problem.is_mistake or (problem.kind == "unbuilt" and target not in config.targets):
+        if problem.is_mistake:
             raise problem.error
         logger.warning("%s", problem.error)
     built = config.construct(target, context_vars=context_vars)
@@ -203,7 +202,8 @@ def callbacks_of(config: Config, target: str, context_vars: Mapping[str, object]
 
 def _no_list(config: Config, target: str, what: str) -> TemplateError:
     message = f"the target {target!r} is no list of callbacks; it is {what}"
-    hint = f"write it as !{'d' * isinstance(config.graph.target(target), DictNode)}list:@{target}"
+    hint = f"write {target}: !list, below it - !singleton:module:name"
+    hint = f"write it as !dlist:@{target}" if isinstance(config.graph.target(target), DictNode) else hint
     return config.graph.place_of(target).error(message, hint=hint)
 
 

@@ -193,6 +193,7 @@ class CardPlan:
         use: What the training takes.
         context: What of it is an estimate: what a context and libraries take beside tensors.
         most_rows: The largest batch that fits; None if there is none.
+        tried_rows: Whether batches of other sizes could be planned, down to 1 where none fits.
         most_length: The greatest length that fits; the same.
         smaller: Where the training does not fit, the batches that do, with as many rows in a step.
         instead: Other ways to train the same batch.
@@ -202,6 +203,7 @@ class CardPlan:
     use: CardUse
     context: CardUse
     most_rows: Most | None
+    tried_rows: bool
     most_length: Most | None
     smaller: Most | None
     instead: tuple[tuple[str, CardUse], ...]
@@ -218,11 +220,10 @@ def card_text(card: CardPlan) -> str:
     lines.append(f"  of it estimated {_interval(card.context)}, the context and libraries' workspaces")
     for name, found, all_of in (
         ("largest batch", card.most_rows, "all rows of the data set"),
-        ("largest length", card.most_length, "the most that the model takes"),
+        ("largest length", card.most_length, "the model's configured length"),
     ):
         if found is not None:
-            bound = f", {all_of}" if found.is_all else ""
-            lines.append(f"  {name:<14}  {found.size:,}: {_interval(found.use)}{bound}")
+            lines.append(f"  {name:<14}  {found.size:,}: {_interval(found.use)}{f', {all_of}' * found.is_all}")
     if card.instead:
         lines.append("  the same batch with")
         width = max(len(name) for name, _ in card.instead)
@@ -240,10 +241,9 @@ def _verdict(card: CardPlan) -> str:
         others.insert(0, f"batch {card.smaller.size:,} with accumulation {card.smaller.accumulation}")
     elif card.most_rows is not None:  # in a loop of the script's own
         others.append(f"batch {card.most_rows.size:,}")
-    nothing = "nothing planned surely fits, not even a batch of 1"
-    others.append(nothing if card.instead else "no other batch or setting could be planned")
-    best = f"; {others[0]}{' fits' * (len(others) > 1)}"
-    return f"{_word(card.use, card).capitalize()}: {of_card}{best}."
+    nothing = f"nothing planned surely fits{', not even a batch of 1' * card.tried_rows}"
+    others.append(nothing if card.tried_rows or card.instead else "no other batch or setting could be planned")
+    return f"{_word(card.use, card).capitalize()}: {of_card}; {others[0]}{' fits' * (len(others) > 1)}."
 
 
 def _word(use: CardUse, card: CardPlan) -> str:

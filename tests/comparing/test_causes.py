@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from forgather_mem.comparing.comparison import Comparison, comparison_of
+from forgather_mem.comparing.text import comparison_text
 from forgather_mem.telemetry.report import CleanupCall, RunReport
 from tests.comparing.runs import leaking, run, side
 
@@ -56,7 +57,10 @@ def test_what_a_plain_loop_has_none_of_is_no_cause_but_stands_in_the_table() -> 
     assert causes(LOOP, TRAINER, **sizes) == {"activations": ["batch.rows"], "optimizer": ["optimizer.fused"]}
     fewer = causes(TRAINER, LOOP, **sizes)
     assert fewer == {"activations": [], "optimizer": ["optimizer.fused"]}, "fewer rows are not why it has grown"
+    before, after = ({**told, "model.trained_parameters": size} for told, size in ((LOOP, "9"), (TRAINER, "20")))
+    assert causes(before, after, optimizer=60)["optimizer"] == ["model.trained_parameters", "optimizer.fused"]
     found = compared(run(settings=LOOP), run(580, settings=TRAINER))
+    assert "arguments.optim - adamw_torch" in " ".join(comparison_text(found).split())
     assert [one.name for one in found.settings if not one.comparable] == [
         "arguments.per_device_train_batch_size", "arguments.optim",
     ]  # fmt: skip

@@ -59,7 +59,7 @@ def ended(steps: int, end: str | None, **changes: Any) -> RunReport:
     return replace(plain, run=replace(plain.run, end=end, **changes))
 
 
-def test_how_a_run_ended_that_did_not_finish_is_told() -> None:
+def test_how_a_run_ended_that_did_not_finish_and_another_script_is_told() -> None:
     whole = ended(100, "finished")
     assert "b was killed after 14 steps" in words(whole, ended(14, "killed"))
     assert "a ran out of memory after 14 steps" in words(ended(14, "oom"), whole)
@@ -69,6 +69,9 @@ def test_how_a_run_ended_that_did_not_finish_is_told() -> None:
     assert "recorded" not in words(whole, ended(14, None)), "TensorBoard's tags don't tell it"
     assert "b has" not in words(whole, ended(100, "finished", exit_code=0))
     assert "ended" not in words(whole, whole)
+    other = ended(100, "finished", script="a.py")
+    assert "scripts: a.py and train.py" in words(other, running)
+    assert "scripts" not in words(other, other) + words(other, whole)
 
 
 def test_a_run_that_has_done_no_step_is_not_said_to_take_less() -> None:
@@ -102,8 +105,7 @@ def test_a_peak_that_can_not_be_told_is_not_said_to_be_the_same() -> None:
 
 
 def test_what_is_counted_stands_before_resident_memory_that_differs_by_more() -> None:
-    steps_since = 90
-    leak = leaking("kept", mib_per_step=6.5 / steps_since)
+    leak = leaking("kept", mib_per_step=6.5 / 90)  # in the steps since
     text = words(run(held=100), run(540, held=105.9, leak=leak))
     assert text.startswith("b: a leak (kept) +5.9 MiB. Of resident memory it takes 40.0 MiB more at the peak (host);")
     assert "new leak: 74.0 KiB a step from step 10 on, kept, train.py:41" in text

@@ -462,6 +462,7 @@ def test_a_run_may_be_planned_first_and_its_report_compares(tmp_path: Path) -> N
     assert (tmp_path / "steps").read_text() == "x" * 24, "those of the plan are not there"
     assert "never" in result.plain.out
     assert "Peak " in result.plain.err
+    assert result.plain.err.count("was not done") == 1, "what is watched is no act of the script's"
     report = report_in(tmp_path / "out")  # one training: the planned steps are none
     assert report["steps"] == 24
     planned_parts = {part["name"]: part for part in report["planned"]["parts"]}

@@ -67,13 +67,14 @@ def card_of(rows: int | None, card_bytes: int, **more: Any) -> CardPlan:
     return card_plan(planned_by_a_law(asked), instead, asked, lambda one: lambda: planned_by_a_law(one), card)
 
 
+def largest(card: CardPlan) -> list[tuple[int, bool] | None]:
+    return [one and (one.size, one.is_all) for one in (card.most_rows, card.most_length)]
+
+
 def test_of_a_card_it_says_what_fits_and_what_else_there_is() -> None:
     card = card_of(None, 6 * GIB + CONTEXT, longest=4096)
     assert card.fits
-    assert card.most_rows is not None
-    assert card.most_rows.size == 32
-    assert card.most_length is not None
-    assert card.most_length.size == 2048
+    assert largest(card) == [(32, False), (2048, False)]
     assert card.smaller is None
     ((name, use),) = card.instead
     assert name == "gradient_checkpointing=True"
@@ -81,12 +82,15 @@ def test_of_a_card_it_says_what_fits_and_what_else_there_is() -> None:
 
 
 def test_no_batch_is_larger_than_the_data_set() -> None:
-    card = card_of(None, 6 * GIB + CONTEXT, all_rows=20)
-    assert card.most_rows is not None
-    assert (card.most_rows.size, card.most_rows.is_all) == (20, True)
-    card = card_of(None, 6 * GIB + CONTEXT, all_rows=40)
-    assert card.most_rows is not None
-    assert (card.most_rows.size, card.most_rows.is_all) == (32, False)
+    for there_are, most in ((20, (20, True)), (40, (32, False))):
+        assert largest(card_of(None, 6 * GIB + CONTEXT, all_rows=there_are))[0] == most
+
+
+def test_where_no_batch_fits_it_says_whether_others_could_be_planned() -> None:
+    too_large = plan_of(GIB)
+    for rows in (8, None):  # of a loop that has no rows there are no others
+        card = card_plan(plan_of(GIB, rows), {}, Wanted(PlannedShape()), lambda _: lambda: too_large, Card(GIB))
+        assert (card.most_rows, card.tried_rows) == (None, rows is not None)
 
 
 def test_where_it_does_not_fit_smaller_batches_make_the_same_step() -> None:
@@ -98,15 +102,13 @@ def test_where_it_does_not_fit_smaller_batches_make_the_same_step() -> None:
 
 @pytest.mark.slow
 def test_all_of_it_of_a_trainer(tmp_path: Path) -> None:
-    card_bytes = CONTEXT + 2**27
-    answer = json.loads(
-        json.dumps(answer_to({"sizes": [[512, None]], "card_bytes": card_bytes}, make_trainer(tmp_path)))
-    )
+    asked = {"sizes": [[512, None]], "card_bytes": CONTEXT + 2**27}
+    answer = json.loads(json.dumps(answer_to(asked, make_trainer(tmp_path))))
     (card,) = answer["card"]
     assert card["most_rows"][::2] == [32, True]
     size, (low, high), is_all, _ = card["most_length"]
     assert (size, is_all) == (64, True)
-    assert low < high <= card_bytes
+    assert low < high <= CONTEXT + 2**27
     first, *others = (name for name, _ in card["instead"])
     assert first in ("activation_checkpointing=True", "gradient_checkpointing=True")  # of transformers 5, and of 4
     assert others == ["optim=adafactor", "bf16=True"]

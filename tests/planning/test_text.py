@@ -26,34 +26,27 @@ def test_the_peak_comes_first_then_a_bar_for_each_part() -> None:
 
 
 def card_plan(card_gib: float, needs: CardUse, **more: Any) -> CardPlan:
-    nothing: dict[str, Any] = {
-        "context": use(0.5, 1), "most_rows": None, "most_length": None, "smaller": None, "instead": (),
-    }  # fmt: skip
-    return CardPlan(card_bytes=int(card_gib * GIB), use=needs, **{**nothing, **more})
+    more = {**dict.fromkeys(("most_rows", "most_length", "smaller")), "tried_rows": True, "instead": (), **more}
+    return CardPlan(card_bytes=int(card_gib * GIB), use=needs, context=use(0.5, 1), **more)
 
 
 def test_of_a_card_it_says_first_whether_it_fits_and_that_it_is_computed() -> None:
     card = card_plan(
         24,
         use(17, 19),
-        most_rows=Most(11, use(22, 24)),
+        most_rows=Most(11, use(22, 24), is_all=True),
         most_length=Most(2048, use(20, 21), is_all=True),
         instead=(("bf16=True", use(10, 11)), ("optim=adafactor", use(12, 13))),
     )
     assert card_text(card).splitlines() == [
         "Fits: 17.0 GiB to 19.0 GiB of 24.0 GiB. Computed, not measured.",
         "  of it estimated 512.0 MiB to 1.0 GiB, the context and libraries' workspaces",
-        "  largest batch   11: 22.0 GiB to 24.0 GiB",
-        "  largest length  2,048: 20.0 GiB to 21.0 GiB, the most that the model takes",
+        "  largest batch   11: 22.0 GiB to 24.0 GiB, all rows of the data set",
+        "  largest length  2,048: 20.0 GiB to 21.0 GiB, the model's configured length",
         "  the same batch with",
         "    bf16=True        10.0 GiB to 11.0 GiB",
         "    optim=adafactor  12.0 GiB to 13.0 GiB",
     ]
-
-
-def test_the_largest_batch_may_be_all_there_is() -> None:
-    card = card_plan(24, use(17, 19), most_rows=Most(64, use(20, 21), is_all=True))
-    assert "  largest batch   64: 20.0 GiB to 21.0 GiB, all rows of the data set" in card_text(card).splitlines()
 
 
 def test_what_does_not_fit_has_a_smaller_batch() -> None:
@@ -72,13 +65,13 @@ def test_or_another_way() -> None:
 
 
 def test_where_nothing_fits_it_says_so_above_what_was_tried() -> None:
-    card = card_plan(16, use(17, 19), instead=(("bf16=True", use(16, 17)),))
-    said = card_text(card)
-    assert " ".join(said.split()).startswith(f"{DOES_NOT}; nothing planned surely fits, not even a batch of 1. ")
+    tried: list[dict[str, Any]] = [{"tried_rows": False}, {}, {"instead": (("bf16=True", use(16, 17)),)}]
+    untried, none, said = (card_text(card_plan(16, use(17, 19), **more)) for more in tried)
+    assert " ".join(untried.split()).startswith(f"{DOES_NOT}; no other batch or setting could be planned. ")
+    for told in (none, said):
+        assert " ".join(told.split()).startswith(f"{DOES_NOT}; nothing planned surely fits, not even a batch of 1. ")
     assert said.endswith("bf16=True  16.0 GiB to 17.0 GiB, may or may not fit")
 
 
 def test_between_the_two_it_may_not_fit() -> None:
-    assert card_text(card_plan(18, use(17, 19))).startswith(
-        "May or may not fit: 17.0 GiB to 19.0 GiB of 18.0 GiB; no other "
-    )
+    assert card_text(card_plan(18, use(17, 19))).startswith("May or may not fit: 17.0 GiB to 19.0 GiB of 18.0 GiB; ")

@@ -246,6 +246,7 @@ _TAG = re.compile(r"\{#.*?#\}|\{%[-+]?\s*(raw\b.*?endraw|\w+)\s*(\w*)((?:(?!%\})
 _OPENING = {"autoescape", "block", "call", "filter", "for", "if", "macro", "set", "with"}
 _INNER = {"elif": ("if",), "else": ("if", "for")}
 _TAGS = _OPENING | _INNER.keys() | {"extends", "from", "import", "include", "print"}
+_NOT_EXTENDED = re.compile(r"\s*-*extends\s*[\"']")
 _UNQUOTED = re.compile(r"\s*(\S+ (?:extends|include)) ([\w.-]+/[\w./-]+|[\w.-]+\.yaml)\s*$")
 _COMMENTED = re.compile(r"\s*#|[^'\"{#]*\s#.*\{[{%]")
 _CURLY = re.compile("[\u2018\u2019\u201c\u201d]")
@@ -275,6 +276,8 @@ def explain(error: Exception, compiler: Compiler) -> TemplateError:
     if not frames:
         return TemplateError(message, template=job.loads[0].source.name if job.loads else None, hint=hint)
     source, line, function = frames[-1]
+    if "no parent block" in message:
+        line = next((number for number, text in enumerate(source.lines, 1) if _NOT_EXTENDED.match(text)), line)
     where = _FUNCTIONS.get(function, f"in block {function[6:]}" if function.startswith("block_") else "")
     return _at(source, line, error, message, hint, [part for part in (where, *job.chain(source.key)) if part])
 
@@ -334,8 +337,7 @@ def _column(text: str, error: Exception, message: str) -> int | None:
     if isinstance(error, MissingName) and isinstance(error.name, str):
         found = re.search(rf"\b{re.escape(error.name)}\b", text)
     else:
-        quoted = _QUOTED.search(message) or _QUOTED.search(str(error))
-        quoted = quoted if isinstance(error, TemplateSyntaxError) else None
+        quoted = isinstance(error, TemplateSyntaxError) and (_QUOTED.search(message) or _QUOTED.search(str(error)))
         found = re.search(re.escape(quoted[1]), text) if quoted else None
     return found.start() + 1 if found else None
 
@@ -390,14 +392,13 @@ def _near_word(message: str, compiler: Compiler) -> str | None:
     if "the parent's block" in message:
         return "write == super()"
     if "no parent block" in message:
-        return 'a template that extends another says so in its first line: -- extends "NAME"'
+        return 'a template that extends another says so: write -- extends "NAME", with a space'
     if bracket := re.search(r"unexpected '.+', expected '([])}])'", message):
         return f"is a '{bracket[1]}' missing on this line?"
-    match = re.search(r"[Nn]o (filter|test) named '([^']+)'", message)
-    if match is None:
-        return None
-    names = compiler.filters if match[1] == "filter" else compiler.tests
-    return did_you_mean(match[2], [name for name in names if name[0] != " "])
+    if match := re.search(r"[Nn]o (filter|test) named '([^']+)'", message):
+        names = compiler.filters if match[1] == "filter" else compiler.tests
+        return did_you_mean(match[2], [name for name in names if name[0] != " "])
+    return None
 
 
 def _frames(error: BaseException, job: Job) -> Iterator[tuple[Source, int, str]]:

@@ -35,7 +35,7 @@ from forgather_mem.planning.isolation.acts import ON_NOTHING, Lines, act_on_noth
 from forgather_mem.system.forks import FIRST_IN_CHILD
 from forgather_mem.system.installed import installed
 from forgather_mem.system.procfs import PLANNER
-from forgather_mem.telemetry.run_session import DOING, PLAN, SWITCH
+from forgather_mem.telemetry.run_session import DOING, FOLDER, PLAN, SWITCH
 from forgather_mem.units import MIB
 
 Result = TypeVar("Result")
@@ -300,7 +300,7 @@ def _prepare() -> None:
 
     for take_away in FIRST_IN_CHILD[:]:  # where it has failed: then this does
         take_away()
-    os.environ[SWITCH] = "0"  # what is planned is no training to be watched
+    os.environ.update({SWITCH: "0", FOLDER: ""})  # what is planned is no training to be watched, nor told the run
     gc.freeze()  # the parent's objects: a Trainer collects garbage before it trains
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
