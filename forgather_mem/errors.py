@@ -70,14 +70,9 @@ class TemplateError(ForgatherMemError, ValueError):
         chain: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = message
-        self.template = template
-        self.line = line
-        self.column = column
-        self.path = path
-        self.hint = hint
-        self.source_line = source_line
-        self.chain = chain
+        self.message, self.hint, self.chain = message, hint, chain
+        self.template, self.line, self.column = template, line, column
+        self.path, self.source_line = path, source_line
 
     def __reduce__(self) -> tuple[object, ...]:
         return rebuilt, (dict(self.__dict__), type(self))
@@ -149,9 +144,7 @@ def rebuilt(fields: dict[str, object], cls: type[TemplateError] = TemplateError)
 
 
 def _caret(source_line: str, line: int, column: int | None) -> list[str]:
-    start = 0
-    if column is not None and column > 80:  # a very long line: show the part around the error
-        start = column - 40
+    start = column - 40 if column is not None and column > 80 else 0  # of a very long line: the part around the error
     text = escape_controls(source_line[start : start + 100].expandtabs(1))
     shown = [f"   {line} | {text}"]
     if column is not None:

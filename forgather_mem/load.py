@@ -224,6 +224,9 @@ class WatchedLoop:
         self.callbacks = tuple(callbacks)
         loop.at_close(self._show)
 
+    def __repr__(self) -> str:
+        return run_session.why_off() if run_session.is_off() else "report() is that of this loop, which close() ends"
+
     def report(self) -> Report:
         """The memory report up to now, or of the whole loop once it is over. `print` it to read it.
 

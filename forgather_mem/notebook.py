@@ -1,6 +1,6 @@
 """The notebook extension: shows what is alive, and releases it by name. `%load_ext forgather_mem`
 
-    %forgather_mem                      what holds 1 KiB or more: of tensors, which count once, or a text or an array
+    %forgather_mem                      what holds 1 KiB or more: tensors, arrays, texts, numbers, also in containers
     %forgather_mem release model Out    lets go of a variable, of all remembered results; says who still holds
     %forgather_mem release error        empties the frames that the last error keeps
     %%forgather_mem                     as the first line of a cell: what the cell took, and who holds how much more
@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 
 from forgather_mem.errors import did_you_mean
 from forgather_mem.heap.failed_frames import chain, drop_frames
-from forgather_mem.heap.object_size import big_bytes, is_tensor
+from forgather_mem.heap.object_size import big_bytes, deep_bytes, is_array, is_array_class, is_tensor
+from forgather_mem.heap.reachable import MANY
 from forgather_mem.heap.retained import WeakWatch, describe
-from forgather_mem.probes.tensors import live_tensors, storages_of, tensors_in
+from forgather_mem.probes.tensors import live_tensors, storages_of, tensors_in, values_of
 from forgather_mem.reclaim.release import give_back, write_steps
 from forgather_mem.sinks.console import print_line
 from forgather_mem.source.frame_variables import frame_variables
@@ -45,7 +46,8 @@ class Alive:
     Attributes:
         name: The name to release it by.
         what: Its type, or for a tensor shape and dtype.
-        num_bytes: Size of its tensors that no earlier name has, each storage once; or of a text or an array.
+        num_bytes: Size of the tensors, arrays and texts in it that no earlier name has, each storage once. Of more than
+            400 items without an array some stand for the others.
     """
 
     name: str
@@ -83,8 +85,7 @@ def measure_cell(shell: InteractiveShell, cell: str, line: str) -> str:
     """Run a cell; returns what it took, and the names that hold more than before. With words above it is not run."""
     if line.strip():
         return f"%%forgather_mem {line}: the cell was not run; write %%forgather_mem alone. In another cell {_USAGE}"
-    known = {row.name: row.num_bytes for row in what_is_alive(shell)}
-    window = UsageWindow.open()
+    known, window = {row.name: row.num_bytes for row in what_is_alive(shell)}, UsageWindow.open()
     count, numbers = shell.execution_count, list(getattr(shell.compile, "_filename_map", {}).values())
     shell.execution_count = numbers[-1] if numbers else count  # this cell's: later versions have counted up by now
     # The line of the magic itself counts, too, as it does in errors of other cells
@@ -109,7 +110,8 @@ def what_is_alive(shell: InteractiveShell) -> list[Alive]:
     if error is not None:
         frames = [frame for link in chain(error, suppressed=True) for frame, _ in traceback.walk_tb(link.__traceback__)]
         held = [value for frame in frames for value in frame_variables(frame).values()]
-        rows.append(Alive(name=_ERROR, what=type(error).__name__, num_bytes=_new_bytes(held, seen)))
+        num_bytes = _new_bytes([*tensors_in(held), *filter(is_array, held)], seen)
+        rows.append(Alive(name=_ERROR, what=type(error).__name__, num_bytes=num_bytes))
     return sorted((row for row in rows if row.num_bytes >= KIB), key=lambda row: -row.num_bytes)
 
 
@@ -118,8 +120,8 @@ def _table(shell: InteractiveShell) -> str:
     room = next(iter(host_rooms()), None)
     limit = "" if room is None else f" ({format_bytes(room.free_bytes)} free, {room.limit})"
     lines = [f"forgather_mem: {write_steps(usage_now())}{limit}", *_rows(rows, {})]
-    total = sum(row.num_bytes for row in live_tensors()) if "torch" in sys.modules else 0
-    lines.append(f"  all live tensors: {format_bytes(total)}")
+    live = live_tensors() if "torch" in sys.modules else ()
+    lines.append(f"  all live tensors: {format_bytes(sum(row.num_bytes for row in live))}")
     if rows:
         lines.append(f"  release by name: %forgather_mem release {rows[0].name}")
     return "\n".join(lines)
@@ -146,7 +148,6 @@ def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     if not names:
         return
     gone = [(f"{name} ({describe(thing)})", thing) for name in names for thing in _let_go(shell, name)]
-    gone = [(label, thing) for label, thing in gone if not is_our_class(type(thing))]
     watched = WeakWatch([thing for _, thing in gone], [label for label, _ in gone])
     gone.clear()
     given = give_back()
@@ -175,25 +176,23 @@ def _let_go(shell: InteractiveShell, name: str) -> list[object]:
         if dot and gone:
             vars(shell.user_ns[owner]).pop(attribute)
     _forget_results(shell, gone)
-    return gone
+    return [thing for thing in gone if not is_our_class(type(thing))]
 
 
 def _forget_results(shell: InteractiveShell, gone: list[object]) -> None:
-    def is_gone(value: object) -> bool:
-        return any(value is thing for thing in gone)
-
+    places = {id(thing) for thing in gone}
     for number, value in _results(shell).items():
-        if is_gone(value):
+        if id(value) in places:
             del shell.user_ns[_OUT][number]
     for names in (shell.user_ns, shell.user_ns_hidden, vars(shell.displayhook)):
         for name, value in list(names.items()):
-            if name.startswith("_") and is_gone(value):
+            if name.startswith("_") and id(value) in places:
                 if name[1:].isdecimal():
                     del names[name]
                 else:
                     names[name] = ""  # what IPython has in _, __ and ___ before the first result
     last = getattr(shell, "last_execution_result", None)
-    if last is not None and is_gone(last.result):
+    if last is not None and id(last.result) in places:
         last.result = None
 
 
@@ -208,7 +207,7 @@ def _kept(shell: InteractiveShell) -> list[tuple[str, object]]:
     kept = [*variables, *((f"{_OUT}[{number}]", value) for number, value in _results(shell).items())]
     for name, value in variables:
         own = getattr(value, "__dict__", None)
-        if isinstance(own, dict) and "__name__" not in own:  # a module's has that
+        if isinstance(own, dict) and "__name__" not in own and not is_array_class(type(value)):  # a module's has that
             kept += [(f"{name}.{attribute}", part) for attribute, part in own.items()]
     return kept
 
@@ -223,14 +222,20 @@ def _last_error() -> BaseException | None:
 
 
 def _new_bytes(value: object, seen: set[object]) -> int:
-    total = 0
-    for tensor in tensors_in(value, gradients=True):
-        for key, num_bytes in storages_of(tensor):
-            if key not in seen:
-                seen.add(key)
-                total += num_bytes
-    root = getattr(value, "base", None)  # of a view of an array
-    if not total and not is_tensor(value) and (place := id(value if root is None else root)) not in seen:
+    storages = dict(storage for tensor in tensors_in(value, gradients=True) for storage in storages_of(tensor))
+    total = sum(num_bytes for key, num_bytes in storages.items() if key not in seen)
+    seen.update(storages)
+    todo = [value]
+    for thing in todo:
+        root = getattr(thing, "base", None) if is_array(thing) else None  # of a view
+        if is_tensor(thing) or (place := id(thing if root is None else root)) in seen:
+            continue
+        part = values_of(thing) if isinstance(thing, Mapping) else thing
+        if isinstance(part, list | tuple | set) and (len(part) <= MANY or any(map(is_array_class, {*map(type, part)}))):
+            todo += part
+        elif isinstance(part, list | tuple | set) or is_array_class(type(part)):  # of many some stand for the others
+            total += int(deep_bytes(thing, seen, seen))
+        else:
+            total += big_bytes(part)
         seen.add(place)
-        total = big_bytes(value)
     return total

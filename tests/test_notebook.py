@@ -42,7 +42,8 @@ CELLS = {
     "release held": "%forgather_mem release box.history",
     "usage": "%forgather_mem relase model",
     "measure": "%%forgather_mem\ngrows.append(torch.ones(2**19))\n"
-    "fresh = torch.ones(2**20); large = torch.ones(2**24).sum()\nprint('ran')",
+    "fresh = torch.ones(2**20); large = torch.ones(2**24).sum(); many = list(range(2**15)); again = many, fresh\n"
+    "both = {'a': torch.ones(2**18), 'b': [torch.zeros(2**17).numpy(), 'x' * 2**18]}\nprint('ran')",
     "words": "%%forgather_mem release fresh\nprint('ran')",
     "fill": "rows = []\nfor row in range(3): rows.append(row)",
     "old": "def fill():\n    rows.append(1)",
@@ -81,13 +82,12 @@ def test_what_is_alive_is_shown_by_name_the_largest_first(printed: dict[str, str
 
 
 def test_a_cell_says_what_it_took_and_who_holds_what_is_new(printed: dict[str, str]) -> None:
-    ran, sizes, fresh, grows, *_ = printed["measure"].splitlines()
-    assert ran == "ran"
+    ran, sizes, *rows = printed["measure"].splitlines()
     start, end, most = map(float, re.findall(r"([\d.]+) MiB", sizes))
     assert end - start > 3
     assert most - end > 40, "the sum was of a tensor that is gone"
-    assert re.fullmatch(r"  fresh +4.0 MiB  Tensor \[1048576\] float32", fresh)
-    assert re.fullmatch(r"  grows +2.0 MiB  list", grows)
+    told = "ran fresh 4.0 MiB Tensor [1048576] float32 grows 2.0 MiB list both 1.8 MiB dict many 1.2 MiB list"
+    assert " ".join(" ".join([ran, *rows]).split()) == told
     assert "%forgather_mem release error" in printed["help"]
 
 

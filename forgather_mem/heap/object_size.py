@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from io import BytesIO, StringIO
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -69,7 +69,7 @@ def inside(samples: Sequence[object]) -> Iterator[object]:
             todo += itertools.islice(held, 8)
 
 
-def deep_bytes(thing: object, known: set[int], counted: set[tuple[object, int]]) -> float:
+def deep_bytes(thing: object, known: Set[object], counted: set[object]) -> float:
     """Bytes freed with this object: itself and what only it leads to. `known` existed before; storages count once.
 
     Of a large container some are looked at and stand for the others, unless two of them lead to the same.
@@ -138,7 +138,7 @@ class _Accounts(dict[type, _Account | None]):
             account = sys.getsizeof, _entries, False
         elif issubclass(kind, threading.Thread):
             account = sys.getsizeof, lambda thread: gc.get_referents(thread) + _variables_of_thread(thread), False
-        elif own is not _alone and _is_array_class(kind):
+        elif own is not _alone and is_array_class(kind):
             account = (lambda part, default: array_bytes(part) or sys.getsizeof(part, default)), gc.get_referents, False
         self[kind] = account
         return account
@@ -190,7 +190,7 @@ class Sorts(dict[type, int]):
 def largest_held(node: object, known: Collection[int]) -> list[object]:
     """The largest of those that `own_bytes` counts, no tensor that is known, with others half as large or more."""
     held = [one for one in gc.get_referents(node) if _sort_of(type(one)) > CONTAINER]
-    fixed = {id(one) for one in held if id(one) in known and (is_tensor(one) or _is_array_class(type(one)))}
+    fixed = {id(one) for one in held if id(one) in known and (is_tensor(one) or is_array_class(type(one)))}
     new = sorted([one for one in held if id(one) not in fixed] or held, key=big_bytes, reverse=True)
     return [one for one in new[:4] if 2 * big_bytes(one) >= big_bytes(new[0])]
 
@@ -224,7 +224,7 @@ def is_array(thing: object) -> bool:
 def array_bytes(part: object) -> int:
     """Size of an array including the base of a view, or of a picture of PIL; 0 for anything else."""
     kind = type(part)
-    if not _is_array_class(kind):
+    if not is_array_class(kind):
         return 0
     if kind.__module__.startswith("PIL."):
         return _picture_bytes(part)
@@ -255,8 +255,9 @@ def _sort_of(kind: type) -> int:
         return CONTAINER
     if kind in (FrameType, TracebackType, MethodType):
         return NOT_ASKED
-    return RAW if kind in _FLAT or _is_array_class(kind) else TUPLE if kind is tuple else OTHER
+    return RAW if kind in _FLAT or is_array_class(kind) else TUPLE if kind is tuple else OTHER
 
 
-def _is_array_class(kind: type) -> bool:
+def is_array_class(kind: type) -> bool:
+    """Whether it is of a package whose objects have bytes of their own."""
     return str(kind.__module__).partition(".")[0] in ("numpy", "pandas", "mmap", "PIL", "jaxlib")

@@ -128,9 +128,8 @@ class LiveAlarm:
         if self.alarm is not None:
             return False
         seen = step - whole_of(growing).since_step
-        if seen >= LEAK.lasting_steps or (full_step is not None and full_step - step <= seen):
-            return True
-        return leak is not None and not self.taken_back and is_held(leak)
+        lasts = seen >= LEAK.lasting_steps or (full_step is not None and full_step - step <= seen)
+        return lasts or (leak is not None and not self.taken_back and is_held(leak))
 
     def printed(self, alarm: Alarm, growing: Mapping[str, Trend], series: Mapping[str, Series]) -> None:
         """This was printed; remember below which sizes it would be wrong."""

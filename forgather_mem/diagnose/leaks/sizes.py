@@ -76,7 +76,7 @@ class LeakSizes:
         self._found_at, self.others_changed = -ReadingPace.found_every, False
         self.workers_changed = False
         self._budget = TimeBudget(0.0, budget_frac=ReadingPace.spent_frac)
-        self._ours = (0.0, 0.0)  # native and Python's bytes
+        self._ours = (0.0, 0.0, 0.0)  # native and Python's bytes, and the process's
 
     def read(self, step: int) -> dict[str, float]:
         """The sizes that are due at this call, after `step` steps."""
@@ -99,9 +99,9 @@ class LeakSizes:
         self.totals |= {} if reserved is None else {"reserved": reserved}
         return values | on_device
 
-    def leave_out(self, native: float, objects: float) -> None:
+    def leave_out(self, native: float, objects: float, process: float = 0.0) -> None:
         """Exclude this much more of what is counted from now on: it is our own, not the training's."""
-        self._ours = self._ours[0] + native, self._ours[1] + objects
+        self._ours = self._ours[0] + native, self._ours[1] + objects, self._ours[2] + process
 
     def close(self) -> None:
         """Close what is open."""
@@ -127,7 +127,7 @@ class LeakSizes:
             self._first = now
         # Pages touched for the first time but requested long before are not a leak
         requested, touched, shared, *grown = (size - first for size, first in zip(now, self._first, strict=True))
-        self.totals["process"] = float(min(grown))
+        self.totals["process"] = min(grown) - self._ours[2]
         with missing(OSError):  # a system without /dev/shm
             disk = os.statvfs("/dev/shm")
             self.totals["/dev/shm"] = float((disk.f_blocks - disk.f_bfree) * disk.f_frsize)
@@ -158,13 +158,11 @@ class LeakSizes:
         if calls >= self._found_at + ReadingPace.found_every:
             others = tuple(pid for pid in child_pids() if int(pid) not in self._workers)
             self.others_changed, self._others, self._found_at = others != self._others, others, calls
-        total = 0
-        for pid in self._others:
-            try:
-                total += anonymous_bytes(Path("/proc") / pid)
-            except ours(OSError):  # it has just exited: the others are found anew
-                self._found_at = -ReadingPace.found_every
-                return
+        try:
+            total = sum(anonymous_bytes(Path("/proc") / pid) for pid in self._others)
+        except ours(OSError):  # one has just exited: the others are found anew
+            self._found_at = -ReadingPace.found_every
+            return
         if self._others:
             self.totals["children"] = float(total)
 
@@ -192,9 +190,12 @@ def objects_bytes() -> float:
     return sys.getallocatedblocks() * USUAL_BLOCK_BYTES
 
 
-def counted_bytes() -> tuple[float, float]:
-    """What is allocated by the C library, and for Python's small objects."""
-    return allocated_natively_bytes() or 0.0, objects_bytes()
+def counted_bytes() -> tuple[float, float, float]:
+    """What is allocated by the C library, and for Python's small objects; what this process has of its own."""
+    own = 0
+    with missing(OSError):  # no /proc
+        own = anonymous_bytes(Path("/proc/self"))
+    return allocated_natively_bytes() or 0.0, objects_bytes(), own
 
 
 def large_bytes() -> float:
@@ -279,8 +280,7 @@ class CopiedPages:
 
     def found(self) -> Copied | None:
         """What the workers copy step by step; of workers that have ended, if that is what was seen longest."""
-        now, ended = self._judged(), self._ended
-        return ended if now is None else now
+        return self._judged() or self._ended
 
     def _read(self, step: int) -> dict[str, float]:
         worker, pids = self._children.one_worker()

@@ -135,7 +135,7 @@ def look(walk: ReachableGraph, step: int) -> Look:
 def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     """What has grown since, the largest first."""
     steps = max(1, step - before.step)
-    found, counted = list(_graphs(before, walk)), set[tuple[object, int]]()
+    found, counted = list(_graphs(before, walk)), set[object]()
     sorts, known, reaching = Sorts(), _known(before, walk), {one.position for one in found}
     for position, node in enumerate(walk.nodes):
         if id(node) not in known:
@@ -239,7 +239,7 @@ def weigh_whole(found: Iterable[GrownObject], walk: ReachableGraph) -> None:
         parts = [(item, {id(item), *map(id, item if type(item) is tuple else ())}) for item in mixed]
         parts = [(item, own) for item, own in parts if others.isdisjoint(own)]  # what others have, too, says nothing
         known, until_s = others.union(*(own for _, own in parts)), time.thread_time() + _LIMITS.weighed_s
-        sizes, counted = list[float](), set[tuple[object, int]]()
+        sizes, counted = list[float](), set[object]()
         for item, own in parts:
             if len(sizes) < _LIMITS.samples or time.thread_time() < until_s:
                 known -= own  # each without the others, which it may lead to

@@ -212,7 +212,7 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     """Garbage by class; the user's classes are the most informative."""
     if not garbage:
         return []
-    counted: set[tuple[object, int]] = set()
+    counted: set[object] = set()
     places = {id(thing) for thing in garbage}
     num_bytes = sum(deep_bytes(thing, places - {id(thing)}, counted) for thing in garbage)
     classes = Counter(map(type, garbage))

@@ -139,8 +139,7 @@ class LeakWatch:
         known = sum(one.bytes_per_step for one in lasting(self._suspects) if one.held_by and one.kind != "workers")
         held = known >= LEAK.explained[0] * whole_of(growing).per_step
         named = held and self._suspects[0].allocated_at is not None
-        can_be_held = set(growing) != {"workers"}  # by this process
-        if self._look_closer and not named and self._looks < 2 and can_be_held:
+        if self._look_closer and not named and self._looks < 2 and set(growing) != {"workers"}:  # which are others
             self._looks += 1
             self._look_closely(moment.step, self._suspects[0].place if held else None)
             self._at_look, self._rate = {}, whole_of(growing).per_step
@@ -246,10 +245,9 @@ class LeakWatch:
         pace = 0.0 if "workers" in growing else self._totals.get("process", Series()).rate_at_end(floor_of("process"))
         return full_at(step, max(rate, pace), "device" in growing)
 
-    def _leave_out(self, before: tuple[float, float]) -> None:
+    def _leave_out(self, before: tuple[float, float, float]) -> None:
         """Exclude from the sizes what has been taken since, or given back: it is ours."""
-        now = counted_bytes()
-        self._sizes.leave_out(now[0] - before[0], now[1] - before[1])
+        self._sizes.leave_out(*(now - then for now, then in zip(counted_bytes(), before, strict=True)))
 
 
 def _emit(run: RunInfo, leak: LeakReport) -> None:

@@ -77,12 +77,13 @@ def explained(failure: Failure, leak: LeakReport = NOT_JUDGED) -> tuple[OomRepor
         leak: The verdict about leaks.
     """
     settings, batch, is_leak = failure.settings, failure.batch, _is_leak(failure, leak)
-    cure = Change(text=_cure(leak), note="memory that grows at each step fills any device")
+    cure = Change(text=_cure(failure, leak), note="what grows at each step fills any memory")
     # No batch is small enough for a leak
     changes = as_written([cure] if is_leak else may_help(failure), settings.is_trainers)
     no_help = ", ".join(_no_help(failure))
     why = _why_now(failure)
-    held = None if why and failure.phase not in _FIRST else _of_census(failure)  # first it is of the phase, too
+    # In a first phase it is of what is held, too
+    others = why, None if why and failure.phase not in _FIRST else _of_census(failure), _of_watching(failure)
     told = {name: getattr(failure, name) for name in _OF_FAILURE}
     told |= {name: getattr(failure.found, name) for name in _OF_ERROR}
     told |= {name: getattr(failure.callback, name, None) for name in ("callback", "line", "copied_bytes")}
@@ -92,7 +93,7 @@ def explained(failure: Failure, leak: LeakReport = NOT_JUDGED) -> tuple[OomRepor
         free_bytes=None if failure.freed_bytes else failure.free_bytes,
         in_use=failure.in_use,
         batch=None if batch is None else {"rows": batch.rows, "length": batch.length},
-        why_now=_of_leak(leak) if is_leak else " ".join(filter(None, (why, held, _of_watching(failure)))) or None,
+        why_now=_of_leak(failure, leak) if is_leak else " ".join(filter(None, others)) or None,
         not_because=tuple(_not_because(failure, leak)),
         advice=tuple(change.text for change in changes),
         fit="not planned: memory grows at each step" if is_leak else None,
@@ -184,16 +185,23 @@ def _is_leak(failure: Failure, leak: LeakReport) -> bool:
     return leaked_bytes > WHEN.held_frac * (failure.used_bytes or sum(failure.in_use.values()))
 
 
-def _of_leak(leak: LeakReport) -> str:
+def _of_leak(failure: Failure, leak: LeakReport) -> str:
     first = next((suspect for suspect in leak.suspects if suspect.held_by), None)
-    held = f", held by {first.held_by}" if first is not None else ""
-    held += f", {first.line_is} at {first.allocated_at}" if first is not None and first.allocated_at else ""
+    name, line = (_most_kept(failure), failure.line) if first is None else (first.held_by, first.allocated_at)
+    at = "; it ran out" if first is None else f", {first.line_is}"
+    held = (f", held by {name}" if name else "") + (f"{at} at {line}" if line else "")
     return f"a leak: {format_bytes(leak.bytes_per_step)} a step since step {leak.since_step:,}{held}."
 
 
-def _cure(leak: LeakReport) -> str:
+def _cure(failure: Failure, leak: LeakReport) -> str:
     suspect = next(iter(leak.suspects), None)
-    return "find what grows at each step" if suspect is None else suspect.cure or f"keep less in {suspect.held_by}"
+    name = _most_kept(failure) if suspect is None else suspect.held_by
+    return (suspect and suspect.cure) or (f"keep less in {name}" if name else "find what grows at each step")
+
+
+def _most_kept(failure: Failure) -> str:
+    """The container of the user's that holds much; empty if none does."""
+    return next((one.name for one in failure.census if one.collects and failure.is_much(one, WHEN.held_frac)), "")
 
 
 # ---- the other reasons ----

@@ -195,12 +195,11 @@ class OutOfMemoryWatch:
         failure.in_training, failure.rank = True, run.rank
         failure.settings = self._settings or failure.settings
         failure.is_first = phase not in uses.ended
-        step = run.step
         is_told = run.in_step or phase == "data"  # of a loop of its own no step has begun by then
         in_step = phase in STEP_PHASES if run.in_step is None else is_told and told not in OPAQUE_PHASES
         if phase == "evaluate" and run.trainer() is None:  # with gradients its passes look like those of a step
             in_step = False
-        failure.step, failure.steps_done = step + in_step, step - self._first_step
+        failure.step, failure.steps_done = run.step + in_step, run.step - self._first_step
         if phase in STEP_PHASES and phase != "data" and uses.batch is not None:  # in that it does not exist yet
             failure.batch = uses.batch
             self._emit_batch(uses.batch)

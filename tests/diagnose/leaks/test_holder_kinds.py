@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import TrainerState
 
-from forgather_mem.diagnose.leaks.sizes import LeakSizes
+from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
 from forgather_mem.heap.object_size import deep_bytes
 from tests.heap.test_reachable import Holder, line_that_adds, suspects_after
 
@@ -168,11 +168,9 @@ def test_an_error_is_as_large_as_its_frames_variables_not_as_their_modules() -> 
 
 
 def test_what_is_ours_is_no_growth() -> None:
-    sizes = LeakSizes()
-    try:
-        before = sizes.read(1)["native"]
-        sizes.leave_out(native=10_000_000.0, objects=0.0)
+    with contextlib.closing(LeakSizes()) as sizes:
+        before, first = counted_bytes(), sizes.read(1)["native"]
+        ours = torch.ones(20_000_000, dtype=torch.uint8)
+        sizes.leave_out(*(now - then for now, then in zip(counted_bytes(), before, strict=True)))
         later = next(found["native"] for step in range(2, 50) if "native" in (found := sizes.read(step)))
-    finally:
-        sizes.close()
-    assert later - before == pytest.approx(-10_000_000, abs=5_000_000)
+    assert [later - first, sizes.totals["process"], ours[0]] == pytest.approx([0, 0, 1], abs=5_000_000)

@@ -175,6 +175,8 @@ def test_a_leak_comes_first_and_is_told_by_itself() -> None:
     assert len(oom["advice"]) == 1, "no batch is small enough for a leak, and nothing else is"
     assert told(replace(LEAK, bytes_per_step=1000.0), batch=Batch(9, 9))["why_now"].startswith("the first batch")
     assert told(LEAK, found=DEVICE)["why_now"] is None, "the host leaks, the device is full"
+    oom = told(replace(LEAK, suspects=()), census=[Holding(name="a", num_bytes=9 * GIB, collects=True)], line="a.py:8")
+    assert [oom["why_now"][-35:], *oom["advice"]] == ["0, held by a; it ran out at a.py:8.", "keep less in a"]
 
 
 def test_what_it_was_not() -> None:
