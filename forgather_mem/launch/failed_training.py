@@ -99,7 +99,6 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
     if oom.where == "device":  # what torch keeps unused is free for it; the rest is taken before anything is trained
         beside -= sum(oom.in_use.get(part, 0) for part in _ALLOCATORS)
         gaps += oom.in_use.get(_ALLOCATORS[1], 0) * (not oom.kind.endswith(OF_TORCH))  # else counted as free
-    batch = oom.batch or {}
     # More is free after the error than was: what was then is known to within what was asked for
     unseen = (oom.requested_bytes or 0) if oom.free_bytes is None and oom.where == "host" else 0
     return FailedTraining(
@@ -110,8 +109,8 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         requested_bytes=oom.requested_bytes,
         taken_bytes=taken,
         beside_bytes=beside,
-        rows=batch.get("rows"),
-        length=batch.get("length"),
+        rows=(oom.batch or {}).get("rows"),
+        length=(oom.batch or {}).get("length"),
         sizes=report.run.settings.get("batch.sizes", "") if oom.phase != "evaluate" else "",
         until_s=until_s,
         unseen_bytes=unseen,
@@ -126,11 +125,10 @@ def _grown(report: RunReport, oom: OomReport) -> str | None:
     A remedy of the census is to keep less of it, it is larger than what did not fit, and more has come since then than
     the training itself takes.
     """
-    host, own = report.host, sum(size for part, size in oom.in_use.items() if _is_of_training(part))
-    if oom.where == "device" or not host.allocated_start_bytes:
+    if oom.where == "device" or not report.host.allocated_start_bytes:
         return None
-    own -= oom.in_use.get("parameters", 0)
-    came = (host.allocated_end_bytes or 0) - host.allocated_start_bytes - own
+    own = sum(size for part, size in oom.in_use.items() if _is_of_training(part) and part != "parameters")
+    came = (report.host.allocated_end_bytes or 0) - report.host.allocated_start_bytes - own
     named = {change.text.split("`")[1] for change in report.advice if change.text.startswith("keep less in `")}
     held = {part: size for part, size in oom.in_use.items() if "`" in part and part.split("`")[1] in named}
     part = max(held, key=held.__getitem__, default="")
@@ -178,33 +176,32 @@ def parsed_sizes(sizes: str) -> Mapping[str, tuple[int, ...]]:
 def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan | None) -> KilledReport:
     """The same with `why_now`, and with what was `in_use` when the limit was reached."""
     is_between = report.steps > 0 and killed.phase == "other"
-    between = f"killed after step {report.steps:,}: in a callback, or in code between steps"
+    between = f"after step {report.steps:,}: in a callback, or in code between steps"
+    here = f"killed {between if is_between else f'in {killed.phase}'}"
     if planned is None:
-        why = " ".join(filter(None, (f"{between}." if is_between else None, killed.why_now))) or None
+        why = " ".join(filter(None, (f"{here}." if is_between else None, killed.why_now))) or None
         return replace(killed, in_use=_measured(report, killed), why_now=why)
     beside = report.host.limit_bytes - planned.room_bytes
     others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
     had, rest = dict(planned.parts), planned.room_bytes - planned.num_bytes
-    over = max(0, -rest)
+    over, more = max(0, -rest), "generation" if killed.phase == "generate" else "not in the plan"
     # What comes last had not come whole; parameters come first
     for part in ("results", "temporaries", "activations", "optimizer", "gradients", *planned.parts):
         had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
-    had |= {"Python and libraries": beside - others, "other processes": others, "not in the plan": max(0, rest)}
+    had |= {"Python and libraries": beside - others, "other processes": others, more: max(0, rest)}
     if planned.is_shown:
         largest = sorted(planned.parts.items(), key=lambda part: -part[1])
         parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in largest if size >= MIB)
         why = f"{'' if killed.step else 'in step 1 '}{planned.phase} takes {needed} of tensors (planned: {parts}); "
         why += f"{room} were left, with gaps between them."
         return replace(killed, why_now=f"{killed.why_now or ''} {why}".lstrip(), in_use=_with_size(had))
-    here = between if is_between else f"killed in {killed.phase}"
-    needed = f"{'at most ' * (planned.phase == 'data')}{needed}"
+    needed = "at most " * (planned.phase == "data") + needed
     more, copies = format_bytes(rest), rest / max(MIB, planned.parts.get("parameters", 0))
     if is_between and copies >= 1 and abs(copies - round(copies)) < 1 / 8:  # two came to 2.04
         more += f", as much as {round(copies):,} cop{'y' if round(copies) == 1 else 'ies'} of its parameters,"
     why = f"{here}. The training's own tensors take {needed} there (planned); {more} came beside them."
-    why += f" {killed.why_now}" if killed.why_now else ""
-    return replace(killed, why_now=why, in_use=_with_size(had))
+    return replace(killed, why_now=f"{why} {killed.why_now or ''}".rstrip(), in_use=_with_size(had))
 
 
 def others_bytes_of(killed: KilledReport) -> int:
@@ -216,13 +213,12 @@ def others_bytes_of(killed: KilledReport) -> int:
 def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     """By what was measured: the training's own, what there was before it, and what has come since."""
     host, of = report.host, report.breakdown
-    limit_bytes = host.limit_bytes - others_bytes_of(killed)
     known = {"parameters": of.parameters, "optimizer": of.optimizer}
     if killed.phase in ("backward", "optimizer"):  # before and after these they may be gone
         known["gradients"] = of.gradients
     before = max(host.rss_start_bytes - killed.file_bytes, host.allocated_start_bytes)
     known["there before the first step"] = max(0, before - of.parameters)
-    left = max(0, limit_bytes - sum(known.values()))
+    left = max(0, host.limit_bytes - others_bytes_of(killed) - sum(known.values()))
     steps = report.steps - (killed.since_step or 0)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
     return _with_size({**known, "grown step by step": grown, "other": left - grown}) if report.steps else {}

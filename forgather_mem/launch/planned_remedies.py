@@ -67,7 +67,8 @@ _LIMITS = PlanningLimits()
 def remedies_for(failed: FailedTraining, training: Trainer | Script) -> Iterator[dict[str, object]]:
     """The `changes` that were planned to fit, as in a report; or a `problem`. Each answer replaces the one before.
 
-    With them `too_large`, the largest changes of a kind that are not enough. All but the last are
+    With them `too_large`, the largest changes of a kind that are not enough. One that needs more only by gaps between
+    tensors is among the others, without a peak. All but the last are
     `unfinished`: whoever waits may have no more time. Of a training that was killed it is told where its plan has it:
     `killed`, a `KillInPlan`.
 
@@ -133,6 +134,7 @@ class PlannedRemedies:
     def add(self, ladder: Sequence[Change], remedy: Remedy, planner: _Planner) -> Iterator[None]:
         """Of these changes the first that fits, or that none does; nothing where they can't be planned.
 
+        What only gaps between tensors make too large may help: an estimate of gaps alone rules nothing out.
         Yields at each that fits, too: there may be no time to find a smaller one.
         """
         place = len(self.changes)
@@ -144,7 +146,9 @@ class PlannedRemedies:
             self.problems.append(str(error))
             return
         if len(self.changes) == place:
-            self.too_large.append(planner.written(ladder[-1]))
+            last, is_clear = planner.written(ladder[-1]), planner.least_bytes > planner.most_bytes
+            self.too_large.extend([last] * is_clear)
+            self.changes.extend([(remedy.alters, last)] * (not is_clear))
             yield
 
     def answer(self) -> dict[str, object]:
@@ -162,6 +166,7 @@ class _Planner:
     Attributes:
         own: The plan that shows the failure.
         most_bytes: What its tensors can take, as the failure itself shows, without what is kept free.
+        least_bytes: What they take without gaps between them, by the plan that was made last.
 
     Raises:
         PlanError: if the plan does not reproduce the failure.
@@ -171,7 +176,7 @@ class _Planner:
         self._failed, self._training, self._loop, self._kills = failed, training, loop, found.kills
         # Of a process that was killed nobody has told: it began as this one does
         self._began_bytes = own_memory().anonymous_bytes if failed.taken_bytes is None else 0
-        self._room_bytes = 0
+        self._room_bytes = self.least_bytes = 0
         for sizes in (parsed_sizes(failed.sizes), {}):  # in a loop of the script's own they may be another model's
             self._sizes = sizes
             try:
@@ -209,7 +214,8 @@ class _Planner:
             # The last one first: often none fits
             at = high - 1 if high == len(ladder) else (low + high) // 2
             try:
-                need = self._bytes_of(self._plan({**ladder[at].set, **ladder[at].in_script}))
+                plan = self._plan({**ladder[at].set, **ladder[at].in_script})
+                need, self.least_bytes = self._bytes_of(plan), plan.peak_bytes - _others(plan)
             except PlanError:
                 if at == len(ladder) - 1:
                     raise
@@ -276,8 +282,8 @@ class _Planner:
         if wanted is None or taken is None or failed.phase == "evaluate":
             if not shows:
                 there = "between steps" if failed.phase == "other" else f"in {failed.phase or row.phase}"
-                took = format_bytes(row.bytes)
-                raise PlanError(f"the training's own tensors take {took} {there}, which would have fitted")
+                took = f"the training's own tensors take {format_bytes(row.bytes)}"
+                raise PlanError(f"{took} {there}, which would have fitted")
             return room
         taken += _others(own)
         nearest = self._request(row, wanted, taken)
@@ -304,8 +310,7 @@ class _Planner:
             raise PlanError(f"the plan's {row.phase} asks nowhere for {format_bytes(wanted)} at once")
         nearest = min(alike, key=lambda one: self._differs_by(one, taken))
         if self._differs_by(nearest, taken) > _LIMITS.alike_frac * self._failed.limit_bytes:
-            had = f"its tensors took {format_bytes(taken)} then"
-            raise PlanError(f"{had}, in the plan {format_bytes(nearest.before_bytes)}")
+            raise PlanError(f"its tensors took {format_bytes(taken)}, in the plan {format_bytes(nearest.before_bytes)}")
         return nearest
 
     def _differs_by(self, planned: StorageRequest, taken: int) -> int:
@@ -342,8 +347,7 @@ class _Planner:
 
     def _taken(self, planned: Plan) -> list[list[Taken]]:
         # Of a kill nobody has told which batches came before: smaller ones leave more gaps
-        several = planned.lengths_differ or self._failed.taken_bytes is None
-        return taken_of_host(planned.trace, of_several_sizes=several)
+        return taken_of_host(planned.trace, of_several_sizes=planned.lengths_differ or self._failed.taken_bytes is None)
 
 
 def _settings(training: Trainer, loop: OwnLoop | None) -> RunSettings:

@@ -172,6 +172,7 @@ def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:
         "not in the plan": 150 * MIB,
     }  # fmt: skip
     assert "killed after step 6: in a callback, or in code between steps." in text_of(report, killed)
+    assert explained_kill(report, replace(KILLED, step=6, phase="generate"), fits).in_use["generation"] == 150 * MIB
 
 
 def test_without_a_plan_it_is_told_by_what_was_measured() -> None:

@@ -262,8 +262,8 @@ def _needless(failure: Failure) -> Iterator[Change]:
             note = f"no backward pass follows{of} {size}"
             yield doing("torch.no_grad() around the evaluation", note, **{NO_GRAPH: EVALUATION})
         elif held.kind == "earlier":
-            note = f"{size} are {held.part}, until a backward pass goes through them or they are detached"
-            text = f"detach() what {held.name} keeps, or backward() after each pass"
+            note = f"{size} are {held.part}, until they are detached or freed by a backward pass, without retain_graph"
+            text = f"detach() what {held.name} keeps, or backward() after each pass, without retain_graph"
             yield doing(text, note, **{DETACHED: held.name})
         elif held.is_unused:
             yield doing(f"delete {held.name} when it is no longer read", f"{size} that nothing reads again")
