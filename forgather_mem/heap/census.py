@@ -210,7 +210,7 @@ class _Census:
         whole = own + Counter(self._state.values())
         has_state = len(whole) > len(own) and whole.keys() <= sizes.keys()
         alike, whole = Counter({each: sizes[each] for each in whole}), whole if has_state else own
-        is_all = bool(own) and _total(alike & whole) >= _LIMITS.copy_frac * _total(whole)
+        is_all = bool(own) and own.keys() <= sizes.keys() and _total(alike & whole) >= _LIMITS.copy_frac * _total(whole)
         copies = (
             "a copy" if (times := round(_total(alike) / max(1, _total(whole)))) < 2 else f"as much as {times} copies"
         )
