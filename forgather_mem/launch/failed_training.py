@@ -185,11 +185,11 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
     had, rest = dict(planned.parts), planned.room_bytes - planned.num_bytes
-    over, more = max(0, -rest), "generation" if killed.phase == "generate" else "not in the plan"
+    over, unplanned = max(0, -rest), "generation" if killed.phase == "generate" else "not in the plan"
     # What comes last had not come whole; parameters come first
     for part in ("results", "temporaries", "activations", "optimizer", "gradients", *planned.parts):
         had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
-    had |= {"Python and libraries": beside - others, "other processes": others, more: max(0, rest)}
+    had |= {"Python and libraries": beside - others, "other processes": others, unplanned: max(0, rest)}
     if planned.is_shown:
         largest = sorted(planned.parts.items(), key=lambda part: -part[1])
         parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in largest if size >= MIB)
@@ -197,10 +197,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         why += f"{room} were left, with gaps between them."
         return replace(killed, why_now=f"{killed.why_now or ''} {why}".lstrip(), in_use=_with_size(had))
     needed = "at most " * (planned.phase == "data") + needed
-    more, copies = format_bytes(rest), rest / max(MIB, planned.parts.get("parameters", 0))
-    if is_between and copies >= 1 and abs(copies - round(copies)) < 1 / 8:  # two came to 2.04
-        more += f", as much as {round(copies):,} cop{'y' if round(copies) == 1 else 'ies'} of its parameters,"
-    why = f"{here}. The training's own tensors take {needed} there (planned); {more} came beside them."
+    why = f"{here}. The training's own tensors take {needed} there (planned); {format_bytes(rest)} came beside them."
     return replace(killed, why_now=f"{why} {killed.why_now or ''}".rstrip(), in_use=_with_size(had))
 
 

@@ -116,9 +116,9 @@ class CloserLook:
             if one.kind == "items":
                 whole, steps = one.count / num_steps, max(1, step - self.step)
                 pace, most = pace_of(round(one.count_per_step * steps), steps, whole), rate / one.each_bytes
-                # Where the run has had it as well; a fifth is a guess
+                # Where the run has had it as well; a fifth is a guess, and so is the third for what is from before it
                 one.count_per_step = pace if whole > 0.8 * pace else min(pace, max(whole, most))
-                wholes += [one] if 0.75 * whole <= pace and whole > 0.8 * pace else []  # few are from before the run
+                wholes += [one] if 0.75 * whole <= pace and whole > 0.8 * pace else []
         weigh_whole(wholes[: LOOK.most_weighed], walk)
         found = [one for one in _nearest(merge_similar(more, walk), walk) if _matters(one, rate)]
         # Else these are the pieces of those, or what the first look had no time for

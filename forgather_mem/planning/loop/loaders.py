@@ -169,7 +169,8 @@ class Loaders:
 
     def _of_training(self, iterator: ref[Any], key: Key, known: list[Numbers], largest: Largest) -> Iterator[Numbers]:
         """The first step's batches, then the steps with the largest ones."""
-        loop, number, taken = self._loop, 0, iterator()._num_yielded  # type: ignore[union-attr]  # the iterator has this, which is not to keep it
+        # The iterator has this, which is not to keep it
+        loop, number, taken = self._loop, 0, iterator()._num_yielded  # type: ignore[union-attr]
         while number < len(known) and loop.is_first(number):
             yield known[number]
             number += 1
@@ -178,7 +179,7 @@ class Loaders:
             first, *others = larger.values()
             is_later = self._planned[*key, False, 0] > 0
             loop.notes.append(first.note(loop.wanted.rows is not None, is_later, taken, others))
-        self._planned.update({name: one.size - self._planned[name] for name, one in larger.items()})
+        self._planned |= Counter({name: one.size for name, one in larger.items()})
         self.waiting.add(iterator())
         for at in sorted({one.largest for one in larger.values()}):
             begin, end = at - (at - number) % loop.each, at + loop.each - (taken + at) % loop.each
