@@ -88,11 +88,11 @@ def test_a_tag_that_hashes_says_which_item_it_can_not_and_takes_none_that_collid
 
 
 @pytest.mark.parametrize("tag", [*SEQUENCES, "deque"])
-def test_each_tag_of_a_list_makes_the_list_of_callbacks(tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_tag_of_a_list_makes_lists_of_callbacks_and_of_rules(tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SEQUENCES, tag, {"deque": deque, **SEQUENCES}[tag])  # type: ignore[arg-type]
     monkeypatch.setattr(tags, "FORMS", (*FORMS, tag))
     config = ConfigEnvironment().load_from_string(
-        f"trainer_callbacks: !{tag}\n- !call:forgather_mem.callbacks:MemoryCallback"
+        f"trainer_callbacks: !{tag}\n- !call:forgather_mem.callbacks:MemoryCallback {{rules: !{tag} []}}"
     )
     assert list(no_callbacks(config)) == [], "`check`"
     assert len(callbacks_of(config, CALLBACKS, None)) == 1, "`load_callbacks`"
