@@ -10,6 +10,7 @@ import pytest
 from forgather_mem import actions, callbacks, probes, sinks
 from forgather_mem.actions import Collect
 from forgather_mem.callbacks import (
+    ClearCacheCallback,
     GradLogger,
     MemoryCallback,
     SimpleGarbageCollector,
@@ -96,6 +97,25 @@ def test_a_wrong_argument_is_named_when_its_part_is_built() -> None:
         (lambda: EpochMemoryMonitor(verbose_batches=2.5), r"verbose_batches=2.5\): give a whole number"),
         (lambda: track_memory(len), r"track_memory\(<built-in function len>\): give a label"),
         (lambda: monitor_memory(int), r"<class 'int'> is no function: decorate a function or a method"),
+        (lambda: TBMemoryLogger(metrics="host"), r"metrics='host'\): give a list of groups: host, device"),
+        (lambda: TBMemoryLogger(metrics=None), r"metrics=None\): give a list of groups"),
+        (lambda: TBMemoryLogger(metrics=[["host"]]), r"metrics=\[\['host'\]\]\): the groups are host, device"),
+        (lambda: TBMemoryLogger(metrics=["hots"]), r"metrics=\['hots'\]\): the groups are .*; did you mean 'host'"),
+        (lambda: TBMemoryLogger(hparams="lr"), r"hparams='lr'\): give names and values"),
+        (lambda: ClearCacheCallback(empty_cache_at="batch"), r"empty_cache_at='batch'\).*'epoch' or 'step'"),
+        (lambda: ClearCacheCallback(when=0.9), r"when=0.9.*give a trigger"),
+        (
+            lambda: ClearCacheCallback(when=Every(steps=2), empty_cache_freq=2),
+            r"empty_cache_freq=2\): give either when, or a period",
+        ),
+        (
+            lambda: ClearCacheCallback(when=Every(steps=2), empty_cache_at="step"),
+            r"empty_cache_at='step'.*give either when",
+        ),
+        (lambda: Rule(Every(steps=1), [Collect()], budget_frac=0), "give a share above 0"),
+        (lambda: Rule(Every(steps=1), [Collect()], budget_frac=1.5), "give a share above 0"),
+        (lambda: Rule(AtEvent("save"), [Collect()], budget_frac=0.01), "a budget stretches Every"),
+        (lambda: Rule(Every(epochs=1), [Collect()], budget_frac=0.01), "a budget stretches Every"),
     ],
 )
 def test_what_else_is_wrong_is_said_when_it_is_built(build: Any, message: str) -> None:
