@@ -52,6 +52,9 @@ def test_every_shipped_list_of_callbacks_loads_under_the_default_policy(name: st
     callbacks = load_callbacks(name)
     assert isinstance(callbacks, list)
     assert all(hasattr(callback, "on_step_end") for callback in callbacks)
+    page = (LIBRARY.parent / "docs/callbacks.md").read_text()
+    keys = ConfigEnvironment().load(name).graph.target("trainer_callbacks").entries
+    assert [key for key in keys if f"`{key}`" not in page] == [], "docs/callbacks.md lists the keys, to be extended by"
 
 
 def test_the_base_template_is_an_empty_list() -> None:

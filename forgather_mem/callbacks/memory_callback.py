@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from forgather_mem.callbacks.base import RuleCallback
@@ -66,7 +66,7 @@ class MemoryCallback(RuleCallback):
         strict: bool = False,
     ) -> None:
         for name, parts in (("rules", rules), ("sinks", sinks)):
-            if parts is not None and not isinstance(parts, list | tuple):
+            if parts is not None and not isinstance(parts, MutableSequence | tuple):
                 raise ValueError(f"MemoryCallback({name}={parts!r}): give a list of {name}")
         watching = rules is None and monitor is None
         chosen = list(rules if rules is not None else watch_rules() if watching else [])

@@ -195,7 +195,7 @@ def callbacks_of(config: Config, target: str, context_vars: Mapping[str, object]
             raise problem.error
         logger.warning("%s", problem.error)
     built = config.construct(target, context_vars=context_vars)
-    if not isinstance(built, list | tuple):
+    if items_of(config.graph.target(target)) is None and not isinstance(built, list | tuple):  # a call's, a variable's
         raise _no_list(config, target, f"of type {type(built).__name__}")
     return list(built)
 

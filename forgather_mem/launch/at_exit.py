@@ -14,7 +14,7 @@ import sys
 import time
 
 from forgather_mem.errors import missing
-from forgather_mem.telemetry import run_session
+from forgather_mem.telemetry import events, run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def add_last_error(report: RunReport, folder: str) -> RunReport:
     if told is None:
         return report
     oom = told.oom
-    if oom.phase in ("evaluate", "save", "generate"):  # left over from a training that had already ended
+    if oom.phase in events.OPAQUE_PHASES - {"resume"}:  # left over from a training that had already ended
         oom = replace(oom, step=oom.step or report.steps)
     return replace(report, run=replace(report.run, end="oom"), oom=oom, advice=told.advice)
 

@@ -19,7 +19,7 @@ from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 # One a line: section, title, tags drawn as lines, or a value with the tags of its band; all tags without their "mem_".
 # A {i} stands for a device index; lines are regular expressions. The tags of a band must have points at the same steps,
 # otherwise TensorBoard shows an error: those here come from one reading.
-_CHARTS = """
+_CHARTS = r"""
 Host memory | resident, GiB (band: anonymous to highest so far) | host/rss_gib host/anon_gib host/rss_peak_gib
 Host memory | free below the limit, GiB | host/available_gib
 Host memory | children, shared memory, swap, GiB | host/(children|shm|swap)_gib workers/.*_gib
@@ -27,12 +27,12 @@ GPU {i} | allocated, GiB (band: up to reserved) | gpu{i}/allocated_gib gpu{i}/al
 GPU {i} | peak of each step and of the run, GiB | gpu{i}/(step_peak|peak)_gib
 GPU {i} | headroom, GiB | gpu{i}/(headroom|others)_gib
 Phases | host peak in the phases of a step, GiB | phase_host/(data|forward|backward|optimizer)_gib
-Phases | host peak between steps, GiB | phase_host/(startup|evaluate|save|generate)_gib
+Phases | host peak between steps, GiB | phase_host/(?!(data|forward|backward|optimizer|other)_)\w+_gib
 Phases | GPU {i} peak in the phases of a step, GiB | phase_gpu{i}/(data|forward|backward|optimizer)_gib
-Phases | GPU {i} peak between steps, GiB | phase_gpu{i}/(startup|evaluate|save|generate)_gib
+Phases | GPU {i} peak between steps, GiB | phase_gpu{i}/(?!(data|forward|backward|optimizer|other)_)\w+_gib
 Breakdown | what the tensors hold, GiB | tensors/.*
 Collector and clean-up | pauses and clears in each step, ms | (gc/pause|cache/time|trim/time)_ms
-Collector and clean-up | freed by our actions, GiB | (cache|trim)/freed_gib
+Collector and clean-up | freed by our actions, GiB | (cache|collect|trim)/freed_gib
 Ranks | lowest and highest, GiB | ranks/.*_(min|max)_gib
 """
 

@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from forgather_mem.callbacks import ClearCacheCallback, MemoryCallback
 from forgather_mem.sinks import Capture
-from forgather_mem.telemetry.triggers import Above, Every
+from forgather_mem.telemetry.triggers import Above
 from forgather_mem.units import MIB
 from tests.fragments import Fragments, needs_glibc
 from tests.memory import status_bytes
@@ -138,17 +138,3 @@ def test_an_adaptive_schedule_that_does_not_pay_becomes_rare_in_a_training(
     done = train(tmp_path, (500,), ClearCacheCallback("step", 1, adaptive=True), max_steps=40)
     assert done == [1, 2, 4, 8, 16, 32]
     assert sum("ClearCache does not pay" in record.message for record in caplog.records) == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"empty_cache_at": "batch"}, r"empty_cache_at='batch'\).*'epoch' or 'step'"),
-        ({"when": 0.9}, r"when=0.9.*give a trigger"),
-        ({"when": Every(steps=2), "empty_cache_freq": 2}, r"empty_cache_freq=2\): give either when, or a period"),
-        ({"when": Every(steps=2), "empty_cache_at": "step"}, r"empty_cache_at='step'.*give either when"),
-    ],
-)
-def test_wrong_values_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ClearCacheCallback(**settings)

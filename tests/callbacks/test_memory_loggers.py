@@ -208,21 +208,6 @@ def test_a_folder_that_can_not_be_made_costs_records_and_the_report_says_how_man
     assert re.match(r"TensorBoard: \d+ of \d+ records dropped \(Not a directory", problem)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"metrics": "host"}, r"metrics='host'\): give a list of groups: host, device"),
-        ({"metrics": None}, r"metrics=None\): give a list of groups"),
-        ({"metrics": [["host"]]}, r"metrics=\[\['host'\]\]\): the groups are host, device"),
-        ({"metrics": ["hots"]}, r"metrics=\['hots'\]\): the groups are .*; did you mean 'host'"),
-        ({"hparams": "lr"}, r"hparams='lr'\): give names and values"),
-    ],
-)
-def test_wrong_values_are_refused_at_once(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TBMemoryLogger(**settings)
-
-
 def test_a_path_that_is_no_name_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match=r"path=5\): give a file's name"):
         JsonMemoryLogger(5)  # type: ignore[arg-type]

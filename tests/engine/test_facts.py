@@ -17,6 +17,7 @@ import pytest
 
 from forgather_mem.engine.facts import current_device, finish_facts, header_of, run_folder, sizes_now, training_key
 from forgather_mem.engine.summary import RunFacts
+from forgather_mem.system.process_start import process_header
 from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.units import GIB, MIB
 from tests.memory import status_bytes
@@ -55,6 +56,31 @@ def test_each_fact_of_a_header_is_what_another_source_says(monkeypatch: pytest.M
         "0 proves nothing: where this machine has it so, it is read from a faked root"
     )
     assert {name: getattr(header, name) for name in expected} == expected
+
+
+# Of the moment of the header, which its docstring says, or by its clock; nothing else changes while a process lives
+OF_THE_BEGINNING = {"started_s", "process_started_s", "limit_bytes", "limit_kind", "kills"}
+
+
+def test_a_fact_of_a_header_does_not_change_later(tmp_path: Path) -> None:
+    if not (child := os.fork()):
+        try:
+            limits = {resource.RLIMIT_AS: 2**40, resource.RLIMIT_NOFILE: 512, resource.RLIMIT_STACK: 2**20}
+            headers: list[dict[str, object]] = []
+            for _ in range(2):
+                headers.append({**process_header(os.getpid(), "train.py", []), **header_of(None).plain()})
+                os.nice(3), os.chdir("/"), os.umask(0o77), os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+                for name in ("oom_score_adj", "comm"):
+                    Path(f"/proc/self/{name}").write_text("500")
+                for limit, most in limits.items():
+                    resource.setrlimit(limit, (most, resource.getrlimit(limit)[1]))
+            changed = {name for name in headers[0] | headers[1] if headers[0].get(name) != headers[1].get(name)}
+            (tmp_path / "changed").write_text(" ".join(changed - OF_THE_BEGINNING))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    known = (tmp_path / "changed").read_text()
+    assert not known, f"{known}: what can change is a metric, whose last reading a killed run has, too"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import contextlib
 import os
 import resource
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from forgather_mem.formats import ring_writer as layout
 from forgather_mem.formats.ring import read_ring
 from forgather_mem.formats.ring_writer import RingWriter
 from tests.sinks.faults import small_disk
+
+
+def test_other_values_in_the_ring_take_another_magic() -> None:
+    assert (layout.MAGIC, zlib.crc32(" ".join(layout.NAMES).encode())) == (b"FGMRING2", 1984783046), "another MAGIC"
 
 
 def copied_over(path: Path) -> None:

@@ -4,8 +4,10 @@ import re
 
 import pytest
 
+from forgather_mem.engine.ledger import BOOKED
 from forgather_mem.sinks.tags import Columns
 from forgather_mem.sinks.tensorboard import charts_for
+from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.metrics import every_metric
 
 NAMES = [metric.name for metric in every_metric()]
@@ -28,9 +30,10 @@ def test_of_all_that_we_write_each_line_of_each_chart_finds_something() -> None:
         ("mem_host/available_gib", "Host memory"), ("mem_host/children_gib", "Host memory"),
         ("mem_host/shm_gib", "Host memory"), ("mem_host/swap_gib", "Host memory"), ("mem_gpu3/peak_gib", "GPU 3"),
         ("mem_gpu3/others_gib", "GPU 3"), ("mem_phase_host/backward_gib", "Phases"),
-        ("mem_phase_gpu3/save_gib", "Phases"),
+        *((f"mem_phase_gpu3/{phase}_gib", "Phases") for phase in PHASES if phase != "other"),
         ("mem_tensors/parameters_gib", "Breakdown"), ("mem_gc/pause_ms", "Collector and clean-up"),
-        ("mem_cache/time_ms", "Collector and clean-up"), ("mem_trim/freed_gib", "Collector and clean-up"),
+        ("mem_cache/time_ms", "Collector and clean-up"),
+        *((f"mem_{freed.replace('_bytes', '_gib')}", "Collector and clean-up") for _, freed in BOOKED.values()),
     ],
 )  # fmt: skip
 def test_one_tag_is_enough_for_its_chart(tag: str, category: str) -> None:

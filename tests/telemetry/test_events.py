@@ -7,6 +7,7 @@ import pytest
 from transformers import TrainerCallback
 
 from forgather_mem.callbacks.base import RuleCallback
+from forgather_mem.diagnose.oom.explanation import _NO_BATCH
 from forgather_mem.engine.recorder import OpenRecord
 from forgather_mem.engine.run import Run
 from forgather_mem.engine.schedule import EventSchedule
@@ -25,6 +26,7 @@ from forgather_mem.telemetry.events import (
 )
 from forgather_mem.telemetry.metrics import every_metric
 from forgather_mem.telemetry.records import Moment
+from tests.diagnose.oom.test_remedies import PLACES
 
 
 def test_the_numbers_in_the_black_box_stay_what_they_were() -> None:
@@ -59,6 +61,9 @@ def test_each_phase_is_in_the_docs_and_somebody_enters_it(phase: str) -> None:
     root = Path(__file__).parents[2]
     told = (root / "docs/oom.md").read_text().partition("**Phases** are ")[2].partition(".")[0]
     assert phase in [*re.findall(r"\w+", told), "other"], "in docs/oom.md"
+    assert f"| `{phase}` |" in (root / "docs/metrics.md").read_text(), "written by docs/generate_metrics.py"
+    assert phase in {place for place, _, _ in PLACES}, "what helps then: diagnose/oom/remedies.py"
+    assert phase in {*_NO_BATCH, *STEP_PHASES, "other"}, "why a smaller batch is no help: diagnose/oom/explanation.py"
     code = [path.read_text() for path in (root / "forgather_mem").rglob("*.py") if path.parent.name != "telemetry"]
     assert any(f'"{phase}"' in text for text in code), "who enters it, as callbacks/trainer/link.py does"
 

@@ -2,9 +2,6 @@
 
 from typing import Any
 
-import pytest
-
-from forgather_mem.actions import Collect
 from forgather_mem.probes import HostProbe
 from forgather_mem.telemetry.rule import Rule, name_of
 from forgather_mem.telemetry.triggers import AtEvent, Every
@@ -12,34 +9,6 @@ from forgather_mem.telemetry.triggers import AtEvent, Every
 
 def nothing(moment: Any, sample: Any) -> dict[str, float]:
     return {}
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: Rule(Every(steps=1), []), r"name one probe or action, or more"),
-        (lambda: Rule(Every(steps=1), ["collect"]), r"'collect'.*can't be"),
-        (lambda: Rule(Every(steps=1), [Collect]), r"Collect \.\.\.\]\): this is a class; write Collect\(\)"),
-        (lambda: Rule("step_end", [print]), r"give a trigger"),
-    ],
-)
-def test_a_wrong_rule_says_what_is_wrong_when_it_is_built(build: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build()
-
-
-@pytest.mark.parametrize(
-    ("when", "budget_frac", "message"),
-    [
-        (Every(steps=1), 0, "give a share above 0"),
-        (Every(steps=1), 1.5, "give a share above 0"),
-        (AtEvent("save"), 0.01, "a budget stretches Every"),
-        (Every(epochs=1), 0.01, "a budget stretches Every"),
-    ],
-)
-def test_a_budget_is_a_share_and_belongs_to_steps(when: Any, budget_frac: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Rule(when=when, do=[nothing], budget_frac=budget_frac)
 
 
 def test_a_rule_without_a_name_is_called_by_what_it_does_and_when() -> None:

@@ -216,22 +216,6 @@ def test_the_environment_switches_everything_off(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: EpochMemoryMonitor(enabled="false"), r"EpochMemoryMonitor\(enabled='false'\): enabled is true or"),
-        (lambda: BatchMemoryProfiler(enabled=1), r"BatchMemoryProfiler\(enabled=1\): enabled is true or false"),
-        (lambda: EpochMemoryMonitor(verbose_batches=-1), r"verbose_batches=-1\): give a whole number of 0 or more"),
-        (lambda: EpochMemoryMonitor(verbose_batches=2.5), r"verbose_batches=2.5\): give a whole number"),
-        (lambda: track_memory(len), r"track_memory\(<built-in function len>\): give a label"),
-        (lambda: monitor_memory(int), r"<class 'int'> is no function: decorate a function or a method"),
-    ],
-)  # fmt: skip
-def test_a_wrong_value_is_refused_at_construction(make: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 # ---- where the lines go ----
 
 

@@ -134,21 +134,6 @@ def test_settings_of_dictionary_object_and_argument() -> None:
     assert whole.pad_token_id is None
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: TextgenCallback(), r"prompts=None\): give a list of texts"),
-        (lambda: TextgenCallback([]), r"prompts=\[\]\)"),
-        (lambda: TextgenCallback([1]), r"prompts=\[1\]\)"),
-        (lambda: TextgenCallback(PROMPTS, generation_config={"temprature": 0.7}), r"'temprature'.*no such settings"),
-        (lambda: TextgenCallback(None, PROMPTS, {"max_new_tokens": -1}), r"max_new_tokens"),
-    ],
-)
-def test_wrong_values_are_refused_when_it_is_built(build: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build()
-
-
 def test_a_batch_gives_what_each_prompt_alone_gives() -> None:
     model, tokenizer = tiny_model().eval(), tiny_tokenizer()
     config = config_for(model, tokenizer, {"max_new_tokens": 6})

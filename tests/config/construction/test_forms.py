@@ -5,11 +5,13 @@ What `load` refuses, `check` finds.
 
 import contextlib
 import sys
+from collections import deque
 from collections.abc import Set
 from pathlib import Path
 
 import pytest
 
+from forgather_mem.config.check import CALLBACKS, callbacks_of, no_callbacks
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.graph import tags
 from forgather_mem.config.graph.tags import CALLS
@@ -83,6 +85,17 @@ def test_a_tag_that_hashes_says_which_item_it_can_not_and_takes_none_that_collid
         with pytest.raises(TemplateError, match=why) if hashes else contextlib.nullcontext():
             made = config.construct()["x"]
             assert not callable(made) or made() == items.count(",") + 1
+
+
+@pytest.mark.parametrize("tag", [*SEQUENCES, "deque"])
+def test_each_tag_of_a_list_makes_lists_of_callbacks_and_of_rules(tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SEQUENCES, tag, {"deque": deque, **SEQUENCES}[tag])  # type: ignore[arg-type]
+    monkeypatch.setattr(tags, "FORMS", (*FORMS, tag))
+    config = ConfigEnvironment().load_from_string(
+        f"trainer_callbacks: !{tag}\n- !call:forgather_mem.callbacks:MemoryCallback {{rules: !{tag} []}}"
+    )
+    assert list(no_callbacks(config)) == [], "`check`"
+    assert len(callbacks_of(config, CALLBACKS, None)) == 1, "`load_callbacks`"
 
 
 def loaded(text: str) -> object:
