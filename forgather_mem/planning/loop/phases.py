@@ -110,9 +110,13 @@ class TrainerLoop(Loop):
             self.end()
 
     def _come_between(self, *given: object, **keywords: object) -> None:
-        """A log, an evaluation and a checkpoint: once, and again where more is kept."""
-        kept_bytes, trainer = self.log.alive_bytes, self._trainer
-        if self.ahead.skips or 1000 * (kept_bytes - self._kept_bytes) <= kept_bytes:
+        """A log, an evaluation and a checkpoint: once, and again where more is kept than when they began."""
+        kept_bytes, trainer, once = self.log.alive_bytes, self._trainer, self._kept_bytes > 0
+        if (
+            self.ahead.skips
+            or 1000 * (kept_bytes - self._kept_bytes) <= kept_bytes
+            or (once and not self._comes_again())
+        ):
             return
         self._is_between = True
         if trainer.args.logging_strategy != "no":
@@ -126,7 +130,14 @@ class TrainerLoop(Loop):
         if trainer.args.save_strategy != "no":
             self._fire("on_save", *given, **keywords)
         self._is_between = False
-        self._kept_bytes = max(kept_bytes, self.log.alive_bytes)
+        self._kept_bytes = kept_bytes
+
+    def _comes_again(self) -> bool:
+        """Whether there is an evaluation that finds what the first one and a checkpoint after it have left."""
+        trainer = self._trainer
+        if trainer.args.eval_strategy == "steps":
+            return bool(trainer.state.max_steps > trainer.state.eval_steps)  # transformers 5 does at the end, too
+        return bool(trainer.args.eval_strategy == "no" or trainer.state.num_train_epochs > 1)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):
