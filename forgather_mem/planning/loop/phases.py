@@ -111,11 +111,13 @@ class TrainerLoop(Loop):
 
     def _come_between(self, *given: object, **keywords: object) -> None:
         """A log, an evaluation and a checkpoint: once, and again where more is kept than when they began."""
-        kept_bytes, trainer, once = self.log.alive_bytes, self._trainer, self._kept_bytes > 0
+        kept_bytes, trainer, state = self.log.alive_bytes, self._trainer, self._trainer.state
+        by_steps = trainer.args.eval_strategy == "steps"
+        comes_once = (state.max_steps / state.eval_steps if by_steps else state.num_train_epochs) <= 1
         if (
             self.ahead.skips
             or 1000 * (kept_bytes - self._kept_bytes) <= kept_bytes
-            or (once and not self._comes_again())
+            or (self._kept_bytes and comes_once)
         ):
             return
         self._is_between = True
@@ -131,13 +133,6 @@ class TrainerLoop(Loop):
             self._fire("on_save", *given, **keywords)
         self._is_between = False
         self._kept_bytes = kept_bytes
-
-    def _comes_again(self) -> bool:
-        """Whether there is an evaluation that finds what the first one and a checkpoint after it have left."""
-        trainer = self._trainer
-        if trainer.args.eval_strategy == "steps":
-            return bool(trainer.state.max_steps > trainer.state.eval_steps)  # transformers 5 does at the end, too
-        return bool(trainer.args.eval_strategy == "no" or trainer.state.num_train_epochs > 1)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):
