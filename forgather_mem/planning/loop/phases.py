@@ -114,11 +114,8 @@ class TrainerLoop(Loop):
         kept_bytes, trainer, state = self.log.alive_bytes, self._trainer, self._trainer.state
         by_steps = trainer.args.eval_strategy == "steps"
         comes_once = (state.max_steps / state.eval_steps if by_steps else state.num_train_epochs) <= 1
-        if (
-            self.ahead.skips
-            or 1000 * (kept_bytes - self._kept_bytes) <= kept_bytes
-            or (self._kept_bytes and comes_once)
-        ):
+        has_grown = 1000 * (kept_bytes - self._kept_bytes) > kept_bytes
+        if self.ahead.skips or not has_grown or (self._kept_bytes and comes_once):
             return
         self._is_between = True
         if trainer.args.logging_strategy != "no":
