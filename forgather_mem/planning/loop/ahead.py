@@ -174,8 +174,9 @@ class Ahead:
         if key in known and (self.skips or repeats):
             self._spend()
             return known[key].again(self._remade(module, given, known[key].tensors))
+        numbers = _numbers_in(module)
         result = call(module, *args, **keywords)
-        if key not in known:
+        if key not in known and numbers == _numbers_in(module):  # one that counts may do something else another time
             with suppress(Exception):  # it is of a kind that can't be made again
                 known[key] = _Result(result)
         return result
@@ -309,6 +310,10 @@ class Ahead:
                 self._planned_to = self._todo.pop(0)
             self.skips = False
             self._loop.again()
+
+
+def _numbers_in(module: nn.Module) -> list[float]:
+    return [one for part in module.modules() for one in vars(part).values() if isinstance(one, int | float)]
 
 
 def _weights_behind(output: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -110,9 +110,12 @@ class TrainerLoop(Loop):
             self.end()
 
     def _come_between(self, *given: object, **keywords: object) -> None:
-        """A log, an evaluation and a checkpoint: once, and again where more is kept."""
-        kept_bytes, trainer = self.log.alive_bytes, self._trainer
-        if self.ahead.skips or 1000 * (kept_bytes - self._kept_bytes) <= kept_bytes:
+        """A log, an evaluation and a checkpoint: once, and again where more is kept than when they began."""
+        kept_bytes, trainer, state = self.log.alive_bytes, self._trainer, self._trainer.state
+        by_steps = trainer.args.eval_strategy == "steps"
+        comes_once = (state.max_steps / state.eval_steps if by_steps else state.num_train_epochs) <= 1
+        has_grown = 1000 * (kept_bytes - self._kept_bytes) > kept_bytes
+        if self.ahead.skips or not has_grown or (self._kept_bytes and comes_once):
             return
         self._is_between = True
         if trainer.args.logging_strategy != "no":
@@ -126,7 +129,7 @@ class TrainerLoop(Loop):
         if trainer.args.save_strategy != "no":
             self._fire("on_save", *given, **keywords)
         self._is_between = False
-        self._kept_bytes = max(kept_bytes, self.log.alive_bytes)
+        self._kept_bytes = kept_bytes
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):
