@@ -65,8 +65,8 @@ def smaller_batches(failure: Failure) -> list[Change]:
     if failure.keeps_graphs or (failure.phase == "other" and failure.asks_at_once):
         return []
     rows, accumulation = settings.number(_OF_A_STEP[0], failure.rows or 1), settings.number(_OF_A_STEP[1])
-    whole = rows * accumulation
-    parts = (part for part in range(accumulation + 1, min(whole, WHEN.most_parts) + 1) if whole % part == 0)
+    whole, most = rows * accumulation, WHEN.most_parts * accumulation
+    parts = (part for part in range(accumulation + 1, min(whole, most) + 1) if whole % part == 0)
     sizes = [size for size in (whole // part for part in parts) if rows % size == 0 or rows & (rows - 1)]
     note, rows_name, parts_name = "as many rows a step, in smaller parts", *_OF_A_STEP
     return [setting(note, **{rows_name: size, parts_name: whole // size}) for size in sizes]
@@ -178,7 +178,9 @@ def _checkpoints(failure: Failure) -> Iterator[Change]:
         predicted = None if failure.freed_bytes else failure.used_bytes
         alone = setting("a resumed run starts without optimizer state", save_only_model=True)
         yield replace(alone, predicted_bytes=predicted)
-    yield setting("no checkpoint before its end: save the model after it", save_strategy="no")
+    if failure.line:
+        yield doing(f"less memory at {failure.line}", "the trainer's own saving did not ask for it")
+    yield setting("no checkpoint is written", save_strategy="no")
 
 
 def _resuming(failure: Failure) -> Iterator[Change]:
@@ -242,11 +244,6 @@ def _callbacks(failure: Failure) -> Iterator[Change]:
         yield replace(change, predicted_bytes=failure.used_bytes if is_known else None)
 
 
-def _between(failure: Failure) -> Iterator[Change]:
-    if failure.used_bytes is None:  # a kill: nobody could look for what it was
-        yield doing("less memory between steps; torch.save to a file in place of a copy", "not the training's own")
-
-
 def _needless(failure: Failure) -> Iterator[Change]:
     """What the census has found that no training needs: graphs without a backward pass, what no code reads again."""
     is_evaluation = failure.phase in ("evaluate", "generate")
@@ -298,7 +295,7 @@ def _keep_less(failure: Failure) -> Iterator[Change]:
 def _at_once(failure: Failure) -> Iterator[Change]:
     if failure.asks_at_once:
         size, read = format_bytes(failure.requested_bytes or 0), [held.name for held in failure.census if held.is_read]
-        note = f"it reads {read[0]} whole: take parts of it where they are used" if read else "as in parts of its rows"
+        note = f"it reads {read[0]} whole: take parts of it where they are used" if read else ""
         yield doing(f"less at once at {failure.line}: {size}", note)
 
 
@@ -317,7 +314,6 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(_PASSES, NOTHING, _each_pass, "the loss may be no sum"),
     Remedy(_ANYWHERE, NOTHING, _keep_less, "nobody knows what may go"),
     Remedy("library callback copy", NOTHING, _callbacks, "a plan calls no other callback"),
-    Remedy("other", NOTHING, _between, "a plan has no code between steps"),
     Remedy(_PASSES, NUMBERS, _no_batch_fits, "another training", is_cause=True),
     Remedy(f"{_PASSES} other", NOTHING, smaller_batches, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
     Remedy(_PASSES, NOTHING, _attention, PLANNED, reduces=ACTIVATIONS),
