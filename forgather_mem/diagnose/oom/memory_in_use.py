@@ -96,7 +96,7 @@ def _on_host(
         failure.freed_bytes = freed_bytes
         # Temporaries of a pass are freed with its C++ frames, a half-built object with its builder
         gone = name or _UNFINISHED.get(failure.phase, "temporary")
-        gone += f" at {failure.line}" if gone.endswith("being made") and failure.line else ""
+        gone += f" ({failure.line})" if gone.endswith("being made") and failure.line else ""
         in_use[gone] = in_use.get(gone, 0) + freed_bytes
     if whole:
         in_use["reserved address space"] = max(0, used_bytes - max(anonymous_bytes, sum(parts.values())))

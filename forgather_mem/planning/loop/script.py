@@ -411,7 +411,10 @@ class Loop:
         self.notes += self.rounds.notes() if self.rounds.optimizers else []
         batches = self.each * max(1, len(self.shapes) // max(1, self.num_passes))
         notes = [*(note for model in self._models for note in notes_on(model, self._on_device)), *self.notes]
-        untrained = tuple(map(in_peoples_words, holders_of(list(self._untrained), self.answers.names)))
+        own = {
+            id(part): f"{type(of).__name__}.{name}" for of in self._models for name, part in of.named_modules() if name
+        }
+        untrained = tuple(map(in_peoples_words, holders_of(list(self._untrained), own | self.answers.names)))
         notes += map("No optimizer trains {}: torch.no_grad() around its call keeps no graph.".format, untrained)
         shapes = sorted(self.shapes, key=lambda shape: -(shape.rows or 0) * (shape.length or 1))
         plan = plan_of_log(self.log, shapes, notes, self.mode.host, accumulation=batches, passes=self.each)
