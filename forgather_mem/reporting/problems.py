@@ -155,7 +155,8 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     lines += _indented(_at_the_end(report, killed), width)
     lines += _indented(f"Why now: {killed.why_now}", width, hanging=9) if killed.why_now else []
     lines += _in_use_lines(killed.in_use, width)
-    lines += _indented(_growth(killed), width)
+    # Of what is named the process's pace may tell more
+    lines += [] if killed.why_now and report.advice else _indented(_growth(killed), width)
     leak = report.leak
     if not was_killed_for_memory(killed, report.host):  # then a leak is no cause, and stands by itself
         return lines
