@@ -89,11 +89,11 @@ def no_leak_sentence(report: RunReport) -> str:
         return ""
     if leak.undecided and leak.why:
         return f"{leak.why[0].upper()}{leak.why[1:]}."
-    if steps < leak.judged_steps and not leak.why:
+    if leak.judged and steps < leak.judged_steps and not leak.why:
         return f"No verdict on leaks before about {leak.judged_steps:,} steps."
     too_few = f"of {steps:,} steps too few were read, or memory has only begun to rise"
-    why = leak.why or (too_few if leak.judged else "the run ended before one was made")
-    return f"No verdict on leaks: {why}."
+    ended = "one is made where a training ends by itself, by an error or by Ctrl-C"
+    return f"No verdict on leaks: {leak.why or (too_few if leak.judged else ended)}."
 
 
 def what_grows(report: RunReport) -> str:
