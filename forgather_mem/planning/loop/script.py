@@ -363,8 +363,9 @@ class Loop:
         is_needed = any(one.requires_grad for one in tensors_among(given)) or not torch.is_grad_enabled()
         if self.log.making is not None or is_needed or not self._trained:
             return self.log.making
-        asking = {id(one) for one in module.parameters() if one.requires_grad}
-        if not asking or not self._trained.isdisjoint(asking):
+        asking = [one for one in module.parameters() if one.requires_grad]
+        # Those of `torch.func.functional_call` may have been made of trained ones
+        if not asking or not all(one.is_leaf for one in asking) or not self._trained.isdisjoint(map(id, asking)):
             return None
         self._untrained.add(module)
         return OTHER_GRAPHS
