@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from forgather_mem.reporting.plausible import each_bytes
 from forgather_mem.reporting.table import WHOSE, format_place, format_time
 from forgather_mem.telemetry.report import HostMemory, KilledReport, LeakReport, LeakSuspect, OomReport, RunReport
-from forgather_mem.units import GIB, MIB, format_bytes, format_duration, format_pace, parse_bytes
+from forgather_mem.units import GIB, MIB, format_bytes, format_duration, format_pace
 
 _GROWS = {
     "python": "Python's objects",
@@ -56,7 +56,7 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
     leaking = [str(row.rank) for row in report.ranks or () if row.leak == "leak"]
     if 0 < len(leaking) < report.run.world_size:
         where += f" of rank {', '.join(leaking[:8])}"
-    first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step * leak.per_steps)} {leak.per}{_bounds(leak)}"
+    first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step * leak.per_steps)} {leak.per}"
     first += f", since step {leak.since_step:,}"
     if leak.full_at_step is not None:
         first += f", full near step {leak.full_at_step:,}"
@@ -384,11 +384,3 @@ def _indented(text: str, width: int, hanging: int = 0) -> Sequence[str]:
         max_lines=3,
         placeholder=" ...",
     )
-
-
-def _bounds(leak: LeakReport) -> str:
-    """In the unit of the size, if they are known."""
-    unit = format_bytes(leak.bytes_per_step * leak.per_steps).split()[1]
-    times = leak.per_steps / parse_bytes(f"1 {unit}")
-    low, high = leak.bytes_per_step_low * times, leak.bytes_per_step_high * times
-    return f" ({low:,.1f} to {high:,.1f})" if low or high else ""
