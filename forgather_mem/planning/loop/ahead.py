@@ -143,12 +143,8 @@ class Ahead:
         finally:
             self._is_called, self._log.making = is_inner, making
             # It plays, or chooses: what follows is no evaluation
-            if (
-                not is_inner
-                and self._log.phase == "evaluate"
-                and module.training
-                and any(one.numel() for one in module.parameters())
-            ):
+            plays = not is_inner and module.training and any(one.numel() for one in module.parameters())
+            if plays and self._log.phase == "evaluate":
                 self._log.batch = PlannedShape()
                 self._log.begin("data")
 
