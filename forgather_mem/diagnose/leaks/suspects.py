@@ -183,7 +183,9 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             is_long = step - one.seen_at > 2 * LEAK.judged_every
             whole, pace = length / max(1, step - first_step), one.count_per_step
             pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else pace
-            pace *= length / one.count if step == one.seen_at else 1  # what the end of the last step has added
+            pace = (
+                whole if step == one.seen_at and abs(whole - pace) * step < 2 else pace
+            )  # the last step's end adds one
             if one.count_per_step and (pace > 0 or one.bounded is None):  # else it has not grown since, and is none
                 pace = max(0.0, pace)
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
