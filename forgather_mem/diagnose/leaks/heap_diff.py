@@ -68,7 +68,7 @@ class CloserLook:
         walk = ReachableGraph.walk()
         self._look, self._saw_all = look(walk, step), walk.complete
         self._unreached = Unreached(walk) if far and held is None else None
-        self._names = held.names.items() if held is not None else set()
+        self._keys = held.keys if held is not None else set()
         size_of = held.measure(walk) if held is not None else None
         walk.forget()
         self._mark, self._kept = Mark(), KeptLines(opens=far, held=size_of)
@@ -100,7 +100,7 @@ class CloserLook:
         self.drop()
         adding = self._kept.adding
         for suspect in suspects:
-            if adding is not None and suspect.place is not None and suspect.place.names.items() & self._names:
+            if adding is not None and suspect.place is not None and suspect.place.keys & self._keys:
                 suspect.set_line(adding, "added")
             elif not suspect.allocated_at and line is not None and suspect.bytes_per_step > LOOK.explained_frac * rate:
                 suspect.set_line(line, "made")
@@ -192,11 +192,11 @@ def _matters(one: GrownObject, rate: float) -> bool:
 
 
 def _give_rest_to_graph(suspects: list[Suspect], rate: float) -> None:
-    """The size of a graph can't be queried: attribute to it what the others don't explain."""
+    """The size of a graph can't be queried: attribute to it what the others don't explain, where that is much."""
     graphs = [one for one in suspects if not KINDS[one.kind].is_sized]
     rest = rate - sum(one.bytes_per_step for one in suspects)
     for one in graphs[:1]:
-        one.bytes_per_step += max(0.0, rest)
+        one.bytes_per_step += rest if rest > (1 - LOOK.explained_frac) * rate else 0.0
         if one.count and one.count_per_step:
             one.bytes = round(one.count * one.bytes_per_step / one.count_per_step)
 

@@ -310,6 +310,11 @@ class Place:
     names: dict[int, str]
     sort: tuple[str, int] | None
 
+    @property
+    def keys(self) -> set[tuple[object, ...]]:
+        """What it is known by: a line was looked for that adds such items."""
+        return {(*one, self.sort) for one in self.names.items()}
+
     def find(self, walk: ReachableGraph, over: bool) -> dict[int, object]:
         """What is there now, by `id`: when the training is `over`, only under its name."""
         ours = ((key, walk.position(key), name) for key, name in self.names.items())
