@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import re
 import sys
+import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import ModuleType
 
 from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.diagnose.leaks.holder_kinds import (
@@ -153,8 +156,8 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
     """Update how much the holders hold now, and how fast they have grown; what has become shorter does not only grow.
 
     A look of some steps may have seen more or less than usual: what has come since then is closer to the run's rate.
-    When the training is over its variables may be gone, and another object be where the holder was: then it has to
-    have its name, too.
+    When the training is `over`, what was counted last stays unless the holder is proven to be there still, and has
+    not gained more than it did while it trained.
     """
     counted = [(one, one.place) for one in suspects if one.count and one.place is not None]
     if not counted:
@@ -166,22 +169,24 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
     walk.forget()
     for one, place in counted:
         length = place.length(there)
-        if over and one.seen_at == step and (length or 0) < (one.count or 0):
+        if over and (length is None or (one.seen_at == step and length < (one.count or 0))):
             continue  # what ended with the training has emptied it
         if length is None or not one.count:
             one.bytes = one.count = None  # it is gone, or its id was reused
         else:
+            is_long = step - one.seen_at > 2 * LEAK.judged_every
+            whole, before = length / max(1, step - first_step), one.count_per_step
+            pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else before
+            pace *= length / one.count if step == one.seen_at else 1  # what the end of the last step has added
+            if over and length > LEAK.explained[1] * (one.count + before * (step - one.seen_at)):
+                continue  # no step has added so much
             if length < LEAK.shrunk_frac * one.count:
                 one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
-            is_long = step - one.seen_at > 2 * LEAK.judged_every
-            whole, pace = length / max(1, step - first_step), one.count_per_step
-            pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else pace
-            pace *= length / one.count if step == one.seen_at else 1  # what the end of the last step has added
             if one.count_per_step and (pace > 0 or one.bounded is None):  # else it has not grown since, and is none
                 pace = max(0.0, pace)
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
             one.length = one.length * length // one.count
-            had_others = length - pace * (step - first_step) > length / 4  # of another size, from before
+            had_others = length - max(pace, before) * (step - first_step) > length / 4  # of another size, from before
             one.bytes = None if had_others or one.bytes is None else round(one.bytes / one.count * length)
             one.count, one.seen_at = length, step
 
@@ -296,20 +301,29 @@ class Place:
     Attributes:
         names: The paths to its containers, by their `id`; the first one stands for all.
         has_items: Whether it has more of them, not one that is longer.
+        members: The newest item of each container, or a part of it, that can be kept weakly.
     """
 
     names: dict[int, str]
     has_items: bool
+    members: dict[int, weakref.ref[object]]
 
     @classmethod
     def of(cls, walk: ReachableGraph, positions: Sequence[int], has_items: bool) -> Place:
         """Of the containers at these positions."""
-        return cls({id(walk.nodes[at]): _name(walk, at) for at in positions}, has_items)
+        found = {id(walk.nodes[at]): walk.nodes[at] for at in positions}
+        known = {key: _weakly(newest(node, 1)) for key, node in found.items() if has_items}
+        members = {key: member for key, member in known.items() if member is not None}
+        return cls({id(walk.nodes[at]): LINES.sub(r"\1", walk.holder(at)) for at in positions}, has_items, members)
 
     def find(self, walk: ReachableGraph, over: bool) -> dict[int, object]:
-        """What is there now, by `id`: when the training is `over`, only under its name."""
-        ours = ((key, walk.position(key), name) for key, name in self.names.items())
-        return {key: walk.nodes[at] for key, at, own in ours if at is not None and (not over or _name(walk, at) == own)}
+        """What is there now, by `id`: when the training is `over`, only what has the same member."""
+        ours = {key: walk.nodes[at] for key in self.names if (at := walk.position(key)) is not None}
+        return {key: node for key, node in ours.items() if not over or self._is_same(key, node)}
+
+    def _is_same(self, key: int, node: object) -> bool:
+        member = self.members[key]() if key in self.members else None
+        return member is not None and any(one is member for one in _with_parts(gc.get_referents(node)))
 
     def measure(self, walk: ReachableGraph) -> Callable[[], float]:
         """What gives the bytes of items that came since, or of the texts and arrays in it; it keeps the container."""
@@ -330,5 +344,13 @@ class Place:
         return sum(length or 0 for length in lengths) if None not in lengths else None
 
 
-def _name(walk: ReachableGraph, position: int) -> str:
-    return LINES.sub(r"\1", walk.holder(position))
+def _with_parts(items: Iterable[object]) -> Iterator[object]:
+    return (one for item in items for one in (item, *gc.get_referents(item)))
+
+
+def _weakly(items: Iterable[object]) -> weakref.ref[object] | None:
+    """The first of these items and their parts that can be kept so; classes and modules are everybody's."""
+    for one in _with_parts(items):
+        if type(one).__weakrefoffset__ and not isinstance(one, type | ModuleType):
+            return weakref.ref(one)
+    return None
