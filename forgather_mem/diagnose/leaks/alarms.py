@@ -4,7 +4,8 @@ A size that rises for some hundred steps may be a leak or the first tooth of a s
 every 500th step, cycles until their collection. No statistic tells these apart, and a run is judged many times. So
 growth is looked into as soon as it is suspected, without a word, and printed once more than its curve speaks for a
 leak: a holder that explains it and is never emptied, growth that lasts longer than usual intervals, or memory that will
-be full before that. What was printed is taken back as soon as it has fallen again, or has stopped for long.
+be full before that. What was printed is taken back as soon as it has fallen again, or has stopped for long; unless a
+holder still has all of it.
 """
 
 from __future__ import annotations

@@ -140,6 +140,14 @@ def with_copied(leak: LeakReport, suspect: Suspect, since_step: int) -> LeakRepo
     return replace(copied, verdict="copied pages" if leak.verdict == "no leak" else leak.verdict)
 
 
+def with_kept(leak: LeakReport, holder: Suspect, stopped: str) -> LeakReport:
+    """The verdict with growth that has `stopped`, if this holder still has all of it: it may go on, or never."""
+    if not holder.count or holder.bounded or leak.verdict == "leak" or leak.suspects:
+        return leak
+    why = "; ".join(filter(None, [stopped, leak.why]))
+    return _undecided("bounded", why, leak.bytes_per_step_high, 0, [holder], holder.where)
+
+
 def _where(growing: Mapping[str, Trend], suspects: list[Suspect]) -> str:
     if "device" in growing:
         return "device"

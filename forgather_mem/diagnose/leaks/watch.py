@@ -47,6 +47,8 @@ class LeakWatch:
         self._suspects: list[Suspect] = []
         self._looks = 0
         self._searched = False
+        self._kept: list[Suspect] = []  # of growth that has stopped, told so
+        self._stopped = ""
         self._loader: Callable[[], object] = lambda: None
         self._run = run
         self._read_at, self._read_s = run.step, self._began_s
@@ -90,7 +92,11 @@ class LeakWatch:
         alarm = self._live.alarm
         if alarm is not None and (said := taken_back(alarm, leak, self._trends(), self._series)):
             self._live.taken_back.append(said)
-            _print(run, f"taken back: {said}.")
+            self._end_alarm(run, alarm, said)
+        if self._kept:
+            from forgather_mem.diagnose.leaks.verdict import with_kept
+
+            leak = with_kept(leak, self._kept[0], self._stopped)
         leak = replace(leak, taken_back=tuple(self._live.taken_back))
         if leak.verdict == "not enough data":
             readings = max((series.points for series in self._series.values()), key=len, default=[])
@@ -98,10 +104,10 @@ class LeakWatch:
         _emit(run, leak)
 
     def _count_again(self, step: int, over: bool = False) -> None:
-        if self._suspects:
+        if self._suspects or self._kept:
             from forgather_mem.diagnose.leaks.suspects import count_again
 
-            count_again(self._suspects, step, self._first_step, over)
+            count_again([*self._suspects, *self._kept], step, self._first_step, over)
 
     def _close(self) -> None:
         look, self._look = self._look, None
@@ -125,9 +131,10 @@ class LeakWatch:
                 series.add(step, value)
 
     def _judge(self, moment: Moment) -> None:
-        back = self._live.ended(self._series)
-        if back is not None:
-            _print(moment.run, f"taken back: {back}.")
+        alarm, back = self._live.alarm, self._live.ended(self._series)
+        if alarm is not None and back is not None:
+            self._count_again(moment.step)
+            self._end_alarm(moment.run, alarm, back)
             moment.run.emit(Finding(kind="grows", step=moment.step, text="", data={"what": ""}))
             self._suspects, self._looks = [], 1  # they were of what has ended
         growing = self._live.growing(self._series) or self._rising_early(moment)
@@ -172,6 +179,22 @@ class LeakWatch:
         self._live.printed(alarm, growing, self._series)
         told = f"{rate:.0f}" if growing.keys().isdisjoint(("device", "workers")) else ""  # for a run that is killed
         run.emit(Finding(kind="grows", step=step, text="", data={"what": told}))
+
+    def _end_alarm(self, run: RunInfo, alarm: Alarm, said: str) -> None:
+        """Growth that was printed has ended: it is taken back, unless its holder still has all of it."""
+        sizes = [self._series[name].points for name in alarm.names if name in self._series]
+        grown = max((points[-1][1] - points[0][1] for points in sizes), default=0.0)
+        held = [one for one in lasting(self._suspects) if one.bytes and one.held_by and not one.bounded]
+        top = max(held, key=lambda one: one.bytes or 0, default=None)
+        if top is None or not 0 < LEAK.explained[0] * grown <= (top.bytes or 0):
+            return _print(run, f"taken back: {said}.")
+        line = f", {top.line_is} at {top.allocated_at}" if top.allocated_at else ""
+        said_now = (
+            f"{said.replace(' grows ', ' grew ', 1)}, but {top.held_by} still has {format_bytes(top.bytes or 0)}{line}"
+        )
+        self._live.taken_back.remove(said)
+        self._kept, self._stopped = [top], said_now
+        return _print(run, f"{said_now}.")
 
     def _look_closely(self, step: int, held: Place | None) -> None:
         """Take the first look, for a line if the holder is known; what it keeps, its code too, is left out."""
