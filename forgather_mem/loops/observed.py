@@ -190,7 +190,7 @@ class ObservedLoop:
 
     def _is_over_with(self, optimizer: torch.optim.Optimizer) -> bool:
         used = self._rounds.optimizers
-        return not self._models.are_shared([optimizer], used) and not (used and take_turns(self._place))
+        return not self._models.are_shared([optimizer], used) and not (used and take_turns(self._place, here()))
 
     # ---- what they tell ----
 

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import dis
-import itertools
 import sys
 from collections.abc import Sequence
-from types import FrameType
+from types import CodeType
 
-# The calls that run, the outermost first: the id of each frame, and where in its code it is
-Place = Sequence[tuple[int, int]]
+from forgather_mem.source.source_lines import with_callers
+
+# The calls that run, the outermost first: the code of each, and where in it that is
+Place = Sequence[tuple[CodeType, int]]
 
 
 def here() -> Place:
-    """The place of the caller; it keeps no frame."""
-    return [(id(frame), frame.f_lasti) for frame in _frames()]
+    """The place of the caller."""
+    return [(frame.f_code, frame.f_lasti) for frame in with_callers(sys._getframe(1))][::-1]
 
 
-def take_turns(before: Place) -> bool:
-    """Whether the innermost call that was there before, too, is in a loop with both places."""
-    both = itertools.takewhile(lambda pair: id(pair[0]) == pair[1][0], zip(_frames(), before, strict=False))
-    for frame, (_, at) in [*both][-1:]:
-        low, high = sorted((at, frame.f_lasti))
-        jumps = [(one.argval, one.offset) for one in dis.get_instructions(frame.f_code) if "BACKWARD" in one.opname]
-        return low == high or any(to <= low and high <= by for to, by in jumps)
-    return True  # of another thread
-
-
-def _frames() -> list[FrameType]:
-    frame: FrameType | None = sys._getframe(2)
-    found = []
-    while frame is not None:
-        found.append(frame)
-        frame = frame.f_back
-    return found[::-1]
+def take_turns(before: Place, now: Place) -> bool:
+    """Whether a loop goes through both places, in the innermost module that runs or in what it calls."""
+    calls = [(code, (at, to), code is other) for (code, at), (other, to) in zip(before, now, strict=False)]
+    modules = [number for number, (code, _, is_same) in enumerate(calls) if is_same and code.co_name == "<module>"]
+    for code, both, is_same in calls[modules[-1] if modules else 0 :]:
+        jumps = [(one.argval, one.offset) for one in dis.get_instructions(code) if "BACKWARD" in one.opname]
+        if not is_same or any(first <= min(both) and max(both) <= last for first, last in jumps):
+            return True
+        if both[0] != both[1]:
+            return False
+    return True

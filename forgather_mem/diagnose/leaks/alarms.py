@@ -152,9 +152,8 @@ class LiveAlarm:
             reason = f"it has hardly grown since step {flat:,}"
         else:
             return None
-        self.taken_back.append(_withdrawn(self.alarm, reason))
-        self.alarm = None
-        return self.taken_back[-1]
+        alarm, self.alarm = self.alarm, None
+        return _withdrawn(alarm, reason)
 
 
 def is_held(leak: LeakReport) -> bool:

@@ -306,14 +306,13 @@ class Place:
 
     names: dict[int, str]
     has_items: bool
-    members: dict[int, weakref.ref[object]]
+    members: dict[int, weakref.ref[object] | None]
 
     @classmethod
     def of(cls, walk: ReachableGraph, positions: Sequence[int], has_items: bool) -> Place:
         """Of the containers at these positions."""
         found = {id(walk.nodes[at]): walk.nodes[at] for at in positions}
-        known = {key: _weakly(newest(node, 1)) for key, node in found.items() if has_items}
-        members = {key: member for key, member in known.items() if member is not None}
+        members = {key: _weakly(newest(node, 1)) for key, node in found.items() if has_items}
         return cls({id(walk.nodes[at]): LINES.sub(r"\1", walk.holder(at)) for at in positions}, has_items, members)
 
     def find(self, walk: ReachableGraph, over: bool) -> dict[int, object]:
@@ -322,7 +321,8 @@ class Place:
         return {key: node for key, node in ours.items() if not over or self._is_same(key, node)}
 
     def _is_same(self, key: int, node: object) -> bool:
-        member = self.members[key]() if key in self.members else None
+        known = self.members.get(key)
+        member = known and known()
         return member is not None and any(one is member for one in _with_parts(gc.get_referents(node)))
 
     def measure(self, walk: ReachableGraph) -> Callable[[], float]:
@@ -350,7 +350,5 @@ def _with_parts(items: Iterable[object]) -> Iterator[object]:
 
 def _weakly(items: Iterable[object]) -> weakref.ref[object] | None:
     """The first of these items and their parts that can be kept so; classes and modules are everybody's."""
-    for one in _with_parts(items):
-        if type(one).__weakrefoffset__ and not isinstance(one, type | ModuleType):
-            return weakref.ref(one)
-    return None
+    own = (one for one in _with_parts(items) if type(one).__weakrefoffset__ and not isinstance(one, type | ModuleType))
+    return next(map(weakref.ref, own), None)

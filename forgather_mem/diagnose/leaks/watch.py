@@ -91,7 +91,6 @@ class LeakWatch:
             leak = with_copied(leak, copied_suspect(loader_of(self._loader()), copied), copied.since_step)
         alarm = self._live.alarm
         if alarm is not None and (said := taken_back(alarm, leak, self._trends(), self._series)):
-            self._live.taken_back.append(said)
             self._end_alarm(run, alarm, said)
         if self._kept:
             from forgather_mem.diagnose.leaks.verdict import with_kept
@@ -187,12 +186,12 @@ class LeakWatch:
         held = [one for one in lasting(self._suspects) if one.bytes and one.held_by and not one.bounded]
         top = max(held, key=lambda one: one.bytes or 0, default=None)
         if top is None or not 0 < LEAK.explained[0] * grown <= (top.bytes or 0):
+            self._live.taken_back.append(said)
             return _print(run, f"taken back: {said}.")
         line = f", {top.line_is} at {top.allocated_at}" if top.allocated_at else ""
         said_now = (
             f"{said.replace(' grows ', ' grew ', 1)}, but {top.held_by} still has {format_bytes(top.bytes or 0)}{line}"
         )
-        self._live.taken_back.remove(said)
         self._kept, self._stopped = [top], said_now
         return _print(run, f"{said_now}.")
 
