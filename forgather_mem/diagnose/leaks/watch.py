@@ -47,8 +47,7 @@ class LeakWatch:
         self._suspects: list[Suspect] = []
         self._looks = 0
         self._searched = False
-        self._kept: list[Suspect] = []  # of growth that has stopped, told so
-        self._stopped = ""
+        self._kept: dict[str, Suspect] = {}  # the last holder of growth that has stopped, by what was told of it
         self._loader: Callable[[], object] = lambda: None
         self._run = run
         self._read_at, self._read_s = run.step, self._began_s
@@ -92,10 +91,10 @@ class LeakWatch:
         alarm = self._live.alarm
         if alarm is not None and (said := taken_back(alarm, leak, self._trends(), self._series)):
             self._end_alarm(run, alarm, said)
-        if self._kept:
+        for told, holder in self._kept.items():
             from forgather_mem.diagnose.leaks.verdict import with_kept
 
-            leak = with_kept(leak, self._kept[0], self._stopped)
+            leak = with_kept(leak, holder, told)
         leak = replace(leak, taken_back=tuple(self._live.taken_back))
         if leak.verdict == "not enough data":
             readings = max((series.points for series in self._series.values()), key=len, default=[])
@@ -106,7 +105,7 @@ class LeakWatch:
         if self._suspects or self._kept:
             from forgather_mem.diagnose.leaks.suspects import count_again
 
-            count_again([*self._suspects, *self._kept], step, self._first_step, over)
+            count_again([*self._suspects, *self._kept.values()], step, self._first_step, over)
 
     def _close(self) -> None:
         look, self._look = self._look, None
@@ -185,15 +184,14 @@ class LeakWatch:
         grown = max((points[-1][1] - points[0][1] for points in sizes), default=0.0)
         held = [one for one in lasting(self._suspects) if one.bytes and one.held_by and not one.bounded]
         top = max(held, key=lambda one: one.bytes or 0, default=None)
-        if top is None or not 0 < LEAK.explained[0] * grown <= (top.bytes or 0):
+        if top is not None and top.bytes and 0 < LEAK.explained[0] * grown <= top.bytes:
+            said = f"{said.replace(' grows ', ' grew ', 1)}, but {top.held_by} still has {format_bytes(top.bytes)}"
+            said += f", {top.line_is} at {top.allocated_at}" if top.allocated_at else ""
+            self._kept = {said: top}
+        else:
             self._live.taken_back.append(said)
-            return _print(run, f"taken back: {said}.")
-        line = f", {top.line_is} at {top.allocated_at}" if top.allocated_at else ""
-        said_now = (
-            f"{said.replace(' grows ', ' grew ', 1)}, but {top.held_by} still has {format_bytes(top.bytes or 0)}{line}"
-        )
-        self._kept, self._stopped = [top], said_now
-        return _print(run, f"{said_now}.")
+            said = f"taken back: {said}"
+        _print(run, f"{said}.")
 
     def _look_closely(self, step: int, held: Place | None) -> None:
         """Take the first look, for a line if the holder is known; what it keeps, its code too, is left out."""
