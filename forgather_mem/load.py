@@ -235,7 +235,7 @@ class WatchedLoop:
         """
         report = self._known()
         if report is None:
-            raise RuntimeError("there is no report yet: no optimizer has stepped since watch()")
+            raise RuntimeError("there is no report yet: this watch() has seen no step")
         return report
 
     def close(self, error: BaseException | None = None) -> None:

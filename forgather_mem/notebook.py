@@ -227,8 +227,7 @@ def _new_bytes(value: object, seen: set[object]) -> int:
     seen.update(storages)
     todo = [value]
     for thing in todo:
-        root = getattr(thing, "base", None) if is_array(thing) else None  # of a view
-        if is_tensor(thing) or (place := id(thing if root is None else root)) in seen:
+        if is_tensor(thing) or id(thing) in seen:
             continue
         part = values_of(thing) if isinstance(thing, Mapping) else thing
         if isinstance(part, list | tuple | set) and (len(part) <= MANY or any(map(is_array_class, {*map(type, part)}))):
@@ -237,5 +236,5 @@ def _new_bytes(value: object, seen: set[object]) -> int:
             total += int(deep_bytes(thing, seen, seen))
         else:
             total += big_bytes(part)
-        seen.add(place)
+        seen.add(id(thing))
     return total

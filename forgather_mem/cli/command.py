@@ -95,8 +95,8 @@ def command_of(words: Sequence[str]) -> Command:
     first, rest = words[0], list(words[1:])
     python = [sys.executable, *_interpreter_options()]
     if first == "-m":
-        if not rest:
-            raise UsageError("-m needs the name of a module")
+        if not rest or (rest[0].endswith(".py") and os.path.isfile(rest[0])):
+            raise UsageError("-m needs the name of a module", "a file goes without -m")
         return Command([*python, "-m", *rest], rest[0], rest[1:])
     if first == "-c" and not rest:
         raise UsageError("-c needs a program")

@@ -203,7 +203,7 @@ def _columns(rows: Table) -> Iterator[str]:
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"...{text[len(text) - width + 3 :]}"
+    return text if len(text) <= width else f"...{text[len(text) - width + 3 :].lstrip('.')}"
 
 
 def _signed(num_bytes: float) -> str:

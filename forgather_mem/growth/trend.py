@@ -222,14 +222,13 @@ def _without_greatest_rise(points: Sequence[Point]) -> list[Point] | None:
 
 def _leak(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Trend:
     """The leak found in the part from `begin` on, with the rate of its rising part."""
-    since = _since(points, begin, found.per_step)
-    part = points[since:]
-    if since > begin + 1 and part[-1][0] - part[0][0] >= GROWTH.fewest_steps / 2:
-        edges = edges_of(part, GROWTH.blocks)
-        again = rate_of(edges) if len(edges) >= 4 else found
-        if again.per_step > found.per_step:
-            found = again
-    at = points[since][0] if since > len(points) * GROWTH.starts[0] + 1 else points[0][0]
+    part = points[begin:]
+    since = _since(part)
+    later = [point for point in part if point[0] >= since]
+    edges = edges_of(later, GROWTH.blocks)
+    if since > part[0][0] and later[-1][0] - since >= GROWTH.fewest_steps / 2 and len(edges) >= 4:
+        found = max(found, rate_of(edges))
+    at = since if since > part[0][0] or begin > len(points) * GROWTH.starts[0] else points[0][0]
     low = max(0.0, found.low)
     return Trend(kind="leak", since_step=at, steps=steps, per_step=found.per_step, low=low, high=found.high)
 
@@ -246,18 +245,17 @@ def _to_the_end(part: Sequence[Point], rises: Sequence[float], grown: float) -> 
     return flat <= 2 or has_stairs(part, grown)
 
 
-def _since(points: Sequence[Point], begin: int, rate: float) -> int:
-    """The point from which it grows at this rate: where a flat part and a rising line fit best."""
-    part = points[begin:]
-    best, found = float("inf"), begin
-    for number in range(0, len(part) - GROWTH.fewest_points // 2, max(1, len(part) // 32)):
-        step, near = part[number][0], part[max(0, number - 2) : number + 3]
-        size = statistics.median(value - rate * max(0, at - step) for at, value in near)
-        off = [abs(value - size - rate * max(0, at - step)) for at, value in part[:: max(1, len(part) // 64)]]
-        misfit = statistics.fmean(off)
-        if misfit < best * 0.98:
-            best, found = misfit, begin + number
-    return found
+def _since(part: Sequence[Point]) -> int:
+    """The step from which it grows: at which it is lowest below the straight line from first to last.
+
+    That is as large a part of the growth as of the steps; of a tenth it may be a stair.
+    """
+    edges = edges_of(part, GROWTH.edges)
+    (first, size), (last, most) = edges[0], edges[-1]
+    slope = (most - size) / max(1, last - first)
+    below = [(size + slope * (step - first) - value, step) for step, value in edges]
+    bend = max(below)[0] + min(below)[0]  # what is uneven lies as far above as below
+    return max(below)[1] if bend > GROWTH.starts[0] * (most - size) else part[0][0]
 
 
 def _measured(points: Sequence[Point]) -> float:

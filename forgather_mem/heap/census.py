@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import gc
-import re
 import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from forgather_mem.heap.autograd import number_of, operations_of, saved_by
 from forgather_mem.heap.containers import PLAIN
 from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, file_of
 from forgather_mem.heap.object_size import array_bytes, is_array, is_tensor, is_torch
-from forgather_mem.heap.owner_paths import has_attributes
+from forgather_mem.heap.owner_paths import has_attributes, in_peoples_words
 from forgather_mem.heap.reachable import MANY, SAMPLED, ReachableGraph
 from forgather_mem.probes.tensors import StorageKey, storages_in, storages_of, values_of
 from forgather_mem.source.bytecode import names_on_line, uses_again
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state"]
 _SIZED = frozenset({"array", "builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
-_LOCAL = re.compile(r"local '(.+?)' of (?:.*\.)?(\S+) \(.*?\)(.*)", re.S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,11 +380,7 @@ class _Census:
         return isinstance(walk.nodes[position], PLAIN) and not (walk.is_namespace(position) or walk.is_module(position))
 
     def _name(self, position: int) -> str:
-        name = self.walk.holder(position)
-        local = _LOCAL.fullmatch(name)
-        if local is not None:
-            return f"`{local[1]}{local[3]}`" + ("" if local[2] == "<module>" else f" of {local[2]}()")
-        return f"`{name.removeprefix('__main__.')}`"
+        return in_peoples_words(self.walk.holder(position))
 
     def _is_read(self, thing: object) -> bool:
         """Whether the innermost line of the user's names a variable that is this."""

@@ -30,7 +30,6 @@ _REUSED = (dict, list, tuple)
 # No objects are in these: their own size is all
 WRITTEN = (StringIO, BytesIO)
 _FLAT = (array, bytearray, bytes, str, *WRITTEN)
-_SHARED = (type, ModuleType, CodeType, str, int, float, bool, type(None))
 
 _OTHERS_TOO = type, FunctionType, BaseException, ModuleType, weakref.ref  # what they lead to is not theirs alone
 
@@ -87,20 +86,18 @@ def deep_bytes(thing: object, known: Set[object], counted: set[object]) -> float
             continue
         if (kind is int and -6 < part < 257) or (kind is FrameType and is_frame_running(part)):
             continue
-        own_bytes, led_to, has_storages = account
+        own_bytes, led_to, stored_in = account
         if place not in seen:
             seen.add(place)
             size = own_bytes(part, 64)
             size += -size % 16  # as Python's allocator and the C library hand them out: a float of 24 takes 32
             total += size * times
-            if times != 1.0:
-                for_others[place] = size * (times - 1)
-            if led_to is not None:
-                held, each = _some_of(led_to(part))
-                todo += zip(held, itertools.repeat(times * each))
-        elif for_others:
+            for_others[place] = size * (times - 1)
+            held, each = _some_of(led_to(part))
+            todo += zip(held, itertools.repeat(times * each))
+        else:
             total -= for_others.pop(place, 0.0)
-        for key, size in storages_of(part) if has_storages else ():
+        for key, size in () if stored_in is None else stored_in(part):
             if key in counted:
                 total -= for_others.pop(key, 0.0)
                 continue
@@ -110,11 +107,11 @@ def deep_bytes(thing: object, known: Set[object], counted: set[object]) -> float
     return total
 
 
-_Account = tuple[Callable[..., float], Callable[..., list[object]] | None, bool]
+_Account = tuple[Callable[..., float], Callable[..., list[object]], Callable[..., Sequence[tuple[object, int]]] | None]
 
 
 class _Accounts(dict[type, _Account | None]):
-    """For each class, found once: its objects' own bytes, what they lead to, and whether they have storages.
+    """For each class, found once: its objects' own bytes, what they lead to, and the storages that they may share.
 
     None for what does not count. What an object leads to is freed with it if nothing else holds that.
     """
@@ -122,30 +119,35 @@ class _Accounts(dict[type, _Account | None]):
     def __missing__(self, kind: type) -> _Account | None:
         # What a class in Python says of its size may count what is in it, and change that: a DataFrame's does both
         own = _alone if type(kind.__sizeof__) is FunctionType else sys.getsizeof
-        account: _Account | None = own, gc.get_referents, False
+        account: _Account | None = own, gc.get_referents, None
         # Ours are reached through the frames that an exception keeps
         if issubclass(kind, (type, ModuleType, CodeType)) or is_our_class(kind):
             account = None
         elif is_tensor_class(kind):
-            account = (lambda _, default: 200.0), None, True
-        elif kind in _SHARED:
-            account = sys.getsizeof, None, False
+            account = (lambda _, default: 200.0), lambda _: [], storages_of
         elif kind in WRITTEN:
-            account = (lambda part, default: default + _written(part)), None, False
+            account = (lambda part, default: default + _written(part)), gc.get_referents, None
         elif kind in _LED_TO:
-            account = sys.getsizeof, _LED_TO[kind], False
+            account = sys.getsizeof, _LED_TO[kind], None
         elif issubclass(kind, dict):
-            account = sys.getsizeof, _entries, False
+            account = sys.getsizeof, _entries, None
         elif issubclass(kind, threading.Thread):
-            account = sys.getsizeof, lambda thread: gc.get_referents(thread) + _variables_of_thread(thread), False
+            account = sys.getsizeof, lambda thread: gc.get_referents(thread) + _variables_of_thread(thread), None
         elif own is not _alone and is_array_class(kind):
-            account = (lambda part, default: array_bytes(part) or sys.getsizeof(part, default)), gc.get_referents, False
+            account = (lambda _, default: 112.0), _LED_TO.get(kind.__name__, gc.get_referents), _array_of
         self[kind] = account
         return account
 
 
 def _alone(part: object, default: int) -> int:
     return object.__sizeof__(part)
+
+
+def _array_of(part: object) -> list[tuple[object, int]]:
+    """The array that has the memory, which views share, and its bytes."""
+    array = getattr(part, "_ndarray", part)  # one of pandas has one of numpy
+    base = getattr(array, "base", None)
+    return [((None, id(array if base is None else base)), array_bytes(part))]
 
 
 def _written(text: StringIO | BytesIO) -> int:
@@ -161,9 +163,10 @@ def _entries(mapping: dict[object, object]) -> list[object]:
 
 
 # What an object leads to, where that is not all that it refers to
-_LED_TO: dict[type, Callable[..., list[object]]] = {
+_LED_TO: dict[type | str, Callable[..., list[object]]] = {
     FunctionType: lambda function: [*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__],
     FrameType: lambda frame: list(frame_variables(frame).values()),  # without its module's names
+    "ndarray": lambda array: list(array.ravel()) if array.dtype == object else [],  # Python does not tell
 }
 
 

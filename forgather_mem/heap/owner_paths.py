@@ -28,6 +28,7 @@ from forgather_mem.source.source_lines import line_name
 MAX_KEY_CHARS = 40
 # torch keeps a module's parts in internal dicts; people write module.part.
 _MODULE_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
+_LOCAL = re.compile(r"local '(.+?)' of (?:.*\.)?(\S+) \(.*?\)(.*)", re.S)
 # What objects written in C compute when asked, and `_slots` does not see
 _ASKED_FOR = ("__self__", "args", "__cause__", "__context__", "__traceback__")
 _TENSOR_PARTS = ("_backward_hooks", "_post_accumulate_grad_hooks", "grad", "_base")
@@ -209,3 +210,15 @@ def _short(key: object) -> str:
         text = repr(key)
         return text if len(text) <= MAX_KEY_CHARS else text[: MAX_KEY_CHARS - 4] + "..."
     return f"<{type(key).__name__}>"
+
+
+def in_peoples_words(holder: str) -> str:
+    """The holder as people write it.
+
+    >>> in_peoples_words("local 'teacher' of distil.main (distil.py:41)[3]")
+    '`teacher[3]` of main()'
+    """
+    local = _LOCAL.fullmatch(holder)
+    if local is not None:
+        return f"`{local[1]}{local[3]}`" + ("" if local[2] == "<module>" else f" of {local[2]}()")
+    return f"`{holder.removeprefix('__main__.')}`"

@@ -187,11 +187,12 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     had, rest = dict(planned.parts), planned.room_bytes - planned.num_bytes
     over, unplanned = max(0, -rest), "generation" if killed.phase == "generate" else "not in the plan"
     # What comes last had not come whole; parameters come first
-    for part in ("results", "temporaries", "activations", "optimizer", "gradients", *planned.parts):
+    graphs = (part for part in planned.parts if part.startswith("graph"))
+    for part in ("results", "temporaries", "activations", *graphs, "optimizer", "gradients", *planned.parts):
         had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
     had |= {"Python and libraries": beside - others, "other processes": others, unplanned: max(0, rest)}
     if planned.is_shown:
-        largest = sorted(planned.parts.items(), key=lambda part: -part[1])
+        largest = sorted(planned.parts.items(), key=lambda part: -part[1])[:3]
         parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in largest if size >= MIB)
         why = f"{'' if killed.step else 'in step 1 '}{planned.phase} takes {needed} of tensors (planned: {parts}); "
         why += f"{room} were left, with gaps between them."

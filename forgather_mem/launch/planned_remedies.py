@@ -32,7 +32,7 @@ from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.result import PhasePlan, Plan
-from forgather_mem.planning.storage_log import StorageRequest
+from forgather_mem.planning.storage_log import OTHER_GRAPHS, StorageRequest
 from forgather_mem.reporting.problems import PLANNED_PHASES
 from forgather_mem.system.memory_limit import own_limits
 from forgather_mem.system.procfs import own_memory
@@ -108,6 +108,9 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
     needless = failed.needless
     if failed.taken_bytes is None and loop is not None and failure.phase == EVALUATION:  # no census has been there
         needless = (("torch.no_grad() around the evaluation", "no backward pass follows"),)
+    elif failure.phase != EVALUATION and planner.own.untrained:
+        note = "no optimizer has its parameters, but a graph is kept for a backward pass through it"
+        needless = tuple((f"torch.no_grad() around what {name} computes", note) for name in planner.own.untrained)
     if needless:  # of all at once, since all are planned so
         texts, notes = zip(*needless, strict=True)
         of = EVALUATION if failure.phase == EVALUATION else True
@@ -276,7 +279,9 @@ class _Planner:
         row = self._row(least)
         shows = row.bytes >= least
         if failed.taken_bytes is None:
-            told = KillInPlan(phase=row.phase, num_bytes=row.bytes, room_bytes=room, parts=row.parts, is_shown=shows)
+            names = {OTHER_GRAPHS: f"graph of {' and '.join(own.untrained)}"}
+            parts = {names.get(part, part): size for part, size in row.parts.items()}
+            told = KillInPlan(phase=row.phase, num_bytes=row.bytes, room_bytes=room, parts=parts, is_shown=shows)
             self._kills.append(told)
         wanted, taken, tolerated = failed.requested_bytes, failed.taken_bytes, _LIMITS.alike_frac * failed.limit_bytes
         if wanted is None or taken is None or failed.phase == "evaluate":

@@ -198,11 +198,17 @@ def roots(modules: Iterable[nn.Module]) -> list[nn.Module]:
 def _note_of(part: str, sizes: Iterable[tuple[object, int]], names: dict[int, str]) -> list[str]:
     """What the largest of these things are, by the names that hold them."""
     largest = sorted(((thing, size) for thing, size in sizes if size >= MIB), key=lambda row: -row[1])[:3]
-    for budget_s in (0.05, 0.5):  # guesses: what a module has was found in the first, in ten scripts of our own
-        things = [thing for thing, _ in largest if id(thing) not in names]
-        if things:
-            gc.unfreeze()
-            found = find_owners(things, max_owners=100, budget_s=budget_s)[::-1]
-            names.update({id(things[one.target]): one.holder for one in found})
-    told = [f"{names.setdefault(id(thing), type(thing).__name__)} {format_bytes(size)}" for thing, size in largest]
+    found = holders_of([thing for thing, _ in largest], names)
+    told = [f"{name} {format_bytes(size)}" for name, (_, size) in zip(found, largest, strict=True)]
     return [f"{part.capitalize()}: {', '.join(told)}."] if told else []
+
+
+def holders_of(things: Sequence[object], names: dict[int, str]) -> list[str]:
+    """Who holds each; `names` are those that were found before, by id."""
+    for budget_s in (0.05, 0.5):  # guesses: what a module has was found in the first, in ten scripts of our own
+        new = [thing for thing in things if id(thing) not in names]
+        if new:
+            gc.unfreeze()
+            found = find_owners(new, max_owners=100, budget_s=budget_s)[::-1]
+            names.update({id(new[one.target]): one.holder for one in found})
+    return [names.setdefault(id(thing), type(thing).__name__) for thing in things]

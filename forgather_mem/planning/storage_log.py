@@ -16,6 +16,8 @@ import torch
 
 from forgather_mem.planning.batches import PlannedShape
 
+OTHER_GRAPHS = "graphs of other models"
+
 
 class Stretch(NamedTuple):
     """A phase of one step, from this event on; its batch has no rows where none is known."""
@@ -184,6 +186,8 @@ class StorageLog:
         del self._alive[key]
         self.events.append(~number)
         self.alive_bytes -= self.sizes[number]
-        if self.parts[number] is None and self._made_in[number] < len(self.stretches) - 1:
+        if self._made_in[number] == len(self.stretches) - 1:
+            self.parts[number] = None if self.parts[number] == OTHER_GRAPHS else self.parts[number]
+        elif self.parts[number] is None:
             was_forward = self.stretches[self._made_in[number]].phase == "forward"
             self.parts[number] = "activations" if was_forward else "temporaries"

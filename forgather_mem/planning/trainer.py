@@ -132,7 +132,7 @@ def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:
         elif name == DTYPE:
             trainer.model.to(getattr(torch, str(value)))
         elif name not in known:
-            meant = did_you_mean(name, known)
+            meant = did_you_mean(name, [*known, "rows", "length"])
             raise PlanError(f"TrainingArguments have no {name!r}" + (f"; {meant}" if meant else ""))
         elif name.startswith(CHECKPOINTING):  # or with their keyword arguments
             for alias in CHECKPOINTING:

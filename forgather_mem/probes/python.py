@@ -76,7 +76,8 @@ class _Collector:
             return values
         pauses.given_s, pauses.step = total_s, moment.step
         if time.perf_counter() >= pace.next_s:
-            values |= pace.take(_tracked)
+            # get_objects() does not include objects frozen by gc.freeze()
+            values |= pace.take(lambda: {"gc/tracked": emptied(gc.get_objects()) + gc.get_freeze_count()})
         return values
 
     def _close(self) -> None:
@@ -126,8 +127,3 @@ class _Pauses:
 
 def _full_collections() -> int:
     return int(gc.get_stats()[FULL_GENERATION]["collections"])
-
-
-def _tracked() -> dict[str, float]:
-    # get_objects() does not include objects frozen by gc.freeze()
-    return {"gc/tracked": emptied(gc.get_objects()) + gc.get_freeze_count()}

@@ -148,7 +148,7 @@ def tensors_in(value: object, *, gradients: bool = False) -> Iterator[torch.Tens
 
     todo, seen = [value], set[int]()
     for part in todo:
-        if id(part) in seen:
+        if isinstance(part, int | float | str) or id(part) in seen:
             continue
         seen.add(id(part))
         if isinstance(part, torch.Tensor):

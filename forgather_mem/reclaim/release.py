@@ -270,11 +270,10 @@ class _After:
 
     def __exit__(self, *error: object) -> None:
         call = next(self._calls)
-        if (self.every is not None and call % self.every == 0) or self._is_too_much(usage_now()):
+        limit = self.limit_bytes
+        too_much = limit is not None and _largest(usage_now()) > max(limit, self._again_bytes)
+        if too_much or (self.every is not None and call % self.every == 0):
             self._clean(call)
-
-    def _is_too_much(self, now: Usage) -> bool:
-        return self.limit_bytes is not None and _largest(now) > max(self.limit_bytes, self._again_bytes)
 
     def _clean(self, call: int) -> None:
         if not self._cleaning.acquire(blocking=False):

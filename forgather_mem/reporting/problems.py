@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from forgather_mem.reporting.plausible import each_bytes
 from forgather_mem.reporting.table import WHOSE, format_place, format_time
 from forgather_mem.telemetry.report import HostMemory, KilledReport, LeakReport, LeakSuspect, OomReport, RunReport
-from forgather_mem.units import GIB, MIB, format_bytes, format_duration, format_pace, parse_bytes
+from forgather_mem.units import GIB, MIB, format_bytes, format_duration, format_pace
 
 _GROWS = {
     "python": "Python's objects",
@@ -56,7 +56,7 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
     leaking = [str(row.rank) for row in report.ranks or () if row.leak == "leak"]
     if 0 < len(leaking) < report.run.world_size:
         where += f" of rank {', '.join(leaking[:8])}"
-    first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step * leak.per_steps)} {leak.per}{_bounds(leak)}"
+    first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step * leak.per_steps)} {leak.per}"
     first += f", since step {leak.since_step:,}"
     if leak.full_at_step is not None:
         first += f", full near step {leak.full_at_step:,}"
@@ -89,11 +89,11 @@ def no_leak_sentence(report: RunReport) -> str:
         return ""
     if leak.undecided and leak.why:
         return f"{leak.why[0].upper()}{leak.why[1:]}."
-    if steps < leak.judged_steps and not leak.why:
+    if leak.judged and steps < leak.judged_steps and not leak.why:
         return f"No verdict on leaks before about {leak.judged_steps:,} steps."
     too_few = f"of {steps:,} steps too few were read, or memory has only begun to rise"
-    why = leak.why or (too_few if leak.judged else "the run ended before one was made")
-    return f"No verdict on leaks: {why}."
+    ended = "one is made where a training ends by itself, by an error or by Ctrl-C"
+    return f"No verdict on leaks: {leak.why or (too_few if leak.judged else ended)}."
 
 
 def what_grows(report: RunReport) -> str:
@@ -155,7 +155,8 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     lines += _indented(_at_the_end(report, killed), width)
     lines += _indented(f"Why now: {killed.why_now}", width, hanging=9) if killed.why_now else []
     lines += _in_use_lines(killed.in_use, width)
-    lines += _indented(_growth(killed), width)
+    # Of what is named the process's pace may tell more
+    lines += [] if killed.why_now and report.advice else _indented(_growth(killed), width)
     leak = report.leak
     if not was_killed_for_memory(killed, report.host):  # then a leak is no cause, and stands by itself
         return lines
@@ -383,11 +384,3 @@ def _indented(text: str, width: int, hanging: int = 0) -> Sequence[str]:
         max_lines=3,
         placeholder=" ...",
     )
-
-
-def _bounds(leak: LeakReport) -> str:
-    """In the unit of the size, if they are known."""
-    unit = format_bytes(leak.bytes_per_step * leak.per_steps).split()[1]
-    times = leak.per_steps / parse_bytes(f"1 {unit}")
-    low, high = leak.bytes_per_step_low * times, leak.bytes_per_step_high * times
-    return f" ({low:,.1f} to {high:,.1f})" if low or high else ""

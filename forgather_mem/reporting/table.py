@@ -160,7 +160,7 @@ def part_sizes(report: RunReport) -> dict[str, int]:
     parts, counted = report.breakdown.sizes(), report.host.activations_bytes
     if not report.device and counted:
         parts["other"] = max(0, parts["other"] + parts.pop("activations") - counted)  # later batches may be larger
-        parts["activations (steps 2 to 16)"] = counted
+        parts["activations of modules (steps 2 to 16)"] = counted
     elif not report.device:
         parts[RISE] = parts.pop("activations")
     return parts

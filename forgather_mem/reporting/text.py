@@ -337,10 +337,11 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
     if plan.parts and not others:
         text += "; " + ", ".join(part.name for part in plan.parts) + " as predicted"
     yield text
-    passed = max((row.parts.get("activations", 0) for row in plan.phases), default=0)
+    kept = "activations", "graphs of other models"
+    passed = max((sum(row.parts.get(part, 0) for part in kept) for row in plan.phases), default=0)
     if passed and report.host.activations_bytes:
         was = format_bytes(report.host.activations_bytes)
-        yield f"after a forward pass {format_bytes(passed)} of activations, was {was}"
+        yield f"after a forward pass {format_bytes(passed)} of activations; of modules {was} were counted"
 
 
 def own_sentence(report: RunReport) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from forgather_mem.formats.event_file import EventFile, StockWriter
-from forgather_mem.formats.summaries import Chart, HParam, ScalarRecord, layout_payload, report_payload
+from forgather_mem.formats.summaries import Chart, ScalarRecord, layout_payload, report_payload
 from forgather_mem.sinks.event_page import EventPage, find_event_folder
 from forgather_mem.sinks.tags import Columns, tag_of
 from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, metric_of
@@ -107,7 +107,8 @@ class TensorBoardSink:
         self.summary_writer = summary_writer
         self.logging_dir = logging_dir
         self.layout = layout
-        self.hparams = {name: _hparam(value) for name, value in (hparams or {}).items()}
+        plain = str | bool | int | float
+        self.hparams = {name: one if isinstance(one, plain) else str(one) for name, one in (hparams or {}).items()}
         self._page: _Page | None = None
 
     @property
@@ -240,10 +241,6 @@ class _Page(EventPage):
             self._charts = charts
         self.rows[key] = columns, record
         return columns, record
-
-
-def _hparam(value: object) -> HParam:
-    return value if isinstance(value, str | bool | int | float) else str(value)
 
 
 def _markdown(finding: Finding) -> str:

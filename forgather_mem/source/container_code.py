@@ -129,6 +129,14 @@ def adding_lines(named: Named, is_list: bool, *, assigned: bool = False) -> list
     return []
 
 
+def is_assigned_by_index(named: Named) -> bool:
+    """Whether the code puts something in places of the container that vary, as of a ring buffer's."""
+    codes = [_Code(named, region, is_list=True) for region in named.regions if region.own]
+    places = ((code, target) for code in codes for node in ast.walk(code.region.node) for target in _targets(node))
+    slots = [(code, one) for code, one in places if isinstance(one, ast.Subscript) and code.is_subject(one.value)]
+    return any(not isinstance(one.slice, ast.Slice | ast.Constant | ast.UnaryOp) for _, one in slots)
+
+
 def added_to(file: str, line: int) -> str | None:
     """What this line adds to, as it is written there; None where that is no single expression on one line."""
     tree = tree_of(file)

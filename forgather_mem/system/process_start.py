@@ -100,7 +100,8 @@ def what_runs() -> str:
     given = sys.argv[0] if sys.argv else ""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is None or spec.origin != given or spec.name == "__main__":  # the last of a folder or an archive
-        return given
+        # At "-m" Python still looks for the module, and imports the package above it
+        return sys.orig_argv[-len(sys.argv)] if given == "-m" else given
     return str(spec.name).removesuffix(".__main__")
 
 

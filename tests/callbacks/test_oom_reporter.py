@@ -167,7 +167,7 @@ def test_what_was_read_before_the_failure_explains_it(tmp_path: Path) -> None:
     oom = failed(tmp_path, "forward")["oom"]
     assert oom["batch"] == {"rows": 4, "length": 16}
     assert oom["why_now"].endswith("asks for 4,096.0 TiB at once."), "all batches are alike"
-    assert failed(tmp_path, "evaluate")["oom"]["why_now"].startswith("the first evaluation. ")
+    assert failed(tmp_path, "evaluate")["oom"]["why_now"].startswith("the first evaluation, at tests/callbacks/")
     first = failed(tmp_path, "optimizer", max_steps=6)
     assert first["oom"]["why_now"].endswith("at once."), "it is the third step"
 
@@ -300,7 +300,7 @@ def test_a_loop_of_ones_own_is_told_of_too(at: str) -> None:
     assert (oom["phase"], oom["step"]) == (phase, 3)
     assert oom["layer"] == ("lm_head" if at == "forward" else None)
     if phase == "evaluate":  # nobody counts its batches
-        assert oom["why_now"].startswith("the first evaluation. ")
+        assert oom["why_now"].startswith("the first evaluation, at tests/callbacks/")
     if phase in ("forward", "backward", "optimizer"):
         assert oom["batch"] == {"rows": 2, "length": 8}
 

@@ -62,7 +62,7 @@ def test_a_mistyped_command_line_names_what_was_meant(tmp_path: Path, words: lis
         ([], "run: no command was given"),
         (["nowhere.py"], "run: there is no file 'nowhere.py'"),
         (["torchrn"], "run: 'torchrn' is neither a file nor a command"),
-        (["-m"], "run: -m needs the name of a module"),
+        (["-m", "a.py"], "run: -m needs the name of a module\n  a file goes without -m"),
         (["--tmplate", "x", "a.py"], "run: there is no option '--tmplate'"),
         (["--template"], "run: --template needs a value"),
         (["--set", "lr", "a.py"], "run: --set 'lr' must be KEY=VALUE"),

@@ -91,13 +91,11 @@ def test_a_fact_of_a_header_does_not_change_later(tmp_path: Path) -> None:
 def test_a_module_is_told_by_its_name_and_a_script_by_its_path(tmp_path: Path, words: list[str], script: str) -> None:
     (tmp_path / "tool").mkdir()
     for name in ("__init__", "__main__", "train"):
-        told = (
-            "" if name == "__init__" else "from forgather_mem.system.process_start import what_runs; print(what_runs())"
-        )
+        told = "from forgather_mem.system.process_start import what_runs; print(what_runs())"
         (tmp_path / f"tool/{name}.py").write_text(told)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == (f"{script}\n", "")
+    assert (set(done.stdout.splitlines()), done.stderr) == ({script}, "")
 
 
 def test_a_loop_without_arguments_has_the_launchers_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

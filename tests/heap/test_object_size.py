@@ -100,8 +100,9 @@ def test_a_storage_counts_once_over_many_pieces() -> None:
         (lambda: [{"x": torch.zeros(1_000)} for _ in range(2_000)], 2_000 * (4_000 + 432)),
         (lambda: [(shared,) for shared in [bytes(MIB)] for _ in range(5_000)], MIB + 5_000 * 56),
         (lambda: [(base,) for base in [torch.zeros(MIB // 4)] for _ in range(5_000)], MIB + 5_000 * 56),
+        (lambda: [(base[:9],) for base in [np.zeros(MIB // 8)] for _ in range(5_000)], MIB + 5_000 * (56 + 112)),
+        (lambda: np.array([f"{number:0>63}" for number in range(5_000)], dtype=object), 5_000 * (8 + 112)),
     ],
-    ids=["floats", "a dictionary of lists", "lists of bytes", "tensors", "the same bytes", "views of one storage"],
 )
 def test_thousands_in_one_container_are_all_counted(make: Callable[[], object], num_bytes: int) -> None:
     assert size(make()) == pytest.approx(num_bytes, rel=0.1)

@@ -360,23 +360,6 @@ def test_a_loop_without_a_trainer_is_planned_where_it_begins_and_ends(tmp_path: 
     assert "trained" not in result.err
 
 
-COUNTS = """\
-import torch
-class Counts(torch.nn.Linear):
-    calls = 0
-    def forward(self, batch):
-        self.calls += 1
-        return super().forward(batch) + (torch.ones(2**18) if self.calls == 12 else batch).mean()
-"""
-
-
-@pytest.mark.fresh
-def test_what_a_model_that_counts_its_calls_does_at_one_of_them_is_planned(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(COUNTS + LOOP.replace("torch.nn.Linear", "Counts").replace("(3)", "(20)"))
-    plan = the_plan(run_forked([*PLAN, "--json", "train.py"], tmp_path))
-    assert plan["peak_bytes"] > 4 * 2**18
-
-
 @pytest.mark.fresh
 def test_such_a_loop_ends_without_its_cleanup(tmp_path: Path) -> None:
     with_work(tmp_path)

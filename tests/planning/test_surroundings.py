@@ -29,7 +29,7 @@ def compared(step: Callable[[torch.Tensor], None], model: nn.Module, batch: torc
 
 class Distils:
     def __init__(self, teacher: nn.Module) -> None:
-        self.teacher = teacher.requires_grad_(False)
+        self.teacher = teacher
 
 
 def test_a_teacher_counts_from_the_start_and_is_named() -> None:
@@ -45,6 +45,19 @@ def test_a_teacher_counts_from_the_start_and_is_named() -> None:
     plan = compared(step, model, torch.zeros(2, 3, 12, 12), *distils.teacher.parameters())
     assert {row.parts["other models"] for row in plan.phases} == {4 * (512 * 512 * 9 + 512)}
     assert plan.notes == ("Other models: Distils.teacher 9.0 MiB.",)
+
+
+def test_a_graph_that_no_optimizer_needs_is_a_part_of_its_own() -> None:
+    model, teacher = nn.Linear(64, 256), nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 256))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(batch: torch.Tensor) -> None:
+        (model(batch) - teacher(batch)).square().mean().backward()
+        optimizer.step()
+
+    plan = compared(step, model, torch.zeros(128, 64), *teacher.parameters())
+    assert plan.highest_parts()["graphs of other models"] >= 128 * 512 * 4
+    assert f"No optimizer trains {plan.untrained[0]}: " in plan.notes[-1]
 
 
 def test_a_table_and_a_bank_of_features_count_and_views_of_weights_do_not() -> None:

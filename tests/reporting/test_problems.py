@@ -34,8 +34,9 @@ def test_a_parent_adds_the_signal_that_the_run_could_not_write() -> None:
     assert (report["run"]["end"], report["run"]["exit_code"], report["killed"]["signal"]) == ("killed", 137, 9)
     text = text_of(report)
     assert text.startswith("== forgather-mem == train.py == killed (SIGKILL) after 12 steps, 3.0 s ==")
-    assert "Last sign of life: step 12. No verdict on leaks before about 100 steps." in " ".join(text.split())
-    assert "on leaks: the run ended before one was made." in " ".join(text_of(report | {"steps": 118}).split())
+    assert "Last sign of life: step 12. No verdict on leaks: one is made where a training ends" in " ".join(
+        text.split()
+    )
 
 
 @pytest.mark.parametrize(("kind", "where"), [("cgroup", "in the whole container"), ("host", "on the whole machine")])

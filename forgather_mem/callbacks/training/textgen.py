@@ -151,11 +151,8 @@ class _Writer:
             head += f", {format_bytes(rise_bytes)} of {'device' if memory.device else 'host'} memory"
         page = self._target.page(moment)
         page.scalars(values, moment.step)
-        page.text("generated_text", _markdown(head, texts), moment.step)
-
-
-def _markdown(head: str, texts: Sequence[Generated]) -> str:
-    return "\n\n---\n\n".join([head, *(verbatim(f"{text.prompt}[START]{text.text}") for text in texts)])
+        parts = [head, *(verbatim(f"{text.prompt}[START]{text.text}") for text in texts)]
+        page.text("generated_text", "\n\n---\n\n".join(parts), moment.step)
 
 
 def _checked_prompts(prompts: Sequence[str] | str | None) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ _TEXT = ""
 """The key of an item of a list that is not opened."""
 _ADDRESS = re.compile(r"[\x00-\x20]*(?:[\w.+-]{2,}:/|[\w.+-]+://|[\w.+-]*::)")
 _CHAIN = re.compile(r"[\x00-\x20]*(?:[\w.+-]*::)+[\w.+-]+:/")
+_UNREAD = dict.fromkeys(map(ord, "\t\r\n"))  # who parses an address leaves them out
 _HOST = re.compile(r"(?:[\w.+-]+::)*[\w.+-]+://(?:(?!::)[\w.:@+~-])*")
 
 
@@ -90,7 +91,7 @@ class ArgumentCheck:
         for key, value in _pairs(args, kwargs, self._clean):
             text = _as_text(value)
             pattern = _ADDRESS if _is_opened(key) else _CHAIN
-            if text is not None and pattern.match(text) and not self._is_allowed(text):
+            if text is not None and pattern.match(text.translate(_UNREAD)) and not self._is_allowed(text):
                 return Forbidden(f"{_shown(key, text)} would let {name} open an address", True, entry_for_address(text))
         return None
 
@@ -151,7 +152,7 @@ def addresses_in(values: Mapping[str, object]) -> Iterator[str]:
     """The addresses among values that a person gives, also deep in lists and mappings."""
     for _, value in _pairs((), values, {}):
         text = _as_text(value)
-        if text is not None and _ADDRESS.match(text):
+        if text is not None and _ADDRESS.match(text.translate(_UNREAD)):
             yield text
 
 

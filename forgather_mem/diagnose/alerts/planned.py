@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _Trainer = Any  # of transformers, which is not imported here
-_PASSING = ("batch", "activations", "results", "temporaries")  # parts of a plan that are not there between two steps
+# Parts of a plan that are not there between two steps
+_PASSING = "batch", "activations", "graphs of other models", "results", "temporaries"
 
 
 class AheadLimits(NamedTuple):

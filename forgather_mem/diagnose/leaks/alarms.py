@@ -128,8 +128,7 @@ class LiveAlarm:
         """
         if self.alarm is not None:
             return False
-        seen = step - whole_of(growing).since_step
-        lasts = seen >= LEAK.lasting_steps or (full_step is not None and full_step - step <= seen)
+        lasts = step - whole_of(growing).since_step >= LEAK.lasting_steps or is_soon(growing, step, full_step)
         return lasts or (leak is not None and not self.taken_back and is_held(leak))
 
     def printed(self, alarm: Alarm, growing: Mapping[str, Trend], series: Mapping[str, Series]) -> None:
@@ -154,6 +153,11 @@ class LiveAlarm:
             return None
         alarm, self.alarm = self.alarm, None
         return _withdrawn(alarm, reason)
+
+
+def is_soon(growing: Mapping[str, Trend], step: int, full_step: int | None) -> bool:
+    """Whether memory will be full before it has grown for as long again; until then a buffer may fill up."""
+    return full_step is not None and full_step - step <= step - whole_of(growing).since_step
 
 
 def is_held(leak: LeakReport) -> bool:

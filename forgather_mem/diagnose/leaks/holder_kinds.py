@@ -29,8 +29,8 @@ tracemalloc = installed("tracemalloc")
 _ITEMS_OF_QUEUE = {"queue": "queue", "asyncio.queues": "_queue", "multiprocessing.queues": "_buffer"}
 # How the path to what `itertools.cycle` keeps goes through it
 CYCLE = " (cycle)"
-# Methods that empty what they belong to
-_EMPTIES = re.compile(r"(?:reset|clear|free|empty)(?:_|$)")
+# Methods that empty what they belong to; `empty()` of a queue asks whether it is
+_EMPTIES = re.compile(r"(?:reset|clear|free)(?:_|$)|empty_")
 _HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
 
 

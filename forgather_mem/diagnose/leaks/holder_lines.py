@@ -13,7 +13,7 @@ from forgather_mem.diagnose.leaks.holder_kinds import Held, queue_module
 from forgather_mem.heap.containers import LRU_CACHE, length_of
 from forgather_mem.heap.object_size import WRITTEN, inside, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
-from forgather_mem.source.container_code import adding_lines
+from forgather_mem.source.container_code import adding_lines, is_assigned_by_index
 from forgather_mem.source.source_lines import Line, line_of_code
 from forgather_mem.source.syntax import Named
 
@@ -68,6 +68,8 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
         return HolderBound(f"{path} holds {one.bound:,} at most", one.bound)
     if queue_module(held) and (most := getattr(owner, "maxsize", 0)) > 0:
         return HolderBound(f"{path} holds {most:,} at most", most)
+    if one.kind == "items" and issubclass(type(container), list) and any(map(is_assigned_by_index, names)):
+        return HolderBound(f"{path} may be a ring buffer that is not full yet: its places are assigned by index, too")
     entries = _most_entries(owner, container)
     if entries is not None and one.kind == "items" and one.count <= entries[0]:  # also once it is full
         return HolderBound(f"{path} holds one entry for each of {entries[0]:,} {entries[1]} at most", entries[0])

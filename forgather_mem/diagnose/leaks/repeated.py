@@ -42,7 +42,7 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
     finally:
         hold.give_back()
     points = points[2:]
-    small, (rate, low, high) = (objects_bytes() - first) / calls, rate_of(points)
+    small, rate = (objects_bytes() - first) / calls, rate_of(points).per_step
     grown, span = points[-1][1] - points[0][1], points[-1][0] - points[0][0]
     suspects = look.finish(calls, rate) if rate > max_bytes and grown >= _LEAST_FRAC * rate * span else None
     look.drop()
@@ -55,16 +55,16 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
         suspects = look.finish(calls + CloserLook.STEPS, rate) or suspects
     # Small objects are of a usual size in what was measured; those of the holders are weighed
     weighed = sum(one.bytes_per_step for one in suspects if one.held_by)
-    if abs(weighed - rate) <= small:
-        low, high, rate = low * weighed / rate, high * weighed / rate, weighed
-    if rate <= max_bytes:
+    each = weighed if abs(weighed - rate) <= small else grown / span  # not each may leave as much, nor go on to
+    if each <= max_bytes:
         return None
-    lines = [f"each call leaves {format_bytes(rate)} behind ({format_bytes(low)} to {format_bytes(high)})"]
+    lines = [f"each call leaves {format_bytes(each)} behind, on average of the last {span}"]
     for suspect in suspects[:3]:
         told = suspect.reported()
         made = f"{suspect.line_is} at {suspect.allocated_at}: {suspect.source_line}" if suspect.allocated_at else ""
         held = f"held by {suspect.held_by}" if suspect.held_by else told.holder
         lines.append(", ".join(filter(None, (held, made))))
         cure = told.cure if suspect.full_bytes is None else f"a warm_up that fills it first: {suspect.bounded}"
+        cure = f"{cure}; if some may stay, a warm_up that fills it" if cure == told.cure and suspect.count else cure
         lines += [f"  try: {cure}"] if cure else []
     return "\n".join(lines)

@@ -8,7 +8,7 @@ import re
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
@@ -84,6 +84,11 @@ class Suspect:
         if self.cure is None and self.kind:
             self.cure = KINDS[self.kind].cure
 
+    @property
+    def since_step(self) -> int:
+        """The step of its first item, by how many came a step since; below 1 if not known."""
+        return round(self.seen_at - self.count / self.count_per_step) + 1 if self.count and self.count_per_step else 0
+
     def reported(self) -> LeakSuspect:
         """The suspect as the report has it."""
         holder = _INDICES.sub("[...]", LINES.sub(r"\1", self.held_by or "nobody"))
@@ -127,6 +132,8 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     lines = lines_of_holder(held, names)
     bound = bound_of_holder(held, names)
     grows = one.samples[0] if one.kind == "size" and one.samples else container
+    places = [(at, walk.nodes[at]) for at in (one.position, *one.others)]
+    members = {id(node): _weakly(newest(node, 1)) for _, node in places if one.kind == "items"}
     suspect = Suspect(
         type="lru_cache" if type(container) is LRU_CACHE else type(grows).__name__,
         bytes_per_step=one.bytes_per_step,
@@ -142,8 +149,12 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         full_bytes=int(bound.most * one.each_bytes) if bound is not None and bound.most is not None else None,
         last=walk.is_librarys_variable(one.position)
         and not is_user_class(owner if isinstance(owner, type) else type(owner)),
-        place=Place.of(walk, [one.position, *one.others], one.kind == "items"),
-        form=form_of(type(container), one.kind, type(grows)),
+        place=Place(
+            {id(node): LINES.sub(r"\1", walk.holder(at)) for at, node in places},
+            sort_of(one.samples) if one.kind == "items" else None,
+            members,
+        ),
+        form=form_of(type(container), one.kind, type(grows)) if bound is None else "",
         lines=tuple(lines),
         length=one.count // (1 + len(one.others)) if one.kind == "items" else length_of(grows) or _length(grows),
     )
@@ -168,7 +179,8 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
         there |= place.find(walk, over)
     walk.forget()
     for one, place in counted:
-        length = place.length(there)
+        lengths = [length_of(there.get(key)) for key in place.names]
+        length = sum(length or 0 for length in lengths) if None not in lengths else None  # a container may be gone
         if over and (length is None or (one.seen_at == step and length < (one.count or 0))):
             continue  # what ended with the training has emptied it
         if length is None or not one.count:
@@ -300,20 +312,13 @@ class Place:
 
     Attributes:
         names: The paths to its containers, by their `id`; the first one stands for all.
-        has_items: Whether it has more of them, not one that is longer.
+        sort: What the items are, that it has more of; None where one gets longer.
         members: The newest item of each container, or a part of it, that can be kept weakly.
     """
 
     names: dict[int, str]
-    has_items: bool
+    sort: tuple[str, int] | None
     members: dict[int, weakref.ref[object] | None]
-
-    @classmethod
-    def of(cls, walk: ReachableGraph, positions: Sequence[int], has_items: bool) -> Place:
-        """Of the containers at these positions."""
-        found = {id(walk.nodes[at]): walk.nodes[at] for at in positions}
-        members = {key: _weakly(newest(node, 1)) for key, node in found.items() if has_items}
-        return cls({id(walk.nodes[at]): LINES.sub(r"\1", walk.holder(at)) for at in positions}, has_items, members)
 
     def find(self, walk: ReachableGraph, over: bool) -> dict[int, object]:
         """What is there now, by `id`: when the training is `over`, only what has the same member."""
@@ -326,22 +331,27 @@ class Place:
         return member is not None and any(one is member for one in _with_parts(gc.get_referents(node)))
 
     def measure(self, walk: ReachableGraph) -> Callable[[], float]:
-        """What gives the bytes of items that came since, or of the texts and arrays in it; it keeps the container."""
+        """What gives the bytes of such items that came since, or of the texts and arrays in it; it keeps the container.
+
+        What else is put in may be taken out again: a line that adds as much of another sort does not make it longer.
+        """
         own = next(iter(self.find(walk, over=False).values()), None)
         known, length, added = walk.ids(), length_of(own) or 0, 0.0
 
         def came() -> float:
             nonlocal length, added
             more, length = (length_of(own) or 0) - length, length_of(own) or 0
-            added += sum(1 + deep_bytes(item, known, set()) for item in (newest(own, more) if more > 0 else ()))
+            new = newest(own, more) if more > 0 else ()
+            added += sum(1 + deep_bytes(item, known, set()) for item in new if sort_of([item]) == self.sort)
             return added
 
-        return came if self.has_items else partial(Sorts().own_bytes, own)
+        return came if self.sort is not None else partial(Sorts().own_bytes, own)
 
-    def length(self, there: Mapping[int, object]) -> int | None:
-        """How many items there are now; None if a container is gone."""
-        lengths = [length_of(there.get(key)) for key in self.names]
-        return sum(length or 0 for length in lengths) if None not in lengths else None
+
+def sort_of(samples: Sequence[object]) -> tuple[str, int]:
+    """The class of the largest part of the first one, and the power of two above its bytes: sizes may be uneven."""
+    largest = max(inside(samples[:1]), key=big_bytes, default=None)
+    return type(largest).__name__, big_bytes(largest).bit_length()
 
 
 def _with_parts(items: Iterable[object]) -> Iterator[object]:

@@ -57,18 +57,18 @@ def verdict_of(
     of_workers = "workers" in growing and 2 * growing["workers"].per_step > trend.per_step
     suspects = [one for one in suspects if one.bytes_per_step >= LEAK.suspect_frac * trend.per_step]
     # The largest first, as the rates of the whole run have it, in the order of the look where they are about alike
-    fifth = trend.per_step / 5
-    suspects.sort(key=lambda one: (one.last, -round(one.bytes_per_step / fifth)))
+    suspects.sort(key=lambda one: (one.last, -round(5 * one.bytes_per_step / trend.per_step)))
     bounded = next((one for one in suspects[:1] if one.bounded), None)
     if bounded is not None and not _is_full_before(bounded, "device" in growing):
         return _bounded(growing, trend, bounded, suspects)
     explained = sum(one.bytes_per_step for one in suspects if one.held_by or one.allocated_at)
-    # Items are counted, Python's small objects estimated: by arenas of a MiB, or as of a usual size. A third: two
-    # leaks of floats and small objects were told as +18 to +50 %; half where all is estimated: small tuples, +55 %
-    most_off = trend.per_step / (3 if "native" in growing else 2)
-    if {"mapped", "objects"} & growing.keys() and abs(explained - trend.per_step) <= most_off:
-        low, high = min(trend.low, explained), max(trend.high, explained)
-        trend = replace(trend, per_step=explained, low=low, high=high)
+    # Items are counted, a rate is of stairs or of a run whose rate has changed, and Python's small objects are
+    # estimated: by arenas of a MiB, or as of a usual size. A quarter is a guess. A third: two leaks of floats and small
+    # objects were told as +18 to +50 %; half where all is estimated: small tuples, +55 %
+    most_off = trend.per_step / (4 if {"mapped", "objects"}.isdisjoint(growing) else 3 if "native" in growing else 2)
+    if abs(explained - trend.per_step) <= most_off:
+        low, high, since = min(trend.low, explained), max(trend.high, explained), suspects[0].since_step
+        trend = replace(trend, per_step=explained, low=low, high=high, since_step=max(0, since) or trend.since_step)
     sure: Sure = "not yet"
     rest = trend.per_step - explained
     is_told = rest <= (1 - LEAK.sure_frac) * trend.per_step

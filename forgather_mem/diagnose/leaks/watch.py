@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, lasting, taken_back
+from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, is_soon, lasting, taken_back
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_of, whole_of
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
 from forgather_mem.growth.trend import GROWTH, Series, Trend, fewest_steps
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
-from forgather_mem.units import format_bytes, format_duration, format_pace
+from forgather_mem.units import format_bytes, format_pace
 
 if TYPE_CHECKING:
     # What looks for a holder is loaded when something grows: most trainings never need it, and it takes a MiB.
@@ -42,7 +42,7 @@ class LeakWatch:
         self._live = LiveAlarm()
         self._growing: dict[str, Trend] = {}
         self._past_workers: Trend | None = None
-        self._first_step, self._began_s = run.step, time.perf_counter()
+        self._first_step = run.step
         self._at_look: dict[str, float] = {}
         self._suspects: list[Suspect] = []
         self._looks = 0
@@ -50,7 +50,7 @@ class LeakWatch:
         self._kept: dict[str, Suspect] = {}  # the last holder of growth that has stopped, by what was told of it
         self._loader: Callable[[], object] = lambda: None
         self._run = run
-        self._read_at, self._read_s = run.step, self._began_s
+        self._read_at, self._read_s = run.step, time.perf_counter()
 
     def is_urgent(self) -> bool:
         """Whether this reading is not to be left out: it is time for one, or something may grow."""
@@ -169,9 +169,8 @@ class LeakWatch:
 
         unit = self._rare.told(known or NOT_JUDGED)
         text = f"{label_of(growing)} grows {format_bytes(rate * unit.per_steps)} {unit.per} so far"
-        if full is not None and full < 1e9:
-            step_s = (time.perf_counter() - self._began_s) / max(1, step - self._first_step)
-            text += f", full near step {full:,} (in {format_duration((full - step) * step_s)})"
+        if full is not None and is_soon(growing, step, full):
+            text += f", full near step {full:,}"
         _print(run, text + (f": {_held(self._suspects[0], unit, step)}." if self._suspects else "."))
         alarm = Alarm(step=step, names=frozenset(growing), label=label_of(growing), per_step=rate)
         self._live.printed(alarm, growing, self._series)
@@ -372,4 +371,5 @@ class RarePhases:
             return leak
         per, one = found[0]
         steps = (one.step - one.first_step) / one.count
-        return replace(leak, per=per, per_steps=steps, since_step=max(leak.since_step, one.first_step))
+        since = one.first_step + int(max(0, leak.since_step - one.first_step) / steps) * steps
+        return replace(leak, per=per, per_steps=steps, since_step=round(since))

@@ -129,7 +129,7 @@ def _why_now(failure: Failure) -> str | None:
     if failure.phase == "startup":
         return "before the first step: it does not fit even without a batch." if failure.in_training else None
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
-        return f"{_FIRST[failure.phase]}."
+        return f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else ''}."
     return None
 
 
@@ -249,6 +249,6 @@ def _of_census(failure: Failure) -> str | None:
         if held.kind == "activations" and held.num_passes > 1:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
         if held.collects or held.kind in _KEPT or (held.kind == "object" and held.num_bytes >= largest_bytes):
-            is_in = "are in" if held.part == held.name else "are"
+            is_in = "are in" if held.part == held.name else "are the" if held.kind == "untrained" else "are"
             return f"{format_bytes(held.num_bytes)} {is_in} {held.part}."
     return f"{failure.line} asks for {format_bytes(wanted)} at once." if failure.asks_at_once else None

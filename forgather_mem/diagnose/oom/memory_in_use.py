@@ -26,7 +26,7 @@ _OF_PHASE = {"forward": "activations", "backward": "activations", "evaluate": "e
 # Functions of trainers, and of the user's, in which an evaluation runs
 _EVALUATES = "evaluate", "predict", "evaluation_loop", "prediction_loop", "validation_step", "test_step", "predict_step"
 # What was being created and is gone with the error.
-_UNFINISHED = {"startup": "being made", "data": "the batch", "save": "copies", "resume": "copies"}
+_UNFINISHED = {"startup": "being made", "data": "the batch", "save": "copies being made", "resume": "copies being made"}
 
 
 def look_at_memory(
@@ -96,6 +96,7 @@ def _on_host(
         failure.freed_bytes = freed_bytes
         # Temporaries of a pass are freed with its C++ frames, a half-built object with its builder
         gone = name or _UNFINISHED.get(failure.phase, "temporary")
+        gone += f" ({failure.line})" if gone.endswith("being made") and failure.line else ""
         in_use[gone] = in_use.get(gone, 0) + freed_bytes
     if whole:
         in_use["reserved address space"] = max(0, used_bytes - max(anonymous_bytes, sum(parts.values())))

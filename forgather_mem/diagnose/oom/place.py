@@ -151,7 +151,8 @@ def _line(failed: Sequence[TracebackType]) -> str:
 
 
 def trained_by(error: BaseException) -> tuple[object, object]:
-    """The largest model and the largest optimizer among the variables of the script's functions in the traceback."""
+    """The largest optimizer among the variables of the script's functions in the traceback, and the largest model: of
+    those that it trains, if any is."""
     models, optimizers = dict[int, object](), dict[int, object]()
     for entry in filter(is_users, entries_of(error)):
         frame = entry.tb_frame
@@ -160,7 +161,10 @@ def trained_by(error: BaseException) -> tuple[object, object]:
                 models[sum(parameter.numel() for parameter in value.parameters())] = value
             elif is_torch(value, "optim", "Optimizer"):
                 optimizers[sum(len(group["params"]) for group in value.param_groups)] = value
-    return models[max(models)] if models else None, optimizers[max(optimizers)] if optimizers else None
+    optimizer = optimizers[max(optimizers)] if optimizers else None
+    trained = set(map(id, trained_parameters(None, optimizer)))
+    own = [size for size, one in models.items() if not trained.isdisjoint(map(id, model_parameters(one)))] or models
+    return models[max(own)] if models else None, optimizer
 
 
 def stepping_optimizer(error: BaseException) -> object:

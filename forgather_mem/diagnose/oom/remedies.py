@@ -65,8 +65,8 @@ def smaller_batches(failure: Failure) -> list[Change]:
     if failure.keeps_graphs or (failure.phase == "other" and failure.asks_at_once):
         return []
     rows, accumulation = settings.number(_OF_A_STEP[0], failure.rows or 1), settings.number(_OF_A_STEP[1])
-    whole = rows * accumulation
-    parts = (part for part in range(accumulation + 1, min(whole, WHEN.most_parts) + 1) if whole % part == 0)
+    whole, most = rows * accumulation, WHEN.most_parts * accumulation
+    parts = (part for part in range(accumulation + 1, min(whole, most) + 1) if whole % part == 0)
     sizes = [size for size in (whole // part for part in parts) if rows % size == 0 or rows & (rows - 1)]
     note, rows_name, parts_name = "as many rows a step, in smaller parts", *_OF_A_STEP
     return [setting(note, **{rows_name: size, parts_name: whole // size}) for size in sizes]
@@ -138,7 +138,7 @@ def _fewer_predictions(failure: Failure) -> Iterator[Change]:
     name, first = "preprocess_logits_for_metrics", "logits[0] if isinstance(logits, tuple) else logits"
     if _keeps_predictions(failure) and not failure.settings.filters_logits:
         text = f"{name}=lambda logits, labels: ({first}).argmax(-1)"
-        yield doing(text, "compute_metrics is given token ids", **{name: "argmax"})
+        yield doing(text, "compute_metrics is given token ids: take out its own argmax", **{name: "argmax"})
     if _keeps_predictions(failure):
         yield setting("gives the loss only, no metrics", prediction_loss_only=True)
 
@@ -159,6 +159,8 @@ def _generation(failure: Failure) -> Iterator[Change]:
 def _half_weights(failure: Failure) -> Iterator[Change]:
     how = "model.to(torch.bfloat16)" + ("" if failure.settings.is_trainers else ", and inputs of floats")
     if failure.place == "startup":
+        if _BUILDS_A_MODEL.isdisjoint(failure.functions):
+            return
         how = "torch.set_default_dtype(torch.bfloat16) before the model is made"
     # In a plan nobody can cast the inputs of a loop of the user's
     if failure.settings.dtype in ("", "float32") and (failure.settings.is_trainers or not failure.is_planned):
@@ -178,7 +180,9 @@ def _checkpoints(failure: Failure) -> Iterator[Change]:
         predicted = None if failure.freed_bytes else failure.used_bytes
         alone = setting("a resumed run starts without optimizer state", save_only_model=True)
         yield replace(alone, predicted_bytes=predicted)
-    yield setting("no checkpoint before its end: save the model after it", save_strategy="no")
+    if failure.line:
+        yield doing(f"less memory at {failure.line}", "the trainer's own saving did not ask for it")
+    yield setting("no checkpoint is written", save_strategy="no")
 
 
 def _resuming(failure: Failure) -> Iterator[Change]:
@@ -242,11 +246,6 @@ def _callbacks(failure: Failure) -> Iterator[Change]:
         yield replace(change, predicted_bytes=failure.used_bytes if is_known else None)
 
 
-def _between(failure: Failure) -> Iterator[Change]:
-    if failure.used_bytes is None:  # a kill: nobody could look for what it was
-        yield doing("less memory between steps; torch.save to a file in place of a copy", "not the training's own")
-
-
 def _needless(failure: Failure) -> Iterator[Change]:
     """What the census has found that no training needs: graphs without a backward pass, what no code reads again."""
     is_evaluation = failure.phase in ("evaluate", "generate")
@@ -292,22 +291,22 @@ def _keep_less(failure: Failure) -> Iterator[Change]:
         is_object = held.kind in ("object", "copy") and not held.is_unused
         may_go = held.collects or (loads and not held.is_read)
         if is_object and may_go and failure.is_much(held, WHEN.much_frac, of_wanted=float(in_step)):
-            yield _less_in(held, loads)
+            yield _less_in(held, loads and not held.is_read)
 
 
 def _at_once(failure: Failure) -> Iterator[Change]:
-    if failure.asks_at_once:
+    if failure.asks_at_once and _BUILDS_A_MODEL.isdisjoint(failure.functions):
         size, read = format_bytes(failure.requested_bytes or 0), [held.name for held in failure.census if held.is_read]
-        note = f"it reads {read[0]} whole: take parts of it where they are used" if read else "as in parts of its rows"
+        note = f"it reads {read[0]} whole: take parts of it where they are used" if read else ""
         yield doing(f"less at once at {failure.line}: {size}", note)
 
 
 def _less_in(held: Holding, loads: bool) -> Change:
     size = format_bytes(held.num_bytes)
+    if loads and (held.kind == "object" or held.num_items <= 1):  # of several copies some may go
+        return doing(f"use {held.name} again, or delete it before: {size}")
     items = f"{held.num_items:,} entries: at most {held.num_items // 2:,}" if held.num_items > 1 else ""
-    loads = loads and (held.kind == "object" or held.num_items <= 1)  # of several copies some may go
-    text = f"use {held.name} again, or delete it before" if loads else f"keep less in {held.name}"
-    return doing(f"{text}: {size}", items)
+    return doing(f"keep less in {held.name}: {size}", items)
 
 
 REMEDIES: tuple[Remedy, ...] = (
@@ -317,12 +316,11 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(_PASSES, NOTHING, _each_pass, "the loss may be no sum"),
     Remedy(_ANYWHERE, NOTHING, _keep_less, "nobody knows what may go"),
     Remedy("library callback copy", NOTHING, _callbacks, "a plan calls no other callback"),
-    Remedy("other", NOTHING, _between, "a plan has no code between steps"),
     Remedy(_PASSES, NUMBERS, _no_batch_fits, "another training", is_cause=True),
     Remedy(f"{_PASSES} other", NOTHING, smaller_batches, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
     Remedy(_PASSES, NOTHING, _attention, PLANNED, reduces=ACTIVATIONS),
     Remedy("data", NOTHING, _fewer_rows, "no plan has the data's own memory", is_ladder=True, reduces=("the batch",)),
-    Remedy("data forward evaluate generate other", NOTHING, _at_once, "a plan runs the line as it is"),
+    Remedy("startup data forward evaluate generate other", NOTHING, _at_once, "a plan runs the line as it is"),
     Remedy("evaluate", NOTHING, _evaluation_batches, PLANNED, is_ladder=True),
     Remedy("evaluate", NOTHING, _evaluation_keeps, PLANNED, of_plan="results"),
     Remedy("generate generating", NOTHING, _generation, "how much is generated is not known"),

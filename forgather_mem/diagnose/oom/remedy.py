@@ -23,7 +23,7 @@ class RemedyThresholds:
 
     Attributes:
         shortest: Tokens; shorter samples are not cut.
-        most_parts: Of a step.
+        most_parts: Of a batch: more would hardly be made.
         much_frac: Of what is in use: a variable that is worth a word.
         half_frac: What a type of half the size leaves: masks and numbers of tokens stay as they are.
         error_times: What a change leaves may be so many times as much as was estimated.
@@ -35,7 +35,7 @@ class RemedyThresholds:
     """
 
     shortest: int = 16
-    most_parts: int = 4096
+    most_parts: int = 64
     much_frac: float = 0.05
     half_frac: float = 0.6
     error_times: float = 1.1

@@ -129,20 +129,22 @@ class Ahead:
             self._loop.notes.append(not_through(f"{most_steps:,} steps."))
 
     def _called(self, call: Call, module: nn.Module, *args: object, **keywords: object) -> object:
-        if self._is_called or is_traced():
-            if isinstance(module, nn.RNNBase) and not module.batch_first:
-                self._loop.is_of_columns(next(tensors_among((args, keywords))))
-            return call(module, *args, **keywords)
-        self._is_called = True
+        is_inner, making = self._is_called or is_traced(), self._log.making
+        self._is_called, self._log.making = True, self._loop.part_of_call(module, (args, keywords))
         try:
+            if is_inner:
+                if isinstance(module, nn.RNNBase) and not module.batch_first:
+                    self._loop.is_of_columns(next(tensors_among((args, keywords))))
+                return call(module, *args, **keywords)
             self._loop.called(module, args, keywords)
             if self._log.phase == "backward":  # checkpointing calls it again
                 return call(module, *args, **keywords)
             return self._met(call, module, args, keywords)
         finally:
-            self._is_called = False
+            self._is_called, self._log.making = is_inner, making
             # It plays, or chooses: what follows is no evaluation
-            if self._log.phase == "evaluate" and module.training and any(one.numel() for one in module.parameters()):
+            plays = not is_inner and module.training and any(one.numel() for one in module.parameters())
+            if plays and self._log.phase == "evaluate":
                 self._log.batch = PlannedShape()
                 self._log.begin("data")
 

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
+from forgather_mem.heap.owner_paths import in_peoples_words
 from forgather_mem.planning import private_state as private
 from forgather_mem.planning.batches import Batch, PlannedShape, Wanted, resized, shape_of
 from forgather_mem.planning.highest import Attempt
@@ -27,14 +28,14 @@ from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.ahead import Ahead
 from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
-from forgather_mem.planning.model import AliveThings, Emptied, notes_on, roots
+from forgather_mem.planning.model import AliveThings, Emptied, holders_of, notes_on, roots
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.ranks import follow_resizing, prepare_ranks
 from forgather_mem.planning.recurrent import take_fewer_tokens
 from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.stand_ins import StandIns
-from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.planning.storage_log import OTHER_GRAPHS, StorageLog
 from forgather_mem.system.tracing import is_traced
 
 NOT_HERE = "no training begins here"
@@ -165,6 +166,7 @@ class Loop:
         answers.answer(not wanted.on_device, self.notes)
         self._models, self._stepping = WeakSet[nn.Module](), WeakSet[nn.Module]()
         self._in_training = WeakSet[nn.Module]()  # those that were called so
+        self._untrained = WeakSet[nn.Module]()  # those that have made a graph which no optimizer needs
         self.trains_with((), ())
         self.shapes: list[PlannedShape] = []
         self.all_rows = 0
@@ -356,6 +358,18 @@ class Loop:
             if not tensor.requires_grad:
                 self.log.saw(tensor, "batch")
 
+    def part_of_call(self, module: nn.Module, given: object) -> str | None:
+        """What it makes, where that is known: a graph that no optimizer needs, if nothing that is given is trained."""
+        is_needed = any(one.requires_grad for one in tensors_among(given)) or not torch.is_grad_enabled()
+        if self.log.making is not None or is_needed or not self._trained:
+            return self.log.making
+        asking = [one for one in module.parameters() if one.requires_grad]
+        # Those of `torch.func.functional_call` may have been made of trained ones
+        if not asking or not all(one.is_leaf for one in asking) or not self._trained.isdisjoint(map(id, asking)):
+            return None
+        self._untrained.add(module)
+        return OTHER_GRAPHS
+
     def is_of_columns(self, given: torch.Tensor) -> None:
         """A recurrent layer takes this, of which the second size is that of the batch: so is the batch's then."""
         if given.dim() == 3 and self.log.batch[:1] == given.shape[:1]:
@@ -398,9 +412,14 @@ class Loop:
         self.notes += self.rounds.notes() if self.rounds.optimizers else []
         batches = self.each * max(1, len(self.shapes) // max(1, self.num_passes))
         notes = [*(note for model in self._models for note in notes_on(model, self._on_device)), *self.notes]
+        own = {
+            id(part): f"{type(of).__name__}.{name}" for of in self._models for name, part in of.named_modules() if name
+        }
+        untrained = tuple(map(in_peoples_words, holders_of(list(self._untrained), own | self.answers.names)))
+        notes += map("No optimizer trains {}: torch.no_grad() around its call keeps no graph.".format, untrained)
         shapes = sorted(self.shapes, key=lambda shape: -(shape.rows or 0) * (shape.length or 1))
         plan = plan_of_log(self.log, shapes, notes, self.mode.host, accumulation=batches, passes=self.each)
-        return replace(plan, all_rows=self.all_rows)
+        return replace(plan, all_rows=self.all_rows, untrained=untrained)
 
 
 def _of_optimizers(optimizers: Iterable[Optimizer]) -> set[int]:

@@ -96,6 +96,12 @@ def test_an_entry_allows_what_lies_below_it_and_nothing_that_merely_begins_like_
         build(SINK + f" {{logging_dir: '{address}'}}", [entry])
 
 
+@pytest.mark.parametrize("address", ["s\\t3://bucket", "S3:\\n//bucket", "\\r s3:/\\t/bucket"])
+def test_what_parsers_of_addresses_leave_out_hides_none(address):
+    with pytest.raises(TemplateError, match="open an address"):
+        build(SINK + f' {{logging_dir: "{address}"}}')
+
+
 def test_an_address_that_a_person_gives_as_a_value_needs_no_entry():
     for text in (" {logging_dir: {{ folder }}}", " {logging_dir: '{{ folder }}/runs/1'}"):
         assert build(SINK + text, folder="s3://bucket")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import heapq
 import queue
@@ -89,6 +90,14 @@ def test_a_queue_that_grows_is_named_as_such(kind: type[queue.Queue[Any]]) -> No
     (top, *_) = suspects_after(lambda step: holder.outbox.put((step + 20, bytes(5000))))
     ended.set()
     assert str(top.cure).startswith("drain it, or bound it with maxsize"), "its consumer is slow"
+
+
+def test_a_method_that_asks_whether_it_is_empty_is_no_cure() -> None:
+    holder: Any = Holder()
+    holder.inbox = asyncio.Queue()
+    holder.inbox.put_nowait(bytes(5000))
+    (top, *_) = suspects_after(lambda step: holder.inbox.put_nowait(bytes(5000)))
+    assert (top.kind, "empty()" in str(top.cure)) == ("queue", False)
 
 
 def test_contexts_that_nobody_leaves_are_told_by_their_stack() -> None:

@@ -21,6 +21,19 @@ def test_a_queue_with_a_size_is_limited() -> None:
     assert top.bounded == "Holder.outbox.queue holds 300 at most"
 
 
+class Ring:
+    places: list[torch.Tensor] = []  # noqa: RUF012  # of one test
+
+    def push(self, step: int) -> None:
+        self.places.append(torch.zeros(5_000 + step))
+        self.places[step // 2] = torch.zeros(5_000)
+
+
+def test_a_list_whose_places_are_assigned_by_index_may_be_one_that_is_not_full_yet() -> None:
+    (top, *_) = suspects_after(Ring().push)
+    assert "Ring.places may be a ring buffer that is not full yet" in (top.bounded or "")
+
+
 class Clips:
     """A data set that keeps what it has decoded."""
 

@@ -73,7 +73,7 @@ def test_what_came_free_with_the_error_was_there_before() -> None:
     """And no more than this process has ever had, however little was asked for."""
     wanted = OutOfMemory(kind="MemoryError", where="host", error_type="", message="", requested_bytes=0)
     torch.ones(status_bytes("VmHWM") // 4)  # higher than ever
-    for phase, part in (("data", "the batch"), ("save", "copies"), ("optimizer", "temporary")):
+    for phase, part in (("data", "the batch"), ("save", "copies being made"), ("optimizer", "temporary")):
         then, most = memory_then(wanted, phase), status_bytes("VmHWM") - status_bytes("VmRSS")
         assert then.freed_bytes == pytest.approx(most, rel=0.05)
         assert then.in_use[part] == then.freed_bytes

@@ -44,8 +44,9 @@ def test_each_number_stands_in_a_message_that_was_met(name: str, pattern: str) -
     for match in found:
         assert match[1].strip(".,").replace(".", "").replace(",", "").isdigit()
         assert match[2] in (None, "bytes", "KB", "MB", "GB", "KiB", "MiB", "GiB", "TiB")
-        other = f"{match.string[: match.start(1)]}1.5 MiB{match.string[max(match.end(1), match.end(2)) :]}"
-        assert re.search(pattern, other).groups() == ("1.5", "MiB"), "a number is read with its unit"  # type: ignore[union-attr]
+        for unit in ("bytes", "B", "KB", "MiB", "TiB"):
+            other = f"{match.string[: match.start(1)]}1.5 {unit}{match.string[max(match.end(1), match.end(2)) :]}"
+            assert re.search(pattern, other).groups() == ("1.5", unit), "a number is read with its unit"  # type: ignore[union-attr]
 
 
 # Of no use: a share of another number, what others count, and sentences that were cut

@@ -75,7 +75,7 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("save", {"is_trainers": False}, "torch.save to a file, of the model, then of the optimizer"),
     ("save", {"frames": ("_save_optimizer_and_scheduler",)}, "save_only_model=True"),
     ("resume", {}, "start from the checkpoint's weights"),
-    ("startup", {}, "the weights in bfloat16"),
+    ("startup", {"functions": ("Module.__init__",)}, "the weights in bfloat16"),
     ("save", {"callback": COPY}, "torch.save to a file in Keeps.on_save (train.py:9), not a copy"),
     ("forward", {"kind": NCCL_SHM}, "a larger /dev/shm"),
     ("data", {"kind": PINNED}, "dataloader_pin_memory=False"),
