@@ -111,7 +111,7 @@ def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
         say(report_text(worst, color=os.isatty(2)), is_shown=True)
     unknown = [report for report in reversed(others) if report.run.folder and not _is_known(report, printed)]
     if unknown:
-        which = "the last" if worst is reports[-1] else "the worst"
+        which = "the worst" if any(_how_bad(worst)) else "the last"
         which += ", which the script has printed," if shown else ""
         say(f"forgather-mem: this was {which} of {len(reports)} trainings; of the others:")
     for report in unknown[:_OTHERS]:
@@ -122,13 +122,12 @@ def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
 
 def _worst(reports: Sequence[RunReport]) -> int:
     """Which of them has failed, else which has leaked; of equal ones the last."""
+    return max(range(len(reports)), key=lambda number: (_how_bad(reports[number]), number))
 
-    def how_bad(number: int) -> tuple[bool, bool, int]:
-        report = reports[number]
-        failed = report.oom is not None or report.killed is not None or report.run.end == "exception"
-        return failed, report.leak.verdict == "leak", number
 
-    return max(range(len(reports)), key=how_bad)
+def _how_bad(report: RunReport) -> tuple[bool, bool]:
+    failed = report.oom is not None or report.killed is not None or report.run.end == "exception"
+    return failed, report.leak.verdict == "leak"
 
 
 def _failure_in_a_line(report: RunReport, ended: Ended) -> str | None:

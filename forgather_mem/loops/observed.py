@@ -20,6 +20,7 @@ from forgather_mem.engine.settings import settings_of_loaders, settings_of_other
 from forgather_mem.loops.events import BEFORE_FORWARD, LoopEvents
 from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
+from forgather_mem.loops.turns import Place, here, take_turns
 from forgather_mem.probes.live_objects import live_objects, near_objects
 from forgather_mem.system.process_end import PROCESS_END, last_error
 from forgather_mem.system.time_budget import PREPARATION
@@ -50,8 +51,9 @@ class ObservedLoop:
     Args:
         args: What callbacks get as `args`.
         make_callbacks: Makes them, when the training begins: what never trains pays for nothing.
-        gives_way: Whether it ends when another loop is to be observed: one of which somebody tells, or one that steps
-            when the optimizer and all models of this one are gone. That one's step is told of by who made this.
+        gives_way: Whether it ends when another loop is to be observed: one of which somebody tells, or one whose
+            optimizers train other models, if those of this one are gone or no loop in progress goes through the steps
+            of both. That one's step is told of by who made this.
 
     Attributes:
         is_over: Whether it hears of nothing any more.
@@ -73,6 +75,7 @@ class ObservedLoop:
         self._beginning = threading.Lock()
         self._watches = False  # no other training of ours tells of this step
         self._num_runs = 0  # by then
+        self._place: Place = ()  # of a step
         self._in_step = self._in_optimizer = self._in_evaluation = self._is_told = False
         self._trains_in_training = False  # by the last pass of a step
         self._last_apart = -1  # so many steps were done at the last pass in eval mode with a graph
@@ -143,7 +146,7 @@ class ObservedLoop:
         if is_traced():
             return
         try:
-            if self.gives_way and self._rounds.are_over(_LEAST_STEPS) and self._models.as_one() is None:
+            if self.gives_way and self._rounds.may_be_over(optimizer, _LEAST_STEPS) and self._is_over_with(optimizer):
                 self.close()  # with another optimizer and another model begins another training
                 return
             events = self._events or self._begin(optimizer)
@@ -184,6 +187,10 @@ class ObservedLoop:
                 events.forward_ends(outputs)
         except self.fence.kept("a loop"):
             return
+
+    def _is_over_with(self, optimizer: torch.optim.Optimizer) -> bool:
+        used = self._rounds.optimizers
+        return not self._models.are_shared([optimizer], used) and not (used and take_turns(self._place, here()))
 
     # ---- what they tell ----
 
@@ -305,6 +312,7 @@ class ObservedLoop:
         if not self._in_step:
             self._in_step, self._num_batches = True, 0
             if not events.is_quiet:
+                self._place = here()
                 events.leave("data")
                 events.fire("step_begin")
 

@@ -34,8 +34,7 @@ class Outermost:
     """
 
     def __init__(self, found: Iterable[object] = (), optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        self._trained = {id(parameter) for group in groups for parameter in group["params"]}
+        self._trained = _trained_by(optimizers)
         modules = [module for module in found if isinstance(module, Module)]
         if not optimizers:  # a loop that changes its parameters itself
             own = [parameter for module in modules for parameter in module.parameters(recurse=False)]
@@ -52,8 +51,14 @@ class Outermost:
 
     def as_one(self) -> Module | None:
         """The only one, or a module with all of them; None when none is alive."""
-        alive = [root for reference in self._roots if (root := reference()) is not None]
+        alive = self._alive()
         return alive[0] if len(alive) == 1 else torch.nn.ModuleList(alive) if alive else None
+
+    def are_shared(self, some: Sequence[torch.optim.Optimizer], others: Sequence[torch.optim.Optimizer]) -> bool:
+        """Whether both train the same, or parts of one that is alive; if there are no others, whether some do."""
+        first, second = _trained_by(some), _trained_by(others)
+        parts = [set(map(id, root.parameters())) for root in self._alive()]
+        return bool(first & second) or any(first & own and (own & second or not others) for own in parts)
 
     def listen(self, begins: Begins, ends: Ends) -> Callable[[], None]:
         """Call these around each call of such a module, the outermost one; returns what ends this."""
@@ -84,6 +89,9 @@ class Outermost:
         elif heard:
             self._level = _MOST_LEVELS
         return heard
+
+    def _alive(self) -> list[Module]:
+        return [root for reference in self._roots if (root := reference()) is not None]
 
     def _holds_trained(self, module: Module) -> bool:
         return any(id(parameter) in self._trained for parameter in module.parameters())
@@ -116,6 +124,10 @@ class Outermost:
             self._depth -= 1
             if self._depth == 0 and self._hear is not None:
                 self._hear[1](result)
+
+
+def _trained_by(optimizers: Sequence[torch.optim.Optimizer]) -> set[int]:
+    return {id(one) for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
 
 
 class _CallPatch:

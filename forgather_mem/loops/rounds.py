@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 
@@ -37,8 +36,7 @@ class OptimizerRounds:
         self.in_round = False
         self._num_calls = 0  # in this round
         self._num_before = 0  # before it
-        self._only: Callable[[], object] = bool  # where there is but one; else none is it
-        self._num_before_only = 0
+        self._own, self._num_before_own = marked(), 0  # those of the steps before this round, and when they began
         self._longest = 0  # calls between two steps of one optimizer
 
     @property
@@ -46,13 +44,14 @@ class OptimizerRounds:
         """Those that step and are alive."""
         return list(self._used)
 
-    def are_over(self, least: int) -> bool:
-        """Whether the only one is gone, after at least so many steps."""
-        return self._only() is None and self._num_before - self._num_before_only >= least
+    def may_be_over(self, following: torch.optim.Optimizer, least: int) -> bool:
+        """Whether this one is another than those of the steps so far, of which there are at least so many."""
+        num_steps = (self._num_before - self._num_before_own) // max(1, len(self._own))
+        return num_steps >= least and following not in self._own
 
     def ends_with(self, optimizer: torch.optim.Optimizer) -> int:
         """This one has stepped: the number of training steps that are over with it; 0 inside a round."""
-        if not self.in_round and self._only() is optimizer:
+        if not self.in_round and len(self._own) == 1 and optimizer in self._own:
             self._num_before += 1
             return 1
         self.in_round = True
@@ -92,6 +91,6 @@ class OptimizerRounds:
         self._num_calls, self.in_round = 0, False
         self._missing = marked(self._used)
         self._calls.clear()
-        self._only = weakref.ref(next(iter(self._used))) if len(self._used) == 1 else bool
-        self._num_before_only = self._num_before
+        if {*map(id, self._own)} != {*map(id, self._used)}:
+            self._own, self._num_before_own = marked(self._used), self._num_before
         return num_steps

@@ -16,18 +16,16 @@ _TENSOR = re.compile(r"\w+ \[([\d, ]*)\] (bool|[a-z_]+?(\d+))\b(?!.*view of)")
 
 
 def plausible(report: RunReport) -> RunReport:
-    """The report without the sizes of holders that are above the peak of all memory; a rate is the leak's at most."""
+    """The report without the figures of holders that are above the peak of all memory; a rate is the leak's at most."""
     device_bytes = sum(one.peak_allocated_bytes for one in report.device)
     peak_bytes = report.host.rss_peak_bytes + report.host.workers_peak_bytes + device_bytes
-    rate = report.leak.bytes_per_step
     if not peak_bytes:  # nobody has measured it
         return report
     suspects = []
     for one in report.leak.suspects:
-        if (one.bytes or 0) > peak_bytes:
-            one = replace(one, bytes=None, count=None)
-        if one.bytes_per_step * (report.steps - report.leak.since_step) > peak_bytes:
-            one = replace(one, bytes_per_step=min(one.bytes_per_step, rate))
+        if max(one.bytes or 0, one.bytes_per_step * (report.steps - report.leak.since_step)) > peak_bytes:
+            rate = min(one.bytes_per_step, report.leak.bytes_per_step)
+            one = replace(one, bytes=None, count=None, bytes_per_step=rate, count_per_step=0.0)
         suspects.append(one)
     return replace(report, leak=replace(report.leak, suspects=tuple(suspects)))
 

@@ -345,14 +345,16 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
 
 
 def own_sentence(report: RunReport) -> str:
-    """What watching cost; what we were asked to collect and clear stands apart. Shares are only for longer runs."""
+    """What watching cost; what we were asked to collect and clear stands apart. Shares are for longer runs."""
     ours = report.overhead
     once = f"{format_duration(ours.once_s if ours.step_s else ours.seconds)}"
     once += f" and {format_bytes(ours.once_bytes)}" if ours.once_bytes else ""
     of = f" of {format_duration(ours.step_s / ours.share_of_step)}" if ours.share_of_step else ""
     text = f"{format_duration(ours.step_s)} in each step{of}, {once} once" if ours.step_s else once
     wall_s = report.run.wall_s
-    return text + (f"; {format_share(ours.seconds / wall_s)} of the run" if wall_s >= _COSTS.share_s else "")
+    whole = f"{format_duration(ours.seconds)} in all" if ours.step_s else ""
+    whole = f"{format_share(ours.seconds / wall_s)} of the run" if wall_s >= _COSTS.share_s else whole
+    return "; ".join(filter(None, [text, whole]))
 
 
 def _call(row: CleanupCall, wall_s: float) -> str:

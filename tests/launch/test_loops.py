@@ -101,7 +101,10 @@ def test_the_leak_of_a_plain_loop_is_found_with_its_holder_and_line(tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.fresh
 def test_a_loop_with_another_model_is_a_training_of_its_own_after_one_that_can_be_judged(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(PLAIN + "main(60)\nmain(110)\nmain(30)\n")
+    kept = PLAIN.replace("    kept = []", "    global alive").replace(
+        "kept.append(rows.repeat(4, 8))", "alive = model, optimizer"
+    )
+    (tmp_path / "script.py").write_text(PLAIN + kept.replace("main", "again") + "main(60)\nagain(110)\nagain(30)\n")
     result = watched_forked(["script.py"], tmp_path)
     found = [read(path) for path in sorted(tmp_path.glob("forgather_mem/*/report.json"))]
     assert [(report["steps"], report["leak"]["verdict"]) for report in found][1:] == [(30, "not enough data")]

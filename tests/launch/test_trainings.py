@@ -79,7 +79,7 @@ def test_trainings_one_after_the_other_and_an_error_in_the_last(tmp_path: Path) 
     }
     assert {report["run"]["exit_code"] for report in found.values()} == {1}
     assert "exception after 2 steps" in with_us.report
-    assert "the last of 3 trainings" in with_us.report
+    assert "the worst of 3 trainings" in with_us.report
     assert not (tmp_path / "watched" / "forgather_mem").exists(), "the trainings have folders of their own"
     assert not list((tmp_path / "plain").rglob("*forgather_mem*"))
 

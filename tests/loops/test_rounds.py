@@ -47,17 +47,18 @@ def test_a_step_is_a_round_of_all_that_step(known: list[int], calls: list[int], 
     assert num_steps(known, calls) == expected
 
 
-def test_they_are_over_when_the_only_one_is_gone_after_enough_steps() -> None:
-    (one,) = optimizers(1)
+def test_another_may_begin_a_training_after_enough_steps_of_the_same() -> None:
+    one, other, following = optimizers(3)
     rounds = OptimizerRounds([one])
     for _ in range(5):
         rounds.ends_with(one)
-        assert not rounds.are_over(4)
-    del one
-    assert (rounds.are_over(4), rounds.are_over(6)) == (True, False)
-    rounds.ends_with(following := optimizers(1)[0])
-    del following
-    assert not rounds.are_over(4), "those of another one don't count"
+        assert not rounds.may_be_over(following, 5)
+    assert (rounds.may_be_over(one, 4), rounds.may_be_over(following, 4)) == (False, True)
+    for _ in range(40):
+        rounds.ends_with(other)
+    assert not rounds.may_be_over(following, 40), "those of another one don't count"
+    del one, other
+    assert (rounds.may_be_over(following, 10), rounds.optimizers) == (True, [])
 
 
 @pytest.mark.parametrize(

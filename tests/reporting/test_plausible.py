@@ -45,3 +45,4 @@ def test_what_is_told_of_a_holder_fits_below_the_peak_and_to_shape_and_type(
                 told *= int(side)
             assert sizes[-1] >= 0.94 * told, line
     assert all(one.bytes_per_step * steps <= peak for one in report.leak.suspects)
+    assert not any(one.count_per_step and one.count is None for one in report.leak.suspects), "they go together"

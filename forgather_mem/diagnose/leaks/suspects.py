@@ -159,8 +159,8 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
     """Update how much the holders hold now, and how fast they have grown; what has become shorter does not only grow.
 
     A look of some steps may have seen more or less than usual: what has come since then is closer to the run's rate.
-    When the training is over its variables may be gone, and another object be where the holder was: then it has to
-    have its name, too.
+    When the training is `over` its variables may be gone, and another object be where the holder was: what was counted
+    last stays, unless it has its name, too, and has not gained more than it did while it trained.
     """
     counted = [(one, one.place) for one in suspects if one.count and one.place is not None]
     if not counted:
@@ -173,19 +173,19 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
     for one, place in counted:
         lengths = [length_of(there.get(key)) for key in place.names]
         length = sum(length or 0 for length in lengths) if None not in lengths else None  # a container may be gone
-        if over and one.seen_at == step and (length or 0) < (one.count or 0):
+        if over and (length is None or (one.seen_at == step and length < (one.count or 0))):
             continue  # what ended with the training has emptied it
         if length is None or not one.count:
             one.bytes = one.count = None  # it is gone, or its id was reused
         else:
+            is_long = step - one.seen_at > 2 * LEAK.judged_every
+            whole, before = length / max(1, step - first_step), one.count_per_step
+            if over and length > LEAK.explained[1] * (one.count + before * (step - one.seen_at)):
+                continue  # no step has added so much
+            pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else before
+            pace = whole if step == one.seen_at and abs(whole - pace) * step < 2 else pace  # its end has added one
             if length < LEAK.shrunk_frac * one.count:
                 one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
-            is_long = step - one.seen_at > 2 * LEAK.judged_every
-            whole, pace = length / max(1, step - first_step), one.count_per_step
-            pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else pace
-            pace = (
-                whole if step == one.seen_at and abs(whole - pace) * step < 2 else pace
-            )  # the last step's end adds one
             if one.count_per_step and (pace > 0 or one.bounded is None):  # else it has not grown since, and is none
                 pace = max(0.0, pace)
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
