@@ -280,6 +280,7 @@ class _Planner:
         shows = row.bytes >= least
         if failed.taken_bytes is None:
             names = {OTHER_GRAPHS: f"graph of {' and '.join(own.untrained)}"}
+            names |= {OTHER_TENSORS: f"{OTHER_TENSORS}, most in {own.kept}"} if own.kept else {}
             parts = {names.get(part, part): size for part, size in row.parts.items()}
             told = KillInPlan(phase=row.phase, num_bytes=row.bytes, room_bytes=room, parts=parts, is_shown=shows)
             self._kills.append(told)

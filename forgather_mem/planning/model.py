@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from queue import Queue
 from typing import Any, TypeVar
@@ -19,7 +19,9 @@ from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
+from forgather_mem.heap.owner_paths import in_peoples_words
 from forgather_mem.heap.owners import find_owners
+from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.pretending import Pretending
@@ -187,6 +189,18 @@ class Emptied:
             self._log.saw(old, part)
             self._log.shares(new, old)
         return self._new[id(old)]
+
+
+def kept_by(log: StorageLog) -> Counter[str]:
+    """Who keeps tensors from step to step beside the parts that are known, as "other tensors" now: their bytes."""
+    keys, found = log.kept(OTHER_TENSORS), Counter[str]()
+    walk = ReachableGraph.walk() if keys else ReachableGraph()
+    for at, node in enumerate(walk.nodes):
+        if isinstance(node, torch.Tensor) and node.layout == torch.strided and node.untyped_storage()._cdata in keys:
+            keys.remove(node.untyped_storage()._cdata)
+            found[in_peoples_words(walk.path(at).partition("[")[0])] += node.untyped_storage().nbytes()
+    walk.forget()
+    return found
 
 
 def roots(modules: Iterable[nn.Module]) -> list[nn.Module]:

@@ -56,6 +56,7 @@ class Plan:
         trace: What the plan was made of.
         all_rows: Of the data set, as far as a loop's loader knows it.
         untrained: The models whose graphs no optimizer needs, as people write them.
+        kept: The holder of most that is kept from step to step, likewise; "" if there is none.
     """
 
     peak_bytes: int
@@ -73,6 +74,7 @@ class Plan:
     trace: Trace = field(default=Trace(), compare=False)
     all_rows: int = field(default=0, compare=False)
     untrained: tuple[str, ...] = field(default=(), compare=False)
+    kept: str = field(default="", compare=False)
 
     @property
     def bound(self) -> Bound:
@@ -115,7 +117,7 @@ class Plan:
     def to_dict(self) -> dict[str, object]:
         """The same as plain values, for JSON."""
         plain = asdict(replace(self, trace=Trace()))
-        del plain["trace"], plain["all_rows"], plain["untrained"]
+        del plain["trace"], plain["all_rows"], plain["untrained"], plain["kept"]
         lists = {name: list(plain[name]) for name in ("phases", "notes")}
         return {**plain, "bound": self.bound, "lengths_differ": self.lengths_differ, **lists}
 

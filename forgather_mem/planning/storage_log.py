@@ -136,6 +136,17 @@ class StorageLog:
         """Whether its storage is one of these."""
         return getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata in self._alive
 
+    def kept(self, part: str) -> set[int]:
+        """The storages (`_cdata`) of the step before the last, and older ones, that have no part: it is this one."""
+        phases = [one.phase for one in self.stretches]
+        of_last = len(phases) - 1 - phases[::-1].index("backward") if "backward" in phases else 0
+        ended = max((at for at, phase in enumerate(phases[:of_last]) if phase == "optimizer"), default=-1)
+        alive = {key: at for key, (_, at) in self._alive.items() if self.parts[at] is None}
+        found = {key: at for key, at in alive.items() if self._made_in[at] <= ended}
+        for number in found.values():
+            self.parts[number] = part
+        return set(found)
+
     def resized(self, storage: torch.UntypedStorage) -> None:
         """A storage that has another size now, if it is one of these."""
         if storage._cdata in self._alive:

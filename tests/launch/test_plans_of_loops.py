@@ -45,6 +45,7 @@ def test_a_plan_is_what_the_tensors_take(tmp_path: Path, name: str) -> None:
     assert (plan["phase"] == "evaluate") == name.startswith("evaluates")
     assert (plan["bound"], plan["lengths_differ"]) == ("exact", name == "padded")
     assert ("other models" in plan["phases"][-1]["parts"]) == name.startswith("evaluates")
+    assert any("Kept from step to step: `kept`" in note for note in plan["notes"]) == (name == "keeps copies")
     of = {"listed": (10, 1), "longest": (2, 1), "finder": (128, 1), "lightning": (16, 3)}
     assert (plan["rows"], plan["accumulation"]) == of.get(name, (plan["rows"], plan["accumulation"]))
 

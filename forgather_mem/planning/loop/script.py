@@ -28,7 +28,7 @@ from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.ahead import Ahead
 from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
-from forgather_mem.planning.model import AliveThings, Emptied, holders_of, notes_on, roots
+from forgather_mem.planning.model import AliveThings, Emptied, holders_of, kept_by, notes_on, roots
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.ranks import follow_resizing, prepare_ranks
 from forgather_mem.planning.recurrent import take_fewer_tokens
@@ -37,6 +37,7 @@ from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import OTHER_GRAPHS, StorageLog
 from forgather_mem.system.tracing import is_traced
+from forgather_mem.units import MIB, format_bytes
 
 NOT_HERE = "no training begins here"
 _MOST_CALLS = 1000  # and epochs, without a backward pass
@@ -417,9 +418,11 @@ class Loop:
         }
         untrained = tuple(map(in_peoples_words, holders_of(list(self._untrained), own | self.answers.names)))
         notes += map("No optimizer trains {}: torch.no_grad() around its call keeps no graph.".format, untrained)
+        kept = [(name, size) for name, size in kept_by(self.log).most_common(3) if size >= MIB]
+        notes += (f"Kept from step to step: {name} {format_bytes(size)}." for name, size in kept)
         shapes = sorted(self.shapes, key=lambda shape: -(shape.rows or 0) * (shape.length or 1))
         plan = plan_of_log(self.log, shapes, notes, self.mode.host, accumulation=batches, passes=self.each)
-        return replace(plan, all_rows=self.all_rows, untrained=untrained)
+        return replace(plan, all_rows=self.all_rows, untrained=untrained, kept=kept[0][0] if kept else "")
 
 
 def _of_optimizers(optimizers: Iterable[Optimizer]) -> set[int]:
