@@ -30,6 +30,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent.parent / "docs" / "frameworks.md"
 LEAK = re.compile(r"\S.*# leak: (\w+)$", re.M)
+OUR_LINES = re.compile(r"^forgather-mem: .*\n(?: {15}.*\n)*", re.M)  # in the cells of a notebook
 VARYING = re.compile(
     r"\d+\.\d+ ?s\b|\d\d:\d\d(:\d\d\S*)?|\d+(\.\d+)? ?it/s|'\w*(_per_second|_runtime|step_time)': '?[\d.]+|/tmp/\S+"
 )
@@ -115,7 +116,7 @@ class Outcome:
 
     @property
     def printed(self) -> list[str]:
-        return VARYING.sub("T", self.stdout).splitlines()
+        return VARYING.sub("T", OUR_LINES.sub("", self.stdout)).splitlines()
 
     @property
     def files(self) -> set[str]:
