@@ -176,7 +176,6 @@ def judge(case: Case, folder: Path, *, clean: bool) -> list[str]:
     line = case.line or f"{_file(case)}:{(HERE / _file(case)).read_text()[: holder.start()].count(chr(10)) + 1}"
     shown = " ".join(watched.stderr.partition("== forgather-mem ==")[2].split())
     reports = watched.reports()
-    steps = sum(report["steps"] for report in reports)
     phases = {peak["phase"] for report in reports for peak in report["peaks"]} - {"startup", "other"}
     same = {
         "exit code": alone.exit_code == watched.exit_code,
@@ -189,7 +188,7 @@ def judge(case: Case, folder: Path, *, clean: bool) -> list[str]:
     if clean:
         told += " / false alarm" * ("LEAK " in run(case, folder / "clean", watched=True, leaks=False).stderr)
     return [
-        case.name, found, f"{steps} of {case.steps}" if case.steps else "by time", ", ".join(sorted(phases)), told,
+        case.name, found, f"{sum(one['steps'] for one in reports)} of {case.steps}" if case.steps else "by time", ", ".join(sorted(phases)), told,
         "equal" if all(same.values()) else "not equal: " + ", ".join(name for name, is_so in same.items() if not is_so),
         f"{max(costs):.1%}" if costs else "-", case.takes,
     ]  # fmt: skip
