@@ -192,7 +192,7 @@ def _whole(report: RunReport, width: int, most: int, before: Sequence[str]) -> l
         lines += _section("STARTUP", startup_sentences(report), width)
         lines += _section("RANKS", _ranks(report), width)
         if not leaks:
-            lines += _section("PARTS", parts_sentences(report), width)
+            lines += _section("PARTS", parts_sentences(report), width, lines_a_text)
         lines += _section("PLAN", planned_sentences(report), width)
         lines += _section("CLEAN-UP", cleanup_sentences(report), width, lines_a_text)
         if trained:
