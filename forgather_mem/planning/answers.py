@@ -74,7 +74,9 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
     tried = [one._replace(changes=changes) for one in asked for changes in ({}, *ways.values())]
     try:
         made = side_by_side([_once(one) for one in tried], begin)
-        plans = all_of(made[:: len(ways) + 1])
+        if failed := [one for one in made[:: len(ways) + 1] if isinstance(one, PlanError)]:
+            raise failed[0]
+        plans = cast(list[Plan], made[:: len(ways) + 1])
         texts = [one.text() for one in plans]
         settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer) if trainer else {}
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
@@ -168,18 +170,6 @@ def side_by_side(
         except PlanError as error:
             found[number] = error
     return [found[number] for number in range(len(searches))]
-
-
-def all_of(found: Sequence[Found | PlanError]) -> list[Found]:
-    """The same, where all are needed.
-
-    Raises:
-        PlanError: the first of those.
-    """
-    for one in found:
-        if isinstance(one, PlanError):
-            raise one
-    return cast(list[Found], found)
 
 
 def largest_plan(

@@ -128,9 +128,8 @@ def startup_sentences(report: RunReport) -> Iterator[str]:
         return
     found = {peak.where: peak for peak in reversed(report.peaks) if peak.phase == "startup"}
     sizes = "".join(f", {format_place(where)} {format_bytes(peak.bytes)}" for where, peak in sorted(found.items()))
-    heard_at = max((peak.step or 0 for peak in found.values()), default=0)  # in a loop that is only observed
-    until = "before the first step" if not heard_at else "up to the first optimizer step"
-    yield f"{format_duration(report.run.startup_s)} {until}{', peak' if sizes else ''}{sizes.lstrip(',')}"
+    # A loop that is only observed is heard from the optimizer of that step on
+    yield f"{format_duration(report.run.startup_s)} up to the first step{', peak' if sizes else ''}{sizes.lstrip(',')}"
 
 
 def table_lines(report: RunReport) -> list[str]:

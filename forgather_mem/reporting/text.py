@@ -337,11 +337,6 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
     if plan.parts and not others:
         text += "; " + ", ".join(part.name for part in plan.parts) + " as predicted"
     yield text
-    kept = "activations", "graphs of other models"
-    passed = max((sum(row.parts.get(part, 0) for part in kept) for row in plan.phases), default=0)
-    if passed and report.host.activations_bytes:
-        was = format_bytes(report.host.activations_bytes)
-        yield f"after a forward pass {format_bytes(passed)} of activations; of modules {was} were counted"
 
 
 def own_sentence(report: RunReport) -> str:
@@ -385,8 +380,6 @@ def _given_back(row: LedgerRow) -> str:
         told.append(f"found {objects:,} unreachable objects")
     if freed_bytes > 0 or not objects:
         told.append(f"freed {format_bytes(freed_bytes) if freed_bytes > 0 else 'nothing'}")
-    if retaken_bytes > freed_bytes / 2:
-        told[-1] += f" ({format_bytes(retaken_bytes)} of it allocated again at once)"
     calls = f"{row.calls:,} {_ACTIONS[row.what]}s" if row.calls != 1 else _ACTIONS[row.what]
     if useless:
         told[-1] += f": {_WITHOUT.get(row.what, 'leaving them out')} saves {format_duration(cost_s)}"

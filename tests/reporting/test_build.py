@@ -46,8 +46,7 @@ def test_a_run_that_failed_in_its_first_step_has_what_was_read_before_it() -> No
     summary.begin(0, {"host/rss_bytes": 2.0 * GIB})
     text = text_of(built(summary))
     assert (
-        "\n  host            2.00     -  3.00  startup\nSTARTUP   7.0 s before the first step, peak host 3.0 GiB"
-        in text
+        "\n  host            2.00     -  3.00  startup\nSTARTUP   7.0 s up to the first step, peak host 3.0 GiB" in text
     )
 
 
