@@ -378,8 +378,9 @@ def _given_back(row: LedgerRow) -> str:
     told = [f"took {format_duration(row.time_s)}"]
     if objects:
         told.append(f"found {objects:,} unreachable objects")
+    again = f" ({format_bytes(retaken_bytes)} of it allocated again at once)" * (retaken_bytes > freed_bytes / 2)
     if freed_bytes > 0 or not objects:
-        told.append(f"freed {format_bytes(freed_bytes) if freed_bytes > 0 else 'nothing'}")
+        told.append(f"freed {format_bytes(freed_bytes) if freed_bytes > 0 else 'nothing'}{again}")
     calls = f"{row.calls:,} {_ACTIONS[row.what]}s" if row.calls != 1 else _ACTIONS[row.what]
     if useless:
         told[-1] += f": {_WITHOUT.get(row.what, 'leaving them out')} saves {format_duration(cost_s)}"
