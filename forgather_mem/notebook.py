@@ -122,8 +122,8 @@ def _table(shell: InteractiveShell) -> str:
     lines = [f"forgather_mem: {write_steps(usage_now())}{limit}", *_rows(rows, {})]
     live = live_tensors() if "torch" in sys.modules else ()
     lines.append(f"  all live tensors: {format_bytes(sum(row.num_bytes for row in live))}")
-    if rows:
-        lines.append(f"  release by name: %forgather_mem release {rows[0].name}")
+    # Letting go of an attribute may free nothing: other attributes of the same object may have what it has
+    lines += [f"  release by name: %forgather_mem release {row.name}" for row in rows if "." not in row.name][:1]
     return "\n".join(lines)
 
 

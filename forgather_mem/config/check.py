@@ -40,8 +40,9 @@ class Problem:
             block that is never printed, or that loses what its parent has, or a null outside of the list; "refused": a
             name that the policy refuses; "misfit": a name that doesn't exist, or arguments that don't fit it;
             "unbound": a variable without a value; "unused": a value without a variable; "untargeted": a list,
-            and no other, that has to be asked for by its name; "unbuilt": a callback that was meant to be in the list;
-            "redeclared": a key given twice in one template, or a null for none. The last two are not mistakes.
+            and no other, that has to be asked for by its name; "unbuilt": a callback that was meant to be in the list,
+            or in place of another; "redeclared": a key given twice in one template, or a null for none. The last two
+            are not mistakes.
         error: The message for people, with its location.
     """
 
@@ -170,10 +171,18 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
 
 
 def _beside(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
-    """Targets that look as if they were meant to be in the list of callbacks, as a line that is not indented."""
+    """Targets that look as if they were meant to be in the list of callbacks, as a line that is not indented; and keys
+    that look as if they were meant to replace a callback of a template below."""
     if target not in config.targets:
         return
-    keys = callbacks.entries if isinstance(callbacks := config.graph.target(target), DictNode) else {}
+    callbacks = config.graph.target(target)
+    keys, marks = (callbacks.entries, callbacks.marks) if isinstance(callbacks, DictNode) else ({}, {})
+    some = itertools.islice(keys, MAX_NAMES)
+    made = {str(key): (config.graph.place(marks[key]), built_of(keys[key])) for key in some}
+    for key, (place, what) in made.items():
+        others = [one for one, (at, other) in made.items() if other == what and at.level > place.level]
+        if near := did_you_mean(key, [one for one in others if not key.startswith(one)], 0.8):
+            yield Problem(kind="unbuilt", error=place.error(f"{key!r} adds another {what}", hint=near))
     inside = {id(node) for node in config.reached([target])}
     for name in config.targets:
         value, place = config.graph.target(name), config.graph.place_of(name)

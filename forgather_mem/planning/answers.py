@@ -34,7 +34,7 @@ Begin: TypeAlias = Callable[[Wanted], Callable[[], Plan]]
 _Search: TypeAlias = Search[Wanted, Found]
 _MOST_ROWS, _MOST_LENGTH = _UNBOUNDED = 2**16, 2**17  # of a search, where nothing else bounds them
 _MOST_PLANS = 10  # a search whose forecasts are all wrong ends with the best that it has found
-_NEAR = 32  # a size that is larger by less than one in so many is not looked for: a guess
+_NEAR = 32  # a size that is larger by no more than one in so many is not looked for: a guess
 
 
 class Card(NamedTuple):
@@ -74,7 +74,9 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
     tried = [one._replace(changes=changes) for one in asked for changes in ({}, *ways.values())]
     try:
         made = side_by_side([_once(one) for one in tried], begin)
-        plans = all_of(made[:: len(ways) + 1])
+        if failed := [one for one in made[:: len(ways) + 1] if isinstance(one, PlanError)]:
+            raise failed[0]
+        plans = cast(list[Plan], made[:: len(ways) + 1])
         texts = [one.text() for one in plans]
         settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer) if trainer else {}
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
@@ -170,18 +172,6 @@ def side_by_side(
     return [found[number] for number in range(len(searches))]
 
 
-def all_of(found: Sequence[Found | PlanError]) -> list[Found]:
-    """The same, where all are needed.
-
-    Raises:
-        PlanError: the first of those.
-    """
-    for one in found:
-        if isinstance(one, PlanError):
-            raise one
-    return cast(list[Found], found)
-
-
 def largest_plan(
     at: Callable[[int], Asked], need: Callable[[Plan], int], room: int, first: int, most: int, own: Plan | None = None
 ) -> Search[Asked, tuple[int, Plan] | None]:
@@ -197,7 +187,7 @@ def largest_plan(
     """
     needs, best = dict[int, int](), None
     size, low, high = min(first, most), 0, most + 1
-    while low < size < high and size - low > low // _NEAR and len(needs) < _MOST_PLANS:
+    while low < size < high and len(needs) < _MOST_PLANS:
         plan = own if own is not None and size == first else (yield at(size))
         needs[size] = need(plan)
         if needs[size] <= room:
@@ -205,7 +195,8 @@ def largest_plan(
         else:
             high = size
         size = _foretold(needs, room, low, high) if len(needs) > 1 else min(2 * size, most) if low else size // 2
-        size = size if low else max(1, size)
+        # No forecast ends it, only a plan that does not fit
+        size = max(size, min(low + 1 + low // _NEAR, high))
     return best
 
 
@@ -232,11 +223,12 @@ def _longest(trainer: Trainer) -> int:
 
 
 def _foretold(needs: Mapping[int, int], room: int, low: int, high: int) -> int:
-    """The largest size from the one to below the other that is to fit, by the curve through the three nearest needs.
+    """The largest size from the one to below the other that is to fit, by the curve through three needs: the smallest
+    that is too much and the nearest two, as long as all fit by the line through two.
 
     Attention that keeps its weights needs the square of a length.
     """
-    near = sorted(needs, key=lambda size: abs(size - (low or high)))[:3]
+    near = sorted(needs, key=lambda size: (size != high, abs(size - (low or high))))[: 2 + (high in needs)]
 
     def at(size: int) -> float:
         return sum(needs[one] * prod((size - other) / (one - other) for other in near if other != one) for one in near)

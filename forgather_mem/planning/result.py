@@ -104,8 +104,7 @@ class Plan:
         bound = "" if self.bound == "exact" else f"{self.bound} "
         batch = f", batch {self.shape()}" if self.shape() else ""
         first = f"Peak {bound}{format_bytes(self.peak_bytes)} of tensors, {self.phase}, step {self.step}{batch}."
-        is_much = self.host_bytes > self.peak_bytes / 2
-        host = [f"On the host there are {format_bytes(self.host_bytes)}."] if is_much else []
+        host = [f"On the host there are {format_bytes(self.host_bytes)}."] * (2 * self.host_bytes > self.peak_bytes)
         return "\n".join([first, *_bars(self.parts, self.peak_bytes), *self.notes, *host])
 
     def shape(self) -> str:

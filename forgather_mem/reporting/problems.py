@@ -134,7 +134,7 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     if oom.fit is None and oom.phase in PLANNED_PHASES and limit_bytes and report.run.script:  # nobody has planned it
         words = ["--card", format_bytes(limit_bytes).replace(" ", ""), report.run.script, *report.run.argv]
         command = f"forgather-mem plan {shlex.join(words)}"
-        how = "forgather_mem.plan(trainer), in a cell" if script_name(report) == "notebook" else command
+        how = "forgather_mem.plan(...) of your trainer, in a cell" if script_name(report) == "notebook" else command
         lines += _indented(f"What would fit: {how}", width, hanging=2)
     return lines
 

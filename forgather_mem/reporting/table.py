@@ -128,9 +128,8 @@ def startup_sentences(report: RunReport) -> Iterator[str]:
         return
     found = {peak.where: peak for peak in reversed(report.peaks) if peak.phase == "startup"}
     sizes = "".join(f", {format_place(where)} {format_bytes(peak.bytes)}" for where, peak in sorted(found.items()))
-    heard_at = max((peak.step or 0 for peak in found.values()), default=0)  # in a loop that is only observed
-    until = "before the first step" if not heard_at else "up to the first optimizer step"
-    yield f"{format_duration(report.run.startup_s)} {until}{', peak' if sizes else ''}{sizes.lstrip(',')}"
+    # A loop that is only observed is heard from the optimizer of that step on
+    yield f"{format_duration(report.run.startup_s)} up to the first step{', peak' if sizes else ''}{sizes.lstrip(',')}"
 
 
 def table_lines(report: RunReport) -> list[str]:
@@ -143,6 +142,8 @@ def table_lines(report: RunReport) -> list[str]:
     for row in rows:
         numbers = (size / GIB for size in (row.start_bytes, row.end_bytes, row.peak_bytes))
         sizes = "".join(f"{number:>6,.{decimals if number < 999 else 0}f}" for number in numbers)
+        if report.killed is not None or not report.steps:  # it is what was read last, not at the end
+            sizes = f"{sizes[:6]}{'-':>6}{sizes[12:]}"
         limit = f"{row.limit_bytes / GIB:>6,.1f} {row.whose}" if row.limit_bytes else ""
         lines.append(f"  {row.label:<14}{sizes}  {row.at:<22}{limit}".rstrip())
         lines += [f"  {row.other_limit}"] * bool(row.other_limit)
@@ -160,7 +161,7 @@ def part_sizes(report: RunReport) -> dict[str, int]:
     parts, counted = report.breakdown.sizes(), report.host.activations_bytes
     if not report.device and counted:
         parts["other"] = max(0, parts["other"] + parts.pop("activations") - counted)  # later batches may be larger
-        parts["activations of modules (steps 2 to 16)"] = counted
+        parts["activations of modules (early steps)"] = counted
     elif not report.device:
         parts[RISE] = parts.pop("activations")
     return parts

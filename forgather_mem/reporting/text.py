@@ -192,7 +192,7 @@ def _whole(report: RunReport, width: int, most: int, before: Sequence[str]) -> l
         lines += _section("STARTUP", startup_sentences(report), width)
         lines += _section("RANKS", _ranks(report), width)
         if not leaks:
-            lines += _section("PARTS", parts_sentences(report), width)
+            lines += _section("PARTS", parts_sentences(report), width, lines_a_text)
         lines += _section("PLAN", planned_sentences(report), width)
         lines += _section("CLEAN-UP", cleanup_sentences(report), width, lines_a_text)
         if trained:
@@ -337,11 +337,6 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
     if plan.parts and not others:
         text += "; " + ", ".join(part.name for part in plan.parts) + " as predicted"
     yield text
-    kept = "activations", "graphs of other models"
-    passed = max((sum(row.parts.get(part, 0) for part in kept) for row in plan.phases), default=0)
-    if passed and report.host.activations_bytes:
-        was = format_bytes(report.host.activations_bytes)
-        yield f"after a forward pass {format_bytes(passed)} of activations; of modules {was} were counted"
 
 
 def own_sentence(report: RunReport) -> str:
@@ -383,10 +378,9 @@ def _given_back(row: LedgerRow) -> str:
     told = [f"took {format_duration(row.time_s)}"]
     if objects:
         told.append(f"found {objects:,} unreachable objects")
+    again = f" ({format_bytes(retaken_bytes)} of it allocated again at once)" * (retaken_bytes > freed_bytes / 2)
     if freed_bytes > 0 or not objects:
-        told.append(f"freed {format_bytes(freed_bytes) if freed_bytes > 0 else 'nothing'}")
-    if retaken_bytes > freed_bytes / 2:
-        told[-1] += f" ({format_bytes(retaken_bytes)} of it allocated again at once)"
+        told.append(f"freed {format_bytes(freed_bytes) if freed_bytes > 0 else 'nothing'}{again}")
     calls = f"{row.calls:,} {_ACTIONS[row.what]}s" if row.calls != 1 else _ACTIONS[row.what]
     if useless:
         told[-1] += f": {_WITHOUT.get(row.what, 'leaving them out')} saves {format_duration(cost_s)}"

@@ -41,6 +41,10 @@ def test_a_null_for_nothing_is_a_note_and_one_for_what_a_merge_brings_is_none(ca
     out = checked(capsys, f"{CHILD}    == super()\n    my_own: null\n    gc: null\n")
     assert out.startswith("t.yaml:5:5: there is no 'my_own' to remove\n")
     assert out.endswith("t.yaml: 1 note: trainer_callbacks = ClearCacheCallback, TBMemoryLogger\n")
+    clear = "!singleton:forgather_mem.callbacks:ClearCacheCallback"
+    out = checked(capsys, f"{CHILD}    == super()\n    clear_cach: {clear}\n    clear_cache2: {clear}\n")
+    assert out.startswith("t.yaml:5:5: 'clear_cach' adds another ClearCacheCallback\n")
+    assert ("did you mean 'clear_cache'?" in out, "t.yaml: 1 note" in out) == (True, True)
     out = checked(capsys, f"{CHILD}    == super()\ngc: null\n", code=1)
     assert "t.yaml:5:1: 'gc' is a target of its own here, which changes nothing" in out
     merged = ".all: &all {gc: !call:random:Random [], other: !call:random:Random []}\n"

@@ -46,11 +46,17 @@ def test_of_lines_the_largest_is_found_within_three_percent(laws: list[tuple[int
     assert plans <= (4 if len(laws) == 1 else 10)
 
 
-def test_a_line_takes_three_plans_and_squares_a_few_more() -> None:
-    assert found(lambda rows: 1000 + 7 * rows, 8000, 8) == (1000, 3)
+def test_a_line_takes_four_plans_and_squares_a_few_more() -> None:
+    assert found(lambda rows: 1000 + 7 * rows, 8000, 8) == (1000, 4)
     size, plans = found(lambda length: 500 + 3 * length + length**2, 10**6, 64)
     assert 960 <= size <= 998
     assert plans <= 6
+
+
+def test_a_forecast_ends_no_search() -> None:
+    """Up to a size that it has planned a need rises faster than behind it."""
+    size, _ = found(lambda rows: 100 * min(rows, 140) + 50 * max(0, rows - 140), 15_000, 32)
+    assert 155 <= size <= 160
 
 
 def test_no_more_is_asked_than_is_allowed() -> None:

@@ -45,7 +45,7 @@ def test_the_parts_of_the_training_are_those_of_its_own_peak() -> None:
 
 
 def test_the_text_tells_the_startup() -> None:
-    assert "STARTUP   5.0 s before the first step, peak host 4.0 GiB" in text_of(built(run_with(4.0)))
+    assert "STARTUP   5.0 s up to the first step, peak host 4.0 GiB" in text_of(built(run_with(4.0)))
     observed = text_of(built(run_with(4.0, is_observed=True)))
     assert "startup or step 1" in observed
-    assert "STARTUP   5.0 s up to the first optimizer step, peak host 4.0 GiB" in observed
+    assert "STARTUP   5.0 s up to the first step, peak host 4.0 GiB" in observed

@@ -13,7 +13,7 @@ import yaml
 from forgather_mem.page.data import run_data
 from forgather_mem.reporting.markdown import report_markdown
 from forgather_mem.reporting.text import report_text
-from forgather_mem.telemetry.report import Extremes, LastError, LeakReport, PlannedPhase, RunReport, Verdict
+from forgather_mem.telemetry.report import Extremes, LastError, LeakReport, RunReport, Verdict
 from forgather_mem.telemetry.report_schema import keys_of
 from forgather_mem.units import GIB
 from tests.reporting.report_fixtures import all_well, killed, leaking, out_of_memory, parsed
@@ -29,8 +29,7 @@ def reports() -> Iterator[RunReport]:
     yield from (parsed(make()) for make in (all_well, leaking, out_of_memory, killed))
     whole = filled(RunReport)
     apart = Extremes(min=GIB, max=9 * GIB, argmax=2, argmin=0, median=4, argmedian=1)
-    forward = replace(whole.planned, phases=(PlannedPhase(phase="forward", bytes=7, parts={"activations": 7}),))
-    yield replace(whole, planned=forward, oom=None, killed=None)
+    yield replace(whole, oom=None, killed=None)
     yield whole
     yield RunReport(steps=7, leak=LeakReport(judged=True))
     yield replace(whole, oom=None, spread=replace(whole.spread, host_peak_bytes=apart))

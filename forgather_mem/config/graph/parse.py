@@ -138,7 +138,7 @@ def _syntax_error(rendered: Rendered, path: str, error: Exception) -> TemplateEr
     found = None
     if isinstance(error, yaml.MarkedYAMLError) and at is not None:
         number = min(at.line, len(lines) - 1)
-        found = _tab(lines, number) or _nearly(lines, number) or _missing_colon(lines, number)
+        found = _tab(lines, number) or _nearly(lines, number) or _wrong_colon(lines, number, at, str(error.problem))
         found = found or _misplaced(lines, number, str(error.problem))
         found = found or _as_the_parser_says(error, at if at.line < len(lines) else error.context_mark or at)
     found = found or _unreadable(rendered.text, error)
@@ -176,8 +176,10 @@ def _nearly(lines: Sequence[str], number: int) -> _Mistake | None:
     return None
 
 
-def _missing_colon(lines: Sequence[str], number: int) -> _Mistake | None:
-    """A line in which a ':' seems to be missing. The parser notices only at some later ':'."""
+def _wrong_colon(lines: Sequence[str], number: int, at: yaml.Mark, problem: str) -> _Mistake | None:
+    """A second ': ' in a line, or a line in which one seems to be missing: the parser notices only at a later ':'."""
+    if problem.startswith("mapping values") and _HAS_KEY.search(lines[number][: at.column]):
+        return _Mistake(number, "a ': ' stands in this value", "write the value in quotes", at.column)
     begins = number
     for above in itertools.takewhile(lambda above: not _HAS_KEY.search(lines[above]), range(number - 1, -1, -1)):
         begins = begins if _BLANK.match(lines[above]) else above

@@ -393,8 +393,8 @@ def _near_word(message: str, compiler: Compiler) -> str | None:
         return "write == super()"
     if "no parent block" in message:
         return 'a template that extends another says so: write -- extends "NAME", with a space'
-    if bracket := re.search(r"unexpected '.+', expected '([])}])'", message):
-        return f"is a '{bracket[1]}' missing on this line?"
+    if bracket := re.search(r"unexpected '(?:.+', expected ')?(}|(?<=expected ')[])])'", message):
+        return f"is a '{bracket[1]}' missing on this line, or one too many?"
     if match := re.search(r"[Nn]o (filter|test) named '([^']+)'", message):
         names = compiler.filters if match[1] == "filter" else compiler.tests
         return did_you_mean(match[2], [name for name in names if name[0] != " "])
