@@ -9,7 +9,7 @@ import gc
 import weakref
 from collections.abc import Iterable, Sequence
 from queue import Queue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -41,8 +41,8 @@ class AliveThings:
     def __init__(self) -> None:
         gc.unfreeze()
         gc.collect()
-        found: list[Any] = live_objects(nn.Module, torch.Tensor, Optimizer, _BaseDataLoaderIter, Queue)
-        self._found = list(map(weakref.ref, found))
+        kinds = nn.Module, torch.Tensor, Optimizer, _BaseDataLoaderIter, Queue
+        self._found = [weakref.ref(one) for one in live_objects(*kinds)]
 
     def all_of(self, kind: type[_Kind]) -> list[_Kind]:
         """Those that there are still."""
