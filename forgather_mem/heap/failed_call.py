@@ -54,8 +54,7 @@ def failed_callback(
     for index in range(len(failed) - 2, -1, -1):
         called = _called(failed[index].tb_frame)
         if called is not None:
-            inner = failed[index + 1 :]
-            return _failure_in(called, inner, model, optimizer), index + 1
+            return _failure_in(called, failed[index + 1 :], model, optimizer), index + 1
     return None
 
 
