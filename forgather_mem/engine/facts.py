@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,20 @@ def sizes_now() -> dict[str, float]:
     sizes: dict[str, float] = {"host/rss_bytes": memory.resident_bytes, "host/anon_bytes": memory.anonymous_bytes}
     if allocated is not None:
         sizes["host/allocated_bytes"] = allocated
+    return sizes | device_sizes([(name, name, "current") for name in ("allocated_bytes", "reserved_bytes")])
+
+
+def device_sizes(asked: Sequence[tuple[str, str, str]]) -> dict[str, float]:
+    """What the allocators in use tell, under sample names.
+
+    Args:
+        asked: The name behind the device's, and of its statistics which one, and which value of it.
+    """
+    sizes: dict[str, float] = {}
     for number, allocator in enumerate(used_allocators()):
         stats, family = allocator.stats(), f"device{allocator.index}" if number else "device"
-        for name in ("allocated_bytes", "reserved_bytes"):
-            size = gauge(stats, name)
-            if size is not None:
-                sizes[f"{family}/{name}"] = size
+        found = {name: gauge(stats, of, which) for name, of, which in asked}
+        sizes |= {f"{family}/{name}": size for name, size in found.items() if size is not None}
     return sizes
 
 

@@ -147,8 +147,7 @@ class EventSchedule:
             rule.keep_to_budget(fixed_share, reading_share, least)
         stretched = [rule for rule in self.paced if rule.stretch > 1]
         self.urgent = [(rule, work) for rule in stretched for work in rule.works if work.is_urgent is not None]
-        if self.paced:
-            self._find_periods()
+        self._find_periods()
 
     def next_due(self, steps_done: int) -> float:
         """The first step after so many in which this is to be handled, but for what is urgent; infinite without any."""
@@ -205,14 +204,13 @@ def schedules_of(
     rules: Sequence[Rule],
     epoch: float | None,
     begun: Callable[[Work | Begins], Work],
-    fence: FailureGuard | None = None,
+    fence: FailureGuard,
 ) -> dict[str, EventSchedule]:
     """One plan for each of `events_of(rules)`; a rule at two events keeps one state.
 
     `begun` returns the work of this run for what a rule names: one for all with the same reading.
     """
     by_event: dict[str, list[ArmedRule]] = {event: [] for event in events_of(rules)}
-    fence = fence or FailureGuard()
     for rule in rules:
         armed = fence.call(rule.name, ArmedRule, rule, begun)
         if armed is not None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from forgather_mem.heap.autograd import operations_of
 from forgather_mem.probes.live_objects import near_objects
 from forgather_mem.probes.tensors import StorageKey, storages_in, tensors_in
 
@@ -163,19 +164,14 @@ def settings_of_forward(outputs: object) -> dict[str, str]:
     Args:
         outputs: What the model or the loss returned.
     """
-    todo = [node for tensor in tensors_in(outputs) if (node := tensor.grad_fn) is not None]
-    seen = set(todo)
+    seen: set[object] = set()
     dtypes: set[str] = set()
     kernels: set[str] = set()
-    while todo and len(seen) < _MOST_NODES:
-        node = todo.pop()
+    for node in (one for of in tensors_in(outputs) for one in operations_of(of.grad_fn, seen, _MOST_NODES)):
         name = node.name()
         if _ATTENTION in name:
             kernels.add(name.partition("Backward")[0])
         dtypes.update(str(one.dtype).removeprefix("torch.") for one in getattr(node, "_input_metadata", ()))
-        after = [one for one, _ in node.next_functions if one is not None and one not in seen]
-        seen.update(after)
-        todo += after
     return _texts({"forward.dtypes": ", ".join(sorted(dtypes)), "forward.attention": ", ".join(sorted(kernels))})
 
 

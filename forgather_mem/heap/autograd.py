@@ -56,11 +56,17 @@ def reaches_back(node: Node, number: int, seen: set[object]) -> bool:
     return False
 
 
-def operations_of(start: Node | None, seen: set[object]) -> list[Node]:
-    """This operation and those that lead to it, the oldest first, without those seen before; they are seen then."""
+def operations_of(start: Node | None, seen: set[object], most: int = MOST_NODES) -> list[Node]:
+    """This operation and those that lead to it, the oldest first, without those seen before; they are seen then.
+
+    Args:
+        start: The `grad_fn` of a tensor.
+        seen: Those visited before.
+        most: Of these the search ends.
+    """
     found: list[Node] = []
     todo = [start]
-    while todo and len(seen) < MOST_NODES:
+    while todo and len(seen) < most:
         node = todo.pop()
         if node is not None and node not in seen:
             seen.add(node)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import gc
+import itertools
 import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from forgather_mem.errors import missing, ours
 from forgather_mem.heap.autograd import number_of, operations_of, saved_by
 from forgather_mem.heap.containers import PLAIN
-from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, file_of
+from forgather_mem.heap.failed_call import calls_module
 from forgather_mem.heap.object_size import array_bytes, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes, in_peoples_words
 from forgather_mem.heap.reachable import MANY, SAMPLED, ReachableGraph
@@ -141,9 +142,9 @@ class _Census:
     ) -> None:
         self._failed, self._passes, self._model, self._optimizer = failed, passes, model, optimizer
         self._on_host = on_host
-        self._own, self._state = _storages(model), _storages(getattr(optimizer, "state", None))
+        self._own, self._state = storages_in(model), storages_in(getattr(optimizer, "state", None))
         gradients = [parameter.grad for parameter in model_parameters(model)]
-        self._known: set[object] = {*self._own, *self._state, *_storages(gradients)}
+        self._known: set[object] = {*self._own, *self._state, *storages_in(gradients)}
         self._parts: Counter[tuple[Kind, str]] = Counter()
         self._of_pass: defaultdict[tuple[Kind, str], set[int]] = defaultdict(set)
         self._groups: defaultdict[int, Counter[object]] = defaultdict(Counter)  # by position, the bytes of each piece
@@ -232,7 +233,7 @@ class _Census:
         by_library = False
         for entry in self._failed:
             frame, variables = entry.tb_frame, frame_variables(entry.tb_frame)
-            if MODULE_FILE in file_of(frame) and frame.f_code.co_name in PASS_FUNCTIONS:
+            if calls_module(frame):
                 return [*found, variables.get("args"), variables.get("kwargs")]
             is_users = is_user_file(frame.f_code.co_filename)
             if is_users and by_library:
@@ -244,11 +245,10 @@ class _Census:
 
     def _within_pass(self) -> list[object]:
         """The variables of what the outermost module has called: masks, and results that no graph keeps."""
-        entries = iter(self._failed)
-        for entry in entries:
-            if MODULE_FILE in file_of(entry.tb_frame) and entry.tb_frame.f_code.co_name in PASS_FUNCTIONS:
-                break
-        values = [value for entry in entries for value in frame_variables(entry.tb_frame).values()]
+        calls = itertools.dropwhile(lambda entry: not calls_module(entry.tb_frame), self._failed)
+        values = [
+            value for entry in itertools.islice(calls, 1, None) for value in frame_variables(entry.tb_frame).values()
+        ]
         return [value for value in values if is_tensor(value) and not is_torch(value, "nn", "Parameter")]
 
     def _models(self, trained: set[int]) -> dict[int, str]:
@@ -331,7 +331,7 @@ class _Census:
     # ---- variables ----
 
     def _new(self, value: object) -> dict[StorageKey, int]:
-        return self._new_of(_storages(value))
+        return self._new_of(storages_in(value))
 
     def _new_of(self, storages: Mapping[StorageKey, int]) -> dict[StorageKey, int]:
         """The storages that are not known yet; they are known then."""
@@ -420,11 +420,6 @@ def model_parameters(model: Any) -> list[torch.nn.Parameter]:
 
 def _total(sizes: Counter[int]) -> int:
     return sum(count * size for size, count in sizes.items())
-
-
-def _storages(value: object) -> dict[StorageKey, int]:
-    """The storages in a value. Imports nothing: there may be no memory for it."""
-    return storages_in(value) if "torch" in sys.modules else {}
 
 
 def _modules_of(module: Any) -> list[object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 
@@ -14,7 +14,7 @@ from forgather_mem.source import bytecode
 from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import is_our_class, is_user_file, line_name, source_line
 
-MODULE_FILE = "torch/nn/modules/"
+MODULE_FILE = "torch/nn/modules/module.py"
 PASS_FUNCTIONS = ("_call_impl", "_wrapped_call_impl")
 # Where trainers call a callback: end of the file's path, function, and its variables for the callback and the event.
 _CALLS = (
@@ -54,8 +54,7 @@ def failed_callback(
     for index in range(len(failed) - 2, -1, -1):
         called = _called(failed[index].tb_frame)
         if called is not None:
-            inner = failed[index + 1 :]
-            return _failure_in(called, inner, model, optimizer), index + 1
+            return _failure_in(called, failed[index + 1 :], model, optimizer), index + 1
     return None
 
 
@@ -110,11 +109,9 @@ def is_closure(frame: FrameType) -> bool:
     return takes == 0 and code.co_name != "<module>" and is_user_file(code.co_filename)
 
 
-def modules_running(failed: Iterable[TracebackType]) -> Iterator[object]:
-    """The modules whose forward pass was running, outermost first."""
-    for entry in failed:
-        if MODULE_FILE in file_of(entry.tb_frame) and entry.tb_frame.f_code.co_name in PASS_FUNCTIONS:
-            yield frame_variables(entry.tb_frame).get("self")
+def calls_module(frame: FrameType) -> bool:
+    """Whether it calls a module of torch for its forward pass."""
+    return frame.f_code.co_name in PASS_FUNCTIONS and file_of(frame).endswith(MODULE_FILE)
 
 
 def file_of(frame: FrameType) -> str:

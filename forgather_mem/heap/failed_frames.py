@@ -10,7 +10,7 @@ import dis
 import inspect
 import sys
 from collections.abc import Iterator
-from types import FrameType
+from types import FrameType, TracebackType
 
 from forgather_mem.errors import ours
 
@@ -43,6 +43,13 @@ def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseExc
             todo.append(link.__context__)
 
 
+def entries(trace: TracebackType | None) -> Iterator[TracebackType]:
+    """Those of a traceback, outermost first."""
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
 def drop_frames(*errors: BaseException, handled: BaseException | None = None) -> int:
     """Clears the local variables of the finished frames that these errors and their chains keep alive.
 
@@ -61,11 +68,9 @@ def drop_frames(*errors: BaseException, handled: BaseException | None = None) ->
     emptied: set[int] = set()
     for error in errors:
         for link in chain(error, suppressed=True):
-            part = link.__traceback__ if id(link) not in left_alone else None
-            while part is not None:
+            for part in entries(link.__traceback__ if id(link) not in left_alone else None):
                 if id(part.tb_frame) not in emptied and _empty(part.tb_frame):
                     emptied.add(id(part.tb_frame))
-                part = part.tb_next
     return len(emptied)
 
 

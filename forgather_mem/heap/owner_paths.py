@@ -174,17 +174,12 @@ def _attribute_step(holder: object, held: object) -> str:
     attributes = attributes_of(holder)
     if attributes is held:
         return ""
-    if type(holder) is BuiltinMethodType or issubclass(type(holder), BaseException):
-        for name in _ASKED_FOR:
-            if getattr(holder, name, None) is held:
-                return f".{name}"
-    for name, value in list((attributes or {}).items()):
-        if value is held:
-            return f".{name}"
-    if issubclass(type(holder), type):
-        return next((f".{name}" for name, value in vars(holder).items() if value is held), "")
-    slots = (f".{name}" for name in _slots(holder) if _slot_value(holder, name) is held)
-    return next(slots, f" ({type(holder).__name__})")
+    is_class, is_in_c = (issubclass(type(holder), kind) for kind in (type, (BuiltinMethodType, BaseException)))
+    in_c = ((name, getattr(holder, name, None)) for name in (_ASKED_FOR if is_in_c else ()))
+    slots = ((name, _slot_value(holder, name)) for name in _slots(holder))
+    names = itertools.chain(in_c, list((attributes or {}).items()), vars(holder).items() if is_class else slots)
+    nameless = "" if is_class else f" ({type(holder).__name__})"
+    return next((f".{name}" for name, value in names if value is held), nameless)
 
 
 def _slots(holder: object) -> list[str]:

@@ -94,9 +94,7 @@ class ReachableGraph:
         self._seen.update(ours)  # counted as seen, not entered
         # What only a function's variable leads to comes last, a library's function last of all: an attribute is a
         # better name
-        users: list[tuple[str, object]] = []
-        plain: list[tuple[str, object]] = []
-        librarys: list[tuple[str, object]] = []
+        users, plain, librarys = (list[tuple[str, Any]]() for _ in range(3))
         left = list(failed)
         for frame in itertools.chain(left, running_frames()):
             of_user = is_user_file(frame.f_code.co_filename)
@@ -108,8 +106,10 @@ class ReachableGraph:
             if roots is librarys:
                 self._librarys_from = len(self.nodes)
             for label, thing in roots:
-                if self._add(thing, -1):
-                    self._labels[len(self.nodes) - 1] = label
+                counts = _counts(type(thing)) and (not issubclass(type(thing), type) or is_user_class(thing))
+                if counts and id(thing) not in self._seen:
+                    self._labels[len(self.nodes)] = label
+                    self._put(thing, -1)
             position = self._descend(position)
         for key in ours:
             del self._seen[key]
@@ -204,13 +204,6 @@ class ReachableGraph:
             position += 1
         return position
 
-    def _add(self, thing: Any, above: int) -> bool:
-        kind = type(thing)
-        if id(thing) in self._seen or not _counts(kind) or (issubclass(kind, type) and not is_user_class(thing)):
-            return False
-        self._put(thing, above)
-        return True
-
     def _put(self, thing: object, above: int) -> None:
         self._seen[id(thing)] = len(self.nodes)
         self.nodes.append(thing)
@@ -223,7 +216,7 @@ def _variables(frame: FrameType) -> Iterator[tuple[str, object]]:
         yield f"local {name!r} of {where}", value
 
 
-def _namespaces() -> Iterator[tuple[str, object]]:
+def _namespaces() -> Iterator[tuple[str, Any]]:
     for name in sorted(user_modules(len(sys.modules)), key=lambda name: name != "__main__"):
         if (module := sys.modules.get(name)) is not None:
             yield name, vars(module)

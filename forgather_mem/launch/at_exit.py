@@ -105,8 +105,7 @@ def _sample(device: int | None) -> Sample:
     import gc
     from pathlib import Path
 
-    from forgather_mem.engine.facts import sizes_now
-    from forgather_mem.system.allocator import gauge, used_allocators
+    from forgather_mem.engine.facts import device_sizes, sizes_now
     from forgather_mem.system.procfs import kib_fields
     from forgather_mem.telemetry.records import Sample
 
@@ -114,12 +113,8 @@ def _sample(device: int | None) -> Sample:
     # The peak of this program; getrusage would include that of an earlier program in this process
     peak = kib_fields(Path("/proc/self/status").read_bytes()).get(b"VmHWM", 0)
     values["host/rss_peak_bytes"] = max(peak, values["host/rss_bytes"])
-    for number, allocator in enumerate(used_allocators()):
-        stats, family = allocator.stats(), f"device{allocator.index}" if number else "device"
-        for name, of in (("reserved_bytes", "reserved_bytes"), ("step_peak_bytes", "allocated_bytes")):
-            size = gauge(stats, of, "peak")
-            if size is not None:
-                values[f"{family}/{name}"] = size
+    peaks = ("reserved_bytes", "reserved_bytes", "peak"), ("step_peak_bytes", "allocated_bytes", "peak")
+    values |= device_sizes(peaks)
     return Sample("other", 0, None, time.time(), values, device)
 
 

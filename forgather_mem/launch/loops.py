@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.system.call_wrapping import around_calls, without_frames
+from forgather_mem.system.call_wrapping import around_calls
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
 
@@ -157,23 +157,17 @@ class BackwardPasses:
 
     def __init__(self, autograd: ModuleType, stepped: Callable[[int], object]) -> None:
         self._autograd, self._stepped = autograd, stepped
-        self._fence, self._num_passes = FailureGuard(), 0
-        self._is_over = False
-        self._call = call = autograd.backward
+        self._num_passes, self._is_over = 0, False
+        self._call = autograd.backward
+        self._ours = autograd.backward = around_calls(self._call, self._pass)  # type: ignore[attr-defined]
 
-        @functools.wraps(call)
-        def backward(*arguments: object, **keywords: object) -> None:
-            if not self._num_passes:
-                run_session.note(run_session.FIRST, "backward")
-            try:
-                call(*arguments, **keywords)
-            except BaseException as error:
-                error.__traceback__ = without_frames(error.__traceback__, __file__)
-                raise
-            if not self._is_over:
-                self._fence.call("backward passes", self._passed)
-
-        self._ours = autograd.backward = backward  # type: ignore[attr-defined]
+    @contextmanager
+    def _pass(self) -> Iterator[None]:
+        if not self._num_passes:
+            run_session.note(run_session.FIRST, "backward")
+        yield  # a pass that an exception has left has not ended
+        if not self._is_over:
+            self._passed()
 
     def end(self) -> None:
         """An optimizer steps: nothing is told from now on."""
@@ -183,10 +177,7 @@ class BackwardPasses:
 
     def _passed(self) -> None:
         from forgather_mem.probes.live_objects import live_objects
-        from forgather_mem.system.tracing import is_traced
 
-        if is_traced():
-            return
         self._num_passes += 1
         if self._num_passes == 1:
             run_session.note(run_session.FIRST, "other")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from queue import Queue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -28,6 +28,7 @@ from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.private_state import swap
 from forgather_mem.planning.ranks import empty_shards, like_shard
 from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.units import MIB, format_bytes
 
 OTHER_MODELS, OTHER_TENSORS = "other models", "other tensors"
@@ -43,18 +44,12 @@ class AliveThings:
     def __init__(self) -> None:
         gc.unfreeze()
         gc.collect()
-        things = gc.get_objects()
-        kinds = (nn.Module, torch.Tensor, Optimizer, _BaseDataLoaderIter, Queue)
-        of_type = {one: kind for one in set(map(type, things)) for kind in kinds if issubclass(one, kind)}
-        self._found = defaultdict[type, list[weakref.ref[Any]]](list)
-        for one in things:
-            if type(one) in of_type:
-                self._found[of_type[type(one)]].append(weakref.ref(one))
-        things.clear()  # it has itself
+        kinds = nn.Module, torch.Tensor, Optimizer, _BaseDataLoaderIter, Queue
+        self._found = [weakref.ref(one) for one in live_objects(*kinds)]
 
     def all_of(self, kind: type[_Kind]) -> list[_Kind]:
         """Those that there are still."""
-        return [one for found in self._found[kind] if (one := found()) is not None]
+        return [one for found in self._found if isinstance(one := found(), kind)]
 
 
 def notes_on(model: nn.Module, on_device: bool) -> list[Note]:

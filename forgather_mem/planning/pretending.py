@@ -59,6 +59,7 @@ class Pretending(TorchDispatchMode):
 
     Attributes:
         log: The same.
+        unknown: Makes a tensor like another, on the host, without values; a leaf, and no view.
         host: On a device, where storages of the host are noted: a data set, and what is made of it alone.
         counts_values: Whether a size was that of known values: of packed rows, of what a mask chooses.
     """
@@ -70,6 +71,7 @@ class Pretending(TorchDispatchMode):
         self.host = StorageLog() if on_device else None
         self._fake, self.counts_values = _Fake(), False
         self._known = KnownOperations(self._fake, self._answers.known)
+        self.unknown = self._known.unknown
         self._small: set[Key] = set()  # operations whose results are computed
         self._overwritten: set[int] = set()  # storages alive, with values in which unknown ones were written
         self._sum: Callable[[], torch.Tensor | None] = lambda: None  # the last of two gradients, if it is not noted yet
@@ -77,10 +79,6 @@ class Pretending(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else each operation asks whether it is compiled
-
-    def unknown(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor like this one, on the host, without values; a leaf, and no view."""
-        return self._known.unknown(tensor)
 
     @contextmanager
     def logging_to(self, log: StorageLog | None) -> Iterator[None]:

@@ -115,13 +115,6 @@ class _Calls:
         self.sites = defaultdict[tuple[str, str, int], _Site](_Site)
         self.fence = FailureGuard()
 
-    def add(self, what: str, file: str, line: int, seconds: float, freed_bytes: int) -> None:
-        site = self.sites[what, file, line]
-        self.number += 1
-        site.calls += 1
-        site.seconds += seconds
-        site.freed_bytes += max(0, freed_bytes)
-
     def held_bytes(self) -> int:
         """Anonymous memory of the process plus live tensors on its device: what a collection can free."""
         return own_memory().anonymous_bytes + (gauge_now("allocated_bytes") or 0)
@@ -160,8 +153,11 @@ class _Counting:
 
     def ends(self, calls: _Calls, file: str, line: int, before: int, began_s: float) -> None:
         """It is over."""
-        took_s = time.perf_counter() - began_s
-        calls.add(self.what, file, line, took_s, before - self.held_bytes())
+        site = calls.sites[self.what, file, line]
+        site.seconds += time.perf_counter() - began_s
+        site.freed_bytes += max(0, before - self.held_bytes())
+        site.calls += 1
+        calls.number += 1
 
 
 def _counted(function: Callable[P, R], counting: _Counting) -> Callable[P, R]:

@@ -116,12 +116,10 @@ class _Device:
         driver = driver_memory(allocator)
         self._total_bytes = 0 if driver is None else driver[1]
         self._rare = RareReadings()
-        if probe.headroom and allocator.memory_info is not None:
-            pace = TimeBudget(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
-            self._rare.append(("what is left on the device", pace, self._headroom))
-        if probe.others:
-            pace = TimeBudget(HEADROOM_EVERY_S, budget_frac=probe.budget_frac)
-            self._rare.append(("what other processes hold on the device", pace, self._others))
+        has_headroom = probe.headroom and allocator.memory_info is not None
+        rare = [("what is left on the device", self._headroom)] * has_headroom
+        rare += [("what other processes hold on the device", self._others)] * probe.others
+        self._rare += ((what, TimeBudget(HEADROOM_EVERY_S, budget_frac=probe.budget_frac), read) for what, read in rare)
         run.at_close(self._close)
 
     def read(self) -> dict[str, float]:

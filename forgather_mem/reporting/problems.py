@@ -125,8 +125,7 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
         lines += _indented(f"{text[0].upper()}{text[1:]}.", width)
     if oom.why_now:
         lines += _indented(f"Why now: {oom.why_now}", width, hanging=9)
-    if oom.not_because:
-        lines += _indented(" ".join(f"{reason}." for reason in oom.not_because), width)
+    lines += _indented(" ".join(f"{reason}." for reason in oom.not_because), width)
     lines += _in_use_lines(oom.in_use, width)
     lines += _advice_lines(report, limit_bytes, oom.fit, width)
     if oom.no_help:
@@ -310,9 +309,7 @@ def _suspect_lines(suspect: LeakSuspect, width: int, per: str = "a step", per_st
     )
     for label, text in rows:
         if text:
-            wrapped = [text]
-            if len(text) > width - 12:
-                wrapped = textwrap.wrap(text, width - 12, max_lines=2, placeholder=" ...") or [""]
+            wrapped = textwrap.wrap(text, width - 12, max_lines=2, placeholder=" ...") or [""]
             yield f"  {label:<10}{wrapped[0]}"
             yield from (" " * 12 + line for line in wrapped[1:])
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar
 
+from forgather_mem.actions.adaptive import KEPT_BYTES, LIMITS
 from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.problems import (
     CRASHES,
@@ -36,7 +37,7 @@ from forgather_mem.reporting.table import (
     table_lines,
 )
 from forgather_mem.telemetry.report import CleanupCall, Collector, Extremes, LedgerRow, RunReport
-from forgather_mem.units import GIB, MIB, format_bytes, format_duration, format_share
+from forgather_mem.units import GIB, format_bytes, format_duration, format_share
 
 MAX_LINES = 25
 _MAX_SWITCHED_OFF = 3
@@ -55,16 +56,11 @@ class CostThresholds:
 
     Attributes:
         share_s: From so long on a run's share of our own cost says something.
-        kept_frac: Of what they freed: so much must stay free.
-        least_objects, least_bytes: A call that gives less of both is not worth its time.
         dear_frac: Of the run's time: from so much on calls by other code are told, and pauses of Python's collector.
         as_planned_frac: Of the planned peak: a part that differs by less is as predicted.
     """
 
     share_s: float = 60.0
-    kept_frac: float = 0.2
-    least_objects: int = 1000
-    least_bytes: int = MIB
     dear_frac: float = 0.01
     as_planned_frac: float = 0.01
 
@@ -373,8 +369,8 @@ def _given_back(row: LedgerRow) -> str:
 
     freed_bytes, retaken_bytes, objects = row.freed_bytes, row.retaken_bytes, row.objects
     cost_s = row.time_s + row.next_step_excess_s
-    least_bytes = max(_COSTS.kept_frac * freed_bytes, _COSTS.least_bytes * row.calls)
-    useless = objects < _COSTS.least_objects * row.calls and freed_bytes - retaken_bytes <= least_bytes
+    least_bytes = max(LIMITS.kept_frac * freed_bytes, KEPT_BYTES * row.calls)
+    useless = objects < LIMITS.objects * row.calls and freed_bytes - retaken_bytes <= least_bytes
     told = [f"took {format_duration(row.time_s)}"]
     if objects:
         told.append(f"found {objects:,} unreachable objects")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from forgather_mem.errors import missing
@@ -62,14 +61,10 @@ class HostRooms(MemoryLimit):
         OSError: if there is no /proc.
     """
 
-    def __init__(self, proc_root: str | Path = "/proc", cgroup_root: str | Path = "/sys/fs/cgroup") -> None:
-        super().__init__(proc_root, cgroup_root)
-        self._own = Path(proc_root) / "self"
-
     def read(self) -> list[Room]:
         """The rooms, tightest first: one below the limits shared with other processes, and one for each of our own."""
         rooms = [_host(bound, ranks_on_this_host()) for bound in self.bounds()[:1]]
-        rooms += map(_host, own_limits(self._own))
+        rooms += map(_host, own_limits(self.proc / "self"))
         return sorted(rooms, key=lambda room: room.free_bytes)
 
 

@@ -142,8 +142,7 @@ _KINDS = {
         _Kind("memory.high", "memory.current", False),  # above it, processes are slowed down until they stand still
     ),
 }
-_DROPPABLE = {1: b"total_inactive_file ", 2: b"inactive_file "}
-# What the kernel drops before it kills; of v1 slabs are counted elsewhere
+# What the kernel drops before it kills, and first what it drops at once; of v1 slabs are counted elsewhere
 _CACHE = {
     1: (b"total_inactive_file ", b"total_active_file "),
     2: (b"inactive_file ", b"active_file ", b"slab_reclaimable "),
@@ -164,10 +163,10 @@ class _Limit(NamedTuple):
     stat: Path
     version: int
 
-    def bound(self, *not_used: bytes) -> Bound:
-        """Without what stands in these fields of `memory.stat`. Raises OSError if the group no longer exists."""
+    def bound(self, num_dropped: int | None = 1) -> Bound:
+        """Without so many of the `_CACHE`; None for all. Raises OSError if the group no longer exists."""
         used = int(read_once(self.usage))
-        used -= sum(_field(self.stat, name) or 0 for name in not_used or (_DROPPABLE[self.version],))
+        used -= sum(_field(self.stat, name) or 0 for name in _CACHE[self.version][:num_dropped])
         return Bound(self.name, self.limit_bytes, max(0, used))
 
 
@@ -177,16 +176,18 @@ class MemoryLimit:
     Attributes:
         limit_bytes: The smallest limit at which the kernel kills: of all groups, or the host's total.
         kind: The source of that limit.
+        proc: Where the kernel's files are.
         pressure: The pressure (PSI) file of the same level, which may not exist.
     """
 
     def __init__(self, proc_root: str | Path = "/proc", cgroup_root: str | Path = "/sys/fs/cgroup") -> None:
-        self._meminfo = Path(proc_root) / "meminfo"
+        self.proc = Path(proc_root)
+        self._meminfo = self.proc / "meminfo"
         self.limit_bytes = kib_fields(read_once(self._meminfo, 256))[b"MemTotal"]
         self.kind: Literal["cgroup", "host"] = "host"
-        self._strict = _number(Path(proc_root) / "sys" / "vm" / "overcommit_memory") == 2
+        self._strict = _number(self.proc / "sys" / "vm" / "overcommit_memory") == 2
         self._limits = _limits(str(proc_root), str(cgroup_root))
-        self.pressure = Path(proc_root) / "pressure" / "memory"
+        self.pressure = self.proc / "pressure" / "memory"
         for limit in self._limits:
             # Of two equal limits the outer one counts: its members wait for each other.
             if limit.kills and limit.limit_bytes <= self.limit_bytes:
@@ -214,7 +215,7 @@ class MemoryLimit:
         for limit in self._limits:
             if limit.kills:
                 with missing(OSError):  # the group is gone
-                    found.append(limit.bound(*_CACHE[limit.version]))
+                    found.append(limit.bound(num_dropped=None))
         return min(found, key=lambda bound: bound.free_bytes, default=None)
 
 

@@ -137,7 +137,10 @@ class PeakWindows(Generic[M]):
                 only if memory rises above the older mark while it is open.
         """
         with self.held():
-            return self._open(self.fold(None), reset)
+            window = PeakWindow(self, reset)
+            self._start(window, self.fold(None))
+            self._windows[window] = True
+            return window
 
     @property
     def highest_bytes(self) -> int:
@@ -159,12 +162,6 @@ class PeakWindows(Generic[M]):
             window._end()
         self._windows.clear()
         self._seen_bytes = self._highest_bytes = 0
-
-    def _open(self, reading: Reading, reset: bool) -> PeakWindow:
-        window = PeakWindow(self, reset)
-        self._start(window, reading)
-        self._windows[window] = True
-        return window
 
     def _start(self, window: PeakWindow, reading: Reading) -> None:
         current, peak = reading

@@ -97,17 +97,18 @@ def child_pids(process: Path = Path("/proc/self")) -> list[str]:
 
 
 class OwnMemory(NamedTuple):
-    """Memory of this process at one moment; `address_bytes` is the size of its address space."""
+    """Memory of this process at one moment; of addresses the size of its space, and of its data."""
 
     resident_bytes: int
     anonymous_bytes: int
     address_bytes: int
+    data_bytes: int
 
 
 def own_memory() -> OwnMemory:
     """Resident memory of this process and its anonymous part; opens the file for one reading (10 us)."""
-    addresses, resident, shared, *_ = map(int, read_once("/proc/self/statm").split())
-    return OwnMemory(resident * PAGE_BYTES, (resident - shared) * PAGE_BYTES, addresses * PAGE_BYTES)
+    addresses, resident, shared, _, _, data, *_ = map(int, read_once("/proc/self/statm").split())
+    return OwnMemory(*(pages * PAGE_BYTES for pages in (resident, resident - shared, addresses, data)))
 
 
 def kib_fields(text: bytes) -> dict[bytes, int]:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -47,30 +48,19 @@ def default_store() -> Store | None:
     return get_store() if get_store is not None else None
 
 
+@dataclass(eq=False)
 class _Question(Generic[T]):
-    """Something that is asked of the store.
+    """Something that is asked of the store, which it does not keep.
 
     Attributes:
-        store: The store, until it has answered.
+        ask: Called with the store.
         answer: What came of it; None before it is `done`, and when it `failed`.
     """
 
-    def __init__(self, ask: Callable[[Store], T], store: Store) -> None:
-        self._ask = ask
-        self.store: Store | None = store
-        self.answer: T | None = None
-        self.failed = False
-        self.done = threading.Event()
-
-    def put(self) -> float:
-        """Ask; the seconds that it took."""
-        assert self.store is not None, "it is asked once"
-        began_s = time.monotonic()
-        try:
-            self.answer = self._ask(self.store)
-        finally:
-            self.store = None
-        return time.monotonic() - began_s
+    ask: Callable[[Store], T]
+    answer: T | None = None
+    failed: bool = False
+    done: threading.Event = field(default_factory=threading.Event)
 
 
 class _Asker:
@@ -86,7 +76,7 @@ class _Asker:
         self._forks = FORKS.number
         self._lock = threading.Lock()
         self._is_answering = False
-        self._questions: queue.SimpleQueue[_Question[Any]] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[tuple[_Question[Any], Store]] = queue.SimpleQueue()
         self._open: dict[str, _Question[Any]] = {}  # those whose answer nobody has taken
         self._slow = False  # the last answer came late, or has not come
         self._gone = (0, 0.0)  # the store that has failed last, and when it is asked again
@@ -114,17 +104,17 @@ class _Asker:
             store = default_store()
             if store is None or (id(store) == self._gone[0] and time.monotonic() < self._gone[1]):
                 return None
-            question = self._open[key] = _Question(ask, store)
-            self._hand_over(question)
+            question = self._open[key] = _Question(ask)
+            self._hand_over(question, store)
         if question.done.wait(0.0 if self._slow else wait_s):
             del self._open[key]
         elif wait_s:
             self._slow = True
         return question
 
-    def _hand_over(self, question: _Question[T]) -> None:
+    def _hand_over(self, question: _Question[T], store: Store) -> None:
         with self._lock:
-            self._questions.put(question)
+            self._questions.put((question, store))
             if not self._is_answering:
                 self._is_answering = True
                 _thread.start_new_thread(self._answer, ())
@@ -142,22 +132,23 @@ class _Asker:
         """What the thread does."""
         while True:
             try:
-                question = self._questions.get(timeout=_IDLE_S)
+                question, store = self._questions.get(timeout=_IDLE_S)
             except queue.Empty:
                 with self._lock:
                     if self._questions.empty():
                         self._is_answering = False
                         return
                 continue
-            number = id(question.store)
+            began_s = time.monotonic()
             try:
-                self._slow = question.put() > ANSWER_S
+                question.answer = question.ask(store)
+                self._slow = time.monotonic() - began_s > ANSWER_S
             except Exception as error:  # noqa: BLE001  # the store's server is gone; this is the thread's fence
                 question.failed = True
-                self._gone = (number, time.monotonic() + _RETRY_S)
+                self._gone = (id(store), time.monotonic() + _RETRY_S)
                 self._warn(error)
             question.done.set()
-            del question
+            del question, store
 
     def _warn(self, error: Exception) -> None:
         if not self._has_warned:

@@ -13,6 +13,7 @@ from forgather_mem.probes import HostProbe
 from forgather_mem.sinks import Capture
 from forgather_mem.system.peak_windows import host_peaks
 from forgather_mem.system.procfs import own_memory
+from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import MIB
@@ -28,7 +29,7 @@ def slowly(moment: Any, sample: Any) -> dict[str, float]:
 
 
 def plan_of(*rules: Rule) -> EventSchedule:
-    plan = schedules_of(rules, None, lambda work: work)["step_end"]
+    plan = schedules_of(rules, None, lambda work: work, FailureGuard())["step_end"]
     for rule in plan.rules:
         rule.has_run = True
     return plan

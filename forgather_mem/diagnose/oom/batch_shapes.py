@@ -125,8 +125,8 @@ def _sizes_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> st
     >>> _sizes_of([], {"input_ids": torch.zeros(8, 512), "labels": torch.zeros(8)})
     'input_ids=8x512 labels=8'
     """
-    found = [*_tensors(enumerate(arguments), 0), *_tensors(keywords.items(), 0)]
-    found = [(name, tensor) for name, tensor in found if tensor.shape]  # a number is no batch
+    items = (*enumerate(arguments), *keywords.items())
+    found = [(name, tensor) for name, tensor in _tensors(items, 0) if tensor.shape]  # a number is no batch
     return " ".join(f"{name}={'x'.join(map(str, tensor.shape))}" for name, tensor in found[: BatchForms.most_named])
 
 

@@ -7,10 +7,10 @@ from forgather_mem.errors import missing
 from forgather_mem.system.allocator import gauge_now
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.memory_limit import own_limits
-from forgather_mem.system.procfs import PAGE_BYTES, read_once
+from forgather_mem.system.procfs import own_memory
 
-# Fields of /proc/self/statm with each measure.
-_FIELDS: dict[str, tuple[int, int | None]] = {"address space": (0, None), "data": (5, None), "anonymous": (1, 2)}
+# What `own_memory` has in each measure.
+_FIELDS = {"address space": "address_bytes", "data": "data_bytes", "anonymous": "anonymous_bytes"}
 
 
 class HostMeasure:
@@ -27,9 +27,7 @@ class HostMeasure:
 
     def read(self) -> int:
         """Bytes in use now; takes 10 us."""
-        field, less = _FIELDS[self.name]
-        sizes = read_once("/proc/self/statm").split()
-        return (int(sizes[field]) - (int(sizes[less]) if less is not None else 0)) * PAGE_BYTES
+        return int(getattr(own_memory(), _FIELDS[self.name]))
 
 
 class BatchUses:

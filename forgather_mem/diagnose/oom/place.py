@@ -16,14 +16,14 @@ from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.heap import failed_call
 from forgather_mem.heap.census import model_parameters, take_census
-from forgather_mem.heap.failed_call import PASS_FUNCTIONS, file_of, is_users
-from forgather_mem.heap.failed_frames import chain
+from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, calls_module, file_of, is_users
+from forgather_mem.heap.failed_frames import chain, entries
 from forgather_mem.heap.object_size import is_torch
 from forgather_mem.source.frame_variables import frame_variables, is_function
 from forgather_mem.source.source_lines import line_name
 from forgather_mem.telemetry.events import OPAQUE_PHASES
 
-_MODULE_FILE, _OPTIMIZER_FILE = "torch/nn/modules/module.py", "torch/optim/optimizer.py"
+_OPTIMIZER_FILE = "torch/optim/optimizer.py"
 _LIGHTNING_FILE = "/strategies/strategy.py"
 
 # End of a file's path, function names in it, phase. The outermost function listed here decides: whatever runs inside an
@@ -58,9 +58,9 @@ _PHASES = (
     ("torch/distributed/checkpoint/state_dict_loader.py", "load", "resume"),
     ("safetensors/torch.py", "save_file save_model save", "save"),
     ("safetensors/torch.py", "load_file load_model load", "resume"),
-    (_MODULE_FILE, " ".join(PASS_FUNCTIONS), "forward"),
-    (_MODULE_FILE, "load_state_dict", "resume"),
-    (_MODULE_FILE, "_apply", "startup"),  # a model is moved to a device, or cast
+    (MODULE_FILE, " ".join(PASS_FUNCTIONS), "forward"),
+    (MODULE_FILE, "load_state_dict", "resume"),
+    (MODULE_FILE, "_apply", "startup"),  # a model is moved to a device, or cast
     ("torch/nn/init.py", "", "startup"),
     ("<frozen importlib._bootstrap>", "_find_and_load", "startup"),
 )
@@ -175,22 +175,14 @@ def stepping_optimizer(error: BaseException) -> object:
 
 def batch_on_the_way(frames: Iterable[FrameType]) -> Batch | None:
     """The shape of the batch that the outermost module was called with; None outside modules."""
-    for frame in frames:
-        if frame.f_code.co_name in PASS_FUNCTIONS and file_of(frame).endswith(_MODULE_FILE):
-            variables = frame_variables(frame)
-            return batch_of(variables.get("args", ()), variables.get("kwargs", {}))
-    return None
+    outermost = next(filter(calls_module, frames), None)
+    variables = {} if outermost is None else frame_variables(outermost)
+    return batch_of(variables.get("args", ()), variables.get("kwargs", {}))
 
 
 def entries_of(error: BaseException) -> list[TracebackType]:
     """All entries of the traceback, outermost first: the error's own, then those of its causes."""
-    found: list[TracebackType] = []
-    for link in chain(error):
-        part = link.__traceback__
-        while part is not None:
-            found.append(part)
-            part = part.tb_next
-    return found
+    return [entry for link in chain(error) for entry in entries(link.__traceback__)]
 
 
 def _phase(frames: list[FrameType]) -> str | None:
@@ -242,7 +234,7 @@ def _phase_in(failed: Sequence[TracebackType], inside: str | None, told: str, mo
 
 def _is_evaluating(failed: Sequence[TracebackType], model: object, optimizer: object) -> bool:
     """Whether the model that is trained runs in evaluation mode; another one may be a teacher."""
-    outermost = next(failed_call.modules_running(failed), None)
+    outermost = next((_self_of(entry.tb_frame) for entry in failed if calls_module(entry.tb_frame)), None)
     own = set(map(id, trained_parameters(None, optimizer) or model_parameters(model)))
     is_trained = not own or any(id(one) in own for one in model_parameters(outermost))
     return getattr(outermost, "training", True) is False and is_trained
@@ -260,11 +252,10 @@ def _layer(frames: list[FrameType], model: object) -> tuple[str | None, float]:
     """The innermost module that was running, and how much of the model is not behind it."""
     outermost = innermost = None
     for frame in frames:
-        file = file_of(frame)
-        if frame.f_code.co_name in PASS_FUNCTIONS and file.endswith(_MODULE_FILE):
+        if calls_module(frame):
             innermost = _self_of(frame)
             outermost = innermost if outermost is None else outermost
-        elif any(part in file for part in _COMPILED):
+        elif any(part in file_of(frame) for part in _COMPILED):
             innermost = None  # unless one is called further in
     if innermost is None:
         return None, 1.0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from forgather_mem.diagnose.oom import messages
 from forgather_mem.errors import missing
-from forgather_mem.heap.failed_frames import chain
+from forgather_mem.heap.failed_frames import chain, entries
 from forgather_mem.system.allocator import driver_memory, used_allocators
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.redaction import redacted
@@ -247,12 +247,10 @@ def _process_bytes(numbers: dict[str, int | None], text: str) -> int | None:
 
 def _was_pinning(error: Exception) -> bool:
     """Whether the failed statement asks for page-locked memory: `cudaHostAlloc` fails with the words of the device."""
-    part = error.__traceback__
-    while part is not None and part.tb_next is not None:
-        part = part.tb_next
-    if part is None:
+    failed = list(entries(error.__traceback__))
+    if not failed:
         return False
-    code, line = part.tb_frame.f_code, part.tb_lineno
+    code, line = failed[-1].tb_frame.f_code, failed[-1].tb_lineno
     last = next((end for start, end, *_ in code.co_positions() if start == line and end is not None), line)
     statement = "".join(linecache.getline(code.co_filename, number) for number in range(line, last + 1))
     return code.co_name == "pin_memory" or re.search(_PINS, statement) is not None
