@@ -15,10 +15,6 @@ from forgather_mem.telemetry.report import LeakReport
 _TOLD = 0.02
 
 
-class NotComparable(ForgatherMemError):
-    """Two sides have nothing in common that could be compared."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grown:
     """What explains a difference, most first.
@@ -104,11 +100,11 @@ def comparison_of(before: Side, after: Side) -> Comparison:
     """The comparison of two sides, on the device if both have used one.
 
     Raises:
-        NotComparable: if one is a plan and the other has none.
+        ForgatherMemError: if one is a plan and the other has none.
     """
     for plan, run in ((before, after), (after, before)):
         if plan.is_plan and run.planned is None:
-            raise NotComparable(
+            raise ForgatherMemError(
                 f"{plan.name} is a plan, and {run.name} has none\n  `forgather-mem run --plan` makes one"
             )
     place = before.place if before.place == after.place else "host"
