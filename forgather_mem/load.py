@@ -256,7 +256,7 @@ class WatchedLoop:
 
         Where an optimizer is seen, its steps count, and this does nothing.
         """
-        self._loop.end_step()
+        self._loop.end_steps()
 
     def phase(self, phase: Literal["evaluate", "save", "generate"]) -> AbstractContextManager[None]:
         """A block of the loop that is this phase, from its first step on."""

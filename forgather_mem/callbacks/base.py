@@ -261,9 +261,10 @@ class RuleCallback(TrainerCallback):
             run.close()
 
     def _begin_run(self, args: object, state: object) -> Run:
-        from forgather_mem.callbacks.run_begin import begin_run  # and all that a training needs
+        from forgather_mem.callbacks.run_begin import close_report  # and all that a training needs
+        from forgather_mem.engine.run import Run
 
-        run = begin_run(args, state, strict=self.strict)
+        run = Run.begin(args, state, strict=self.strict, verdict=close_report)
         RUNS.give(state, run)
         return run
 
@@ -278,9 +279,7 @@ def _be_trainer_callbacks() -> None:
 def _nothing_watched() -> RunSummary:
     from forgather_mem.engine.summary import RunSummary
 
-    summary = RunSummary()
-    summary.switched_off = [f"Nothing was watched: {why_off()}"]
-    return summary
+    return RunSummary(switched_off=[f"Nothing was watched: {why_off()}"])
 
 
 for _event in EVENTS:  # the others do nothing but pass it on

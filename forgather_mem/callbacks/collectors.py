@@ -13,7 +13,7 @@ from forgather_mem.errors import check_flags
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.telemetry.records import NOTHING, Begins, Moment, RunInfo, Sample, Work
 from forgather_mem.telemetry.rule import EachRun, Rule
-from forgather_mem.telemetry.triggers import AtEvent, Every, Trigger, check_period
+from forgather_mem.telemetry.triggers import AtEvent, Every, Trigger, check_clears, check_period
 from forgather_mem.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -144,11 +144,7 @@ class ClearCacheCallback(RuleCallback):
         enabled: bool = True,
         strict: bool = False,
     ) -> None:
-        if empty_cache_at not in ("epoch", "step"):
-            raise ValueError(
-                f"ClearCacheCallback(empty_cache_at={empty_cache_at!r}): the cache is cleared at 'epoch' or 'step'"
-            )
-        check_period("ClearCacheCallback", "empty_cache_freq", empty_cache_at, empty_cache_freq, needed=True)
+        check_clears("ClearCacheCallback", empty_cache_at, empty_cache_freq)
         check_flags("ClearCacheCallback", garbage_collection=garbage_collection, trim_host=trim_host, adaptive=adaptive)
         self.empty_cache_at = empty_cache_at
         self.empty_cache_freq = empty_cache_freq

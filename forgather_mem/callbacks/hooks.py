@@ -19,7 +19,7 @@ from forgather_mem.engine.ledger import Ledger
 from forgather_mem.errors import check_flags
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.report import Action
-from forgather_mem.telemetry.triggers import check_period
+from forgather_mem.telemetry.triggers import check_clears
 
 PipelineHookChannel = Literal["on_loop", "on_epoch", "on_step", "on_batch", "on_model_forward", "on_model_backward"]
 """The parts of a training that hooks can surround, outermost first."""
@@ -335,9 +335,5 @@ class ClearCacheHookConfig(PipelineHooksConfig[ClearCacheHook]):
     garbage_collection: bool = False
 
     def __post_init__(self) -> None:
-        if self.empty_cache_at not in ("step", "epoch"):
-            what = f"ClearCacheHookConfig(empty_cache_at={self.empty_cache_at!r})"
-            raise ValueError(f"{what}: the cache is cleared at 'step' or 'epoch'")
-        owner = "ClearCacheHookConfig"
-        check_period(owner, "empty_cache_freq", self.empty_cache_at, self.empty_cache_freq, needed=True)
-        check_flags(owner, garbage_collection=self.garbage_collection)
+        check_clears("ClearCacheHookConfig", self.empty_cache_at, self.empty_cache_freq)
+        check_flags("ClearCacheHookConfig", garbage_collection=self.garbage_collection)

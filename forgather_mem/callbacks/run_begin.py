@@ -1,7 +1,7 @@
-"""Begins the run of a training, whose report is made when it closes.
+"""What a run that begins needs for its end: its report is made when it closes.
 
-The engine and what recognises a failure are imported with this module, at the first event of a training: who only
-looks at our classes, as `forgather-mem check` does, needs none.
+What recognises a failure is imported with this module, at the first event of a training: who only looks at our classes,
+as `forgather-mem check` does, needs none.
 """
 
 from __future__ import annotations
@@ -9,18 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import forgather_mem.diagnose.oom.recognition  # noqa: F401  # for the trainer's link
-from forgather_mem.engine.run import Run
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.errors import missing
 from forgather_mem.telemetry import run_session
 
 
-def begin_run(args: object, state: object, *, strict: bool) -> Run:
-    """The run of the training that begins now."""
-    return Run.begin(args, state, strict=strict, verdict=_close_report)
-
-
-def _close_report(summary: RunSummary) -> tuple[str, dict[str, object]]:
+def close_report(summary: RunSummary) -> tuple[str, dict[str, object]]:
     """The finding that closes a run; its report is also written if there is a folder with our files."""
     # Loaded when there is something to report: it takes most of a MiB beside the training
     from forgather_mem.reporting.build import build_report, verdict, write_report

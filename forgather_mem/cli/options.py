@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -33,9 +34,15 @@ def add_settings(parser: CommandParser) -> None:
 
 def add_searchpath(parser: CommandParser) -> None:
     parser.add_argument(
-        "-p", "--searchpath", metavar="DIR", action="append", type=Path, default=[],
+        "-p", "--searchpath", metavar="DIR", action="append", type=_folder, default=[],
         help="Search this folder first. Repeatable.",
     )  # fmt: skip
+
+
+def _folder(word: str) -> Path:
+    if not os.path.isdir(word):
+        raise argparse.ArgumentTypeError(f"{word!r}: there is no such folder")
+    return Path(word)
 
 
 def add_allow(parser: CommandParser) -> None:
@@ -51,13 +58,6 @@ def add_folder(parser: CommandParser, text: str) -> None:
     parser.add_argument("folder", nargs="?", metavar="[DIR]", type=Path, default=Path("."), help=text)
 
 
-def check_folders(searchpath: Sequence[Path]) -> None:
-    """Raise UsageError for a folder that does not exist."""
-    for folder in searchpath:
-        if not folder.is_dir():
-            raise UsageError(f"--searchpath: there is no folder {str(folder)!r}")
-
-
 def environment_of(
     template: str, searchpath: Sequence[Path] = (), policy: Policy | None = None
 ) -> tuple[ConfigEnvironment, str]:
@@ -65,15 +65,11 @@ def environment_of(
 
     The given folders come first, then the current one, then the library. A template may also be given as the path of
     any file: then its folder comes first. Without `policy` the default is used: for commands that import nothing.
-
-    Raises:
-        UsageError: for a folder that does not exist.
     """
     from forgather_mem.config.environment import ConfigEnvironment
     from forgather_mem.config.policy.policy import Policy
 
     folders = list(searchpath)
-    check_folders(folders)
     file = Path(template).expanduser()
     if (file.is_absolute() or ".." in file.parts) and file.is_file():
         folders, template = [file.parent, *folders], file.name

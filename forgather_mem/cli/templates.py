@@ -6,13 +6,7 @@ from pathlib import Path
 
 from forgather_mem.cli.app import complain
 from forgather_mem.cli.command import FAILURE
-from forgather_mem.cli.options import (
-    add_searchpath,
-    add_template_arguments,
-    check_folders,
-    environment_of,
-    parse_settings,
-)  # fmt: skip
+from forgather_mem.cli.options import add_searchpath, add_template_arguments, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows, print_text
 from forgather_mem.cli.parser import CommandParser
 from forgather_mem.errors import TemplateError, did_you_mean
@@ -32,7 +26,6 @@ def ls(searchpath: list[Path], path: bool) -> None:
     if path:
         print_text(str(library()))
         return
-    check_folders(searchpath)
     print_rows([*Searcher([*searchpath, "."]).names().items()])
 
 

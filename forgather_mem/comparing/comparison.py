@@ -7,26 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from forgather_mem.comparing.causes import Changed, causes_of, changed, settings_of_sides
-from forgather_mem.comparing.side import (
-    HELD,
-    LEAK,
-    MODEL_PARTS,
-    OTHERS,
-    PLANNED,
-    WORKERS,
-    Difference,
-    Side,
-    differences,
-)  # fmt: skip
+from forgather_mem.comparing.side import HELD, LEAK, OTHERS, PLANNED, WORKERS, Difference, Side, differences
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.telemetry.report import LeakReport
 
 # A part is told from this fraction of what differs most
 _TOLD = 0.02
-
-
-class NotComparable(ForgatherMemError):
-    """Two sides have nothing in common that could be compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +70,7 @@ class Comparison:
         Negative for what has surely shrunk; without what can't be told. On the host most of a peak, and much of what is
         held, are libraries, so it can't be the measure of the parts.
         """
-        parts = [one for one in self.differences if one.name in MODEL_PARTS]
+        parts = [one for one in self.differences if one.is_of_model]
         held = [*parts, *(one for one in self.differences if one.name in (HELD, OTHERS))]
         peaks = {"planned peak": self.planned[:1], "peak": self.differences[:1]}
         groups = {**peaks, "parts": parts, "parts and held": held}
@@ -100,7 +86,7 @@ class Comparison:
         """Why memory of the later side may have grown by more than `growths` say."""
         sides = (self.before, self.after)
         found = [f"{side.name}: {sentence}" for side in sides for run in side.reports for sentence in run.left_out]
-        sizes = [size for one in self.differences if one.name in MODEL_PARTS for size in (one.before, one.after)]
+        sizes = [size for one in self.differences if one.is_of_model for size in (one.before, one.after)]
         checks = {
             "a peak or a part was not measured": min(self.peak.before, self.peak.after) > 0 <= min(sizes, default=0),
             "only one of them has used a device": self.planned or self.before.place == self.after.place,
@@ -114,11 +100,11 @@ def comparison_of(before: Side, after: Side) -> Comparison:
     """The comparison of two sides, on the device if both have used one.
 
     Raises:
-        NotComparable: if one is a plan and the other has none.
+        ForgatherMemError: if one is a plan and the other has none.
     """
     for plan, run in ((before, after), (after, before)):
         if plan.is_plan and run.planned is None:
-            raise NotComparable(
+            raise ForgatherMemError(
                 f"{plan.name} is a plan, and {run.name} has none\n  `forgather-mem run --plan` makes one"
             )
     place = before.place if before.place == after.place else "host"

@@ -113,6 +113,11 @@ class Difference:
         return self.after - self.before
 
     @property
+    def is_of_model(self) -> bool:
+        """Whether it is that of a part of the model."""
+        return self.name in MODEL_PARTS
+
+    @property
     def is_sure(self) -> bool:
         """Whether it is more than runs of the same kind differ by."""
         return self.low > 0 or self.high < 0

@@ -7,7 +7,7 @@ bytes however long the run is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -177,7 +177,7 @@ class RunSummary:
         switched_off: Rules switched off by the failure guard, one sentence each; also what sinks had to drop.
     """
 
-    def __init__(self, facts: RunFacts | None = None) -> None:
+    def __init__(self, facts: RunFacts | None = None, switched_off: Sequence[str] = ()) -> None:
         self.facts = facts or RunFacts()
         self.first_step: int | None = None
         self.last_step = 0
@@ -198,7 +198,7 @@ class RunSummary:
         self._told: RunReport | None = None
         self.leak_step = 0
         self.of_settings = 0, "settings"
-        self.switched_off: list[str] = []
+        self.switched_off = [*switched_off]
 
     @property
     def told(self) -> RunReport:

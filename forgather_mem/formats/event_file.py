@@ -28,7 +28,7 @@ from forgather_mem.system.installed import installed
 
 # TensorBoard accepts every name with "tfevents" in it. Its slow loader follows only the last name of a folder during a
 # run: ours sorts before "events.out...", so that a trainer's own curves stay live.
-_OURS = "events.mem.tfevents"
+OURS = "events.mem.tfevents"
 _FRAME = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _PIECE_BYTES, _MAX_PAYLOAD_BYTES = 4 * 2**20, 2**20
@@ -85,16 +85,11 @@ def _masked(crc: int) -> int:
 
 
 def _new_path(folder: Path) -> Path:
-    stem = f"{_OURS}.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+    stem = f"{OURS}.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
     number = 0
     while (path := folder / f"{stem}.{number}").exists():
         number += 1
     return path
-
-
-def is_our_file(name: str) -> bool:
-    """Whether an event file has a name given by `EventFile`."""
-    return name.startswith(_OURS)
 
 
 def payloads(file: BinaryIO) -> Iterator[bytes]:

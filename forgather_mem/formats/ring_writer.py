@@ -221,10 +221,8 @@ class RingWriter:
 
     def _failed(self, error: OSError) -> None:
         self.problem = f"not all was written: {error.strerror or error}"
-        if error.errno not in (
-            errno.ENOSPC,
-            errno.EDQUOT,
-        ):  # the server has gone: what stands there is all there will be
+        # Else the server has gone: what stands there is all there will be
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             self.close()
 
 

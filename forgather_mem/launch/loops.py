@@ -108,7 +108,7 @@ class _FirstStep:
     def steps_over(self, num_steps: int) -> None:
         """So many steps are over in a loop without an optimizer."""
         if (loop := self._observed()) is not None:
-            loop.backward_ended(num_steps)
+            loop.end_steps(num_steps, of_passes=True)
 
     def after(self, optimizer: Any, *_: object) -> None:
         if self._loop is not None:

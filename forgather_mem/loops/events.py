@@ -142,9 +142,9 @@ class LoopEvents:
 
     # ---- phases ----
 
-    def enter(self, phase: str, *ended: str) -> None:
-        """This phase begins; a backward pass that is open, or one of `ended`, is over then."""
-        self.fence.call("phases", self.phases.turn, phase, ended or ("backward",))
+    def enter(self, phase: str) -> None:
+        """This phase begins; a backward pass that is open is over then."""
+        self.fence.call("phases", self.phases.turn, phase, ("backward",))
 
     def leave(self, phase: str) -> None:
         """This phase is over, if it is open."""

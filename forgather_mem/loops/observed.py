@@ -105,13 +105,12 @@ class ObservedLoop:
 
     # ---- what a loop may tell by itself ----
 
-    def end_step(self) -> None:
-        """A step is over in a loop without an optimizer of torch, or with a compiled one."""
-        self.fence.call("a loop", self._end_step, 1)
+    def end_steps(self, num_steps: int = 1, *, of_passes: bool = False) -> None:
+        """So many steps are over in a loop without an optimizer of torch, or with a compiled one.
 
-    def backward_ended(self, num_steps: int) -> None:
-        """So many backward passes are over in a loop without an optimizer: each is taken for a step."""
-        self.fence.call("a loop", self._end_step, num_steps, True)
+        With `of_passes` these are backward passes in a loop without any, each of which is taken for a step.
+        """
+        self.fence.call("a loop", self._end_steps, num_steps, of_passes)
 
     @contextmanager
     def phase(self, phase: str) -> Iterator[None]:
@@ -214,7 +213,7 @@ class ObservedLoop:
             self._watches = not RUNS.other_is_open(events.run())
         return self._watches
 
-    def _end_step(self, num_steps: int, of_passes: bool = False) -> None:
+    def _end_steps(self, num_steps: int, of_passes: bool) -> None:
         """The loop itself says that a step is over; where an optimizer is heard, that one counts."""
         events = self._events or self._begin()
         if events is None or not self._tells(events) or self._rounds.optimizers or _thread() != self._thread:

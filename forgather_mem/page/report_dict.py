@@ -24,9 +24,7 @@ class Report(dict[str, Any]):
     @classmethod
     def of_nothing(cls, why: str) -> Report:
         """The report of a training that was not watched: all its numbers are 0, and its text says why."""
-        summary = RunSummary()
-        summary.switched_off = [why]
-        return cls.of(summary)
+        return cls.of(RunSummary(switched_off=[why]))
 
     def __str__(self) -> str:
         if self["run"]["end"] and self["run"]["folder"]:

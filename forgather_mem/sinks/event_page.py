@@ -7,12 +7,12 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from forgather_mem.errors import missing
-from forgather_mem.formats.event_file import EventFile, StockWriter, crc32c, is_our_file, tensorboard_writer
+from forgather_mem.formats.event_file import OURS, EventFile, StockWriter, crc32c, tensorboard_writer
 from forgather_mem.formats.summaries import HParam, ScalarRecord, hparams_end_payload, hparams_payloads, text_payload
 
 # `output_dir/runs/<time>_<host>/<trial>` is the deepest folder that transformers writes to.
@@ -79,7 +79,7 @@ def _files_of_this_process(output_dir: Path) -> Iterator[_Found]:
             for entry in entries:
                 if not entry.is_dir(follow_symlinks=False):
                     if match := pattern.search(entry.name):
-                        yield _Found(int(match[1]), int(match[2]), folder, entry.name, is_our_file(entry.name))
+                        yield _Found(int(match[1]), int(match[2]), folder, entry.name, entry.name.startswith(OURS))
                 elif depth < _MAX_DEPTH and not entry.name.startswith("checkpoint-"):  # with many files, and no events
                     todo.append((folder / entry.name, depth + 1))
 
@@ -157,7 +157,7 @@ class EventPage:
     def ready(self) -> EventFile | StockWriter | None:
         """Where events go; None while none can be written, which is counted."""
         if self._out is None:
-            self._out = open_events(self._summary_writer, self.find_folder, self.begin_file)
+            self._out = self._opened()
         return self._out if self._out.ready() else None
 
     def find_folder(self) -> str:
@@ -167,29 +167,31 @@ class EventPage:
     def begin_file(self) -> None:
         """A new file begins: nothing is in it yet."""
 
+    def _opened(self) -> EventFile | StockWriter:
+        """The destination of events: the given writer, our own file in the folder, or TensorBoard's own writer."""
+        if self._summary_writer is not None:
+            return StockWriter(lambda: self._summary_writer, self.begin_file, owned=False)
+        folder = self.find_folder()
+        if "://" in folder:
+            logger.warning(
+                "%s is remote: TensorBoard's own writer is used; a run that is killed loses up to two minutes", folder
+            )
+        elif crc32c() is None:
+            logger.warning(
+                "google-crc32c has no C implementation here: TensorBoard's own writer is used, which is slower, and a "
+                "run that is killed loses up to two minutes"
+            )
+        else:
+            return EventFile(Path(folder), self.begin_file)
+        return StockWriter(lambda: tensorboard_writer(folder), self.begin_file, owned=True)
 
-def open_events(
-    summary_writer: object, find_folder: Callable[[], str], begun: Callable[[], object]
-) -> EventFile | StockWriter:
-    """The destination of events: the given writer, our own file in the folder, or TensorBoard's own writer.
 
-    Args:
-        summary_writer: As for `EventPage`.
-        find_folder: Called for the folder if there is no writer.
-        begun: Called for each new file.
+def check_target(owner: str, summary_writer: object, logging_dir: object) -> None:
+    """Refuse a writer together with a folder.
+
+    Raises:
+        ValueError: naming `owner` and the folder.
     """
-    if summary_writer is not None:
-        return StockWriter(lambda: summary_writer, begun, owned=False)
-    folder = find_folder()
-    if "://" in folder:
-        logger.warning(
-            "%s is remote: TensorBoard's own writer is used; a run that is killed loses up to two minutes", folder
-        )
-    elif crc32c() is None:
-        logger.warning(
-            "google-crc32c has no C implementation here: TensorBoard's own writer is used, which is slower, and a "
-            "run that is killed loses up to two minutes"
-        )
-    else:
-        return EventFile(Path(folder), begun)
-    return StockWriter(lambda: tensorboard_writer(folder), begun, owned=True)
+    if summary_writer is not None and logging_dir is not None:
+        given = f"{owner}(summary_writer=..., logging_dir={str(logging_dir)!r})"
+        raise ValueError(f"{given}: the writer has its folder already; give one of the two")

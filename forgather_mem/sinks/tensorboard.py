@@ -11,7 +11,7 @@ from pathlib import Path
 
 from forgather_mem.formats.event_file import EventFile, StockWriter
 from forgather_mem.formats.summaries import Chart, ScalarRecord, layout_payload, report_payload
-from forgather_mem.sinks.event_page import EventPage, find_event_folder
+from forgather_mem.sinks.event_page import EventPage, check_target, find_event_folder
 from forgather_mem.sinks.tags import Columns, tag_of
 from forgather_mem.telemetry.metrics import FLOW, GAUGE, Metric, metric_of
 from forgather_mem.telemetry.records import Finding, RunInfo, Sample
@@ -99,11 +99,7 @@ class TensorBoardSink:
         layout: bool = True,
         hparams: Mapping[str, object] | None = None,
     ) -> None:
-        if summary_writer is not None and logging_dir is not None:
-            raise ValueError(
-                f"TensorBoardSink(summary_writer=..., logging_dir={str(logging_dir)!r}): the writer has its folder "
-                "already; give one of the two"
-            )
+        check_target("TensorBoardSink", summary_writer, logging_dir)
         self.summary_writer = summary_writer
         self.logging_dir = logging_dir
         self.layout = layout
@@ -310,8 +306,7 @@ class StepPoints:
             self._written += (columns,)
         else:
             self.step, self._written = step, (columns,)
-            if self.rest:
-                self.rest.clear()
+            self.rest.clear()
 
     def left_of(self, sample: Sample) -> Mapping[str, float]:
         """The values to write now."""

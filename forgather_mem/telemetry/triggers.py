@@ -226,6 +226,17 @@ def check_period(owner: str, parameter: str, unit: str, period: int | None, *, n
         raise ValueError(f"{owner}({parameter}={period!r}): a period is 1 {unit} or more")
 
 
+def check_clears(owner: str, empty_cache_at: str, empty_cache_freq: int) -> None:
+    """Refuse anything but each so many steps or epochs.
+
+    Raises:
+        ValueError: with the owner, the parameter and the value.
+    """
+    if empty_cache_at not in ("epoch", "step"):
+        raise ValueError(f"{owner}(empty_cache_at={empty_cache_at!r}): the cache is cleared at 'epoch' or 'step'")
+    check_period(owner, "empty_cache_freq", empty_cache_at, empty_cache_freq, needed=True)
+
+
 def check_seconds(owner: str, **seconds: float) -> None:
     """Refuse anything but numbers above 0.
 

@@ -425,7 +425,7 @@ def by_hand(loop: ObservedLoop, optimizer: torch.optim.Optimizer | None = None) 
             optimizer.step()
         for parameter in model.parameters():
             parameter.data.add_(parameter.grad, alpha=-0.01)  # type: ignore[arg-type]
-        loop.end_step()
+        loop.end_steps()
         if number == 10:
             with loop.phase("save"):
                 pass

@@ -16,6 +16,7 @@ from forgather_mem.callbacks.trainer.link import link_of
 from forgather_mem.callbacks.training.info import arguments, markdown, settings, training_facts
 from forgather_mem.callbacks.training.output_paths import EventTarget, event_folder
 from forgather_mem.formats.json_array import JsonArrayFile
+from forgather_mem.sinks.event_page import check_target
 from forgather_mem.source.source_lines import is_our_class
 from forgather_mem.telemetry.plain_numbers import as_number
 from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample
@@ -94,11 +95,7 @@ class TBLogger(RuleCallback):
         strict: bool = False,
         **experiment_info: object,
     ) -> None:
-        if summary_writer is not None and logging_dir is not None:
-            raise ValueError(
-                f"TBLogger(summary_writer=..., logging_dir={str(logging_dir)!r}): the writer has its folder already; "
-                "give one of the two"
-            )
+        check_target("TBLogger", summary_writer, logging_dir)
         self.summary_writer = summary_writer
         self.experiment_info = experiment_info
         self.scalars = tuple(map(_checked, scalars if scalars is not None else DEFAULT_SCALARS))

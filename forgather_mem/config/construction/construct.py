@@ -34,8 +34,8 @@ class Cell:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: object = MISSING) -> None:
-        self.value = value
+    def __init__(self) -> None:
+        self.value: object = MISSING
 
 
 Cells = dict[Node, Cell]

@@ -138,7 +138,9 @@ class Resolver:
         for error in self.unbound(nodes):
             raise error
         calls = [node for node in nodes if isinstance(node, CallNode)]
-        self._check_names(calls)
+        doubtful = (node for node in calls if is_file(node) or not self.policy.verdict(node.constructor).allowed)
+        if uses := self.uses(doubtful):  # with locations and paths, which take longer
+            self.policy.check(uses)
         return calls
 
     def unbound(self, nodes: Iterable[Node]) -> Iterator[TemplateError]:
@@ -276,11 +278,6 @@ class Resolver:
 
     def _folder(self, node: Node) -> str | None:
         return self.folder_of(self.graph.place(node.mark).template) if self.folder_of else None
-
-    def _check_names(self, calls: Sequence[CallNode]) -> None:
-        doubtful = (node for node in calls if is_file(node) or not self.policy.verdict(node.constructor).allowed)
-        if uses := self.uses(doubtful):  # with locations and paths, which take longer
-            self.policy.check(uses)
 
 
 def in_words(error: Exception) -> str:

@@ -135,6 +135,9 @@ class Composer:
         text: str = event.value
         mark = mark_of(event)
         self._count(mark)
+        if len(text) > self.budgets.string_bytes:
+            limit = f"{self.budgets.string_bytes:,}"
+            raise TemplateNodeError(mark, f"a string has {limit} characters at most; this one has {len(text):,}")
         scalars = 1 + (len(text) >> 6)  # a long text counts for several: aliases multiply its characters
         self._scalars += scalars
         frame = self._frame
@@ -153,21 +156,14 @@ class Composer:
         self._attach(value, mark)
 
     def _plain_scalar(self, text: str, mark: Mark) -> object:
-        self._check_length(text, mark)
         if self._has_values and self._rendered.has_value(text):
             return self._rendered.put_back(text)
         return _MERGE if text == "<<" else _resolved(text, mark)
 
     def _quoted_or_tagged(self, event: yaml.ScalarEvent, mark: Mark) -> Value:
-        self._check_length(event.value, mark)
         if event.tag is not None and event.tag != "!":
             return self._tagged_scalar(event, event.tag, mark)
         return self._rendered.put_back(event.value) if self._has_values else event.value
-
-    def _check_length(self, text: str, mark: Mark) -> None:
-        if len(text) > self.budgets.string_bytes:
-            limit = f"{self.budgets.string_bytes:,}"
-            raise TemplateNodeError(mark, f"a string has {limit} characters at most; this one has {len(text):,}")
 
     def _on_alias(self, event: yaml.AliasEvent) -> None:
         mark = mark_of(event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, cast
+from typing import cast
 
 from forgather_mem.config.graph.nodes import (
     NO_DEFAULT,
@@ -78,7 +78,9 @@ def parse_tag(text: str, mark: Mark) -> Tag:
     """
     found = _TAG.fullmatch(text)
     if found is None:
-        _refuse_standard(text, mark)
+        shown = text.replace(STANDARD, "!!")
+        types = "the types that can be written are !!str !!int !!float !!bool !!null !!map !!seq"
+        raise TemplateNodeError(mark, f"the tag {shown!r:.80} is not part of the template language", types)
     word, constructor, name = found["word"], found["constructor"] or "", found["name"] or None
     if word in CALLS:
         if not constructor:
@@ -88,24 +90,14 @@ def parse_tag(text: str, mark: Mark) -> Tag:
         hint = did_you_mean(f"!{word}", known)
         if hint is None and ":" in text:
             hint = f"did you mean '!singleton:{text[1:]}'?"
-        raise TemplateNodeError(mark, f"unknown tag {_short(text)!r}", hint or f"the tags are {', '.join(known)}")
+        raise TemplateNodeError(mark, f"unknown tag {text!r:.80}", hint or f"the tags are {', '.join(known)}")
     elif constructor:
         raise TemplateNodeError(
-            mark, f"!{word} calls nothing, so {_short(constructor)!r} has no meaning", f"write !{word}:@name for a name"
+            mark, f"!{word} calls nothing, so {constructor!r:.80} has no meaning", f"write !{word}:@name for a name"
         )
     elif word == "var" and name:
         raise TemplateNodeError(mark, "!var takes no @name", "write !var and the name of the variable")
     return Tag(word, constructor, name)
-
-
-def _refuse_standard(text: str, mark: Mark) -> NoReturn:
-    shown = text.replace(STANDARD, "!!")
-    types = "the types that can be written are !!str !!int !!float !!bool !!null !!map !!seq"
-    raise TemplateNodeError(mark, f"the tag {_short(shown)!r} is not part of the template language", types)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def check_form(tag: Tag, is_mapping: bool, mark: Mark) -> None:

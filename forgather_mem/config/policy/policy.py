@@ -100,9 +100,8 @@ class Policy:
     def of_person(cls, allow: Sequence[str] = (), allow_files: Sequence[str | Path] = ()) -> Policy:
         """The given entries and those the user has configured: `FORGATHER_MEM_ALLOW` (separated by commas) and
         `[tool.forgather_mem] allow` in the `pyproject.toml` of the current folder."""
-        if isinstance(allow, str):
-            raise ValueError(f"allow={allow!r}: give a list, as in allow=[{allow!r}]")
-        return cls([*allow, *entries_of_environment(), *entries_of_folder(Path.cwd())], allow_files)
+        configured = [*entries_of_environment(), *entries_of_folder(Path.cwd())]
+        return cls(allow if isinstance(allow, str) else [*allow, *configured], allow_files)  # a text is refused there
 
     def __repr__(self) -> str:
         if self.is_unsafe:

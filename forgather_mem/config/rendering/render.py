@@ -260,8 +260,6 @@ def explain(error: Exception, compiler: Compiler) -> TemplateError:
 
     The caller raises it from the exception.
     """
-    if isinstance(error, TemplateError):
-        return error
     if isinstance(error, Missing):
         return error.explain()
     job = compiler.job
