@@ -245,6 +245,8 @@ class AppendFile:
         try:
             status = os.fstat(self._fd)
             there = status.st_nlink > 0 or not stat.S_ISREG(status.st_mode)
+            if (status.st_dev, status.st_ino) != self._inode:  # closed by somebody: another file has the number now
+                self._fd, there = -1, False
         except ours(OSError):
             there = False
         if not there:
