@@ -238,6 +238,8 @@ def signature_of(one: GrownObject) -> str:
 def _described(sample: object, each_bytes: float) -> str:
     if isinstance(sample, tuple) and len(sample) == 2:  # an item of a dict or a cache: what is new in it
         sample = min(reversed(sample), key=lambda part: abs(deep_bytes(part, set(), set()) - each_bytes))
+    if isinstance(sample, tuple) and len(sample) == 1:
+        sample = sample[0]
     largest = max(inside([sample]), key=big_bytes)
     if largest is not sample and big_bytes(largest) and _is_most_of(largest, sample):
         return f"{_shape(sample)} with {_shape(largest)}"
