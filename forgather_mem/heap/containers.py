@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from forgather_mem.errors import ours
 
 LRU_CACHE = type(functools.lru_cache(len))
+TEE, _BLOCK = vars(itertools)["_tee"], vars(itertools)["_tee_dataobject"]
 _QUEUE_HAS_A_LIST = sys.version_info < (3, 13)
 
 
@@ -75,21 +76,39 @@ def _last_put(node: SimpleQueue[object], count: int) -> list[object]:
     return _last(held[0] if _QUEUE_HAS_A_LIST else held[: node.qsize()], count)
 
 
+def _behind(node: object) -> list[object]:
+    """What an iterator of `itertools.tee` has not taken yet, oldest first; none of it where that is in one block."""
+    held, blocks = gc.get_referents(node), list[list[object]]()
+    while led_to := [one for one in held if type(one) is _BLOCK]:
+        held = gc.get_referents(*led_to)
+        blocks.append([one for one in held if type(one) is not _BLOCK and not isinstance(one, type)][1:])  # read from
+    return [*itertools.chain(*blocks)] if blocks[1:] else []
+
+
 def _pointer(container: object) -> int:
     return 8
+
+
+def _entry(container: dict[object, object]) -> int:
+    """Of its table, without the pair that stands for the entry, which is ours."""
+    return dict.__sizeof__(container) // max(1, len(container)) - 64
 
 
 # The first that a class is derived from counts.
 CONTAINERS: dict[type, ContainerKind] = {
     list: ContainerKind(len, _last, place_bytes=_pointer),
     # The values of a weak dictionary are references
-    dict: ContainerKind(len, lambda node, count: [(key, dict.get(node, key)) for key in _last(node, count)]),
+    dict: ContainerKind(
+        len, lambda node, count: [(key, dict.get(node, key)) for key in _last(node, count)], place_bytes=_entry
+    ),
     set: ContainerKind(len, lambda node, count: list(itertools.islice(iter(node), count))),
     deque: ContainerKind(len, _last, lambda node: node.maxlen, place_bytes=_pointer),
     LRU_CACHE: ContainerKind(
         lambda it: it.cache_info().currsize, _last_cached, lambda it: it.cache_info().maxsize, has_parts=True
     ),
     array: ContainerKind(len, lambda node, count: [], place_bytes=lambda node: node.itemsize),
+    TEE: ContainerKind(lambda it: len(_behind(it)), lambda it, count: _behind(it)[-count:], has_parts=True),
+    _BLOCK: ContainerKind(lambda it: 0, lambda it, count: [], has_parts=True),
     SimpleQueue: ContainerKind(SimpleQueue.qsize, _last_put, has_parts=True, place_bytes=_pointer),
 }
 # Those that have no name of their own for what is in them

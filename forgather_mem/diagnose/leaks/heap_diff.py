@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +12,7 @@ from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, usual_bytes, weigh_whole
 from forgather_mem.diagnose.leaks.suspects import (
+    INDICES,
     MAX_SUSPECTS,
     Place,
     Suspect,
@@ -207,15 +207,12 @@ def _is_part(one: Suspect, suspects: list[Suspect]) -> bool:
     return any(other.held_by and name.startswith((f"{other.held_by}[", f"{other.held_by}.")) for other in suspects)
 
 
-_INDEX = re.compile(r"\[[^\]]*\]")
-
-
 def merge_similar(found: list[GrownObject], walk: ReachableGraph) -> list[GrownObject]:
     """Merge those that differ only by an index or a key; the largest first."""
     groups: dict[tuple[str, str], list[tuple[str, GrownObject]]] = {}
     for one in found[: LOOK.most_merged]:
         name = path_of(walk, one.position)
-        groups.setdefault((_INDEX.sub("[]", name), one.kind), []).append((name, one))
+        groups.setdefault((INDICES.sub("[]", name), one.kind), []).append((name, one))
     merged = [group[0][1] if len(group) == 1 else _sum_of(group) for group in groups.values()]
     return sorted([*merged, *found[LOOK.most_merged :]], key=lambda one: -one.bytes_per_step)
 
@@ -226,9 +223,9 @@ def common_name(names: list[str]) -> str:
     >>> common_name(["Norms.of['a'][0]", "Norms.of['b'][0]"])
     'Norms.of[...][0]'
     """
-    indices = [_INDEX.findall(name) for name in names]
+    indices = [INDICES.findall(name) for name in names]
     shared = iter([same[0] if len(set(same)) == 1 else "[...]" for same in zip(*indices, strict=True)])
-    return _INDEX.sub(lambda _: next(shared), names[0])
+    return INDICES.sub(lambda _: next(shared), names[0])
 
 
 def _sum_of(group: list[tuple[str, GrownObject]]) -> GrownObject:

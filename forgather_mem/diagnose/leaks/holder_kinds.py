@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import queue
 import re
 import sys
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
-from forgather_mem.heap.containers import LRU_CACHE
+from forgather_mem.heap.containers import LRU_CACHE, TEE
 from forgather_mem.heap.object_size import WRITTEN, big_bytes, deep_bytes, inside, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.source.frame_variables import all_frames
@@ -70,6 +69,8 @@ _KINDS = (
         cure="keep numbers, not graphs: .item()"),
     HolderKind(name="cycle iterator", holder=lambda held: CYCLE in held.path,
         cure="itertools.cycle() keeps a copy of every item: start a new pass with iter(loader) when one ends"),
+    HolderKind(name="tee", holder=lambda held: type(held.container) is TEE,
+        cure="itertools.tee() keeps each item until this iterator has it, too: del it after use, or read both alike"),
     HolderKind(name="hooks",
         holder=lambda held: _HOOKS.search(held.path) is not None,
         cure="register it once; or keep the handle that register_..._hook() returns, and call handle.remove()"),
@@ -112,7 +113,7 @@ _KINDS = (
     HolderKind(name="cycle",
         cure="break the cycle (a weakref for the back reference), or collect: SimpleGarbageCollector"),
     HolderKind(name="made",
-        cure="find what refers to it: gc.get_referrers of one such object, objgraph; if nothing: memray run --native"),
+        cure="find the line that allocates it: memray run --native"),
     HolderKind(name="workers", cure="keep nothing in the workers, and store rows as one array or Arrow table"),
     HolderKind(name="copied pages",
         cure="store the rows as one array, tensor or Arrow table: reading a Python object writes to its page. "
@@ -186,9 +187,12 @@ def form_of(container: type, kind: str, grows: type) -> str:
     return "" if kind != "size" and issubclass(container, dict | set) else ", del {it}[:-{most}]"
 
 
-def last_of(form: str, written: str | None, length: int) -> str:
-    """Code that leaves only the last ones of what is `written` so, and that is so long; "" without a name for it."""
-    most = 10 ** min(2, int(math.log10(max(2, length) / 2)))
+def last_of(form: str, written: str | None, pace: float) -> str:
+    """Code that leaves only the last ones of what is `written` so; "" without a name for it.
+
+    As many as ten steps bring, so that a short run shows that it helps, but two; a hundred of what has no items.
+    """
+    most = max(2, round(10 * pace)) if pace else 100
     return form.format(it=written, most=most) if written is not None or "{it}" not in form else ""
 
 

@@ -14,7 +14,7 @@ from forgather_mem.errors import missing, ours
 from forgather_mem.growth.trend import GROWTH, Series
 from forgather_mem.probes.workers import Children, inherited_bytes, is_data_worker
 from forgather_mem.system.allocator import current_allocator, gauge
-from forgather_mem.system.native_heap import allocated_natively_bytes, mallinfo2
+from forgather_mem.system.native_heap import allocated_natively_bytes, beyond_heap_bytes, mallinfo2
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, kib_fields, read_once
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.units import MIB, format_bytes
@@ -76,7 +76,7 @@ class LeakSizes:
         self._found_at, self.others_changed = -ReadingPace.found_every, False
         self.workers_changed = False
         self._budget = TimeBudget(0.0, budget_frac=ReadingPace.spent_frac)
-        self._ours = (0.0, 0.0, 0.0)  # native and Python's bytes, and the process's
+        self._ours = [0.0] * 4  # native and Python's bytes, the process's, and of these the mapped ones
 
     def read(self, step: int) -> dict[str, float]:
         """The sizes that are due at this call, after `step` steps."""
@@ -99,9 +99,9 @@ class LeakSizes:
         self.totals |= {} if reserved is None else {"reserved": reserved}
         return values | on_device
 
-    def leave_out(self, native: float, objects: float, process: float = 0.0) -> None:
-        """Exclude this much more of what is counted from now on: it is our own, not the training's."""
-        self._ours = self._ours[0] + native, self._ours[1] + objects, self._ours[2] + process
+    def leave_out(self, *more: float) -> None:
+        """Exclude this much more of what `counted_bytes` tells from now on: it is our own, not the training's."""
+        self._ours = [ours + own for ours, own in zip(self._ours, more, strict=True)]
 
     def close(self) -> None:
         """Close what is open."""
@@ -131,7 +131,7 @@ class LeakSizes:
         with missing(OSError):  # a system without /dev/shm
             disk = os.statvfs("/dev/shm")
             self.totals["/dev/shm"] = float((disk.f_blocks - disk.f_bfree) * disk.f_frsize)
-        return {**values, "mapped": float(min(requested, touched)), "shared": float(min(requested, shared))}
+        return {**values, "mapped": min(requested, touched) - self._ours[3], "shared": float(min(requested, shared))}
 
     def _of_workers(self) -> dict[str, float]:
         children = sorted(child.pid for child in list(getattr(processes, "_children", ())) if child.pid)
@@ -190,12 +190,12 @@ def objects_bytes() -> float:
     return sys.getallocatedblocks() * USUAL_BLOCK_BYTES
 
 
-def counted_bytes() -> tuple[float, float, float]:
-    """What is allocated by the C library, and for Python's small objects; what this process has of its own."""
+def counted_bytes() -> tuple[float, float, float, float]:
+    """What the C library has allocated, and for Python's small objects; what the process has, and beyond the heap."""
     own = 0
     with missing(OSError):  # no /proc
         own = anonymous_bytes(Path("/proc/self"))
-    return allocated_natively_bytes() or 0.0, objects_bytes(), own
+    return allocated_natively_bytes() or 0.0, objects_bytes(), own, beyond_heap_bytes(own)
 
 
 def large_bytes() -> float:

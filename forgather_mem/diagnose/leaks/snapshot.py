@@ -142,8 +142,8 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             continue  # be it in the place of another one
         then = before.lengths.get(_as_number(id(node), type(node)))
         now = length_of(node) if then is not None else None
-        above = CONTAINERS.get(type(walk.nodes[walk.parent(position)]))
-        if then is not None and above is not None and above.has_parts:
+        above = walk.parent(position)
+        if above >= 0 and CONTAINERS.get(type(walk.nodes[above]), CONTAINERS[list]).has_parts:
             continue  # the cache itself is told
         if then is not None and now is not None and now > then:
             new = _new_items(node, min(now - then, _LIMITS.most_weighed), known)
@@ -232,7 +232,7 @@ def weigh_whole(found: Iterable[GrownObject], walk: ReachableGraph) -> None:
     ours = {one.position: one for one in found}
     within = set(ours)
     within.update(at for at in range(len(walk.nodes)) if walk.parent(at) in within)  # it grows meanwhile
-    others = {id(node) for at, node in enumerate(walk.nodes) if at not in within}
+    others = {id(node) for at, node in enumerate(walk.nodes) if at not in within or at in ours}
     for position, one in ours.items():
         every = newest(node := walk.nodes[position], 100 * MANY)  # more would take some 10 ms
         mixed = itertools.chain.from_iterable(every[first :: _LIMITS.apart] for first in range(_LIMITS.apart))

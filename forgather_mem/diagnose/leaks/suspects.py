@@ -38,7 +38,7 @@ from forgather_mem.telemetry.report_schema import keys_of
 
 MAX_SUSPECTS = 5
 # The parts of a holder's name that vary from run to run: keys
-_INDICES = re.compile(r"\[[^\]]*\]")
+INDICES = re.compile(r"\[[^\]]*\]")
 # Where torch keeps a module's parts; people write module.part
 _PARTS = re.compile(r"\._(?:modules|parameters|buffers)(?=\.|$)")
 
@@ -50,7 +50,7 @@ class Suspect:
     `kind` is a key of `KINDS`, which has its usual cure. `bounded`: why it will stop growing by itself, or may;
     `full_bytes`: what it will hold then, if known. `seen_at`: the step at which it was counted. `place`: where. `last`:
     any other one is a better explanation. `lines`: all that add to it, as far as the source shows, where it is
-    `written` so; `form`: how it is shortened; `length`: its items.
+    `written` so; `form`: how it is shortened.
     """
 
     type: str
@@ -74,7 +74,6 @@ class Suspect:
     form: str = ""
     lines: tuple[Line, ...] = ()
     written: str | None = None
-    length: int = 0
     last: bool = False
 
     def __post_init__(self) -> None:
@@ -88,10 +87,10 @@ class Suspect:
 
     def reported(self) -> LeakSuspect:
         """The suspect as the report has it."""
-        holder = _INDICES.sub("[...]", LINES.sub(r"\1", self.held_by or "nobody"))
+        holder = INDICES.sub("[...]", LINES.sub(r"\1", self.held_by or "nobody"))
         signature = " ".join(filter(None, [self.kind, "in", holder, self.source_line]))
         known = {name: getattr(self, name) for name in keys_of(LeakSuspect) if hasattr(self, name)}
-        cure = self.cure and self.cure.replace("{last}", last_of(self.form, self.written, self.length))
+        cure = self.cure and self.cure.replace("{last}", last_of(self.form, self.written, self.count_per_step))
         return LeakSuspect(**{**known, "cure": cure, "signature": signature})
 
     def set_line(self, found: Line, line_is: LineIs = "added") -> None:
@@ -148,7 +147,6 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         place=Place(places, sort_of(one.samples) if one.kind == "items" else None),
         form=form_of(type(container), one.kind, type(grows)) if bound is None else "",
         lines=tuple(lines),
-        length=one.count // (1 + len(one.others)) if one.kind == "items" else length_of(grows) or _length(grows),
     )
     if len(lines) == 1:
         suspect.set_line(lines[0])
@@ -189,7 +187,6 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             if one.count_per_step and (pace > 0 or one.bounded is None):  # else it has not grown since, and is none
                 pace = max(0.0, pace)
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
-            one.length = one.length * length // one.count
             had_others = length - pace * (step - first_step) > length / 4  # of another size, from before
             one.bytes = None if had_others or one.bytes is None else round(one.bytes / one.count * length)
             one.count, one.seen_at = length, step
@@ -259,7 +256,7 @@ def made_suspect(line: Line | None, bytes_per_step: float) -> Suspect:
     suspect = Suspect(type="memory", bytes_per_step=bytes_per_step, kind="made", where="host")
     if line is not None:
         suspect.set_line(line, "made")
-        suspect.cure = "close, empty or free what this line fills, or find what refers to it: gc.get_referrers"
+        suspect.cure = "free what this line makes; if that is an object of Python's, gc.get_referrers tells who has it"
     suspect.cure = recorder() or suspect.cure
     return suspect
 
@@ -285,11 +282,6 @@ def _users_path(way: Sequence[object]) -> str | None:
     first = next(at for at, thing in enumerate(way) if thing is last)
     owner = last if isinstance(last, type) else type(last)
     return _PARTS.sub("", f"{owner.__name__}{write_path(way[first:])}")
-
-
-def _length(value: object) -> int:
-    """Of a text, or the first size of a tensor or an array."""
-    return len(value) if isinstance(value, str | bytes | bytearray) else next(iter(getattr(value, "shape", ())), 0)
 
 
 def _slots(container: object, values: Sequence[object], is_item: bool) -> str:

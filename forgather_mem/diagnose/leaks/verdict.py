@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from forgather_mem.diagnose.leaks.growing import FLOORS, LEAK, label_of, whole_of
+from forgather_mem.diagnose.leaks.sizes import USUAL_BLOCK_BYTES
 from forgather_mem.growth.lower_envelope import Point, edges_of
 from forgather_mem.growth.trend import GROWTH, Series, Trend
 from forgather_mem.system.headroom import device_room, host_rooms
@@ -66,7 +67,9 @@ def verdict_of(
     # estimated: by arenas of a MiB, or as of a usual size. A quarter is a guess. A third: two leaks of floats and small
     # objects were told as +18 to +50 %; half where all is estimated: small tuples, +55 %
     most_off = trend.per_step / (4 if {"mapped", "objects"}.isdisjoint(growing) else 3 if "native" in growing else 2)
-    if abs(explained - trend.per_step) <= most_off:
+    # Where only the number of small objects is known one takes 16 to 512 bytes
+    most = 512 / USUAL_BLOCK_BYTES * trend.per_step if growing.keys() == {"objects"} else trend.per_step + most_off
+    if trend.per_step - most_off <= explained <= most:
         low, high, since = min(trend.low, explained), max(trend.high, explained), suspects[0].since_step
         trend = replace(trend, per_step=explained, low=low, high=high, since_step=max(0, since) or trend.since_step)
     sure: Sure = "not yet"
@@ -98,7 +101,6 @@ def verdict_of(
 def _bounded(growing: Mapping[str, Trend], trend: Trend, holder: Suspect, suspects: Sequence[Suspect]) -> LeakReport:
     """Growth that may end by itself: not yet a leak, and not free of leaks either."""
     why = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step, but {holder.bounded}"
-    why += f", about {format_bytes(holder.full_bytes)} then" if holder.full_bytes else ""
     return _undecided("bounded", why, trend.per_step, trend.since_step, suspects, _where(growing, [holder]))
 
 

@@ -244,7 +244,7 @@ class LeakWatch:
         pace = 0.0 if "workers" in growing else self._totals.get("process", Series()).rate_at_end(floor_of("process"))
         return full_at(step, max(rate, pace), "device" in growing)
 
-    def _leave_out(self, before: tuple[float, float, float]) -> None:
+    def _leave_out(self, before: tuple[float, float, float, float]) -> None:
         """Exclude from the sizes what has been taken since, or given back: it is ours."""
         self._sizes.leave_out(*(now - then for now, then in zip(counted_bytes(), before, strict=True)))
 

@@ -49,6 +49,8 @@ class Grows:
         self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=0.1)
         self.loss = self.layer(torch.zeros(3)).sum()
         self.batches = itertools.cycle(torch.zeros(5000) for _ in range(1000))
+        self.front, self.behind = itertools.tee((torch.zeros(5000), 0) for _ in range(1000))
+        list(itertools.islice(self.front, 100))
         self.queue: queue.Queue[bytes] = queue.Queue()
         self.simple: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.text = bytearray(5000)
@@ -62,6 +64,7 @@ class Grows:
 GROWTH: dict[str, Callable[[Grows, int], object]] = {
     "graph": lambda it, step: setattr(it, "loss", it.loss + it.layer(torch.zeros(3)).sum()),
     "cycle iterator": lambda it, step: next(it.batches),
+    "tee": lambda it, step: next(it.front),
     "hooks": lambda it, step: it.layer.register_forward_hook(lambda *_, kept=bytes(5000): None),
     "lru_cache": lambda it, step: cached(step),
     "param_groups": lambda it, step: it.optimizer.add_param_group({"params": [torch.zeros(5000)]}),
@@ -99,6 +102,7 @@ def test_each_kind_of_holder_is_told_of_something_that_grows_so() -> None:
     grow(-1)  # what is empty has no holder yet
     told = {one.kind: one.held_by for one in suspects_after(grow, most=100)}
     assert set(GROWTH) <= set(told), set(GROWTH) - set(told)
+    assert str(told["tee"]).endswith("behind")
 
 
 # Where the classes are whose objects a kind may be told of

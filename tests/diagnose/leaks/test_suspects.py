@@ -66,4 +66,4 @@ def test_a_list_in_an_attribute_is_told_with_code_that_can_be_typed() -> None:
     holder: Any = Holder()  # its class is in another module
     holder.told = {"rows": []}
     (top, *_) = suspects_after(lambda step: holder.told["rows"].append(torch.zeros(5000)))
-    assert top.reported().cure == 'keep only the last ones, del holder.told["rows"][:-1], or a running mean of it'
+    assert top.reported().cure == 'keep only the last ones, del holder.told["rows"][:-10], or a running mean of it'

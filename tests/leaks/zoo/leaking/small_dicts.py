@@ -2,6 +2,7 @@
 
 # held: Stats.history
 # leaks: self.history.append({"step": state.global_step, "name": f"weight {number}"})
+# bytes: 26693
 # mended: self.history = [{"step": state.global_step}]
 
 from harness import make, train
