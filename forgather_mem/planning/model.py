@@ -21,7 +21,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from forgather_mem.errors import PlanError
 from forgather_mem.heap.owner_paths import in_peoples_words
 from forgather_mem.heap.owners import find_owners
-from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.pretending import Pretending
@@ -188,6 +187,8 @@ class Emptied:
 
 def kept_by(log: StorageLog) -> Counter[str]:
     """Who keeps tensors from step to step beside the parts that are known, as "other tensors" now: their bytes."""
+    from forgather_mem.heap.reachable import ReachableGraph  # in the child that plans alone
+
     keys, found = log.kept(OTHER_TENSORS), Counter[str]()
     walk = ReachableGraph.walk() if keys else ReachableGraph()
     for at, node in enumerate(walk.nodes):
