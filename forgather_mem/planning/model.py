@@ -192,7 +192,8 @@ def kept_by(log: StorageLog) -> Counter[str]:
     keys, found = log.kept(OTHER_TENSORS), Counter[str]()
     walk = ReachableGraph.walk() if keys else ReachableGraph()
     for at, node in enumerate(walk.nodes):
-        if isinstance(node, torch.Tensor) and node.layout == torch.strided and node.untyped_storage()._cdata in keys:
+        is_plain = type(node) in (FakeTensor, torch.Tensor, nn.Parameter) and node.layout == torch.strided
+        if is_plain and node.untyped_storage()._cdata in keys:
             keys.remove(node.untyped_storage()._cdata)
             found[in_peoples_words(walk.path(at).partition("[")[0])] += node.untyped_storage().nbytes()
     walk.forget()

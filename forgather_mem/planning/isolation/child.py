@@ -241,7 +241,10 @@ def _answer(function: Callable[[], object], give_answer: GiveAnswer) -> None:
         except Exception as error:  # noqa: BLE001  # the training's own: the parent tells it
             give_answer(None, error)
     except GoesOn as goes_on:
-        goes_on.given(give_answer)
+        try:
+            goes_on.given(give_answer)
+        except Exception as error:  # noqa: BLE001  # else this process would go on as its parent
+            give_answer(None, error)
         raise
     except BaseException:  # noqa: BLE001  # no exit handler of the parent's, no flush of its buffers
         os._exit(1)
