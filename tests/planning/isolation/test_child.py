@@ -11,7 +11,7 @@ import pytest
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation import child
-from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child
+from forgather_mem.planning.isolation.child import GoesOn, begun_in_a_child, in_a_child
 from tests.forked import Forked
 from tests.launch.commands import environment
 
@@ -167,3 +167,11 @@ def test_pipes_and_a_terminal_are_the_parents(capfd: pytest.CaptureFixture[str])
     finally:
         for number in (reader, writer, main, side):
             os.close(number)
+
+
+def test_a_child_that_fails_where_it_goes_on_tells_it_and_ends() -> None:
+    def goes_on() -> None:
+        raise GoesOn(lambda give_answer: [][0])
+
+    with pytest.raises(PlanError, match="IndexError"):
+        in_a_child(goes_on)
