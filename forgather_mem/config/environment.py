@@ -29,6 +29,7 @@ from forgather_mem.errors import TemplateError, did_you_mean, missing
 
 if TYPE_CHECKING:
     from forgather_mem.config.rendering.render import Renderer
+    from forgather_mem.config.rendering.stranger import Request
 
 _log = logging.getLogger(__name__)
 
@@ -182,14 +183,19 @@ class ConfigEnvironment:
         return Renderer(self._searcher, self._budgets, self._global_vars, self.policy.is_unsafe, self._is_own)
 
     def _strangers(self, name: str, variables: Mapping[str, object], text: str | None = None) -> Rendered:
-        """A stranger's template, rendered in a process of its own.
+        from forgather_mem.config.rendering.stranger import render
+
+        return render(self._request(name, variables, text))
+
+    def _request(self, name: str, variables: Mapping[str, object], text: str | None = None) -> Request:
+        """What a process is asked for that renders a stranger's template.
 
         Raises:
-            TemplateError: if anything is wrong with it, or a variable is no plain data.
+            TemplateError: if a variable is no plain data.
         """
-        from forgather_mem.config.rendering.stranger import Request, render
+        from forgather_mem.config.rendering.stranger import Request
 
-        request = Request(
+        return Request(
             name=name,
             text=text,
             folders=tuple(map(str, self._searcher.folders[:-1])),
@@ -199,7 +205,6 @@ class ConfigEnvironment:
             secret=os.urandom(12).hex(),
             moment=datetime.datetime.now(datetime.UTC),
         )
-        return render(request)
 
     def _reported(self, rendered: Rendered) -> Rendered:
         """A rendered template, its unknown blocks named once."""

@@ -13,6 +13,7 @@ for all the rest. A stranger's template is rendered in a process of its own, whi
 done once more in a fork of the child, under the same limits and the same watch.
 """
 
+import atexit
 import gc
 import json
 import os
@@ -52,6 +53,7 @@ def main(argv: list[str]) -> None:
     only = set(argv[argv.index("--only") + 1 :]) if "--only" in argv else None
     argv = argv[: argv.index("--only")] if only is not None else argv
     listener = Listener()
+    atexit.register(listener.close)  # else it holds our output, and who reads that waits
     if "--warm" in argv:
         share()
     from forgather_mem.config.environment import ConfigEnvironment
@@ -72,7 +74,6 @@ def main(argv: list[str]) -> None:
             if bool(attack.get("heavy")) == heavy and (only is None or f"{Path(file).stem}/{attack['name']}" in only):
                 result = run(attack, listener, unsafe="--unsafe" in argv or bool(attack.get("unsafe")))
                 print(json.dumps({"file": Path(file).stem, "name": attack["name"], **result}), flush=True)
-    listener.close()
 
 
 class Listener:
