@@ -23,7 +23,7 @@ class RemedyThresholds:
 
     Attributes:
         shortest: Tokens; shorter samples are not cut.
-        most_parts: Of a batch: more would hardly be made.
+        most_parts: Of a batch: more would hardly be made, a guess.
         much_frac: Of what is in use: a variable that is worth a word.
         half_frac: What a type of half the size leaves: masks and numbers of tokens stay as they are.
         error_times: What a change leaves may be so many times as much as was estimated.
