@@ -95,7 +95,7 @@ def test_who_holds_the_most_is_told_before_a_kill_and_that_it_was_in_torch_save(
         "    kept.append(torch.ones(4_000_000))\n"
         "torch.save(torch.empty(2**28), io.BytesIO())\n"
     )
-    run([*inside(group, 680), *RUN, "--advice-s", "0", "keeps.py"], tmp_path)
+    run([*inside(group, 710), *RUN, "--advice-s", "0", "keeps.py"], tmp_path)
     report = report_in(tmp_path)
     killed = report["killed"]
     assert (killed["step"], killed["phase"]) == (23, "save")
