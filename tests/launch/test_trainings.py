@@ -161,7 +161,8 @@ def test_a_template_of_the_users_is_attached_and_handed_on_by_a_launcher(tmp_pat
     (tmp_path / "rules.py").write_text("from transformers import TrainerCallback\n\nclass Mine(TrainerCallback): ...\n")
     words = ["--template", "mine.yaml", "--set", "every_steps=3", "--allow", "rules", *launcher, str(SCRIPT), "short"]
     start = run if launcher else run_forked
-    result = taken_apart(start([*RUN, *words, "."], tmp_path, PYTHONPATH=f"{tmp_path}:{os.environ['PYTHONPATH']}"))
+    ended = start([*RUN, *words, "."], tmp_path, PYTHONPATH=f"{tmp_path}:{os.environ['PYTHONPATH']}")
+    result = taken_apart(Result(ended.code, ended.out, ended.err.rpartition("error is explained\n")[2]))
     assert result.plain.code == 0, result.plain.err
     callbacks, weights = result.plain.out.splitlines()
     assert callbacks == "['SimpleGarbageCollector', 'ClearCacheCallback', 'TBMemoryLogger', 'Mine']"
