@@ -114,7 +114,7 @@ NEVER = (
 )  # fmt: skip
 
 # Of every number, whether its library writes "1.5 MiB" or plain bytes: then without a unit.
-_SIZE = r"(\d[\d.,]*)(?: ?(bytes|(?:[KMGT]i?)?B))?"
+_SIZE = r"(\d[\d.,]*)(?: ?(bytes|(?:[kKMGT]i?)?B))?"
 
 
 # Field of `OutOfMemory` to the patterns of its number.

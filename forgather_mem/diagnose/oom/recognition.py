@@ -213,7 +213,7 @@ def _number(name: str, text: str) -> int | None:
 
 def _bytes(number: str, unit: str) -> int:
     # torch's "MB" and "GB" (on MPS) are powers of 1024 as well
-    unit = "" if unit in ("", "bytes") else re.sub("i?B$", "iB", unit)
+    unit = "" if unit in ("", "B", "bytes") else re.sub("i?B$", "iB", unit)
     return parse_bytes(f"{number.replace(',', '').rstrip('.')} {unit}")
 
 

@@ -16,6 +16,7 @@ from forgather_mem.diagnose.oom.messages import (
     TYPES,
     MessageShape,
 )
+from forgather_mem.diagnose.oom.recognition import _number
 from forgather_mem.heap.failed_frames import chain
 from tests.diagnose.oom.oom_messages import LIBRARY_MESSAGES, OTHERS, OUT_OF_MEMORY, OutOfMemoryCase
 
@@ -44,9 +45,9 @@ def test_each_number_stands_in_a_message_that_was_met(name: str, pattern: str) -
     for match in found:
         assert match[1].strip(".,").replace(".", "").replace(",", "").isdigit()
         assert match[2] in (None, "bytes", "KB", "MB", "GB", "KiB", "MiB", "GiB", "TiB")
-        for unit in ("bytes", "B", "KB", "MiB", "TiB"):
-            other = f"{match.string[: match.start(1)]}1.5 {unit}{match.string[max(match.end(1), match.end(2)) :]}"
-            assert re.search(pattern, other).groups() == ("1.5", unit), "a number is read with its unit"  # type: ignore[union-attr]
+        for unit, size in {"bytes": 1, "B": 1, "kB": 2**10, "KB": 2**10, "MiB": 2**20, "TiB": 2**40}.items():
+            other = f"{match.string[: match.start(1)]}8.0 {unit}{match.string[max(match.end(1), match.end(2)) :]}"
+            assert _number(name, other) == 8 * size, "a number is read with its unit"
 
 
 # Of no use: a share of another number, what others count, and sentences that were cut
