@@ -228,7 +228,10 @@ class FullSink(Sink, Protocol):
         """The same for the line of an evaluation; `sample` was read at its end. The run sets the line's prefix."""
 
     def problems(self) -> str | None:
-        """One sentence for the report about what could not be written; None if everything was."""
+        """One sentence for the report about what could not be written; None if everything was.
+
+        It is asked for before `end`: a sink that writes on a thread of its own counts what still waits as well.
+        """
 
     def end(self, run: RunInfo) -> None:
         """The training is over, by whatever way: write what is left, close what is open. May come twice."""
