@@ -137,7 +137,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         each=signature_of(one),
         cure=cure_of(kind, held),
         count=one.count if one.kind == "items" else None,
-        bytes=int(one.count * one.each_bytes) if one.kind == "items" else None,
+        bytes=int(one.count * one.each_bytes) if one.kind == "items" and one.is_whole else None,
         kind=kind.name,
         where="tensors" if kind.name == "graph" else _matter(one.samples),
         bounded=bound.why if bound is not None else None,
@@ -158,7 +158,7 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
 
     A look of some steps may have seen more or less than usual: what has come since then is closer to the run's rate.
     When the training is `over` its variables may be gone, and another object be where the holder was: what was counted
-    last stays, unless it has its name, too, and has not gained more than it did while it trained.
+    at the last step stays, unless it has its name, too, and has not gained more than it did while it trained.
     """
     counted = [(one, one.place) for one in suspects if one.count and one.place is not None]
     if not counted:
@@ -171,10 +171,10 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
     for one, place in counted:
         lengths = [length_of(there.get(key)) for key in place.names]
         length = sum(length or 0 for length in lengths) if None not in lengths else None  # a container may be gone
-        if over and (length is None or (one.seen_at == step and length < (one.count or 0))):
+        if over and one.seen_at == step and (length or 0) < (one.count or 0):
             continue  # what ended with the training has emptied it
         if length is None or not one.count:
-            one.bytes = one.count = None  # it is gone, or its id was reused
+            one.bytes = one.count = None  # it is gone, or its id was reused: there were more at the end
         else:
             is_long = step - one.seen_at > 2 * LEAK.judged_every
             whole, before = length / max(1, step - first_step), one.count_per_step
@@ -187,8 +187,7 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             if one.count_per_step and (pace > 0 or one.bounded is None):  # else it has not grown since, and is none
                 pace = max(0.0, pace)
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
-            had_others = length - pace * (step - first_step) > length / 4  # of another size, from before
-            one.bytes = None if had_others or one.bytes is None else round(one.bytes / one.count * length)
+            one.bytes = None if one.bytes is None else round(one.bytes / one.count * length)
             one.count, one.seen_at = length, step
 
 
@@ -253,12 +252,9 @@ def _line_of_link(garbage: Sequence[object], cls: type) -> Line | None:
 
 def made_suspect(line: Line | None, bytes_per_step: float) -> Suspect:
     """What nobody is known to hold: with the line that makes it, or else the recorder that is on."""
-    suspect = Suspect(type="memory", bytes_per_step=bytes_per_step, kind="made", where="host")
-    if line is not None:
-        suspect.set_line(line, "made")
-        suspect.cure = "free what this line makes; if that is an object of Python's, gc.get_referrers tells who has it"
-    suspect.cure = recorder() or suspect.cure
-    return suspect
+    frees = "free what this line makes; if that is an object of Python's, gc.get_referrers tells who has it"
+    cure = recorder() or (frees if line is not None else None)
+    return Suspect(type="memory", bytes_per_step=bytes_per_step, kind="made", where="host", cure=cure)
 
 
 def path_of(walk: ReachableGraph, position: int) -> str:
