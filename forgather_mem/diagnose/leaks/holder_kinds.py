@@ -101,7 +101,7 @@ _KINDS = (
     HolderKind(name="tensor", item=is_tensor, cure="keep only the last ones{last}, or a running mean of it"),
     HolderKind(name="log records",
         item=lambda item: type(item).__module__ == "logging" and type(item).__name__ == "LogRecord",
-        cure="give the handler a target or a limit, or log to a file"),
+        cure="give the handler a target and a limit, or log to a file"),
     HolderKind(name="figures",
         item=lambda item: type(item).__module__.startswith("matplotlib."),
         cure="close each figure after saving it: plt.close(figure)"),

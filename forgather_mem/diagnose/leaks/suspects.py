@@ -90,7 +90,8 @@ class Suspect:
         holder = INDICES.sub("[...]", LINES.sub(r"\1", self.held_by or "nobody"))
         signature = " ".join(filter(None, [self.kind, "in", holder, self.source_line]))
         known = {name: getattr(self, name) for name in keys_of(LeakSuspect) if hasattr(self, name)}
-        cure = self.cure and self.cure.replace("{last}", last_of(self.form, self.written, self.count_per_step))
+        pace = self.count_per_step / max(1, len(self.place.names) if self.place is not None else 1)  # of one of several
+        cure = self.cure and self.cure.replace("{last}", last_of(self.form, self.written, pace))
         return LeakSuspect(**{**known, "cure": cure, "signature": signature})
 
     def set_line(self, found: Line, line_is: LineIs = "added") -> None:
@@ -139,7 +140,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         count=one.count if one.kind == "items" else None,
         bytes=int(one.count * one.each_bytes) if one.kind == "items" and one.is_whole else None,
         kind=kind.name,
-        where="tensors" if kind.name == "graph" else _matter(one.samples),
+        where={"graph": "tensors", "closure": "host"}.get(kind.name) or _matter(one.samples),
         bounded=bound.why if bound is not None else None,
         full_bytes=int(bound.most * one.each_bytes) if bound is not None and bound.most is not None else None,
         last=walk.is_librarys_variable(one.position)
@@ -224,7 +225,6 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     ordered = sorted(classes, key=lambda cls: (not is_user_class(cls), cls.__module__ == "builtins", -classes[cls]))
     telling = ordered[0]
     found = line_of_function(garbage) or _line_of_link(garbage, telling)
-    tensors = any(is_tensor(thing) for thing in garbage)
     count = classes[telling]
     pace = pace_of(count, steps, count / steps)  # the newest may be in use still
     suspect = Suspect(
@@ -235,7 +235,7 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
         each=", ".join(cls.__name__ for cls in ordered[:3]),
         kind="cycle",
         cure=cure_of_cycle(telling),
-        where="tensors" if tensors else "python",
+        where=_matter(garbage),
     )
     if found is not None:
         suspect.set_line(found)
