@@ -22,8 +22,7 @@ def test_a_bounded_cache_says_where_it_will_stop() -> None:
     (top, *_) = suspects_after(lambda step: bounded(step))
     assert str(top.held_by).endswith(".bounded")
     assert "50 at most" in str(top.bounded)
-    for step in range(50):
-        bounded(step)
+    _ = [*map(bounded, range(50))]
     (top, *_) = suspects_after(lambda step: bounded(50 + step))
     assert f"the entries of the cache {top.held_by} get longer" in str(top.bounded)
 
