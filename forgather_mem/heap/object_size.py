@@ -64,7 +64,7 @@ def inside(samples: Sequence[object]) -> Iterator[object]:
             todo += part[:8]
         elif not is_tensor(part) and not isinstance(part, _OTHERS_TOO):
             attributes = getattr(part, "__dict__", None)
-            held = gc.get_referents(part) if attributes is None else attributes.values()  # slots, sets, queues
+            held = attributes.values() if attributes else gc.get_referents(part)  # slots, sets, queues, partials
             todo += itertools.islice(held, 8)
 
 

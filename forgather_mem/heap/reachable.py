@@ -235,20 +235,17 @@ def _counts(kind: type) -> bool:
 
 def _held_by(thing: Any) -> Iterable[Any]:
     kind = type(thing)
-    if kind is dict or issubclass(kind, dict):
-        if dict.__len__(thing) > MANY:  # methods of a subclass may do anything, even import
-            values = dict.values(thing)
-            return _ends(values, reversed(values))
-    elif kind is list or kind is tuple or kind is deque:
-        if len(thing) > MANY:
-            return _ends(thing, reversed(thing))
-    elif kind is set or kind is frozenset:
-        if len(thing) > MANY:
-            return list(itertools.islice(thing, _LAST))
-    elif kind is SimpleQueue:
+    if issubclass(kind, dict) and dict.__len__(thing) > MANY:  # methods of a subclass may do anything, even import
+        values = dict.values(thing)
+        return _ends(values, reversed(values))
+    if (kind is list or kind is tuple or kind is deque) and len(thing) > MANY:
+        return _ends(thing, reversed(thing))
+    if (kind is set or kind is frozenset) and len(thing) > MANY:
+        return list(itertools.islice(thing, _LAST))
+    if kind is SimpleQueue:
         held = gc.get_referents(thing)  # all its items, from Python 3.13 on
         return held if len(held) <= MANY else _ends(held, reversed(held))
-    elif kind is FunctionType:
+    if kind is FunctionType:
         return [*map(cell_contents, thing.__closure__ or ()), thing.__defaults__, thing.__kwdefaults__, thing.__dict__]
     return gc.get_referents(thing)
 

@@ -83,6 +83,7 @@ class CloserLook:
         """
         num_steps, steps = max(1, step - first_step), max(1, step - self.step)
         self._kept.close()
+        forget_trees()  # a tree's lists may have got the places of some that were shorter
         walk = ReachableGraph.walk()
         try:
             found = self._found(walk, step, rate, num_steps)
@@ -118,7 +119,8 @@ class CloserLook:
                 pace, most = pace_of(round(one.count_per_step * steps), steps, whole), rate / one.each_bytes
                 # Where the run has had it as well; a fifth is a guess, and so is the third for what is from before it
                 one.count_per_step = pace if whole > 0.8 * pace else min(pace, max(whole, most))
-                wholes += [one] if 0.75 * whole <= pace and whole > 0.8 * pace else []
+                one.is_whole = 0.75 * whole <= pace
+                wholes += [one] if one.is_whole and whole > 0.8 * pace else []
         weigh_whole(wholes[: LOOK.most_weighed], walk)
         found = [one for one in _nearest(merge_similar(more, walk), walk) if _matters(one, rate)]
         # Else these are the pieces of those, or what the first look had no time for

@@ -78,7 +78,7 @@ _KINDS = (
         holder=lambda held: held.one.kind == "chain" and not any(map(is_array, held.one.samples[:1])),
         cure="each holds the one before it: keep only the last, without its link to the others"),
     HolderKind(name="lru_cache", holder=lambda held: type(held.container) is LRU_CACHE,
-        cure="limit it to what fits in memory: lru_cache(maxsize=32)"),
+        cure="limit it to what fits in memory: lru_cache(maxsize=8)"),
     HolderKind(name="param_groups", holder=lambda held: ".param_groups" in held.path,
         cure="add each parameter once: add_param_group() at every step keeps adding"),
     HolderKind(name="optimizer state",
@@ -101,7 +101,7 @@ _KINDS = (
     HolderKind(name="tensor", item=is_tensor, cure="keep only the last ones{last}, or a running mean of it"),
     HolderKind(name="log records",
         item=lambda item: type(item).__module__ == "logging" and type(item).__name__ == "LogRecord",
-        cure="give the handler a target or a limit, or log to a file"),
+        cure="give the handler a target and a limit, or log to a file"),
     HolderKind(name="figures",
         item=lambda item: type(item).__module__.startswith("matplotlib."),
         cure="close each figure after saving it: plt.close(figure)"),
@@ -252,9 +252,7 @@ def _shape(thing: Any) -> str:
         return kind + " with its graph" * (thing.grad_fn is not None)
     if type(thing).__module__ == "numpy" and hasattr(thing, "shape"):
         return f"{type(thing).__name__} {list(thing.shape)} {thing.dtype}"
-    if isinstance(thing, list | tuple | dict | set):
-        return f"{type(thing).__name__} of {len(thing)}"
-    if isinstance(thing, str | bytes | bytearray):
+    if isinstance(thing, list | tuple | dict | set | str | bytes | bytearray):
         return f"{type(thing).__name__} of {len(thing):,}"
     function = getattr((attributes_of(thing) or {}).get("_target"), "__qualname__", None)  # a thread's
     return f"{type(thing).__name__} of {function}" if function else type(thing).__name__

@@ -10,7 +10,7 @@ from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.holder_kinds import Held, queue_module
-from forgather_mem.heap.containers import LRU_CACHE, length_of
+from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import WRITTEN, inside, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
 from forgather_mem.source.container_code import adding_lines, is_assigned_by_index
@@ -55,18 +55,15 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
     value = one.samples[0] if is_slot and one.samples else container
     is_fixed = isinstance(value, str | bytes) or is_array(value)
     is_users = bool(names) and names[0].regions[0].own
-    if one.kind == "size" and is_users and type(container) is list:
-        inside_it = [replace(named, item=True) for named in names]
-        if not any([*(adding_lines(one, True) for one in names), *(adding_lines(one, False) for one in inside_it)]):
-            return HolderBound(f"{path} has {len(container):,} places, and what is in them is replaced")
     if one.kind == "size" and type(container) is LRU_CACHE:
-        cached = f"the {length_of(container):,} entries of the cache {container.__qualname__}"
-        return HolderBound(f"{cached} get longer, as where batches get longer")
-    if one.kind == "size" and is_fixed and is_users and not any(adding_lines(named, False) for named in names):
-        return HolderBound(f"{path} is replaced by longer ones, as where batches get longer")
-    if one.bound is not None:
-        return HolderBound(f"{path} holds {one.bound:,} at most", one.bound)
-    if queue_module(held) and (most := getattr(owner, "maxsize", 0)) > 0:
+        return HolderBound(f"the entries of the cache {path} get longer, as where batches get longer")
+    is_list = type(container) is list
+    if one.kind == "size" and is_users and (is_fixed or is_list):
+        items = (replace(named, item=True) for named in names if is_list)
+        if not any([*(adding_lines(one, is_list) for one in names), *(adding_lines(one, False) for one in items)]):
+            return HolderBound(f"{path}{'[...]' * is_list} is replaced by longer ones, as where batches get longer")
+    most = getattr(owner, "maxsize", 0) if queue_module(held) else one.bound or 0
+    if most > 0:
         return HolderBound(f"{path} holds {most:,} at most", most)
     if one.kind == "items" and issubclass(type(container), list) and any(map(is_assigned_by_index, names)):
         return HolderBound(f"{path} may be a ring buffer that is not full yet: its places are assigned by index, too")

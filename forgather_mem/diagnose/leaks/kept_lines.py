@@ -1,8 +1,9 @@
 """What each statement of the user's adds during some steps, to memory and to a holder: a trace of the lines that run.
 
 Tensors, arrays and texts count, Python's small objects, and what C or C++ code keeps, whoever holds it. What one
-statement allocates and another frees cancels out over the steps only in their sum: one is told if it alone explains
-what has grown meanwhile, or what has grown beside all that Python traces. The statement that adds to a known holder is
+statement allocates and another frees cancels out over the steps only in their sum, or where a piece is given back of a
+size that only one line has taken. One is told if it alone explains what has grown meanwhile, with or without what
+others gave back of it, or what has grown beside all that Python traces. The statement that adds to a known holder is
 the one after which that has more.
 """
 
@@ -45,12 +46,16 @@ class KeptLines:
         # Without torch we look in a call that CPython has put off: there 3.11 comes to no end when it traces and
         # another such call is waiting
         self._is_open = opens and sys.gettrace() is None and "torch" in sys.modules
-        # It is one for all of the process: a script that knows of it may start it at any time
-        KeptLines.records = self._is_open and held is None and not (tracemalloc.is_tracing() or _is_known())
+        # It is one for all of the process: a script that has the module, ours is another one, may start it at any time
+        KeptLines.records = (
+            self._is_open and held is None and not (tracemalloc.is_tracing() or "tracemalloc" in sys.modules)
+        )
         if KeptLines.records:
             tracemalloc.start()
         self._sizes: Sequence[Callable[[], float]] = (large_bytes, held or objects_bytes, *[_rest] * KeptLines.records)
-        self._kept: list[Counter[Line]] = [Counter() for _ in self._sizes]  # of lines until `close`, then of statements
+        # Of lines until `close`, then of statements; each second one is less what others gave back of it
+        self._kept: list[Counter[Line]] = [Counter() for _ in (*self._sizes, *self._sizes)]
+        self._took: list[dict[Line, int]] = [{} for _ in self._sizes]  # the last piece
         self._left_s = budget_s
         self._at: Line = ("", 0)
         self._before = [read() for read in self._sizes]
@@ -64,7 +69,7 @@ class KeptLines:
         self._sizes = ()
         if KeptLines.records:
             KeptLines.records = False
-            if not _is_known():
+            if "tracemalloc" not in sys.modules:
                 tracemalloc.stop()
         if not self._is_open:
             return
@@ -85,18 +90,19 @@ class KeptLines:
 
         To within a sixteenth, set on one script: what is made for a step alone may be as large by chance.
         """
-        for kept in self._kept[:1] if self._is_held else self._kept:
+        for kept, net in [*zip(self._kept[::2], self._kept[1::2], strict=True)][: 1 if self._is_held else None]:
             grown = kept.total()
             wanted = (grown, num_bytes if 4 * abs(grown - num_bytes) <= num_bytes else grown)
-            found = [line for line, size in kept.items() if any(16 * abs(size - one) <= one for one in wanted)]
+            sizes = [*kept.items(), *net.items()]
+            found = {line for line, size in sizes if any(16 * abs(size - one) <= one for one in wanted)}
             if len(found) == 1 and 0.6 * grown <= num_bytes <= 8 * grown:
-                return found[0]
+                return found.pop()
         return None
 
     @property
     def adding(self) -> Line | None:
         """The first line of the statement that has added most to the holder; None if none has made it longer."""
-        added = {line: size for line, size in self._kept[1].items() if size > 0} if self._is_held else {}
+        added = {line: size for line, size in self._kept[2].items() if size > 0} if self._is_held else {}
         return max(added, key=added.__getitem__, default=None)
 
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
@@ -109,18 +115,17 @@ class KeptLines:
         began_s = time.thread_time()
         for number, read in enumerate(self._sizes):
             now = read()
-            self._kept[number][self._at] += int(now - self._before[number])
-            self._before[number] = now
+            more, self._before[number], took = int(now - self._before[number]), now, self._took[number]
+            self._kept[2 * number][self._at] += more
+            if more > 0:
+                took[self._at] = more
+            gives = [line for line, size in took.items() if 16 * abs(size + more) <= size]  # what that one has taken
+            self._kept[2 * number + 1][gives[0] if len(gives) == 1 else self._at] += more
         self._at = to
         self._left_s -= time.thread_time() - began_s
         if self._left_s < 0:
             sys.settrace(None)
         return self._trace
-
-
-def _is_known() -> bool:
-    """Whether the script, or what it imports, has the module; ours is another one."""
-    return "tracemalloc" in sys.modules
 
 
 def _rest() -> float:

@@ -62,7 +62,7 @@ class Look:
 
     `storages` has each tensor's, the size of each array, and who has each of Python's containers and its ends, by its
     id: the place of one that is freed is given to a new one. `values` has the sizes of what is replaced in each step,
-    by name.
+    by name; `places` how many places a list has, of which some may be empty.
     """
 
     step: int
@@ -71,6 +71,7 @@ class Look:
     sizes: dict[int, int] = field(default_factory=dict)
     storages: dict[int, object] = field(default_factory=dict)
     values: dict[str, tuple[int, int]] = field(default_factory=dict)
+    places: dict[int, int] = field(default_factory=dict)
     newest_operation: int = 0
     types: Counter[str] = field(default_factory=Counter)
 
@@ -96,6 +97,7 @@ class GrownObject:
         bound: Its maximum number of items, if it has one.
         name: The holder's name for people; "" takes it from the walk. Set when several are merged.
         others: The places of those.
+        is_whole: Whether nearly all of its items came as the new ones did; else there are some from before.
     """
 
     position: int
@@ -107,6 +109,7 @@ class GrownObject:
     bound: int | None = None
     name: str = ""
     others: list[int] = field(default_factory=list)
+    is_whole: bool = True
 
     @property
     def bytes_per_step(self) -> float:
@@ -128,7 +131,7 @@ def look(walk: ReachableGraph, step: int) -> Look:
             found.lengths[_as_number(id(node), type(node))] = length
         if sort != NOT_ASKED and (length is None or length <= MANY) and (size := sorts.own_bytes(node)):
             found.sizes[id(node)] = size  # without reading `__dict__`, which would create one
-    found.values = _values(walk)
+    found.places, found.values = {id(node): len(node) for node in walk.nodes if type(node) is list}, _values(walk)
     return found
 
 
@@ -149,7 +152,8 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             new = _new_items(node, min(now - then, _LIMITS.most_weighed), known)
             sizes = [deep_bytes(item, known, counted) for item in new]
             row = container_kind(type(node)) or CONTAINERS[list]
-            each, bound = usual_bytes(sizes) + row.place_bytes(node), row.bound(node)
+            each = usual_bytes(sizes) + row.place_bytes(node)
+            bound = len(node) if type(node) is list and before.places.get(id(node)) == len(node) else row.bound(node)
             found.append(GrownObject(position, "items", (now - then) / steps, each, now, _usual(new, sizes), bound))
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]

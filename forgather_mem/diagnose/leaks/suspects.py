@@ -90,7 +90,8 @@ class Suspect:
         holder = INDICES.sub("[...]", LINES.sub(r"\1", self.held_by or "nobody"))
         signature = " ".join(filter(None, [self.kind, "in", holder, self.source_line]))
         known = {name: getattr(self, name) for name in keys_of(LeakSuspect) if hasattr(self, name)}
-        cure = self.cure and self.cure.replace("{last}", last_of(self.form, self.written, self.count_per_step))
+        pace = self.count_per_step / max(1, len(self.place.names) if self.place is not None else 1)  # of one of several
+        cure = self.cure and self.cure.replace("{last}", last_of(self.form, self.written, pace))
         return LeakSuspect(**{**known, "cure": cure, "signature": signature})
 
     def set_line(self, found: Line, line_is: LineIs = "added") -> None:
@@ -137,9 +138,9 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         each=signature_of(one),
         cure=cure_of(kind, held),
         count=one.count if one.kind == "items" else None,
-        bytes=int(one.count * one.each_bytes) if one.kind == "items" else None,
+        bytes=int(one.count * one.each_bytes) if one.kind == "items" and one.is_whole else None,
         kind=kind.name,
-        where="tensors" if kind.name == "graph" else _matter(one.samples),
+        where={"graph": "tensors", "closure": "host"}.get(kind.name) or _matter(one.samples),
         bounded=bound.why if bound is not None else None,
         full_bytes=int(bound.most * one.each_bytes) if bound is not None and bound.most is not None else None,
         last=walk.is_librarys_variable(one.position)
@@ -158,7 +159,7 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
 
     A look of some steps may have seen more or less than usual: what has come since then is closer to the run's rate.
     When the training is `over` its variables may be gone, and another object be where the holder was: what was counted
-    last stays, unless it has its name, too, and has not gained more than it did while it trained.
+    at the last step stays, unless it has its name, too, and has not gained more than it did while it trained.
     """
     counted = [(one, one.place) for one in suspects if one.count and one.place is not None]
     if not counted:
@@ -171,10 +172,10 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
     for one, place in counted:
         lengths = [length_of(there.get(key)) for key in place.names]
         length = sum(length or 0 for length in lengths) if None not in lengths else None  # a container may be gone
-        if over and (length is None or (one.seen_at == step and length < (one.count or 0))):
+        if over and one.seen_at == step and (length or 0) < (one.count or 0):
             continue  # what ended with the training has emptied it
         if length is None or not one.count:
-            one.bytes = one.count = None  # it is gone, or its id was reused
+            one.bytes = one.count = None  # it is gone, or its id was reused: there were more at the end
         else:
             is_long = step - one.seen_at > 2 * LEAK.judged_every
             whole, before = length / max(1, step - first_step), one.count_per_step
@@ -187,8 +188,7 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             if one.count_per_step and (pace > 0 or one.bounded is None):  # else it has not grown since, and is none
                 pace = max(0.0, pace)
                 one.bytes_per_step, one.count_per_step = one.bytes_per_step / one.count_per_step * pace, pace
-            had_others = length - pace * (step - first_step) > length / 4  # of another size, from before
-            one.bytes = None if had_others or one.bytes is None else round(one.bytes / one.count * length)
+            one.bytes = None if one.bytes is None else round(one.bytes / one.count * length)
             one.count, one.seen_at = length, step
 
 
@@ -225,7 +225,6 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     ordered = sorted(classes, key=lambda cls: (not is_user_class(cls), cls.__module__ == "builtins", -classes[cls]))
     telling = ordered[0]
     found = line_of_function(garbage) or _line_of_link(garbage, telling)
-    tensors = any(is_tensor(thing) for thing in garbage)
     count = classes[telling]
     pace = pace_of(count, steps, count / steps)  # the newest may be in use still
     suspect = Suspect(
@@ -236,7 +235,7 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
         each=", ".join(cls.__name__ for cls in ordered[:3]),
         kind="cycle",
         cure=cure_of_cycle(telling),
-        where="tensors" if tensors else "python",
+        where=_matter(garbage),
     )
     if found is not None:
         suspect.set_line(found)
@@ -253,12 +252,9 @@ def _line_of_link(garbage: Sequence[object], cls: type) -> Line | None:
 
 def made_suspect(line: Line | None, bytes_per_step: float) -> Suspect:
     """What nobody is known to hold: with the line that makes it, or else the recorder that is on."""
-    suspect = Suspect(type="memory", bytes_per_step=bytes_per_step, kind="made", where="host")
-    if line is not None:
-        suspect.set_line(line, "made")
-        suspect.cure = "free what this line makes; if that is an object of Python's, gc.get_referrers tells who has it"
-    suspect.cure = recorder() or suspect.cure
-    return suspect
+    frees = "free what this line makes; if that is an object of Python's, gc.get_referrers tells who has it"
+    cure = recorder() or (frees if line is not None else None)
+    return Suspect(type="memory", bytes_per_step=bytes_per_step, kind="made", where="host", cure=cure)
 
 
 def path_of(walk: ReachableGraph, position: int) -> str:

@@ -61,7 +61,8 @@ def verdict_of(
     suspects.sort(key=lambda one: (one.last, -round(5 * one.bytes_per_step / trend.per_step)))
     bounded = next((one for one in suspects[:1] if one.bounded), None)
     if bounded is not None and not _is_full_before(bounded, "device" in growing):
-        return _bounded(growing, trend, bounded, suspects)
+        why = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step, but {bounded.bounded}"
+        return _undecided("bounded", why, trend.per_step, trend.since_step, suspects, _where(growing, [bounded]))
     explained = sum(one.bytes_per_step for one in suspects if one.held_by or one.allocated_at)
     # Items are counted, a rate is of stairs or of a run whose rate has changed, and Python's small objects are
     # estimated: by arenas of a MiB, or as of a usual size. A quarter is a guess. A third: two leaks of floats and small
@@ -96,12 +97,6 @@ def verdict_of(
         judged=True,
         why=f"{format_bytes(rest)} of it in no holder that is known" if is_open else None,
     )
-
-
-def _bounded(growing: Mapping[str, Trend], trend: Trend, holder: Suspect, suspects: Sequence[Suspect]) -> LeakReport:
-    """Growth that may end by itself: not yet a leak, and not free of leaks either."""
-    why = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step, but {holder.bounded}"
-    return _undecided("bounded", why, trend.per_step, trend.since_step, suspects, _where(growing, [holder]))
 
 
 def _undecided(

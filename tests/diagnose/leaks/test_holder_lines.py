@@ -32,6 +32,10 @@ class Ring:
 def test_a_list_whose_places_are_assigned_by_index_may_be_one_that_is_not_full_yet() -> None:
     (top, *_) = suspects_after(Ring().push)
     assert "Ring.places may be a ring buffer that is not full yet" in (top.bounded or "")
+    holder: Any = Holder()
+    for holder.made in ([None] * 40, [None] * 4_000):
+        (top, *_) = suspects_after(lambda step: holder.made.__setitem__(7 * step % 40, torch.zeros(5_000)))
+        assert top.bounded == f"Holder.made holds {len(holder.made):,} at most"
 
 
 class Clips:

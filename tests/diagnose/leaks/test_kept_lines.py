@@ -177,18 +177,21 @@ LIBC = ctypes.CDLL(None)
 LIBC.malloc.restype = ctypes.c_void_p
 
 
-def step(size: int) -> None:
-    block = bytearray(100_000)
-    LIBC.malloc(ctypes.c_size_t(size))
+def step(size: int, freed: bool) -> None:
+    block = bytearray(1_000_000)
+    at = LIBC.malloc(ctypes.c_size_t(size))
     del block
+    if freed:
+        LIBC.free(ctypes.c_void_p(at))
 
 
-def test_the_statement_that_keeps_it_is_told_not_one_that_is_given_back() -> None:
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_statement_that_keeps_it_is_told_not_one_that_is_given_back(every: int) -> None:
     lines = KeptLines()
-    for _ in range(12):
-        step(4_000)
+    for number in range(12):
+        step(40_000, number % every > 0)
     lines.close()
-    found, other = lines.line_of(12 * 4_000), lines.line_of(12 * 100_000)
+    found, other = lines.line_of(12 / every * 40_000), lines.line_of(12 * 1_000_000)
     assert (found, other) == ((__file__, step.__code__.co_firstlineno + 2), None)
     assert sys.gettrace() is None
 
@@ -214,7 +217,7 @@ def test_where_a_debugger_traces_it_is_left_alone() -> None:
 
     sys.settrace(debugger)
     lines = KeptLines()
-    step(4_000)
+    step(4_000, False)
     lines.close()
     traced = sys.gettrace()
     sys.settrace(None)

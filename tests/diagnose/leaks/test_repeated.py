@@ -18,14 +18,10 @@ def keeps() -> None:
 
 @pytest.mark.slow
 def test_what_each_call_leaves_is_told_with_its_holder() -> None:
-    try:
-        text = growth_of_calls(keeps, calls=32, warm_up=3, max_bytes=1000.0)
-        number = len(KEPT)
-    finally:
-        KEPT.clear()
-    assert number == 35
-    assert text is not None
-    first, holder, *_ = text.splitlines()
+    text = growth_of_calls(keeps, calls=32, warm_up=3, max_bytes=1000.0)
+    assert len(KEPT) == 35
+    KEPT.clear()
+    first, holder, *_ = str(text).splitlines()
     assert first.startswith("each call leaves 100.")
     assert holder.startswith(f"held by {__name__}.KEPT, added at tests/diagnose/leaks/test_repeated.py:")
     assert holder.endswith("KEPT.append(bytearray(100 * KIB))")
@@ -34,8 +30,7 @@ def test_what_each_call_leaves_is_told_with_its_holder() -> None:
 def test_of_what_fills_up_the_advice_is_to_fill_it_first() -> None:
     text = growth_of_calls(lambda: LAST.append(bytearray(100 * KIB)), calls=32, warm_up=3, max_bytes=1000.0)
     LAST.clear()
-    assert text is not None
-    assert text.endswith(f"try: a warm_up that fills it first: {__name__}.LAST holds 100 at most")
+    assert str(text).endswith(f"try: a warm_up that fills it first: {__name__}.LAST holds 100 at most")
 
 
 def test_small_objects_are_weighed() -> None:
