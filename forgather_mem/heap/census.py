@@ -148,6 +148,7 @@ class _Census:
         self, failed: Sequence[TracebackType], model: Any, optimizer: object, passes: Sequence[int], on_host: bool
     ) -> None:
         self._failed, self._passes, self._model, self._optimizer = failed, passes, model, optimizer
+        self._frames = [entry.tb_frame for entry in failed]
         self._on_host = on_host
         self._own, self._state = storages_in(model), storages_in(getattr(optimizer, "state", None))
         gradients = [parameter.grad for parameter in model_parameters(model)]
@@ -161,7 +162,7 @@ class _Census:
         self.walk = ReachableGraph()
 
     def take(self) -> None:
-        self.walk = ReachableGraph.walk(_LIMITS.budget_s, [entry.tb_frame for entry in self._failed])
+        self.walk = ReachableGraph.walk(_LIMITS.budget_s, self._frames)
         nodes = self.walk.nodes
         optimizers = {self._owner(at): node for at, node in enumerate(nodes) if is_torch(node, "optim", "Optimizer")}
         for position, one in optimizers.items():
@@ -225,7 +226,8 @@ class _Census:
             "a copy" if (times := round(_total(alike) / max(1, _total(whole)))) < 2 else f"as much as {times} copies"
         )
         collects = not self.walk.is_librarys_variable(position) and _is_container(thing)
-        names = names_of(self.walk, position) if collects else []
+        # Only for a failure: reading code takes memory
+        names = names_of(self.walk, position, self._frames) if collects and self._failed else []
         return Holding(
             name=self._name(position),
             kind="copy" if is_all and _total(alike) >= _LIMITS.copy_frac * size else "object",
@@ -405,7 +407,7 @@ class _Census:
         return any(values.get(name) is thing for values, names in read for name in names)
 
     def _is_running(self, at: tuple[str, int]) -> bool:
-        codes = (entry.tb_frame.f_code for entry in self._failed)
+        codes = (frame.f_code for frame in self._frames)
         return any(at in ((code.co_filename, line) for *_, line in code.co_lines()) for code in codes)
 
     def _is_unused(self, thing: object) -> bool:

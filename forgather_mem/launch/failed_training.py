@@ -17,6 +17,7 @@ from forgather_mem.units import format_bytes
 
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
 _TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
+NOBODY = "", 0, 0
 BETWEEN = "code between steps"  # as the phase of a kill in a plan
 HARD_LIMIT = "a hard limit can't be raised; a soft one can: ulimit -S"
 _ALLOCATORS = ("CUDA and libraries", "kept by the allocator", "private pools")
@@ -40,8 +41,8 @@ class FailedTraining:
         until_s: When planning has to end.
         needless: The remedies of the census, and their notes, that are about graphs which no training needs.
         keeps_graphs: Whether graphs of earlier passes were kept: so it would be with more, smaller batches.
-        grown: Who has kept more and more since the training began, as people write it; then no other change is enough.
-        grown_bytes, grown_items: What that was, beside the training.
+        grown: Who has kept more and more since the training began, as people write it, how much beside the training and
+            how many items: then no other change is enough. Empty, 0 and 0 where nobody has.
     """
 
     phase: str
@@ -58,9 +59,7 @@ class FailedTraining:
     unseen_bytes: int = 0
     needless: Sequence[tuple[str, str]] = ()
     keeps_graphs: bool = False
-    grown: str = ""
-    grown_bytes: int = 0
-    grown_items: int = 0
+    grown: tuple[str, int, int] = NOBODY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +95,9 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
     if oom.callback is not None or oom.phase not in PLANNED_PHASES:
         what = BETWEEN if oom.phase == "other" else oom.phase
         return f"a plan has no {'callback' if oom.callback is not None else what}"
-    grown, grown_bytes, grown_items = _grown(report, oom)
-    if grown and oom.phase == "evaluate":
-        return f"{grown} has grown until then"
+    grown = _grown(report, oom)
+    if grown != NOBODY and oom.phase == "evaluate":
+        return f"{grown[0]} has grown until then"
     taken = sum(size for part, size in oom.in_use.items() if _is_of_training(part))
     beside = sum(oom.in_use.values()) - taken
     gaps = oom.in_use.get(FREE_HEAP, 0)  # free for its tensors, too
@@ -124,27 +123,24 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         needless=tuple((one.text, one.note or "") for one in report.advice if NO_GRAPH in one.in_script),
         keeps_graphs=any(DETACHED in one.in_script for one in report.advice),
         grown=grown,
-        grown_bytes=grown_bytes,
-        grown_items=grown_items,
     )
 
 
 def _grown(report: RunReport, oom: OomReport) -> tuple[str, int, int]:
-    """Who keeps more since the training began and does not have to, how much, and how many: any other change only fails
-    later.
+    """As in `FailedTraining`: with it any other change only fails later.
 
     A remedy of the census is to keep less of it, it is larger than what did not fit, and more has come since then than
     the training itself takes.
     """
     if oom.where == "device" or not report.host.allocated_start_bytes:
-        return "", 0, 0
+        return NOBODY
     own = sum(size for part, size in oom.in_use.items() if _is_of_training(part) and part != "parameters")
     came = (report.host.allocated_end_bytes or 0) - report.host.allocated_start_bytes - own
     told = {name: most for change in report.advice for name, most in change.in_script.items()}
     named = {name: most for name, most in told.items() if name.startswith("`") and isinstance(most, int)}
     held = [(size, name) for part, size in oom.in_use.items() for name in named if part.endswith(name)]
     size, name = max(held, default=(0, ""))
-    return (name, size, 2 * named[name]) if 2 * came > size > (oom.requested_bytes or 0) else ("", 0, 0)
+    return (name, size, 2 * named[name]) if 2 * came > size > (oom.requested_bytes or 0) else NOBODY
 
 
 def _is_of_training(part: str) -> bool:

@@ -22,7 +22,7 @@ from forgather_mem.diagnose.oom.context import EVALUATION, NO_GRAPH, RunSettings
 from forgather_mem.diagnose.oom.explanation import as_written, in_own_loop
 from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
 from forgather_mem.diagnose.oom.remedies import may_help, plannable
-from forgather_mem.diagnose.oom.remedy import Remedy, doing
+from forgather_mem.diagnose.oom.remedy import NUMBERS, Remedy, doing
 from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import BETWEEN, HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
@@ -105,25 +105,19 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         keeps_graphs=failed.keeps_graphs or (loop is not None and loop.keeps_graphs),
     )
     yield
-    needless = failed.needless
+    needless = [*failed.needless]
     if failed.taken_bytes is None and loop is not None and failure.phase == EVALUATION:  # no census has been there
-        needless = (("torch.no_grad() around the evaluation", "no backward pass follows"),)
+        needless = [("torch.no_grad() around the evaluation", "no backward pass follows")]
     elif failure.phase != EVALUATION and planner.own.untrained:
         note = "no optimizer has its parameters, but a graph is kept for a backward pass through it"
-        needless = tuple((f"torch.no_grad() around what {name} computes", note) for name in planner.own.untrained)
-    if needless:  # of all at once, since all are planned so
-        texts, notes = zip(*needless, strict=True)
-        of = EVALUATION if failure.phase == EVALUATION else True
-        change = Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: of})
-        with suppress(PlanError):
-            found.changes.extend((-1, fits) for fits in planner.that_fit([change]))
-        yield
+        needless = [(f"torch.no_grad() around what {name} computes", note) for name in planner.own.untrained]
     with suppress(PlanError):
-        found.changes.extend((-1, fits) for fits in planner.that_keep_less())
+        found.changes.extend((-1, fits) for fits in planner.without_graphs(needless))
+        found.changes.extend(planner.that_keep_less())
     yield
-    if failed.grown and not found.changes:
-        raise PlanError(f"{failed.grown} has grown until then")
-    if failed.grown:
+    if failed.grown[0]:
+        if not found.changes:
+            raise PlanError(f"{failed.grown[0]} has grown until then")
         return
     parts = planner.own.highest_parts()
     for remedy, ladder in plannable(failure, max(parts, key=parts.__getitem__)):
@@ -236,27 +230,37 @@ class _Planner:
             else:
                 low = at + 1
 
-    def that_keep_less(self) -> Iterator[Change]:
-        """Of what the loop keeps from step to step: not both what is replaced and what replaces it, or fewer items."""
-        failed = self._failed
-        grown = [Kept(failed.grown, failed.grown_items, failed.grown_bytes, set())] if failed.grown else ()
-        for kept in grown or self.own.trace.kept:
+    def without_graphs(self, needless: Sequence[tuple[str, str]]) -> Iterator[Change]:
+        """The change that these texts and notes are about, of all at once, since all are planned so."""
+        if needless:
+            texts, notes = zip(*needless, strict=True)
+            of = EVALUATION if self._failed.phase == EVALUATION else True
+            yield from self.that_fit([Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: of})])
+
+    def that_keep_less(self) -> Iterator[tuple[int, Change]]:
+        """Of what the loop keeps from step to step: not both what is replaced and what replaces it, or fewer items.
+
+        With what each alters: nobody knows whether what is no list may go.
+        """
+        name, num_bytes, num_items = self._failed.grown
+        for kept in [Kept(name, num_items, num_bytes, set())] if name else self.own.trace.kept:
             need = self._bytes_of(replace(self.own, trace=self.own.trace.without(kept.numbers)))
             old_bytes = self.own.trace.replaced_bytes(kept)
             beside = kept.num_bytes - old_bytes  # in place of what went
             if old_bytes and need + max(0, beside) <= self.most_bytes:
                 text = f"delete {kept.name} before the next is made"
                 change = doing(text, "not both at once", **{kept.name: "deleted"})
-                yield self._with_peak(change, need + max(0, beside))
+                yield -1, self._with_peak(change, need + max(0, beside))
             elif need <= self.most_bytes < need + kept.num_bytes:
                 each = kept.num_bytes / max(1, kept.num_items)
                 most = int((self.most_bytes - need) / each)
                 text = f"keep {f'at most {most:,} of its entries' if most else 'nothing'} in {kept.name}"
-                yield self._with_peak(doing(text, "from step to step", **{kept.name: most}), need + most * each)
+                change = doing(text, "from step to step", **{kept.name: most})
+                yield -1 if most else NUMBERS, self._with_peak(change, need + most * each)
 
     def _without_grown(self, planned: Plan) -> Plan:
         """What has grown counts by what was measured."""
-        numbers = {one for kept in planned.trace.kept for one in kept.numbers} if self._failed.grown else set[int]()
+        numbers = {one for kept in planned.trace.kept for one in kept.numbers} if self._failed.grown[0] else set[int]()
         return replace(planned, trace=planned.trace.without(numbers))
 
     def _with_peak(self, change: Change, need: float) -> Change:
@@ -305,7 +309,7 @@ class _Planner:
             PlanError: if the plan does not reproduce the failure.
         """
         failed, own = self._failed, self.own
-        room = failed.limit_bytes - failed.beside_bytes + failed.grown_bytes
+        room = failed.limit_bytes - failed.beside_bytes + failed.grown[1]
         if failed.taken_bytes is None:
             room -= self._began_bytes - own.phases[0].parts.get("parameters", 0)  # the model is there already
         least = (1 - _LIMITS.alike_frac) * room
@@ -338,7 +342,7 @@ class _Planner:
             if one.size == nearest.size and abs(one.before_bytes - nearest.before_bytes) <= tolerated
         ]
         # The failure itself was too much: where less is told of it, it is so of other plans
-        return min(room, max(one.bytes for one in shown) - _others(own.parts) + failed.grown_bytes) if shown else room
+        return min(room, max(one.bytes for one in shown) - _others(own.parts) + failed.grown[1]) if shown else room
 
     def _request(self, row: PhasePlan, wanted: int, taken: int) -> StorageRequest:
         """Of this phase's allocations as large as the one that failed the one beside as much as there was.
