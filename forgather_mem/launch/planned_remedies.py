@@ -105,14 +105,8 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         keeps_graphs=failed.keeps_graphs or (loop is not None and loop.keeps_graphs),
     )
     yield
-    needless = [*failed.needless]
-    if failed.taken_bytes is None and loop is not None and failure.phase == EVALUATION:  # no census has been there
-        needless = [("torch.no_grad() around the evaluation", "no backward pass follows")]
-    elif failure.phase != EVALUATION and planner.own.untrained:
-        note = "no optimizer has its parameters, but a graph is kept for a backward pass through it"
-        needless = [(f"torch.no_grad() around what {name} computes", note) for name in planner.own.untrained]
     with suppress(PlanError):
-        found.changes.extend((-1, fits) for fits in planner.without_graphs(needless))
+        found.changes.extend((-1, fits) for fits in planner.without_graphs(failure.phase))
         found.changes.extend(planner.that_keep_less())
     yield
     if failed.grown[0]:
@@ -230,11 +224,16 @@ class _Planner:
             else:
                 low = at + 1
 
-    def without_graphs(self, needless: Sequence[tuple[str, str]]) -> Iterator[Change]:
-        """The change that these texts and notes are about, of all at once, since all are planned so."""
+    def without_graphs(self, phase: str) -> Iterator[Change]:
+        """Without those that no training needs, of all at once, since all are planned so."""
+        needless, of = [*self._failed.needless], EVALUATION if phase == EVALUATION else True
+        if self._failed.taken_bytes is None and self._loop is not None and phase == EVALUATION:  # no census was there
+            needless = [("torch.no_grad() around the evaluation", "no backward pass follows")]
+        elif phase != EVALUATION and self.own.untrained:
+            note = "no optimizer has its parameters, but a graph is kept for a backward pass through it"
+            needless = [(f"torch.no_grad() around what {name} computes", note) for name in self.own.untrained]
         if needless:
             texts, notes = zip(*needless, strict=True)
-            of = EVALUATION if self._failed.phase == EVALUATION else True
             yield from self.that_fit([Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: of})])
 
     def that_keep_less(self) -> Iterator[tuple[int, Change]]:

@@ -86,12 +86,19 @@ class Trace(NamedTuple):
         Nor is what has gone before the first step that is planned.
         """
         before = {event for stretch, events in self.by_stretch() if not stretch.step for event in events}
+        short = set[int]()
+        for stretch, events in self.by_stretch():
+            inside = before if not stretch.step else set(events) if stretch.phase == "data" else ()
+            short.update(event for event in events if ~event in inside)  # it has both
+        return self.without(short)
+
+    def without(self, numbers: Set[int]) -> Trace:
+        """The same if these were never made."""
         kept, sizes, stretches, new = array("q"), array("q"), list[Stretch](), dict[int, int]()
         for stretch, events in self.by_stretch():
             stretches.append(stretch._replace(first_event=len(kept)))
-            inside = before if not stretch.step else set(events) if stretch.phase == "data" else ()
             for event in events:
-                if ~event in inside:  # it has both
+                if max(event, ~event) in numbers:
                     continue
                 if event >= 0:
                     new[event], new[~event] = len(sizes), ~len(sizes)
@@ -99,14 +106,6 @@ class Trace(NamedTuple):
                 kept.append(new[event])
         still = [one._replace(numbers={new[number] for number in one.numbers & new.keys()}) for one in self.kept]
         return Trace(kept, sizes, stretches, {new[number] for number in self.without_graph & new.keys()}, still)
-
-    def without(self, numbers: Set[int]) -> Trace:
-        """The same if these were never made."""
-        events, stretches = array("q"), list[Stretch]()
-        for stretch, inside in self.by_stretch():
-            stretches.append(stretch._replace(first_event=len(events)))
-            events.extend(event for event in inside if max(event, ~event) not in numbers)
-        return self._replace(events=events, stretches=stretches)
 
     def replaced_bytes(self, new: Kept) -> int:
         """Size of what goes at once when all of this is made, and was there before the first of it was."""
