@@ -315,14 +315,7 @@ class _Planner:
         row = self._row(least)
         shows = row.bytes - _others(row.parts) >= least
         if failed.taken_bytes is None:
-            names = {OTHER_GRAPHS: f"graph of {' and '.join(own.untrained)}"}
-            for kept in own.trace.kept[:1]:
-                names[KEPT] = f"{'most in ' * (len(own.trace.kept) > 1)}{kept.name}"
-            parts = {names.get(part, part): size for part, size in row.parts.items()}
-            # What of others' was there when the training began is in both
-            left, phase = room + _others(row.parts), BETWEEN if failed.phase == "other" else row.phase
-            told = KillInPlan(phase=phase, num_bytes=row.bytes, room_bytes=left, parts=parts, is_shown=shows)
-            self._kills.append(told)
+            self._note_kill(row, room, shows)
         wanted, taken, tolerated = failed.requested_bytes, failed.taken_bytes, _LIMITS.alike_frac * failed.limit_bytes
         if wanted is None or taken is None or failed.phase == "evaluate":
             if not shows:
@@ -342,6 +335,16 @@ class _Planner:
         ]
         # The failure itself was too much: where less is told of it, it is so of other plans
         return min(room, max(one.bytes for one in shown) - _others(own.parts) + failed.grown[1]) if shown else room
+
+    def _note_kill(self, row: PhasePlan, room: int, shows: bool) -> None:
+        names = {OTHER_GRAPHS: f"graph of {' and '.join(self.own.untrained)}"}
+        for kept in self.own.trace.kept[:1]:
+            names[KEPT] = f"{'most in ' * (len(self.own.trace.kept) > 1)}{kept.name}"
+        parts = {names.get(part, part): size for part, size in row.parts.items()}
+        # What of others' was there when the training began is in both
+        left, phase = room + _others(row.parts), BETWEEN if self._failed.phase == "other" else row.phase
+        told = KillInPlan(phase=phase, num_bytes=row.bytes, room_bytes=left, parts=parts, is_shown=shows)
+        self._kills.append(told)
 
     def _request(self, row: PhasePlan, wanted: int, taken: int) -> StorageRequest:
         """Of this phase's allocations as large as the one that failed the one beside as much as there was.
