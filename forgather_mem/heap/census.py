@@ -20,11 +20,13 @@ from forgather_mem.errors import missing, ours
 from forgather_mem.heap.autograd import number_of, operations_of, saved_by
 from forgather_mem.heap.containers import PLAIN
 from forgather_mem.heap.failed_call import calls_module
+from forgather_mem.heap.holder_names import names_of
 from forgather_mem.heap.object_size import array_bytes, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes, in_peoples_words
 from forgather_mem.heap.reachable import MANY, SAMPLED, ReachableGraph
 from forgather_mem.probes.tensors import StorageKey, storages_in, storages_of, values_of
 from forgather_mem.source.bytecode import names_on_line, uses_again
+from forgather_mem.source.container_code import adding_lines, is_joined
 from forgather_mem.source.frame_variables import all_frames, frame_variables
 from forgather_mem.source.source_lines import is_user_file
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     import torch
     from torch.autograd.graph import Node
 
-Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state"]
+Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state", "pending"]
 _SIZED = frozenset({"array", "builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
 
 
@@ -70,14 +72,17 @@ class Holding:
             the model; of the activations what joins them where a parameter is used more than once. Else empty.
         kind: An "object"; a "copy" of the model; the "batch"; "activations" of the pass that runs; graphs of "earlier"
             passes; graphs of a model that is "untrained": no optimizer has its parameters; "gradients" of another model
-            than the given one; the "state" of another optimizer.
+            than the given one; the "state" of another optimizer; a gradient that is "pending", of which each use of
+            its parameter makes one before they are added.
         num_bytes: What counts for it.
         collects: Whether it is a list or another container of the user's, not one tensor or array.
-        num_items: Of a list its length; 0 if it is none.
+        num_items: Of a list its length; 0 if it is none. Of a pending gradient the number of uses.
         num_passes: Of graphs: how many passes of this step they are of; 0 for earlier steps, too. Of activations: how
             often each parameter is used in what one backward pass will go through; 0 where no graph keeps any.
         is_unused: Whether only variables hold it that no code that runs reads again.
         is_read: Whether the line that failed reads it.
+        grows: Whether a function that was running adds to it.
+        is_joined: Whether the user's code makes one of all that is in it.
         copied: Of a copy, by the sizes of its tensors: what it is one of.
     """
 
@@ -89,6 +94,8 @@ class Holding:
     num_passes: int = 0
     is_unused: bool = False
     is_read: bool = False
+    grows: bool = False
+    is_joined: bool = False
     copied: str = "a copy of the model"
 
     @property
@@ -141,6 +148,7 @@ class _Census:
         self, failed: Sequence[TracebackType], model: Any, optimizer: object, passes: Sequence[int], on_host: bool
     ) -> None:
         self._failed, self._passes, self._model, self._optimizer = failed, passes, model, optimizer
+        self._frames = [entry.tb_frame for entry in failed]
         self._on_host = on_host
         self._own, self._state = storages_in(model), storages_in(getattr(optimizer, "state", None))
         gradients = [parameter.grad for parameter in model_parameters(model)]
@@ -149,11 +157,12 @@ class _Census:
         self._of_pass: defaultdict[tuple[Kind, str], set[int]] = defaultdict(set)
         self._groups: defaultdict[int, Counter[object]] = defaultdict(Counter)  # by position, the bytes of each piece
         self._vain: dict[Node, str] = {}
+        self._uses = Counter[int]()  # of parameters, by id, in what the running backward pass goes through
         self._joins, self._num_joined = "", 0  # what goes through each parameter most often in this step, and how often
         self.walk = ReachableGraph()
 
     def take(self) -> None:
-        self.walk = ReachableGraph.walk(_LIMITS.budget_s, [entry.tb_frame for entry in self._failed])
+        self.walk = ReachableGraph.walk(_LIMITS.budget_s, self._frames)
         nodes = self.walk.nodes
         optimizers = {self._owner(at): node for at, node in enumerate(nodes) if is_torch(node, "optim", "Optimizer")}
         for position, one in optimizers.items():
@@ -196,6 +205,9 @@ class _Census:
                 name, passes = self._joins, self._num_joined
             if size:
                 yield Holding(name=name, kind=kind, num_bytes=size, num_passes=passes)
+        for name, one in self._model.named_parameters() if self._uses and self._model is not None else ():
+            if one.grad is None and self._uses[id(one)] > 1:
+                yield Holding(name=f"`{name}`", kind="pending", num_bytes=one.nbytes, num_items=self._uses[id(one)])
         sizes = {position: sum(pieces.values()) for position, pieces in self._groups.items()}
         least = _LIMITS.named_frac * (sum(sizes.values()) + self._parts.total())
         for position, size in sizes.items():
@@ -213,13 +225,17 @@ class _Census:
         copies = (
             "a copy" if (times := round(_total(alike) / max(1, _total(whole)))) < 2 else f"as much as {times} copies"
         )
-        is_users = not self.walk.is_librarys_variable(position)
+        collects = not self.walk.is_librarys_variable(position) and _is_container(thing)
+        # Only for a failure: reading code takes memory
+        names = names_of(self.walk, position, self._frames) if collects and self._failed else []
         return Holding(
             name=self._name(position),
             kind="copy" if is_all and _total(alike) >= _LIMITS.copy_frac * size else "object",
             copied=f"{copies} of the model" + " and the optimizer's state" * has_state,
             num_bytes=size,
-            collects=is_users and _is_container(thing),
+            collects=collects,
+            grows=any(self._is_running(at) for name in names for at in adding_lines(name, isinstance(thing, list))),
+            is_joined=any(map(is_joined, names)),
             num_items=len(thing) if isinstance(thing, list | deque) else 0,
             is_unused=self._is_unused(thing),
             is_read=self._is_read(thing),
@@ -293,8 +309,10 @@ class _Census:
                 # Of earlier steps nothing is joined: their losses were gone back through, or are kept with their graph
                 every = operations_of(tensor.grad_fn, set())
                 of_this = (one for one in every if self._pass_of(one) or not self._passes)
-                leaves = (getattr(one, "variable", None) for step in of_this for one, _ in step.next_functions)
-                uses = Counter(id(leaf) for leaf in leaves if id(leaf) in trained)
+                steps = [(getattr(one, "variable", None), step) for step in of_this for one, _ in step.next_functions]
+                # Each pass has the same operations
+                uses = Counter((id(leaf), step.name()) for leaf, step in steps if id(leaf) in trained)
+                self._uses |= Counter(id(leaf) for leaf, _ in steps)
                 if (times := min(uses.values(), default=0)) > self._num_joined:
                     self._joins, self._num_joined = self._name(owner), times
             for operation in operations:
@@ -387,6 +405,10 @@ class _Census:
         users = [entry for entry in self._failed if is_user_file(entry.tb_frame.f_code.co_filename)]
         read = [(frame_variables(one.tb_frame), names_on_line(one.tb_frame.f_code, one.tb_lasti)) for one in users[-1:]]
         return any(values.get(name) is thing for values, names in read for name in names)
+
+    def _is_running(self, at: tuple[str, int]) -> bool:
+        codes = (frame.f_code for frame in self._frames)
+        return any(at in ((code.co_filename, line) for *_, line in code.co_lines()) for code in codes)
 
     def _is_unused(self, thing: object) -> bool:
         """Whether only variables hold it, and no code that runs, or that is in its module, reads one of them again."""

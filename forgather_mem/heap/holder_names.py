@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 
 from forgather_mem.heap.owner_paths import attributes_of, frame_name, has_attributes, suspended_frame, variable_of
 from forgather_mem.heap.reachable import ReachableGraph
@@ -13,8 +14,11 @@ from forgather_mem.source.source_lines import is_user_class, is_user_file, user_
 from forgather_mem.source.syntax import Named, class_regions, function_regions, regions_of_module
 
 
-def names_of(walk: ReachableGraph, position: int) -> list[Named]:
-    """The nearest name on the way to this node that the user's code gives, best first; none if there is none."""
+def names_of(walk: ReachableGraph, position: int, failed: Sequence[FrameType] = ()) -> list[Named]:
+    """The nearest name on the way to this node that the user's code gives, best first; none if there is none.
+
+    `failed` are the frames that the walk knows beside those that run.
+    """
     way = walk.way(position)
     label = walk.label(position)
     below = 0  # containers between the name and the node
@@ -34,7 +38,7 @@ def names_of(walk: ReachableGraph, position: int) -> list[Named]:
             return module_names(label, holder, held, item=below > 0)
         else:
             below += 1
-    return _of_frame(label, item=below > 0) if label.startswith("local ") else []
+    return _of_frame(label, [*failed, *running_frames()], item=below > 0) if label.startswith("local ") else []
 
 
 def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named]:
@@ -80,10 +84,10 @@ def module_names(module: str, namespace: dict[str, object], held: object, *, ite
     return [Named(name=name, attribute=False, item=item, regions=regions, of_module=True)]
 
 
-def _of_frame(label: str, *, item: bool) -> list[Named]:
-    """A variable of a function that runs now; `label` as the walk writes it."""
+def _of_frame(label: str, frames: Sequence[FrameType], *, item: bool) -> list[Named]:
+    """A variable of one of these; `label` as the walk writes it."""
     name, _, place = label.removeprefix("local '").partition("' of ")
-    frame = next((frame for frame in running_frames() if frame_name(frame) == place), None)
+    frame = next((frame for frame in frames if frame_name(frame) == place), None)
     return [] if frame is None else _of_code(frame.f_code, name, item=item)
 
 

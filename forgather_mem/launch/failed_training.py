@@ -13,10 +13,12 @@ from forgather_mem.diagnose.oom.messages import OF_TORCH
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.report import KilledReport, OomReport, RunReport
 from forgather_mem.telemetry.report_part import ReportPart, Signed
-from forgather_mem.units import MIB, format_bytes
+from forgather_mem.units import format_bytes
 
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
 _TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
+NOBODY = "", 0, 0
+BETWEEN = "code between steps"  # as the phase of a kill in a plan
 HARD_LIMIT = "a hard limit can't be raised; a soft one can: ulimit -S"
 _ALLOCATORS = ("CUDA and libraries", "kept by the allocator", "private pools")
 
@@ -39,6 +41,8 @@ class FailedTraining:
         until_s: When planning has to end.
         needless: The remedies of the census, and their notes, that are about graphs which no training needs.
         keeps_graphs: Whether graphs of earlier passes were kept: so it would be with more, smaller batches.
+        grown: Who has kept more and more since the training began, as people write it, how much beside the training and
+            how many items: then no other change is enough. Empty, 0 and 0 where nobody has.
     """
 
     phase: str
@@ -55,6 +59,7 @@ class FailedTraining:
     unseen_bytes: int = 0
     needless: Sequence[tuple[str, str]] = ()
     keeps_graphs: bool = False
+    grown: tuple[str, int, int] = NOBODY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +93,11 @@ def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
 
 def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraining | str:
     if oom.callback is not None or oom.phase not in PLANNED_PHASES:
-        what = "code between steps" if oom.phase == "other" else oom.phase
+        what = BETWEEN if oom.phase == "other" else oom.phase
         return f"a plan has no {'callback' if oom.callback is not None else what}"
-    if (grown := _grown(report, oom)) is not None:
-        return f"{grown} has grown until then"
+    grown = _grown(report, oom)
+    if grown != NOBODY and oom.phase == "evaluate":
+        return f"{grown[0]} has grown until then"
     taken = sum(size for part, size in oom.in_use.items() if _is_of_training(part))
     beside = sum(oom.in_use.values()) - taken
     gaps = oom.in_use.get(FREE_HEAP, 0)  # free for its tensors, too
@@ -116,23 +122,25 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         unseen_bytes=unseen,
         needless=tuple((one.text, one.note or "") for one in report.advice if NO_GRAPH in one.in_script),
         keeps_graphs=any(DETACHED in one.in_script for one in report.advice),
+        grown=grown,
     )
 
 
-def _grown(report: RunReport, oom: OomReport) -> str | None:
-    """What has been kept since the training began and did not have to be: with it any change only fails later.
+def _grown(report: RunReport, oom: OomReport) -> tuple[str, int, int]:
+    """As in `FailedTraining`: with it any other change only fails later.
 
     A remedy of the census is to keep less of it, it is larger than what did not fit, and more has come since then than
     the training itself takes.
     """
     if oom.where == "device" or not report.host.allocated_start_bytes:
-        return None
+        return NOBODY
     own = sum(size for part, size in oom.in_use.items() if _is_of_training(part) and part != "parameters")
     came = (report.host.allocated_end_bytes or 0) - report.host.allocated_start_bytes - own
-    named = {change.text.split("`")[1] for change in report.advice if change.text.startswith("keep less in `")}
-    held = {part: size for part, size in oom.in_use.items() if "`" in part and part.split("`")[1] in named}
-    part = max(held, key=held.__getitem__, default="")
-    return part if held and 2 * came > held[part] > (oom.requested_bytes or 0) else None
+    told = {name: most for change in report.advice for name, most in change.in_script.items()}
+    named = {name: most for name, most in told.items() if name.startswith("`") and isinstance(most, int)}
+    held = [(size, name) for part, size in oom.in_use.items() for name in named if part.endswith(name)]
+    size, name = max(held, default=(0, ""))
+    return (name, size, 2 * named[name]) if 2 * came > size > (oom.requested_bytes or 0) else NOBODY
 
 
 def _is_of_training(part: str) -> bool:
@@ -187,17 +195,17 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     had, rest = dict(planned.parts), planned.room_bytes - planned.num_bytes
     over, unplanned = max(0, -rest), "generation" if killed.phase == "generate" else "not in the plan"
     # What comes last had not come whole; parameters come first
-    graphs = (part for part in planned.parts if part.startswith("graph"))
-    for part in ("results", "temporaries", "activations", *graphs, "optimizer", "gradients", *planned.parts):
+    kept, graphs = ([part for part in planned.parts if part.startswith(of)] for of in (("`", "most in `"), "graph"))
+    for part in (*kept, "results", "temporaries", "activations", *graphs, "optimizer", "gradients", *planned.parts):
         had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
     had |= {"Python and libraries": beside - others, "other processes": others, unplanned: max(0, rest)}
     if planned.is_shown:
-        largest = sorted(planned.parts.items(), key=lambda part: -part[1])[:3]
-        parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in largest if size >= MIB)
-        why = f"{'' if killed.step else 'in step 1 '}{planned.phase} takes {needed} of tensors (planned: {parts}); "
+        part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
+        largest = f"{part} {format_bytes(planned.parts[part])}"
+        why = f"{'' if killed.step else 'in step 1 '}{planned.phase} takes {needed} of tensors (planned: {largest}); "
         why += f"{room} were left, with gaps between them."
         return replace(killed, why_now=f"{killed.why_now or ''} {why}".lstrip(), in_use=_with_size(had))
-    needed = "at most " * (planned.phase == "data") + needed
+    needed = "at most " * (planned.phase in ("data", BETWEEN)) + needed
     why = f"{here}. The training's own tensors take {needed} there (planned); {format_bytes(rest)} came beside them."
     return replace(killed, why_now=f"{why} {killed.why_now or ''}".rstrip(), in_use=_with_size(had))
 

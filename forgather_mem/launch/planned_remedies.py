@@ -22,17 +22,17 @@ from forgather_mem.diagnose.oom.context import EVALUATION, NO_GRAPH, RunSettings
 from forgather_mem.diagnose.oom.explanation import as_written, in_own_loop
 from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
 from forgather_mem.diagnose.oom.remedies import may_help, plannable
-from forgather_mem.diagnose.oom.remedy import Remedy
+from forgather_mem.diagnose.oom.remedy import NUMBERS, Remedy, doing
 from forgather_mem.errors import PlanError
-from forgather_mem.launch.failed_training import HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
+from forgather_mem.launch.failed_training import BETWEEN, HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs
 from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.loop.script import Script
-from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
+from forgather_mem.planning.model import KEPT, OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.result import PhasePlan, Plan
-from forgather_mem.planning.storage_log import OTHER_GRAPHS, StorageRequest
+from forgather_mem.planning.storage_log import OTHER_GRAPHS, Kept, StorageRequest
 from forgather_mem.reporting.problems import PLANNED_PHASES
 from forgather_mem.system.memory_limit import own_limits
 from forgather_mem.system.procfs import own_memory
@@ -105,19 +105,14 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         keeps_graphs=failed.keeps_graphs or (loop is not None and loop.keeps_graphs),
     )
     yield
-    needless = failed.needless
-    if failed.taken_bytes is None and loop is not None and failure.phase == EVALUATION:  # no census has been there
-        needless = (("torch.no_grad() around the evaluation", "no backward pass follows"),)
-    elif failure.phase != EVALUATION and planner.own.untrained:
-        note = "no optimizer has its parameters, but a graph is kept for a backward pass through it"
-        needless = tuple((f"torch.no_grad() around what {name} computes", note) for name in planner.own.untrained)
-    if needless:  # of all at once, since all are planned so
-        texts, notes = zip(*needless, strict=True)
-        of = EVALUATION if failure.phase == EVALUATION else True
-        change = Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: of})
-        with suppress(PlanError):
-            found.changes.extend((-1, fits) for fits in planner.that_fit([change]))
-        yield
+    with suppress(PlanError):
+        found.changes.extend((-1, fits) for fits in planner.without_graphs(failure.phase))
+        found.changes.extend(planner.that_keep_less())
+    yield
+    if failed.grown[0]:
+        if not found.changes:
+            raise PlanError(f"{failed.grown[0]} has grown until then")
+        return
     parts = planner.own.highest_parts()
     for remedy, ladder in plannable(failure, max(parts, key=parts.__getitem__)):
         if len(found.changes) < _LIMITS.most_told:
@@ -183,7 +178,7 @@ class _Planner:
         for sizes in (parsed_sizes(failed.sizes), {}):  # in a loop of the script's own they may be another model's
             self._sizes = sizes
             try:
-                self.own = self._plan({})
+                self.own = self._without_grown(self._plan({}))
                 if loop is not None:
                     loop.learn(self.own, failed.rows)
                 self._room_bytes = self._room()
@@ -218,17 +213,58 @@ class _Planner:
             at = high - 1 if high == len(ladder) else (low + high) // 2
             try:
                 plan = self._plan({**ladder[at].set, **ladder[at].in_script})
-                need, self.least_bytes = self._bytes_of(plan), plan.peak_bytes - _others(plan)
+                need, self.least_bytes = self._bytes_of(plan), plan.peak_bytes - _others(plan.parts)
             except PlanError:
                 if at == len(ladder) - 1:
                     raise
                 need = self.most_bytes + 1
             if need <= self.most_bytes:
-                peak_bytes = round(need) + self._failed.limit_bytes - self._room_bytes  # with all that is beside it
                 high = at
-                yield replace(self.written(ladder[at]), predicted_bytes=peak_bytes)
+                yield self._with_peak(self.written(ladder[at]), need)
             else:
                 low = at + 1
+
+    def without_graphs(self, phase: str) -> Iterator[Change]:
+        """Without those that no training needs, of all at once, since all are planned so."""
+        needless, of = [*self._failed.needless], EVALUATION if phase == EVALUATION else True
+        if self._failed.taken_bytes is None and self._loop is not None and phase == EVALUATION:  # no census was there
+            needless = [("torch.no_grad() around the evaluation", "no backward pass follows")]
+        elif phase != EVALUATION and self.own.untrained:
+            note = "no optimizer has its parameters, but a graph is kept for a backward pass through it"
+            needless = [(f"torch.no_grad() around what {name} computes", note) for name in self.own.untrained]
+        if needless:
+            texts, notes = zip(*needless, strict=True)
+            yield from self.that_fit([Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: of})])
+
+    def that_keep_less(self) -> Iterator[tuple[int, Change]]:
+        """Of what the loop keeps from step to step: not both what is replaced and what replaces it, or fewer items.
+
+        With what each alters: nobody knows whether what is no list may go.
+        """
+        name, num_bytes, num_items = self._failed.grown
+        for kept in [Kept(name, num_items, num_bytes, set())] if name else self.own.trace.kept:
+            need = self._bytes_of(replace(self.own, trace=self.own.trace.without(kept.numbers)))
+            old_bytes = self.own.trace.replaced_bytes(kept)
+            beside = kept.num_bytes - old_bytes  # in place of what went
+            if old_bytes and need + max(0, beside) <= self.most_bytes:
+                text = f"delete {kept.name} before the next is made"
+                change = doing(text, "not both at once", **{kept.name: "deleted"})
+                yield -1, self._with_peak(change, need + max(0, beside))
+            elif need <= self.most_bytes < need + kept.num_bytes:
+                each = kept.num_bytes / max(1, kept.num_items)
+                most = int((self.most_bytes - need) / each)
+                text = f"keep {f'at most {most:,} of its entries' if most else 'nothing'} in {kept.name}"
+                change = doing(text, "from step to step", **{kept.name: most})
+                yield -1 if most else NUMBERS, self._with_peak(change, need + most * each)
+
+    def _without_grown(self, planned: Plan) -> Plan:
+        """What has grown counts by what was measured."""
+        numbers = {one for kept in planned.trace.kept for one in kept.numbers} if self._failed.grown[0] else set[int]()
+        return replace(planned, trace=planned.trace.without(numbers))
+
+    def _with_peak(self, change: Change, need: float) -> Change:
+        """With all that is beside it."""
+        return replace(change, predicted_bytes=round(need) + self._failed.limit_bytes - self._room_bytes)
 
     def _plan(self, changed: Mapping[str, object]) -> Plan:
         """With these values of `Change.set` and `in_script`.
@@ -272,18 +308,14 @@ class _Planner:
             PlanError: if the plan does not reproduce the failure.
         """
         failed, own = self._failed, self.own
-        room = failed.limit_bytes - failed.beside_bytes
+        room = failed.limit_bytes - failed.beside_bytes + failed.grown[1]
         if failed.taken_bytes is None:
             room -= self._began_bytes - own.phases[0].parts.get("parameters", 0)  # the model is there already
         least = (1 - _LIMITS.alike_frac) * room
         row = self._row(least)
-        shows = row.bytes >= least
+        shows = row.bytes - _others(row.parts) >= least
         if failed.taken_bytes is None:
-            names = {OTHER_GRAPHS: f"graph of {' and '.join(own.untrained)}"}
-            names |= {OTHER_TENSORS: f"{OTHER_TENSORS}, most in {own.kept}"} if own.kept else {}
-            parts = {names.get(part, part): size for part, size in row.parts.items()}
-            told = KillInPlan(phase=row.phase, num_bytes=row.bytes, room_bytes=room, parts=parts, is_shown=shows)
-            self._kills.append(told)
+            self._note_kill(row, room, shows)
         wanted, taken, tolerated = failed.requested_bytes, failed.taken_bytes, _LIMITS.alike_frac * failed.limit_bytes
         if wanted is None or taken is None or failed.phase == "evaluate":
             if not shows:
@@ -291,7 +323,7 @@ class _Planner:
                 took = f"the training's own tensors take {format_bytes(row.bytes)}"
                 raise PlanError(f"{took} {there}, which would have fitted")
             return room
-        taken += _others(own)
+        taken += _others(own.parts)
         nearest = self._request(row, wanted, taken)
         if failed.on_device:
             return min(room, nearest.before_bytes + min(wanted, room - taken))
@@ -302,7 +334,17 @@ class _Planner:
             if one.size == nearest.size and abs(one.before_bytes - nearest.before_bytes) <= tolerated
         ]
         # The failure itself was too much: where less is told of it, it is so of other plans
-        return min(room, max(one.bytes for one in shown) - _others(own)) if shown else room
+        return min(room, max(one.bytes for one in shown) - _others(own.parts) + failed.grown[1]) if shown else room
+
+    def _note_kill(self, row: PhasePlan, room: int, shows: bool) -> None:
+        names = {OTHER_GRAPHS: f"graph of {' and '.join(self.own.untrained)}"}
+        for kept in self.own.trace.kept[:1]:
+            names[KEPT] = f"{'most in ' * (len(self.own.trace.kept) > 1)}{kept.name}"
+        parts = {names.get(part, part): size for part, size in row.parts.items()}
+        # What of others' was there when the training began is in both
+        left, phase = room + _others(row.parts), BETWEEN if self._failed.phase == "other" else row.phase
+        told = KillInPlan(phase=phase, num_bytes=row.bytes, room_bytes=left, parts=parts, is_shown=shows)
+        self._kills.append(told)
 
     def _request(self, row: PhasePlan, wanted: int, taken: int) -> StorageRequest:
         """Of this phase's allocations as large as the one that failed the one beside as much as there was.
@@ -332,9 +374,10 @@ class _Planner:
         failed, own = self._failed, self.own
         at = 1 if failed.is_first_step and failed.phase != "evaluate" else 2, failed.phase
         if failed.taken_bytes is None and failed.phase not in PLANNED_PHASES:  # between steps, or nobody knows when
-            largest = own.step, own.phase
-            first = next(((row.step, row.phase) for row in own.phases if row.bytes >= least_bytes), largest)
-            at = (2, "data") if failed.phase else first
+            between = [row for row in own.phases if row.step == 2 and row.phase in ("data", "optimizer")]
+            largest = max(between if failed.phase else own.phases, key=lambda row: row.bytes)
+            rows = () if failed.phase else own.phases
+            return next((row for row in rows if row.bytes - _others(row.parts) >= least_bytes), largest)
         row = next((row for row in own.phases if (row.step, row.phase) == at), None)
         if row is None:
             raise PlanError(f"the plan has no {failed.phase}")
@@ -349,7 +392,7 @@ class _Planner:
             limit = next(iter(own_limits()), None)
             left = "a limit of this process" if limit is None else limit.name
             raise PlanError(f"{left} leaves too little to plan in, and {HARD_LIMIT}")
-        return max(one.bytes for one in taken) - _others(planned)
+        return max(one.bytes for one in taken) - _others(planned.parts)
 
     def _taken(self, planned: Plan) -> list[list[Taken]]:
         # Of a kill nobody has told which batches came before: smaller ones leave more gaps
@@ -360,8 +403,8 @@ def _settings(training: Trainer, loop: OwnLoop | None) -> RunSettings:
     return loop.settings if loop else settings_of(training.args, training.model, training)
 
 
-def _others(planned: Plan) -> int:
-    return sum(planned.parts.get(part, 0) for part in (OTHER_MODELS, OTHER_TENSORS))
+def _others(parts: Mapping[str, int]) -> int:
+    return sum(parts.get(part, 0) for part in (OTHER_MODELS, OTHER_TENSORS))
 
 
 def _argmax(logits: object, labels: object) -> object:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import Counter
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from queue import Queue
 from typing import TypeVar
@@ -26,11 +26,11 @@ from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.private_state import swap
 from forgather_mem.planning.ranks import empty_shards, like_shard
-from forgather_mem.planning.storage_log import StorageLog
+from forgather_mem.planning.storage_log import Kept, StorageLog
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.units import MIB, format_bytes
 
-OTHER_MODELS, OTHER_TENSORS = "other models", "other tensors"
+OTHER_MODELS, OTHER_TENSORS, KEPT = "other models", "other tensors", "kept"
 _Kind = TypeVar("_Kind")
 
 
@@ -185,19 +185,23 @@ class Emptied:
         return self._new[id(old)]
 
 
-def kept_by(log: StorageLog) -> Counter[str]:
-    """Who keeps tensors from step to step beside the parts that are known, as "other tensors" now: their bytes."""
+def kept_by(log: StorageLog) -> list[Kept]:
+    """Who keeps tensors from step to step beside the parts that are known; they are a part of their own now."""
     from forgather_mem.heap.reachable import ReachableGraph  # in the child that plans alone
 
-    keys, found = log.kept(OTHER_TENSORS), Counter[str]()
+    keys, found, items = log.lasts(KEPT), defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
     walk = ReachableGraph.walk() if keys else ReachableGraph()
     for at, node in enumerate(walk.nodes):
         is_plain = type(node) in (FakeTensor, torch.Tensor, nn.Parameter) and node.layout == torch.strided
         if is_plain and node.untyped_storage()._cdata in keys:
-            keys.remove(node.untyped_storage()._cdata)
-            found[in_peoples_words(walk.path(at).partition("[")[0])] += node.untyped_storage().nbytes()
+            name = in_peoples_words(walk.path(at).partition("[")[0])
+            found[name].add(keys.pop(node.untyped_storage()._cdata))
+            while "[" in walk.path(above := walk.parent(at)):
+                at = above
+            items[name].update([at] * isinstance(walk.nodes[above], list | deque))
     walk.forget()
-    return found
+    sized = [Kept(name, len(items[name]), sum(map(log.sizes.__getitem__, found[name])), found[name]) for name in found]
+    return sorted((one for one in sized if one.num_bytes >= MIB), key=lambda one: -one.num_bytes)
 
 
 def roots(modules: Iterable[nn.Module]) -> list[nn.Module]:

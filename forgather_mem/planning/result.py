@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, field, replace
 from forgather_mem.planning.batches import PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.loop.notes import Bound, Note, bound_of_notes
-from forgather_mem.planning.model import OTHER_MODELS, OTHER_TENSORS
+from forgather_mem.planning.model import KEPT, OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.storage_log import OTHER_GRAPHS, StorageLog, Trace
 from forgather_mem.telemetry.beside import Beside
 from forgather_mem.units import format_bytes
 
 PARTS = (
     *("parameters", "gradients", "optimizer", "activations", OTHER_GRAPHS, "batch", OTHER_MODELS, OTHER_TENSORS),
-    *("results", "callbacks", "temporaries"),
+    *(KEPT, "results", "callbacks", "temporaries"),
 )
 
 
@@ -56,7 +56,6 @@ class Plan:
         trace: What the plan was made of.
         all_rows: Of the data set, as far as a loop's loader knows it.
         untrained: The models whose graphs no optimizer needs, as people write them.
-        kept: The holder of most that is kept from step to step, likewise; "" if there is none.
     """
 
     peak_bytes: int
@@ -74,7 +73,6 @@ class Plan:
     trace: Trace = field(default=Trace(), compare=False)
     all_rows: int = field(default=0, compare=False)
     untrained: tuple[str, ...] = field(default=(), compare=False)
-    kept: str = field(default="", compare=False)
 
     @property
     def bound(self) -> Bound:
@@ -116,7 +114,7 @@ class Plan:
     def to_dict(self) -> dict[str, object]:
         """The same as plain values, for JSON."""
         plain = asdict(replace(self, trace=Trace()))
-        del plain["trace"], plain["all_rows"], plain["untrained"], plain["kept"]
+        del plain["trace"], plain["all_rows"], plain["untrained"]
         lists = {name: list(plain[name]) for name in ("phases", "notes")}
         return {**plain, "bound": self.bound, "lengths_differ": self.lengths_differ, **lists}
 

@@ -44,17 +44,35 @@ class StorageRequest(NamedTuple):
     before_bytes: int
 
 
+class Kept(NamedTuple):
+    """What one holder keeps from step to step.
+
+    Attributes:
+        name: The holder, as people write it.
+        num_items: Of a list its length; 0 if it is none.
+        num_bytes: Size of its storages.
+        numbers: Those storages.
+    """
+
+    name: str
+    num_items: int
+    num_bytes: int
+    numbers: Set[int]
+
+
 class Trace(NamedTuple):
     """Storages as they are made and go, as in a `StorageLog`.
 
     Attributes:
         without_graph: The numbers of those that were made where autograd keeps no graph.
+        kept: From step to step, beside the training's own, the most first.
     """
 
     events: Sequence[int] = ()
     sizes: Sequence[int] = ()
     stretches: Sequence[Stretch] = ()
     without_graph: Set[int] = frozenset()
+    kept: Sequence[Kept] = ()
 
     def by_stretch(self) -> Iterator[tuple[Stretch, Sequence[int]]]:
         """Each phase with its events."""
@@ -68,18 +86,36 @@ class Trace(NamedTuple):
         Nor is what has gone before the first step that is planned.
         """
         before = {event for stretch, events in self.by_stretch() if not stretch.step for event in events}
+        short = set[int]()
+        for stretch, events in self.by_stretch():
+            inside = before if not stretch.step else set(events) if stretch.phase == "data" else ()
+            short.update(event for event in events if ~event in inside)  # it has both
+        return self.without(short)
+
+    def without(self, numbers: Set[int]) -> Trace:
+        """The same if these were never made."""
         kept, sizes, stretches, new = array("q"), array("q"), list[Stretch](), dict[int, int]()
         for stretch, events in self.by_stretch():
             stretches.append(stretch._replace(first_event=len(kept)))
-            inside = before if not stretch.step else set(events) if stretch.phase == "data" else ()
             for event in events:
-                if ~event in inside:  # it has both
+                if max(event, ~event) in numbers:
                     continue
                 if event >= 0:
                     new[event], new[~event] = len(sizes), ~len(sizes)
                     sizes.append(self.sizes[event])
                 kept.append(new[event])
-        return Trace(kept, sizes, stretches, {new[number] for number in self.without_graph & new.keys()})
+        still = [one._replace(numbers={new[number] for number in one.numbers & new.keys()}) for one in self.kept]
+        return Trace(kept, sizes, stretches, {new[number] for number in self.without_graph & new.keys()}, still)
+
+    def replaced_bytes(self, new: Kept) -> int:
+        """Size of what goes at once when all of this is made, and was there before the first of it was."""
+        made = [at for at, event in enumerate(self.events) if event in new.numbers]
+        gone = list[int]()
+        for event in self.events[made[-1] + 1 :] if made else ():
+            if gone and event >= 0:
+                break
+            gone += [~event] * (event < 0)
+        return sum(self.sizes[one] for one in {*gone}.intersection(self.events[: made[0]] if made else ()))
 
     def requests(self) -> Iterator[StorageRequest]:
         """The larger allocations, in order."""
@@ -104,6 +140,7 @@ class StorageLog:
         without_graph: The numbers of those that were made where autograd keeps no graph.
         making: What those are for that are made now, where it is known.
         batch: Of which they are, from the next phase on.
+        kept: As in `Trace`, once it is known.
         alive_bytes, most_bytes: What there is now, and the most that there was.
     """
 
@@ -115,6 +152,7 @@ class StorageLog:
         self.events, self.stretches = array("q"), [Stretch(0, 1, "data")]
         self.making: str | None = None
         self.batch = PlannedShape()
+        self.kept: Sequence[Kept] = ()
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
     def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
@@ -136,8 +174,8 @@ class StorageLog:
         """Whether its storage is one of these."""
         return getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata in self._alive
 
-    def kept(self, part: str) -> set[int]:
-        """The storages (`_cdata`) of the step before the last, and older ones, that have no part: it is this one."""
+    def lasts(self, part: str) -> dict[int, int]:
+        """Storages of the step before the last, and older ones, that have no part, by `_cdata`: it is this one."""
         phases = [one.phase for one in self.stretches]
         of_last = len(phases) - 1 - phases[::-1].index("backward") if "backward" in phases else 0
         ended = max((at for at, phase in enumerate(phases[:of_last]) if phase == "optimizer"), default=-1)
@@ -145,7 +183,7 @@ class StorageLog:
         found = {key: at for key, at in alive.items() if self._made_in[at] <= ended}
         for number in found.values():
             self.parts[number] = part
-        return set(found)
+        return found
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """A storage that has another size now, if it is one of these."""
@@ -187,7 +225,7 @@ class StorageLog:
     @property
     def trace(self) -> Trace:
         """What there is."""
-        return Trace(self.events, self.sizes, self.stretches, self.without_graph)
+        return Trace(self.events, self.sizes, self.stretches, self.without_graph, self.kept)
 
     def close(self) -> None:
         """Note nothing more."""

@@ -323,7 +323,7 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
         yield from textwrap.wrap(f"WOULD HAVE FIT  ({basis})", width, subsequent_indent="  ")
         yield f"  nothing of what was planned{'; what may help was not planned' * bool(in_order)}"
     if not in_order and basis and not is_planned:
-        yield from textwrap.wrap(f"NO REMEDY  ({basis})", width, subsequent_indent="  ")
+        yield from textwrap.wrap(f"NO REMEDY KNOWN  ({basis})", width, subsequent_indent="  ")
     for number, advice in enumerate(in_order, 1):
         predicted, notes = advice.predicted_bytes, [advice.note or ""]
         if predicted is not None:
@@ -370,14 +370,21 @@ def _limit_bytes(report: RunReport, oom: OomReport) -> int:
 
 
 def _indented(text: str, width: int, hanging: int = 0) -> Sequence[str]:
-    """The text indented by two columns, further lines by `hanging` more, at most three lines."""
-    more = " " * (2 + hanging)
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent="  ",
-        subsequent_indent=more,
-        break_on_hyphens=False,
-        max_lines=3,
-        placeholder=" ...",
-    )
+    """The text indented by two columns, further lines by `hanging` more, at most three lines.
+
+    What is too long loses whole sentences; the first is cut.
+    """
+    while True:
+        lines = textwrap.wrap(
+            text,
+            width,
+            initial_indent="  ",
+            subsequent_indent=" " * (2 + hanging),
+            break_on_hyphens=False,
+            max_lines=3,
+            placeholder=" ...",
+        )
+        shorter, end, _ = text[:-1].rpartition(". ")
+        if not end or not lines[-1].endswith(" ..."):
+            return lines
+        text = f"{shorter}."

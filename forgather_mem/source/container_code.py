@@ -129,6 +129,13 @@ def adding_lines(named: Named, is_list: bool, *, assigned: bool = False) -> list
     return []
 
 
+def is_joined(named: Named) -> bool:
+    """Whether the code makes one of all that is in the container, so that it needs as much again."""
+    codes = [_Code(named, region, is_list=True) for region in named.regions]
+    joins = ((code, node) for code in codes for node in ast.walk(code.region.node) if _called(node) in _JOINS)
+    return any(code.is_subject(part) for code, node in joins for one in node.args for part in ast.walk(one))  # type: ignore[attr-defined]
+
+
 def is_assigned_by_index(named: Named) -> bool:
     """Whether the code puts something in places of the container that vary, as of a ring buffer's."""
     codes = [_Code(named, region, is_list=True) for region in named.regions if region.own]

@@ -428,3 +428,25 @@ def test_two_models_of_one_step_join_no_passes() -> None:
     held = [one for one in take_census(failed, body, optimizer, begins) if one.kind == "activations"]
     assert held
     assert all(one.num_passes <= 1 for one in held)
+
+
+def test_of_a_parameter_that_is_used_twice_in_a_pass_two_gradients_are_to_come() -> None:
+    tied = torch.nn.Embedding(2**16, 16)
+
+    def step() -> None:
+        loss = (tied(torch.arange(2)) @ tied.weight.t()).sum()
+        fail()
+
+    (pending,) = [one for one in take_census(entries(step), tied, torch.optim.SGD(tied.parameters())) if one.num_items]
+    assert (pending.kind, pending.name, pending.num_bytes, pending.num_items) == ("pending", "`weight`", 4 * MIB, 2)
+
+
+def test_a_list_that_grows_here_and_is_joined_afterwards() -> None:
+    found = census(lambda: evaluated(2))
+    assert [(one.grows, one.is_joined) for one in found.values()] == [(True, True)]
+
+
+def evaluated(mib: int) -> torch.Tensor:
+    outputs = [numbers(mib)]
+    outputs.append(numbers(fail()))  # type: ignore[func-returns-value]
+    return torch.cat(list(outputs))

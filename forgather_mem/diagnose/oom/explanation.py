@@ -124,6 +124,9 @@ def _why_now(failure: Failure) -> str | None:
         parameters = failure.in_use.get("parameters")
         beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
         return f"the first optimizer step, which creates the optimizer state{beside}."
+    if (twice := failure.twice) is not None:
+        each = f"gradients of {format_bytes(twice.num_bytes)} each, until they are added"
+        return f"{twice.name} is used {twice.num_items:,} times in this pass, which makes as many {each}."
     if failure.phase in ("forward", "backward"):
         return _of_batch(failure) or _of_new_state(failure)
     if failure.phase == "startup":

@@ -121,6 +121,18 @@ class Failure:
         return bool(self.line) and 2 * (self.requested_bytes or 0) >= (self.used_bytes or 1)
 
     @property
+    def least_missing_bytes(self) -> int:
+        """What the allocation that failed lacked, at least: some of what is free now may not have been so then."""
+        return 1 if self.freed_bytes else max(1, (self.requested_bytes or 0) - (self.free_bytes or 0))
+
+    @property
+    def twice(self) -> Holding | None:
+        """Of which another gradient did not fit beside the one that waits for it; None where that was not so."""
+        same = (one for one in self.census if one.kind == "pending" and one.num_bytes == self.requested_bytes)
+        is_there = self.phase == "backward" and self.freed_bytes >= (self.requested_bytes or 1)
+        return next(same, None) if is_there else None
+
+    @property
     def missing_bytes(self) -> int:
         """What the gradients alone need beyond the capacity, whatever the batch; 0 if they fit or nobody knows."""
         if self.used_bytes is None or self.free_bytes is None or not self.census:

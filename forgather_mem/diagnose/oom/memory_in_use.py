@@ -53,6 +53,8 @@ def look_at_memory(
     functions = failure.functions if failure.phase == "evaluate" else ()
     inner = tuple(f" of {name}()" for name in itertools.dropwhile(lambda name: name not in _EVALUATES, functions))
     for held in failure.census:
+        if held.kind == "pending":
+            continue
         parts[f"evaluation ({held.part})" if held.part.endswith(inner) else held.part] += held.num_bytes
     if failure.where == "device":
         _on_device(failure, parts, between_bytes)
@@ -96,6 +98,9 @@ def _on_host(
         failure.freed_bytes = freed_bytes
         # Temporaries of a pass are freed with its C++ frames, a half-built object with its builder
         gone = name or _UNFINISHED.get(failure.phase, "temporary")
+        if (twice := failure.twice) is not None:
+            in_use["gradients"] = in_use.get("gradients", 0) + twice.num_bytes
+            freed_bytes -= twice.num_bytes
         gone += f" ({failure.line})" if gone.endswith("being made") and failure.line else ""
         in_use[gone] = in_use.get(gone, 0) + freed_bytes
     if whole:

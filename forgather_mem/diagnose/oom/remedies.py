@@ -56,7 +56,15 @@ def may_help(failure: Failure) -> list[Change]:
         at = len(enough) // 2 if remedy.alters == NOTHING and failure.done_frac < 1 / 2 else 0
         for change in enough[at:][:1] if remedy.is_ladder else enough:
             found.setdefault(change.text, change)
-    return list(found.values())
+    sizes = {held.name: held.num_bytes for held in failure.census}
+    # What grows until all is evaluated or generated asks for more than was missing at the failure
+    least = max(sizes.values(), default=0) if failure.phase in ("evaluate", "generate") else failure.least_missing_bytes
+
+    def is_too_little(change: Change) -> bool:
+        named = [sizes[name] for name in change.in_script if name in sizes]
+        return bool(named) and max(named) < least
+
+    return sorted(found.values(), key=is_too_little)
 
 
 def smaller_batches(failure: Failure) -> list[Change]:
@@ -116,6 +124,8 @@ def _shorter(failure: Failure) -> Iterator[Change]:
 
 
 def _evaluation_batches(failure: Failure) -> Iterator[Change]:
+    if any(held.grows and failure.is_much(held, WHEN.held_frac) for held in failure.census):
+        return  # as much is kept of smaller batches
     rows = failure.settings.number("per_device_eval_batch_size", failure.rows or 1)
     while rows > 1:
         rows //= 2
@@ -237,8 +247,10 @@ def _callbacks(failure: Failure) -> Iterator[Change]:
     if not callback.is_users:
         library = callback.callback.partition(".")[0]
         yield doing(f"the training without {library}", "a smaller batch changes nothing of it")
-    elif callback.copied_bytes is None:
-        yield doing(f"less memory in {name}", "the training itself did not ask for it")
+    elif callback.copied_bytes is None and failure.phase == "save" and "torch.save" in callback.source:
+        yield doing(f"torch.save to a file in {name}, not into memory", "a file takes no memory")
+    elif callback.copied_bytes is None and failure.requested_bytes:
+        yield doing(f"less at once at {callback.line}: {format_bytes(failure.requested_bytes)}", callback.source)
     else:
         change = doing(f"torch.save to a file in {name}, not a copy", "writing takes no second copy in memory")
         # Without any of the copy there was enough, and with that a step fits: one has been made
@@ -265,7 +277,8 @@ def _needless(failure: Failure) -> Iterator[Change]:
             text = f"detach() what {held.name} keeps, or backward() after each pass, without retain_graph"
             yield doing(text, note, **{DETACHED: held.name})
         elif held.is_unused:
-            yield doing(f"delete {held.name} when it is no longer read", f"{size} that nothing reads again")
+            note, text = f"{size} that nothing reads again", f"delete {held.name} when it is no longer read"
+            yield doing(text, note, **{held.name: "deleted"})
         elif held.kind == "copy" and held.num_items > 1:
             yield _less_in(held, loads=False)
 
@@ -305,8 +318,11 @@ def _less_in(held: Holding, loads: bool) -> Change:
     size = format_bytes(held.num_bytes)
     if loads and (held.kind == "object" or held.num_items <= 1):  # of several copies some may go
         return doing(f"use {held.name} again, or delete it before: {size}")
+    if held.is_joined:
+        note = "it is made one afterwards, which takes as much again"
+        return doing(f"keep a running count or sum instead of {held.name}: {size}", note, **{held.name: 0})
     items = f"{held.num_items:,} entries: at most {held.num_items // 2:,}" if held.num_items > 1 else ""
-    return doing(f"keep less in {held.name}: {size}", items)
+    return doing(f"keep less in {held.name}: {size}", items, **{held.name: held.num_items // 2})
 
 
 REMEDIES: tuple[Remedy, ...] = (

@@ -89,9 +89,10 @@ class Remedy(NamedTuple):
         """
         if not failure.is_counted or not self.reduces:
             return True
-        wanted, free = failure.requested_bytes or 0, failure.free_bytes or 0
-        missing: float = 1 if failure.freed_bytes else max(1, wanted - free)  # some of what is free now was not so then
-        missing = max(missing, WHEN.much_frac * (failure.used_bytes or 0))  # a later allocation may fail, too
+        wanted = failure.requested_bytes or 0
+        missing = max(
+            failure.least_missing_bytes, WHEN.much_frac * (failure.used_bytes or 0)
+        )  # a later one may fail, too
         of_phase = _OF_PHASE.get(failure.phase, ACTIVATIONS[0])
         now = {part: failure.in_use.get(part, 0) + wanted * (part == of_phase) for part in {*failure.in_use, of_phase}}
         to_come = now.get(ACTIVATIONS[0], 0) * (1 / failure.done_frac - 1)

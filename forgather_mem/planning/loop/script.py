@@ -37,7 +37,7 @@ from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import OTHER_GRAPHS, StorageLog
 from forgather_mem.system.tracing import is_traced
-from forgather_mem.units import MIB, format_bytes
+from forgather_mem.units import format_bytes
 
 NOT_HERE = "no training begins here"
 _MOST_CALLS = 1000  # and epochs, without a backward pass
@@ -418,11 +418,11 @@ class Loop:
         }
         untrained = tuple(map(in_peoples_words, holders_of(list(self._untrained), own | self.answers.names)))
         notes += map("No optimizer trains {}: torch.no_grad() around its call keeps no graph.".format, untrained)
-        kept = [(name, size) for name, size in kept_by(self.log).most_common(3) if size >= MIB]
-        notes += (f"Kept from step to step: {name} {format_bytes(size)}." for name, size in kept)
+        self.log.kept = kept_by(self.log)
+        notes += (f"Kept from step to step: {name} {format_bytes(size)}." for name, _, size, _ in self.log.kept[:3])
         shapes = sorted(self.shapes, key=lambda shape: -(shape.rows or 0) * (shape.length or 1))
         plan = plan_of_log(self.log, shapes, notes, self.mode.host, accumulation=batches, passes=self.each)
-        return replace(plan, all_rows=self.all_rows, untrained=untrained, kept=kept[0][0] if kept else "")
+        return replace(plan, all_rows=self.all_rows, untrained=untrained)
 
 
 def _of_optimizers(optimizers: Iterable[Optimizer]) -> set[int]:

@@ -121,7 +121,7 @@ def test_what_a_callback_does_after_an_evaluation_is_a_part_of_that(tmp_path: Pa
     report = failed(tmp_path, Compares())
     line = line_with("self.pairs = torch.")
     assert (report["oom"]["phase"], report["oom"]["line"]) == ("evaluate", line)
-    assert report["advice"][0]["text"] == f"less memory in Compares.on_evaluate ({line})"
+    assert report["advice"][0]["text"] == f"less at once at {line}: 256.0 MiB"
 
 
 def test_a_librarys_callback_is_left_out_not_rewritten() -> None:

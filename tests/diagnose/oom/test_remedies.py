@@ -89,6 +89,11 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("save", {"census": [replace(GRAPH, kind="object", is_unused=True)]}, "delete `teacher` when it is no longer read"),
     ("optimizer", {"census": [replace(GRAPH, kind="copy", num_items=3)]}, "keep less in `teacher`: 1.0 GiB"),
     ("other", {"census": (ROWS,), "used_bytes": 2 * GIB}, "keep less in `rows`: 1.0 GiB"),
+    (
+        "evaluate",
+        {"census": (replace(ROWS, is_joined=True),)},
+        "keep a running count or sum instead of `rows`: 1.0 GiB",
+    ),
     ("other", {"census": (ROWS,), "used_bytes": 2 * GIB, "frames": ("main",)}, "use `rows` again, or delete it before"),
     ("forward", {"where": "device", "kind": f"CUDA {OF_TORCH}", "reserved_unused_bytes": GIB}, "PYTORCH_CUDA_ALLOC_CO"),
 ]
