@@ -117,7 +117,9 @@ def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
     for report in unknown[:_OTHERS]:
         end = "" if report.run.end == "finished" else f"{report.run.end}, "
         peak = format_bytes(report.host.rss_peak_bytes)
-        say(f"  {report_command(str(report.run.folder))}\n    {end}{report.leak.verdict}, host peak {peak}")
+        worker = f"{report.run.worker}: " if report.run.worker else ""
+        leak = report.leak.why if report.leak.undecided else report.leak.verdict
+        say(f"  {report_command(str(report.run.folder))}\n    {worker}{end}{leak}, host peak {peak}")
 
 
 def _worst(reports: Sequence[RunReport]) -> int:

@@ -39,6 +39,7 @@ class Training(ReportPart):
     folder: str | None = field(default=None, metadata=ADDED)  # of its files
     event_folder: str | None = field(default=None, metadata=ADDED)  # of its TensorBoard files
     host: str | None = field(default=None, metadata=RARE)  # the machine's name, with several processes
+    worker: str = field(default="", metadata=RARE)  # of those of `multiprocessing`: "rank 1", or its name
     error: str | None = field(default=None, metadata=RARE)  # type and first line of the exception that ended it
     error_line: str | None = field(default=None, metadata=RARE)  # the innermost of the user's own: "train.py:41"
 

@@ -29,6 +29,7 @@ class RunHeader(ReportPart):
 
     Attributes:
         host: The machine's name.
+        worker: What tells it from other workers of one script that are no ranks; "" in a process that is none.
         process: The start of the process, see `system.process_start`.
         started_s: When the training began.
         limit_bytes, limit_kind: The limit of host memory that applied when it began.
@@ -50,6 +51,7 @@ class RunHeader(ReportPart):
     world_size: Rank = field(default=1, metadata=ADDED)
     pid: int | None = field(default=None, metadata=ADDED)
     host: str = field(default="", metadata=ADDED)
+    worker: str = field(default="", metadata=ADDED)
     process: str = field(default="", metadata=ADDED)
     script: str = field(default="", metadata=ADDED)
     argv: tuple[str, ...] = field(default=(), metadata=ADDED)

@@ -104,16 +104,23 @@ def test_a_loop_with_another_model_is_a_training_of_its_own_after_one_that_can_b
     kept = PLAIN.replace("    kept = []", "    global alive").replace(
         "kept.append(rows.repeat(4, 8))", "alive = model, optimizer"
     )
-    (tmp_path / "script.py").write_text(PLAIN + kept.replace("main", "again") + "main(60)\nagain(110)\nagain(30)\n")
+    (tmp_path / "script.py").write_text(PLAIN + kept.replace("main", "again") + "main(40)\nagain(70)\nagain(30)\n")
     result = watched_forked(["script.py"], tmp_path)
     found = [read(path) for path in sorted(tmp_path.glob("forgather_mem/*/report.json"))]
     assert [(report["steps"], report["leak"]["verdict"]) for report in found][1:] == [(30, "not enough data")]
-    assert found[0]["steps"] == 170, "60 steps are too few to be judged for themselves"
+    assert found[0]["steps"] == 110, "40 steps are too few to be judged for themselves"
     assert found[1]["run"]["settings"]["forward.dtypes"] == "float32", "its model is heard, too"
     assert "of 2 trainings; of the others:" in result.report
 
 
 FRAMEWORKS = {
+    "keras/src/callbacks/callback_list.py": """
+class CallbackList:
+    def on_train_batch_end(self):
+        pass
+
+    on_epoch_end = on_train_batch_end
+""",
     "stable_baselines3/common/on_policy_algorithm.py": """
 import torch
 
@@ -226,6 +233,18 @@ def test_in_a_loop_without_an_optimizer_a_backward_pass_is_a_step(tmp_path: Path
     assert "20 steps" in watched_forked(["script.py"], tmp_path).report
     (told,) = (one for one in map(read, tmp_path.glob("forgather_mem/*/report.json")) if one != report)
     assert (told["steps"], told.get("hints")) == (20, None)
+
+
+@pytest.mark.slow
+@pytest.mark.fresh
+def test_a_framework_tells_of_the_steps_of_its_own_optimizers(tmp_path: Path) -> None:
+    path = tmp_path / "keras/src/callbacks/callback_list.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(FRAMEWORKS["keras/src/callbacks/callback_list.py"])
+    text = BY_HAND.replace("watching and watching.step()", "step % 2 and CallbackList().on_train_batch_end()")
+    head = "from keras.src.callbacks.callback_list import CallbackList\n"
+    _, report = as_alone(tmp_path, head + text + "main(40)\n")
+    assert (report["steps"], report.get("hints")) == (20, None)
 
 
 @pytest.mark.fresh

@@ -53,7 +53,7 @@ def verdict_of(
     """
     growing = {name: trend for name, trend in trends.items() if trend.kind == "leak"}
     if not growing:
-        return _slowing(trends, suspects) or _no_leak(trends, gains)
+        return _slowing(trends, suspects) or _no_leak(trends, gains) or _too_early(trends, suspects)
     trend = whole_of(growing)
     of_workers = "workers" in growing and 2 * growing["workers"].per_step > trend.per_step
     suspects = [one for one in suspects if one.bytes_per_step >= LEAK.suspect_frac * trend.per_step]
@@ -165,7 +165,23 @@ def _slowing(trends: Mapping[str, Trend], suspects: Sequence[Suspect]) -> LeakRe
     return _undecided("slowing", why, whole.high, whole.since_step, suspects, _where(slowing, list(suspects)))
 
 
-def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakReport:
+def _too_early(trends: Mapping[str, Trend], suspects: Sequence[Suspect]) -> LeakReport:
+    """Of too few steps it is told what has risen in them, if that would be no "no leak"."""
+    high = max((trend.high for name, trend in trends.items() if name not in FLOORS), default=0.0)
+    rising = {name: trend for name, trend in trends.items() if name not in _RARE and trend.per_step > MOST_PER_STEP}
+    if not rising:
+        return LeakReport(bytes_per_step_high=high, judged=True)
+    whole = whole_of(rising)
+    grew = f"{label_of(rising)} grew {format_bytes(whole.per_step)} each"
+    why = f"no verdict on leaks after so few steps, in which {grew}"
+    if suspects and suspects[0].held_by:
+        why += f", held by {suspects[0].held_by}"
+    return _undecided(
+        "early", why, max(high, whole.per_step), whole.since_step, suspects, _where(rising, list(suspects))
+    )
+
+
+def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakReport | None:
     known = [trend for trend in trends.values() if trend.kind == "no leak"]
     # Sizes that are read rarely (objects, workers) may have too few readings: the others are enough
     open_ = any(trend.kind != "no leak" for name, trend in trends.items() if name not in _RARE or trend.high)
@@ -173,7 +189,7 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakRep
     if open_ or not known:
         steps = max((trend.steps for trend in trends.values() if trend.kind == "not enough data"), default=0)
         if steps < LEAK.enough_steps:
-            return LeakReport(bytes_per_step_high=high, judged=True)
+            return None
         why = f"memory rose too unevenly over {steps:,} steps to say whether it leaks"
         return _undecided("uneven", why, high)
     bound = max(high, MOST_PER_STEP)
