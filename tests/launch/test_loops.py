@@ -235,27 +235,21 @@ def test_in_a_loop_without_an_optimizer_a_backward_pass_is_a_step(tmp_path: Path
     assert (told["steps"], told.get("hints")) == (20, None)
 
 
-@pytest.mark.slow
 @pytest.mark.fresh
-def test_a_framework_tells_of_the_steps_of_its_own_optimizers(tmp_path: Path) -> None:
-    path = tmp_path / "keras/src/callbacks/callback_list.py"
-    path.parent.mkdir(parents=True)
-    path.write_text(FRAMEWORKS["keras/src/callbacks/callback_list.py"])
-    text = BY_HAND.replace("watching and watching.step()", "step % 2 and CallbackList().on_train_batch_end()")
-    head = "from keras.src.callbacks.callback_list import CallbackList\n"
-    _, report = as_alone(tmp_path, head + text + "main(40)\n")
-    assert (report["steps"], report.get("hints")) == (20, None)
-
-
-@pytest.mark.fresh
-def test_the_first_optimizer_counts_also_after_many_passes(tmp_path: Path) -> None:
-    text = PLAIN.replace(
+def test_who_tells_of_steps_counts_also_after_many_passes(tmp_path: Path) -> None:
+    by_optimizer = PLAIN.replace(
         "        optimizer.step()\n        optimizer.zero_grad()\n",
         "        if step % 20 == 19:\n            optimizer.step()\n            optimizer.zero_grad()\n",
     )
-    _, report = as_alone(tmp_path, text + "main(80)\n")
-    assert report["steps"] == 4
-    assert not [hint for hint in report.get("hints", ()) if "backward pass" in hint]
+    name = "keras/src/callbacks/callback_list.py"
+    by_keras = "from keras.src.callbacks.callback_list import CallbackList\n" + BY_HAND.replace(
+        "watching and watching.step()", "step % 8 or CallbackList().on_train_batch_end()"
+    )
+    for num_steps, text in ((4, by_optimizer), (10, by_keras)):
+        (tmp_path / str(num_steps) / name).parent.mkdir(parents=True)
+        (tmp_path / str(num_steps) / name).write_text(FRAMEWORKS[name])
+        _, report = as_alone(tmp_path / str(num_steps), text + "main(80)\n")
+        assert (report["steps"], report.get("hints")) == (num_steps, None)
 
 
 @pytest.mark.slow
