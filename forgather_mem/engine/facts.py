@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import sys
 import time
@@ -35,6 +36,7 @@ def header_of(args: Any, step: int = 0) -> RunHeader:
         **{**known, "argv": tuple(known["argv"])},
         rank=int(getattr(args, "process_index", rank) or 0),
         world_size=int(getattr(args, "world_size", world_size) or 1),
+        worker=_worker(),
         versions=loaded_versions(),
         limit_bytes=limit_bytes,
         limit_kind=limit_kind,
@@ -42,6 +44,15 @@ def header_of(args: Any, step: int = 0) -> RunHeader:
         kills=kill_counter() or None,
         micro_batches=int(getattr(args, "gradient_accumulation_steps", 1) or 1),
     )
+
+
+def _worker() -> str:
+    """Which of several processes of `multiprocessing` this is."""
+    process = multiprocessing.current_process()
+    if multiprocessing.parent_process() is None:
+        return ""
+    is_spawned = getattr(getattr(process, "_target", None), "__module__", "") == "torch.multiprocessing.spawn"
+    return f"rank {getattr(process, '_args', '  ')[1]}" if is_spawned else process.name
 
 
 def startup_of(began_s: float) -> tuple[tuple[float, float], ...]:

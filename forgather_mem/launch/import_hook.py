@@ -29,12 +29,13 @@ FORGATHER_MODULE = "forgather.ml.trainer.base_trainer"
 OPTIMIZER_MODULE = "torch.optim.optimizer"
 LOOP_MODULE = "forgather_mem.loops.training_loop"
 WITHOUT_TORCH = "jax", "sklearn"  # they train without it: their processes are looked at by time
-# Methods of frameworks: module, class, name; and what a call is: a phase, an epoch, or what follows one.
+# Methods of frameworks: module, class, name; and what a call is: a phase, an epoch, or what follows one or a step.
 TOLD_BY = (
     ("transformers.generation.utils", "GenerationMixin", "generate", "generate"),
     ("stable_baselines3.common.on_policy_algorithm", "OnPolicyAlgorithm", "collect_rollouts", "generate"),
     ("stable_baselines3.common.off_policy_algorithm", "OffPolicyAlgorithm", "collect_rollouts", "generate"),
     ("keras.src.callbacks.callback_list", "CallbackList", "on_epoch_end", "epoch_end"),
+    ("keras.src.callbacks.callback_list", "CallbackList", "on_train_batch_end", "step"),
     ("skorch.net", "NeuralNet", "on_epoch_end", "epoch_end"),
     ("fastai.learner", "Learner", "_do_epoch", "epoch"),
     ("ignite.engine.engine", "Engine", "_run_once_on_dataset_as_gen", "epoch"),
@@ -55,7 +56,7 @@ def install() -> None:
         FORGATHER_MODULE: _later("watching", "meet_trainers", FORGATHER_MODULE, "BaseTrainer"),
         OPTIMIZER_MODULE: _later("loops", "meet_optimizers"),
         LOOP_MODULE: _later("watching", "meet_trainers", LOOP_MODULE, "TrainingLoop"),
-        **{row[0]: _later("loops", "meet_method", *row) for row in TOLD_BY},
+        **{row[0]: _later("loops", "meet_methods", row[0]) for row in TOLD_BY},
         **dict.fromkeys(WITHOUT_TORCH, _meet_others),
     }
     sys.meta_path.insert(0, TrainingFinder(waits_for))

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from forgather_mem.launch.import_hook import TOLD_BY
 from forgather_mem.system.call_wrapping import around_calls
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
@@ -24,22 +25,27 @@ _FEWEST = 16  # gradients may be accumulated before an optimizer that is made la
 def meet_optimizers() -> None:
     """torch's optimizers have just been imported: hear of their steps."""
     del run_session.RESERVE[run_session.RESERVE_BYTES // run_session.PIECE_BYTES :]  # a training needs the rest
-    torchs, hears, torch = sys.modules["torch.optim.optimizer"], _FirstStep(), sys.modules["torch"]
+    torchs, torch = sys.modules["torch.optim.optimizer"], sys.modules["torch"]
     saves = around_calls(torch.save, functools.partial(_told, "save"))
     torch.save = torch.serialization.save = saves  # type: ignore[attr-defined]  # under both names, else none is pickled
     if (autograd := sys.modules.get("torch.autograd")) is not None:
-        hears.passes = BackwardPasses(autograd, hears.steps_over)
-    torchs.register_optimizer_step_pre_hook(hears.before)
-    torchs.register_optimizer_step_post_hook(hears.after)
+        _HEARS.passes = BackwardPasses(autograd, functools.partial(_HEARS.steps_over, of_passes=True))
+    torchs.register_optimizer_step_pre_hook(_HEARS.before)
+    torchs.register_optimizer_step_post_hook(_HEARS.after)
 
 
-def meet_method(module: str, owner: str, method: str, what: str) -> None:
-    """The module of this row of `import_hook.TOLD_BY` has just been imported: hear of the calls of its method."""
-    cls = getattr(sys.modules[module], owner)
-    setattr(cls, method, around_calls(getattr(cls, method), functools.partial(_told, what)))
+def meet_methods(imported: str) -> None:
+    """This module of `import_hook.TOLD_BY` has just been imported: hear of the calls of its methods."""
+    for module, owner, method, what in TOLD_BY:
+        if module == imported:
+            cls = getattr(sys.modules[module], owner)
+            setattr(cls, method, around_calls(getattr(cls, method), functools.partial(_told, what)))
 
 
 def _told(what: str) -> AbstractContextManager[object]:
+    if what == "step":
+        _HEARS.steps_over()
+        return nullcontext()
     if what.startswith("epoch"):
         return _epoch(needs_steps=what == "epoch")
     return nullcontext() if (loop := _current()) is None else loop.phase(what)
@@ -105,10 +111,12 @@ class _FirstStep:
             if loop.is_over and (following := self._observed()) is not None:  # it begins with this step
                 following.before(optimizer)
 
-    def steps_over(self, num_steps: int) -> None:
-        """So many steps are over in a loop without an optimizer."""
-        if (loop := self._observed()) is not None:
-            loop.end_steps(num_steps, of_passes=True)
+    def steps_over(self, num_steps: int = 1, *, of_passes: bool = False) -> None:
+        """So many steps are over in a loop without an optimizer, as its passes tell, or its framework."""
+        if self.passes is not None and not of_passes:
+            self.passes.end()
+        if "torch" in sys.modules and (loop := self._observed()) is not None:
+            loop.end_steps(num_steps, of_passes=of_passes)
 
     def after(self, optimizer: Any, *_: object) -> None:
         if self._loop is not None:
@@ -124,6 +132,9 @@ class _FirstStep:
                 self._loop = FailureGuard().call("run", _observed_loop)
                 self._failed = self._loop is None
         return self._loop
+
+
+_HEARS = _FirstStep()
 
 
 def _is_watched() -> bool:

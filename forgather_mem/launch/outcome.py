@@ -115,9 +115,11 @@ def print_reports(reports: Sequence[RunReport], printed: Sequence[str]) -> None:
         which += ", which the script has printed," if shown else ""
         say(f"forgather-mem: this was {which} of {len(reports)} trainings; of the others:")
     for report in unknown[:_OTHERS]:
-        end = "" if report.run.end == "finished" else f"{report.run.end}, "
+        end = "" if report.run.end == "finished" else str(report.run.end)
+        leak = report.leak.why if report.leak.undecided else report.leak.verdict
         peak = format_bytes(report.host.rss_peak_bytes)
-        say(f"  {report_command(str(report.run.folder))}\n    {end}{report.leak.verdict}, host peak {peak}")
+        told = ", ".join(filter(None, (report.run.worker, end, leak, f"host peak {peak}")))
+        say(f"  {report_command(str(report.run.folder))}\n    {told}")
 
 
 def _worst(reports: Sequence[RunReport]) -> int:

@@ -14,9 +14,9 @@ from torch.optim import optimizer as of_torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.engine.run_of import RUNS
 from forgather_mem.engine.settings import settings_of_loaders, settings_of_others
+from forgather_mem.growth.trend import GROWTH
 from forgather_mem.loops.events import BEFORE_FORWARD, LoopEvents
 from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _thread, _trains, _is_compiling = threading.get_ident, torch.is_grad_enabled, torch.compiler.is_compiling
 _LOADERS = (DataLoader, _BaseDataLoaderIter)  # while a loop asks for batches, its loader has an iterator
 _WANTED = (torch.nn.Module, torch.optim.Optimizer, *_LOADERS)
-_LEAST_STEPS = LEAK.sure_steps  # of a training that is told for itself: fewer are not judged
+_LEAST_STEPS = GROWTH.fewest_steps - 1  # after the first, of a training that is told for itself
 MakeCallbacks = Callable[[], Sequence["TrainerCallback"]]
 
 

@@ -56,6 +56,8 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
     leaking = [str(row.rank) for row in report.ranks or () if row.leak == "leak"]
     if 0 < len(leaking) < report.run.world_size:
         where += f" of rank {', '.join(leaking[:8])}"
+    elif report.run.worker and report.ranks is None:
+        where += f" of {report.run.worker}"
     first = f"LEAK   {where} {grow} {format_bytes(leak.bytes_per_step * leak.per_steps)} {leak.per}"
     first += f", since step {leak.since_step:,}"
     if leak.full_at_step is not None:

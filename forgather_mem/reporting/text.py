@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar
 
-from forgather_mem.actions.adaptive import KEPT_BYTES, LIMITS
 from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.problems import (
     CRASHES,
@@ -366,6 +365,7 @@ def _collector(collector: Collector, wall_s: float) -> str:
 
 def _given_back(row: LedgerRow) -> str:
     """The cost and yield of our own calls of one kind, and whether they are worthwhile."""
+    from forgather_mem.actions.adaptive import KEPT_BYTES, LIMITS  # few runs have such calls
 
     freed_bytes, retaken_bytes, objects = row.freed_bytes, row.retaken_bytes, row.objects
     cost_s = row.time_s + row.next_step_excess_s

@@ -21,7 +21,7 @@ Unit = Literal["a step", "an evaluation", "a save", "a generation"]
 Action = Literal["collect", "clear", "trim"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Training(ReportPart):
     """The process that trained."""
 
@@ -39,6 +39,7 @@ class Training(ReportPart):
     folder: str | None = field(default=None, metadata=ADDED)  # of its files
     event_folder: str | None = field(default=None, metadata=ADDED)  # of its TensorBoard files
     host: str | None = field(default=None, metadata=RARE)  # the machine's name, with several processes
+    worker: str = field(default="", metadata=RARE)  # of those of `multiprocessing`: "rank 1", or its name
     error: str | None = field(default=None, metadata=RARE)  # type and first line of the exception that ended it
     error_line: str | None = field(default=None, metadata=RARE)  # the innermost of the user's own: "train.py:41"
 
@@ -47,7 +48,7 @@ class Training(ReportPart):
         object.__setattr__(self, "argv", redacted_argv(self.argv))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class HostMemory(ReportPart):
     """Resident memory of the process, and the smallest limit that applies."""
 
@@ -66,7 +67,7 @@ class HostMemory(ReportPart):
     rank: Rank | None = field(default=None, metadata=RARE)  # here and below: whose numbers a merged report has
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DeviceMemory(ReportPart):
     """An accelerator's allocator in this process, and the size of the card."""
 
@@ -87,7 +88,7 @@ class DeviceMemory(ReportPart):
         return f"gpu{self.index}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Peak(ReportPart):
     """The peak of the run on "host" or "gpu{i}", or of one phase there."""
 
@@ -100,7 +101,7 @@ class Peak(ReportPart):
     rank: Rank | None = field(default=None, metadata=RARE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Breakdown(ReportPart):
     """What memory consisted of, each part at its own peak."""
 
@@ -117,7 +118,7 @@ class Breakdown(ReportPart):
         return {name.removesuffix("_peak"): getattr(self, name) for name in names}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Collector(ReportPart):
     """Python's collector: full collections, and all of its pauses, whatever caused them."""
 
@@ -127,7 +128,7 @@ class Collector(ReportPart):
     rank: Rank | None = field(default=None, metadata=RARE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CacheClears(ReportPart):
     """Our clears of the device cache."""
 
@@ -136,7 +137,7 @@ class CacheClears(ReportPart):
     time_s: Amount = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CleanupCall(ReportPart):
     """All calls of "gc.collect" or of one `empty_cache` from one line."""
 
@@ -149,7 +150,7 @@ class CleanupCall(ReportPart):
     whose: str  # whose line it is: "user", "library" or "us"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LeakSuspect(ReportPart):
     """A holder that may explain a leak."""
 
@@ -175,7 +176,7 @@ class LeakSuspect(ReportPart):
         return self.held_by or ("C or C++ code" if self.kind == "native" else "holder not found")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LeakReport(ReportPart):
     """The verdict on leaks."""
 
@@ -206,7 +207,7 @@ class LeakReport(ReportPart):
 NOT_JUDGED = LeakReport()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LedgerRow(ReportPart):
     """All our own collections, clears or trims."""
 
@@ -219,7 +220,7 @@ class LedgerRow(ReportPart):
     objects: int = field(default=0, metadata=ADDED)  # unreachable objects that collections found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class OomReport(ReportPart):
     """An out-of-memory error."""
 
@@ -250,7 +251,7 @@ class OomReport(ReportPart):
     copied_bytes: int | None = field(default=None, metadata=RARE)  # the tensors that it was copying
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class KilledReport(ReportPart):
     """A process that ended without saying so, with its last sign of life."""
 
@@ -275,7 +276,7 @@ class KilledReport(ReportPart):
     fit: str | None = field(default=None, metadata=RARE)  # why nothing was planned
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Change(ReportPart):
     """One thing to change after memory ran out."""
 
@@ -291,7 +292,7 @@ class Change(ReportPart):
     note: str | None = field(default=None, metadata=RARE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LastError(ReportPart):
     """What a process leaves for the report that its parent writes; `pid` if its training has told of the error."""
 
@@ -300,7 +301,7 @@ class LastError(ReportPart):
     pid: int | None = field(default=None, metadata=RARE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BackedOff(ReportPart):
     """A reading that was taken less often than asked, to stay within the budget."""
 
@@ -308,7 +309,7 @@ class BackedOff(ReportPart):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Overhead(ReportPart):
     """What watching cost; of a step in steady state, without what is done once.
 
@@ -325,7 +326,7 @@ class Overhead(ReportPart):
     rank: Rank | None = field(default=None, metadata=RARE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RankRow(ReportPart):
     """One rank of a merged report; `leak` is its verdict."""
 
@@ -342,7 +343,7 @@ class RankRow(ReportPart):
     error: str | None = field(default=None, metadata=RARE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class FirstFailure(ReportPart):
     """The rank that failed before the others, or was behind them when all were asked to end."""
 
@@ -357,7 +358,7 @@ class FirstFailure(ReportPart):
     sure: bool = True  # its launcher has seen it, or no other can have been it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Extremes(ReportPart):
     """The lowest and the highest of the ranks' peaks, and the rank of the highest."""
 
@@ -369,7 +370,7 @@ class Extremes(ReportPart):
     argmedian: Rank | None = field(default=None, metadata=RARE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Spread(ReportPart):
     """How far the ranks are apart."""
 
@@ -380,7 +381,7 @@ class Spread(ReportPart):
     host_sum_bytes: int | None = field(default=None, metadata=RARE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PlannedPart(ReportPart):
     """A part of memory at its own peak: what the plan said, and what it was."""
 
@@ -389,7 +390,7 @@ class PlannedPart(ReportPart):
     measured_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PlannedPhase(ReportPart):
     """The planned peak of a phase, in the one of both planned steps in which it is higher."""
 
@@ -398,7 +399,7 @@ class PlannedPhase(ReportPart):
     parts: Mapping[str, int]  # what it consists of: "activations", "optimizer", "temporaries", ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Planned(ReportPart):
     """What a plan said before the training began, and what was measured."""
 
@@ -409,7 +410,7 @@ class Planned(ReportPart):
     phases: tuple[PlannedPhase, ...] = field(default=(), metadata=RARE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RunReport(ReportPart):
     """The report of a run, or of a running one up to now."""
 

@@ -18,17 +18,34 @@ Signed = Annotated[int, -MOST, MOST]
 Amount = Annotated[float, 0, MOST]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ReportPart:
-    """A class that `report_schema` reads and writes: its fields are the keys."""
+    """A class that `report_schema` reads and writes: its fields are the keys.
+
+    What each would have of its own, made when it is imported, is here for all: 9 ms of each process.
+    """
+
+    def _values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, one.name) for one in fields(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReportPart) and type(self) is type(other) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))
+        return f"{type(self).__qualname__}({told})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RunHeader(ReportPart):
     """What is known of a process and its training before it ends: in its log, its black box, and its report.
 
     Attributes:
         host: The machine's name.
+        worker: What tells it from other workers of one script that are no ranks; "" in a process that is none.
         process: The start of the process, see `system.process_start`.
         started_s: When the training began.
         limit_bytes, limit_kind: The limit of host memory that applied when it began.
@@ -50,6 +67,7 @@ class RunHeader(ReportPart):
     world_size: Rank = field(default=1, metadata=ADDED)
     pid: int | None = field(default=None, metadata=ADDED)
     host: str = field(default="", metadata=ADDED)
+    worker: str = field(default="", metadata=ADDED)
     process: str = field(default="", metadata=ADDED)
     script: str = field(default="", metadata=ADDED)
     argv: tuple[str, ...] = field(default=(), metadata=ADDED)

@@ -11,9 +11,11 @@ from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
+from torch import multiprocessing
 
 from forgather_mem.engine.facts import current_device, finish_facts, header_of, run_folder, sizes_now, training_key
 from forgather_mem.engine.summary import RunFacts
@@ -23,10 +25,11 @@ from forgather_mem.units import GIB, MIB
 from tests.memory import status_bytes
 from tests.simulated_device import TOTAL_MIB, simulated_device
 
-# Of a header what is known later, tests of a whole run compare; kills: tests/system/test_cgroups.py, of a faked root
+# Of a header what is known later, tests of a whole run compare; kills: tests/system/test_cgroups.py, of a faked root;
+# of a worker a test below
 LATER = {
     "folder", "event_folder", "is_observed", "counts_passes", "tick_s", "setup_s", "setup_bytes", "plan", "startup",
-    "started_with", "kills",
+    "started_with", "kills", "worker",
 }  # fmt: skip
 
 
@@ -56,6 +59,20 @@ def test_each_fact_of_a_header_is_what_another_source_says(monkeypatch: pytest.M
         "0 proves nothing: where this machine has it so, it is read from a faked root"
     )
     assert {name: getattr(header, name) for name in expected} == expected
+
+
+def tell_worker(rank: int, told: Any) -> None:
+    told.put((rank, header_of(SimpleNamespace()).worker))
+
+
+def test_a_worker_is_called_by_its_rank_and_any_other_process_by_its_name() -> None:
+    context = multiprocessing.get_context("fork")
+    told = context.SimpleQueue()
+    multiprocessing.start_processes(tell_worker, (told,), nprocs=2, start_method="fork")
+    other = context.Process(target=tell_worker, args=(9, told), name="trial")
+    other.start()
+    other.join()
+    assert {told.get() for _ in range(3)} == {(0, "rank 0"), (1, "rank 1"), (9, "trial")}
 
 
 # Of the moment of the header, which its docstring says, or by its clock; nothing else changes while a process lives

@@ -104,16 +104,23 @@ def test_a_loop_with_another_model_is_a_training_of_its_own_after_one_that_can_b
     kept = PLAIN.replace("    kept = []", "    global alive").replace(
         "kept.append(rows.repeat(4, 8))", "alive = model, optimizer"
     )
-    (tmp_path / "script.py").write_text(PLAIN + kept.replace("main", "again") + "main(60)\nagain(110)\nagain(30)\n")
+    (tmp_path / "script.py").write_text(PLAIN + kept.replace("main", "again") + "main(40)\nagain(70)\nagain(30)\n")
     result = watched_forked(["script.py"], tmp_path)
     found = [read(path) for path in sorted(tmp_path.glob("forgather_mem/*/report.json"))]
     assert [(report["steps"], report["leak"]["verdict"]) for report in found][1:] == [(30, "not enough data")]
-    assert found[0]["steps"] == 170, "60 steps are too few to be judged for themselves"
+    assert found[0]["steps"] == 110, "40 steps are too few to be judged for themselves"
     assert found[1]["run"]["settings"]["forward.dtypes"] == "float32", "its model is heard, too"
     assert "of 2 trainings; of the others:" in result.report
 
 
 FRAMEWORKS = {
+    "keras/src/callbacks/callback_list.py": """
+class CallbackList:
+    def on_train_batch_end(self):
+        pass
+
+    on_epoch_end = on_train_batch_end
+""",
     "stable_baselines3/common/on_policy_algorithm.py": """
 import torch
 
@@ -229,14 +236,20 @@ def test_in_a_loop_without_an_optimizer_a_backward_pass_is_a_step(tmp_path: Path
 
 
 @pytest.mark.fresh
-def test_the_first_optimizer_counts_also_after_many_passes(tmp_path: Path) -> None:
-    text = PLAIN.replace(
+def test_who_tells_of_steps_counts_also_after_many_passes(tmp_path: Path) -> None:
+    by_optimizer = PLAIN.replace(
         "        optimizer.step()\n        optimizer.zero_grad()\n",
         "        if step % 20 == 19:\n            optimizer.step()\n            optimizer.zero_grad()\n",
     )
-    _, report = as_alone(tmp_path, text + "main(80)\n")
-    assert report["steps"] == 4
-    assert not [hint for hint in report.get("hints", ()) if "backward pass" in hint]
+    name = "keras/src/callbacks/callback_list.py"
+    by_keras = "from keras.src.callbacks.callback_list import CallbackList\n" + BY_HAND.replace(
+        "watching and watching.step()", "step % 8 or CallbackList().on_train_batch_end()"
+    )
+    for num_steps, text in ((4, by_optimizer), (10, by_keras)):
+        (tmp_path / str(num_steps) / name).parent.mkdir(parents=True)
+        (tmp_path / str(num_steps) / name).write_text(FRAMEWORKS[name])
+        _, report = as_alone(tmp_path / str(num_steps), text + "main(80)\n")
+        assert (report["steps"], report.get("hints")) == (num_steps, None)
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from tests.launch.scripts import script
 OF_A_TRAINING = {
     "rank", "world_size", "versions", "limit_bytes", "limit_kind", "step", "started_with", "startup", "folder",
     "event_folder", "micro_batches", "setup_s", "setup_bytes", "is_observed", "counts_passes", "tick_s", "plan",
+    "worker",
 }  # fmt: skip
 
 

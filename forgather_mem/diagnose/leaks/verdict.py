@@ -53,7 +53,7 @@ def verdict_of(
     """
     growing = {name: trend for name, trend in trends.items() if trend.kind == "leak"}
     if not growing:
-        return _slowing(trends, suspects) or _no_leak(trends, gains)
+        return _slowing(trends, suspects) or _no_leak(trends, gains, suspects)
     trend = whole_of(growing)
     of_workers = "workers" in growing and 2 * growing["workers"].per_step > trend.per_step
     suspects = [one for one in suspects if one.bytes_per_step >= LEAK.suspect_frac * trend.per_step]
@@ -155,12 +155,27 @@ def _slowing(trends: Mapping[str, Trend], suspects: Sequence[Suspect]) -> LeakRe
     whole = whole_of(slowing)
     first, last = format_bytes(whole.high), format_bytes(whole.low)
     why = f"grows, slowing down: {label_of(slowing)} {first} a step in the first third, {last} in the last"
-    if suspects and suspects[0].held_by:
-        why += f", held by {suspects[0].held_by}"
-    return _undecided("slowing", why, whole.high, whole.since_step, suspects, _where(slowing, list(suspects)))
+    return _grows("slowing", why, whole.high, slowing, suspects)
 
 
-def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakReport:
+def _too_early(trends: Mapping[str, Trend], suspects: Sequence[Suspect], high: float) -> LeakReport:
+    """Of too few steps it is told what has risen in them, if that would be no "no leak"."""
+    rising = {name: trend for name, trend in trends.items() if name not in _RARE and trend.per_step > MOST_PER_STEP}
+    if not rising:
+        return LeakReport(bytes_per_step_high=high, judged=True)
+    rate = whole_of(rising).per_step
+    why = f"no verdict on leaks after so few steps, in which {label_of(rising)} grew {format_bytes(rate)} each"
+    return _grows("early", why, max(high, rate), rising, suspects)
+
+
+def _grows(kind: str, why: str, high: float, growing: Mapping[str, Trend], suspects: Sequence[Suspect]) -> LeakReport:
+    """Growth of these sizes that is no leak yet, with who holds it, if that is known."""
+    held = f", held by {suspects[0].held_by}" if suspects and suspects[0].held_by else ""
+    where = _where(growing, list(suspects))
+    return _undecided(kind, why + held, high, whole_of(growing).since_step, suspects, where)
+
+
+def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain], suspects: Sequence[Suspect]) -> LeakReport:
     known = [trend for trend in trends.values() if trend.kind == "no leak"]
     # Sizes that are read rarely (objects, workers) may have too few readings: the others are enough
     open_ = any(trend.kind != "no leak" for name, trend in trends.items() if name not in _RARE or trend.high)
@@ -168,7 +183,7 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakRep
     if open_ or not known:
         steps = max((trend.steps for trend in trends.values() if trend.kind == "not enough data"), default=0)
         if steps < LEAK.enough_steps:
-            return LeakReport(bytes_per_step_high=high, judged=True)
+            return _too_early(trends, suspects, high)
         why = f"memory rose too unevenly over {steps:,} steps to say whether it leaks"
         return _undecided("uneven", why, high)
     bound = max(high, MOST_PER_STEP)

@@ -27,8 +27,10 @@ def test_after_many_steps_what_can_not_be_judged_is_too_uneven_and_not_too_early
 
 
 def test_after_few_steps_it_is_too_early() -> None:
-    leak = verdict_of({"anon": trend("not enough data", 70)}, [], 70)
-    assert (leak.verdict, leak.undecided, leak.why) == ("not enough data", None, None)
+    assert verdict_of({"native": Trend(kind="not enough data", steps=70)}, [], 70) == LeakReport(judged=True)
+    leak = verdict_of({"native": trend("not enough data", 70)}, [holder("trials", 1e5)], 70)
+    assert (leak.verdict, leak.undecided) == ("not enough data", "early")
+    assert "host memory grew 97.7 KiB each, held by trials" in str(leak.why), "what it leaves alive is told"
 
 
 def test_what_does_not_grow_is_no_leak() -> None:
