@@ -160,7 +160,6 @@ def test_our_own_time_is_what_we_took(tmp_path: Path) -> None:
     assert 0 < ours["seconds"] - sum(own) < 1  # what it takes to close
     assert ours["step_s"] == pytest.approx(sum(own[2:]) / len(own[2:]))
     assert ours["once_s"] == pytest.approx(ours["seconds"] - len(own) * ours["step_s"])
-    assert ours["share_of_run"] == pytest.approx(ours["seconds"] / report["run"]["wall_s"], rel=1e-6)
 
 
 def test_a_dear_reading_becomes_rarer_and_the_report_has_it(tmp_path: Path) -> None:
