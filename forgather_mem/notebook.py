@@ -26,7 +26,7 @@ from forgather_mem.probes.tensors import live_tensors, storages_of, tensors_in, 
 from forgather_mem.reclaim.release import give_back, write_steps
 from forgather_mem.sinks.console import print_line
 from forgather_mem.source.frame_variables import frame_variables
-from forgather_mem.source.source_lines import is_our_class
+from forgather_mem.source.source_lines import is_our_class, is_user_class
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.usage import UsageWindow, usage_now
 from forgather_mem.units import KIB, format_bytes
@@ -122,8 +122,7 @@ def _table(shell: InteractiveShell) -> str:
     lines = [f"forgather_mem: {write_steps(usage_now())}{limit}", *_rows(rows, {})]
     live = live_tensors() if "torch" in sys.modules else ()
     lines.append(f"  all live tensors: {format_bytes(sum(row.num_bytes for row in live))}")
-    # Letting go of an attribute may free nothing: other attributes of the same object may have what it has
-    lines += [f"  release by name: %forgather_mem release {row.name}" for row in rows if "." not in row.name][:1]
+    lines += [f"  release by name: %forgather_mem release {row.name}" for row in rows[:1]]
     return "\n".join(lines)
 
 
@@ -153,8 +152,7 @@ def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     given = give_back()
     freed = f"{write_steps(before, given.after)}, {given.num_objects:,} objects collected"
     yield f"forgather_mem: {freed}; let go of {', '.join(names)}"
-    for held in watched.held():
-        yield str(held)
+    yield from map(str, watched.held())
 
 
 def _let_go(shell: InteractiveShell, name: str) -> list[object]:
@@ -174,7 +172,7 @@ def _let_go(shell: InteractiveShell, name: str) -> list[object]:
         gone = [value for known, value in _kept(shell) if name == known]
         owner, dot, attribute = name.partition(".")
         if dot and gone:
-            vars(shell.user_ns[owner]).pop(attribute)
+            delattr(shell.user_ns[owner], attribute)
     _forget_results(shell, gone)
     return [thing for thing in gone if not is_our_class(type(thing))]
 
@@ -197,7 +195,8 @@ def _forget_results(shell: InteractiveShell, gone: list[object]) -> None:
 
 
 def _kept(shell: InteractiveShell) -> list[tuple[str, object]]:
-    """Variables and results, then what an object in a variable has by an attribute, such as a Trainer's list."""
+    """Variables and results, then what an object, or the user's class, in a variable has by an attribute: a Trainer's
+    list."""
     hidden = shell.user_ns_hidden
     variables = [
         (name, value)
@@ -207,8 +206,9 @@ def _kept(shell: InteractiveShell) -> list[tuple[str, object]]:
     kept = [*variables, *((f"{_OUT}[{number}]", value) for number, value in _results(shell).items())]
     for name, value in variables:
         own = getattr(value, "__dict__", None)
-        if isinstance(own, dict) and "__name__" not in own and not is_array_class(type(value)):  # a module's has that
-            kept += [(f"{name}.{attribute}", part) for attribute, part in own.items()]
+        is_listed = is_user_class(value) if isinstance(value, type) else not is_array_class(type(value))
+        if is_listed and isinstance(own, Mapping) and "__name__" not in own:  # a module's has that
+            kept += [(f"{name}.{attribute}", part) for attribute, part in list(own.items())]
     return kept
 
 

@@ -81,7 +81,7 @@ def test_the_commands_run_from_the_wheel(clean: Path, tmp_path: Path) -> None:
         "callbacks/memory.yaml: no problems found"
     )
     said = run(tmp_path, ours, "demo", "--steps", "128").stderr
-    assert "== forgather-mem == demo.py == 128 steps, " in said
+    assert "== forgather-mem == demo.py == 128 steps in " in said
     assert "\nLEAK   tensors on the host grow 1.5 MiB a step" in said
     assert "  held by   MyTrainer.kept_logits     list, +1 item a step, 128 items, 191." in said  # one is smaller
     script = (tmp_path / "out/demo.py").read_text().splitlines()

@@ -145,7 +145,7 @@ def test_a_block_in_which_no_step_is_heard_says_so_once(capsys: pytest.CaptureFi
     assert printed.err.startswith(NOTHING_HEARD)
     with watch(output_dir=tmp_path):
         optimizer.step()
-    assert "== 1 step, " in (told := capsys.readouterr().err)
+    assert "== 1 step in " in (told := capsys.readouterr().err)
     assert NOTHING_HEARD not in told
 
 

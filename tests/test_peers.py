@@ -11,9 +11,9 @@ import pytest
 PEERS = Path(__file__).parent.parent / "benchmarks" / "peers"
 
 OURS = """\
-== forgather-mem == flight_log.py == 400 steps, 11.6 s, exit 0 =================
+== forgather-mem == flight_log.py == 400 steps in 11.6 s, exit 0 ===============
 LEAK   tensors on the host grow 55.8 KiB a step (54.2 to 56.6), since step 1,
-       full near step 364,710. Confidence: high.
+       full near step 364,710 at its last pace. Confidence: high.
 
   held by   Recorder.buffer           list, +3 items a step, 1,200 items, 20.5
             MiB

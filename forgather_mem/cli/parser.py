@@ -88,7 +88,9 @@ class CommandParser(argparse.ArgumentParser):
             name = word.partition("=")[0] if word.startswith("--") else word[:2]
             if not word.startswith("-") or word == "-" or is_number_text(word) or name in self._option_string_actions:
                 continue
-            hint = did_you_mean(name, self._option_string_actions, _LIKE_AN_OPTION)
+            options = self._option_string_actions
+            about = [one for one, action in options.items() if f"{name.replace('--', ' ')} " in str(action.help)]
+            hint = did_you_mean(about[0] if len(about) == 1 else name, options, _LIKE_AN_OPTION)
             if hint is None and self._runs_a_command:
                 hint = f"options of the command come after it; for ours try `{self.prog} -h`"
             raise UsageError(f"there is no option {name!r}", hint)

@@ -160,12 +160,12 @@ def _order(one: Grown) -> tuple[bool, bool, float]:
 def _measured(before: Side, after: Side, found: Sequence[Difference], settings: Sequence[Changed]) -> Iterator[Grown]:
     """What was counted and surely differs. Of resident memory nobody can tell what it is."""
     sizes = {one.name: one.bytes for one in found if one.is_sure and (one.counted or one.name == WORKERS)}
-    # A leak is in what is held. The verdict estimates it; what is held was counted, so it is the better number
+    # A leak is in what is held, of which an estimate tells nothing beside it that is little
     held, leaked, leak = sizes.pop(HELD, 0.0), _leaked(after) - _leaked(before), after.leak or before.leak
     is_all = is_nearly(held, leaked)
     if leaked and (is_all or not _have_one_leak(before, after)):
-        sizes[LEAK] = held if is_all else leaked
-        held = 0.0 if abs(held) <= abs(sizes[LEAK]) else held - leaked
+        sizes[LEAK] = leaked
+        held = 0.0 if is_all or abs(held) <= abs(leaked) else held - leaked
     if held:
         sizes[HELD] = held
     holder = next((one.held_by or one.allocated_at or "" for one in leak.suspects), "") if leak is not None else ""
@@ -202,7 +202,7 @@ def _grown_frac(rows: Sequence[Difference]) -> float:
 
 def _leaked(side: Side) -> float:
     leak = side.leak
-    return 0.0 if leak is None else leak.bytes_per_step * max(0, side.steps - leak.since_step)
+    return 0.0 if leak is None else leak.bytes_per_step * max(0, 1 + side.steps - leak.since_step)
 
 
 def _have_one_leak(before: Side, after: Side) -> bool:

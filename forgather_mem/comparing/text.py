@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from forgather_mem.comparing.causes import Changed
-from forgather_mem.comparing.comparison import Comparison, Grown, is_nearly
+from forgather_mem.comparing.comparison import Comparison, Grown
 from forgather_mem.comparing.side import HELD, LEAK, OTHERS, PLANNED, WORKERS, Difference
 from forgather_mem.errors import escape_controls, shown
 from forgather_mem.reporting.markdown import markdown_text
@@ -109,8 +109,6 @@ def _headline(comparison: Comparison) -> str:
         return f"{name}: {parts}; {told if abs(peak.bytes) >= MIB else f'{it} as much {where}'}."
     if comparison.place == "host":  # resident memory may differ by more than what is counted, for reasons nobody knows
         return f"{name}: {parts}. Of resident memory {it} {_more(peak.bytes)} {where}{rest}."
-    if is_nearly(grown[0].bytes, peak.bytes):
-        return f"{name} {more} {where}, nearly all of it {_word(grown[0])}{_phase(grown[0])}."
     return f"{name} {more} {where}: {parts}{rest}."
 
 

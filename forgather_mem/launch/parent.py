@@ -87,8 +87,8 @@ def _judged(
 
             return report_outcome(folder, arguments, command, ended, sampler)
         folder.remove()  # there is nothing to tell
-        if ended.code == 0 and not asks_for_help(command):
-            say(f"forgather-mem: no report: {command.name} took {ended.wall_s:.1f} s and did not import torch")
+        if not asks_for_help(command):
+            say(f"forgather-mem: no report: {command.name} ended after {ended.wall_s:.1f} s, with no step of torch")
     except (Exception, KeyboardInterrupt) as error:
         from forgather_mem.telemetry.guard import FailureGuard
 

@@ -358,7 +358,7 @@ class _Planner:
             raise PlanError(f"the plan's {row.phase} asks nowhere for {format_bytes(wanted)} at once")
         nearest = min(alike, key=lambda one: self._differs_by(one, taken))
         if self._differs_by(nearest, taken) > _LIMITS.alike_frac * self._failed.limit_bytes:
-            raise PlanError(f"its tensors took {format_bytes(taken)}, in the plan {format_bytes(nearest.before_bytes)}")
+            raise PlanError(f"the plan has another amount in memory when it asks for {format_bytes(wanted)}")
         return nearest
 
     def _differs_by(self, planned: StorageRequest, taken: int) -> int:

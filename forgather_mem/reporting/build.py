@@ -276,7 +276,7 @@ def _overhead(summary: RunSummary, wall_s: float) -> Overhead:
         share_of_run=seconds / wall_s if wall_s > 0 else 0.0,
         share_of_step=summary.steady_self_s / summary.steady_s if summary.steady_s > 0 else 0.0,
         step_s=summary.steady_self_s / steady_steps if steady_steps else 0.0,
-        once_s=max(0.0, seconds - summary.steady_self_s) if steady_steps else seconds,
+        once_s=max(0.0, seconds - summary.steady_self_s / steady_steps * summary.steps) if steady_steps else seconds,
         once_bytes=summary.facts.header.setup_bytes,
         backed_off=tuple(backed_off),
     )

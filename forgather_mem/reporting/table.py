@@ -142,7 +142,7 @@ def table_lines(report: RunReport) -> list[str]:
     for row in rows:
         numbers = (size / GIB for size in (row.start_bytes, row.end_bytes, row.peak_bytes))
         sizes = "".join(f"{number:>6,.{decimals if number < 999 else 0}f}" for number in numbers)
-        if report.killed is not None or not report.steps:  # it is what was read last, not at the end
+        if not report.steps or (report.killed and not report.host.allocated_end_bytes):  # it is what was read last
             sizes = f"{sizes[:6]}{'-':>6}{sizes[12:]}"
         limit = f"{row.limit_bytes / GIB:>6,.1f} {row.whose}" if row.limit_bytes else ""
         lines.append(f"  {row.label:<14}{sizes}  {row.at:<22}{limit}".rstrip())

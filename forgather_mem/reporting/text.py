@@ -213,8 +213,8 @@ def _ending(report: RunReport) -> str:
     if is_plan(report):
         return "planned, not run"
     run, steps = report.run, report.steps
-    done = f"{steps:,} step{'s' * (steps != 1)}, " if steps else ""  # not every script has steps
-    took = format_duration(run.wall_s)
+    done = f"{steps:,} step{'s' * (steps != 1)} in " if steps else ""  # not every script has steps
+    took = format_duration(run.wall_s + (0.0 if steps else run.startup_s))
     if run.end == "finished":
         return f"{done}{took}" if run.exit_code is None else f"{done}{took}, exit {run.exit_code}"
     if run.end is None:
@@ -342,7 +342,7 @@ def own_sentence(report: RunReport) -> str:
     of = f" of {format_duration(ours.step_s / ours.share_of_step)}" if ours.share_of_step else ""
     text = f"{format_duration(ours.step_s)} in each step{of}, {once} once" if ours.step_s else once
     wall_s = report.run.wall_s
-    whole = f"{format_duration(ours.seconds)} in all" if ours.step_s else ""
+    whole = f"{format_duration(ours.seconds)} in all, startup included" if ours.step_s else ""
     whole = f"{format_share(ours.seconds / wall_s)} of the run" if wall_s >= _COSTS.share_s else whole
     return "; ".join(filter(None, [text, whole]))
 

@@ -49,7 +49,7 @@ def test_the_version_is_the_packages(cli):
         (["chek", "x"], "did you mean 'check'?"), (["rendr", "x"], "did you mean 'render'?"),
         (["zzzzzz"], "forgather-mem --help"), (["pp"], "pp: the following arguments are required: TEMPLATE"),
         (["pp", "base.yaml", "--sett", "a=1"], "--set"),
-        (["run", "--fail-on", "growth", "x.py"], "run: --fail-on 'growth': write leak"),
+        (["run", "--callbacks", "a.yaml", "x.py"], "did you mean '--template'?"),
         (["pp", "-p", "nowhere", "x"], "'nowhere': there is no such folder"),
         (["ls", "-p", "nowhere"], "'nowhere': there is no such"), (["pp", "base.yaml", "--set", "lr"], "KEY=VALUE"),
         (["pp", "base.yaml", "--set", "l-r=1"], "KEY=VALUE"), (["pp", "base.yaml", "--set", "=1"], "KEY=VALUE"),

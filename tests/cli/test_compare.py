@@ -155,14 +155,12 @@ def test_plans_are_compared_with_each_other_and_with_runs(folder: Path) -> None:
     for after in ("b.json", "planned"):
         done = compare(folder, "a.json", after)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith(f"{after} takes 10.0 MiB more at the planned peak, nearly all of it activations")
+        assert done.stdout.startswith(f"{after} takes 10.0 MiB more at the planned peak: activations +10.0 MiB")
         assert "arguments.optim" in done.stdout
     assert compare(folder, "a.json", "b.json", "--fail-on", "growth:2%").returncode == 3
     (folder / "dumped.json").write_text(json.dumps({**plan(larger), "rows": 16, "notes": []}))
     done = compare(folder, "a.json", "dumped.json")
-    assert done.stdout.startswith(
-        "dumped.json takes 10.0 MiB more at the planned peak, nearly all of it\n  activations"
-    )
+    assert done.stdout.startswith("dumped.json takes 10.0 MiB more at the planned peak: activations +10.0 MiB in\n")
     assert "batch.rows 16 instead of 8" in done.stdout
     assert "dumped.json: no settings" in " ".join(done.stdout.split())
     assert "arguments.optim" not in done.stdout

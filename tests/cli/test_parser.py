@@ -46,11 +46,7 @@ def test_what_is_not_given_has_its_default(parser: CommandParser) -> None:
     ("words", "message", "hint"),
     [
         (["--quite"], "there is no option '--quite'", "did you mean '--quiet'?"),
-        (
-            ["--qui"],
-            "there is no option '--qui'",
-            "did you mean '--quiet'?",
-        ),  # no abbreviations: they would be promises
+        (["--qui"], "there is no option '--qui'", "did you mean '--quiet'?"),  # abbreviations would be promises
         (["a", "--st=x"], "there is no option '--st'", "did you mean '--set'?"),
         (["--zzzz", "a"], "there is no option '--zzzz'", None),
         (["-x"], "there is no option '-x'", None),

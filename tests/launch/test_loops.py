@@ -334,10 +334,10 @@ with loop.train():
     ("callback", "steps", "told"),
     [
         ("LeakDetector()", 160, "LEAK   tensors on the host grow 78"),
-        ("SimpleGarbageCollector(1)", 30, " 30 steps, "),
-        ("ProgressCallback()", 30, " 30 steps, "),
-        ("ClearCacheCallback()", 30, " 30 steps, "),
-        ("MemoryCallback()", 30, " 30 steps, "),
+        ("SimpleGarbageCollector(1)", 30, " 30 steps in "),
+        ("ProgressCallback()", 30, " 30 steps in "),
+        ("ClearCacheCallback()", 30, " 30 steps in "),
+        ("MemoryCallback()", 30, " 30 steps in "),
     ],
 )
 def test_a_loop_with_a_callback_of_its_own_is_in_the_report(

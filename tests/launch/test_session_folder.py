@@ -69,7 +69,7 @@ def test_without_a_place_it_does_not_say_that_torch_was_not_imported(tmp_path: P
     (tmp_path / "short.py").write_text("import torch; print(len(torch.ones(3)))")
     assert "host" in taken_apart(run_forked([*RUN, "short.py"], tmp_path, **more)).report
     (tmp_path / "none.py").write_text("print('none')")
-    assert run([*RUN, "none.py"], tmp_path, **more).err.endswith("did not import torch\n")
+    assert run([*RUN, "none.py"], tmp_path, **more).err.endswith("with no step of torch\n")
 
 
 def test_a_link_is_not_written_through(tmp_path: Path) -> None:

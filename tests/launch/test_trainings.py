@@ -108,7 +108,7 @@ def test_a_script_that_watches_itself_is_watched_once_and_has_no_report_twice(tm
         (folder,) = (tmp_path / name / "forgather_mem").iterdir()
         assert {path.name for path in folder.iterdir()} == {"memory.rank0.jsonl", "report.json", "ring.rank0"}
     assert with_us.plain.out.count(REPORT) == 2
-    assert with_us.report.startswith(f"{REPORT}train.py == 6 steps, ")
+    assert with_us.report.startswith(f"{REPORT}train.py == 6 steps in ")
     assert "of 3 trainings" not in with_us.report, "the script has printed the one before the last"
     assert {report["run"]["exit_code"] for report in reports(tmp_path).values()} == {0}
 
@@ -170,7 +170,7 @@ def test_a_template_of_the_users_is_attached_and_handed_on_by_a_launcher(tmp_pat
     (report,) = reports(tmp_path).values()
     assert (report["steps"], report["run"]["end"]) == (6, "finished")
     assert report["host"]["rss_end_bytes"] > 2**27
-    assert result.report.startswith("== forgather-mem == train.py == 6 steps, ")
+    assert result.report.startswith("== forgather-mem == train.py == 6 steps in ")
 
 
 LAUNCHER = """
@@ -205,7 +205,7 @@ def test_under_torchrun_the_rank_that_was_killed_is_named_with_its_last_step_and
     result = taken_apart(run([*RUN, *TORCHRUN, str(ROOT / "tests/launch/ranks_die.py"), "SIGKILL"], tmp_path))
     assert result.plain.code == 1
     head, first, others, *_ = result.report.splitlines()
-    assert head.startswith(f"{REPORT}ranks_die.py == killed (SIGKILL) after 11 steps, ")
+    assert head.startswith(f"{REPORT}ranks_di") and "== killed (SIGKILL) after 11 steps in " in head
     assert first == "RANK 1 OF 2 FAILED FIRST, after step 11."
     assert others in ("  The others: 1 ended by an exception.", "  The others: 1 left no end.")
     assert "\nKILLED BY SIGKILL" in result.report

@@ -60,7 +60,7 @@ def test_a_report_of_a_run_that_goes_on_does_not_say_how_it_ended() -> None:
     report = built(cpu_run(None))
     assert report["run"]["end"] is None
     text = text_of(report)
-    assert text.startswith("== forgather-mem == train.py == 60 steps, 21.0 s so far ===")
+    assert text.startswith("== forgather-mem == train.py == 60 steps in 21.0 s so far ===")
     assert "finish" not in text
 
 

@@ -55,7 +55,7 @@ def test_a_tensorboard_folder_is_told_without_an_end(tmp_path: Path) -> None:
         sink.write(Sample("step_end", step, None, 100.0 + step, {"host/rss_bytes": 1.0 * GIB}, None))
     sink.end(PlainRun(tmp_path))
     alone = text_of(read_run(tmp_path / "out/runs"))
-    assert alone.startswith("== forgather-mem == training == 29 steps, 28.0 s ===")
+    assert alone.startswith("== forgather-mem == training == 29 steps in 28.0 s ===")
     assert "give the run's own folder" in " ".join(alone.split())
 
 

@@ -33,7 +33,7 @@ def test_a_parent_adds_the_signal_that_the_run_could_not_write() -> None:
     report = killed_by(report_of("train.py", 12, 3.0, None), signal=9)
     assert (report["run"]["end"], report["run"]["exit_code"], report["killed"]["signal"]) == ("killed", 137, 9)
     text = text_of(report)
-    assert text.startswith("== forgather-mem == train.py == killed (SIGKILL) after 12 steps, 3.0 s ==")
+    assert text.startswith("== forgather-mem == train.py == killed (SIGKILL) after 12 steps in 3.0 s ==")
     assert "Last sign of life: step 12. No verdict on leaks: one is made where a training ends" in " ".join(
         text.split()
     )

@@ -64,17 +64,23 @@ def test_a_script_that_does_not_train_has_no_steps_to_speak_of() -> None:
 def test_a_script_that_exits_in_the_middle_shows_its_code() -> None:
     leaves = {"exit_code": 3, "error": "SystemExit: 3", "error_line": "train.py:9"}
     text = text_of(report_of("train.py", 4, 3.0, "interrupted", run=leaves))
-    assert text.startswith("== forgather-mem == train.py == ended after 4 steps, 3.0 s, exit 3 ==")
+    assert text.startswith("== forgather-mem == train.py == ended after 4 steps in 3.0 s, exit 3 ==")
     assert "\nAt train.py:9: SystemExit: 3\n" in text
-    text = text_of(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 130}))
-    assert text.startswith("== forgather-mem == train.py == interrupted after 4 steps, 3.0 s ==")
+    ended = {"rss_peak_bytes": 2**30, "rss_end_bytes": 2**30, "allocated_end_bytes": 1}
+    killed = {"signal": 2, "step": 4, "phase": "other"}
+    text = text_of(report_of("train.py", 4, 3.0, "interrupted", run={"exit_code": 130}, host=ended, killed=killed))
+    assert "host 0.00 1.00 1.00" in " ".join(text.split()), "it has read its end"
+    assert text.startswith("== forgather-mem == train.py == interrupted after 4 steps in 3.0 s ==")
 
 
 def test_when_the_memory_will_be_full_and_how_sure_that_is() -> None:
     report = leaking()
     report["leak"].update(full_at_step=14600, sure="not yet", bytes_per_step_low=0.0, bytes_per_step_high=0.0)
     text = " ".join(text_of(report).split())
-    assert "LEAK GPU 0 grows 3.1 MiB a step, since step 60, full near step 14,600. Confidence: not yet" in text
+    assert (
+        "LEAK GPU 0 grows 3.1 MiB a step, since step 60, full near step 14,600 at its last pace. Confidence: not yet"
+        in text
+    )
     assert "not yet (only 2,000 steps seen)." in text
 
 

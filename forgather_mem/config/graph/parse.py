@@ -111,7 +111,7 @@ _BLANK = re.compile(r"\s*(?:#|$)")
 _WORD = re.compile(r"\s*([^\W\d][\w.-]{0,99})(?=\s|$)")
 _OPENS = re.compile(r"(?::|^\s*-)(?:\s+[!&]\S+)*\s*(?:#.*)?$")  # what follows in the next line is its value
 _NEARLY = re.compile(r"\s*(?:=+>?|-+|<+|>+|(?=super))\s*((super\(\)|(?:extends|include|if|for|set|block|end\w+)\b).*)")
-_NO_TAG = re.compile(rf".{{0,200}}:\s+((?:{'|'.join((*CALLS, *FORMS))}):\S.{{0,200}})")
+_NO_TAG = re.compile(rf".{{0,200}}:\s+((?:{'|'.join((*CALLS, *FORMS))}):)?((?(1)|[\w.]+:[^\W\d])\S.{{0,200}})")
 _NO_SPACE = re.compile(r"\s*([\w.-]{1,100}:)(?!//)[^\s:]\S{0,200}\s*$")
 _OF_LINES = {  # what the parser says of a line as a whole, and what then may be meant
     "did not find expected key": r"\s*-\s+(\S.{0,100})",
@@ -171,8 +171,8 @@ def _nearly(lines: Sequence[str], number: int) -> _Mistake | None:
             return _Mistake(at, "this line is no statement", f"did you mean {meant!r}?")
         if key := _NO_SPACE.match(lines[at]):
             return _Mistake(at, _NO_PAIR, f"a space is missing after {key[1]!r}")
-        if at < number and (tag := _NO_TAG.match(lines[at])):
-            return _Mistake(at, "nothing can stand below a text", f"did you mean '!{tag[1]}'?")
+        if indent_of(lines[at]) < indent_of(lines[number]) and (tag := _NO_TAG.match(lines[at])):
+            return _Mistake(at, "nothing can stand below a text", f"did you mean '!{tag[1] or 'singleton:'}{tag[2]}'?")
     return None
 
 

@@ -165,7 +165,7 @@ class LeakWatch:
         unit = self._rare.told(known or NOT_JUDGED)
         text = f"{label_of(growing)} grows {format_bytes(rate * unit.per_steps)} {unit.per} so far"
         if full is not None and is_soon(growing, step, full):
-            text += f", full near step {full:,}"
+            text += f", full near step {full:,} at its last pace"
         _print(run, text + (f": {_held(self._suspects[0], unit, step)}." if self._suspects else "."))
         alarm = Alarm(step=step, names=frozenset(growing), label=label_of(growing), per_step=rate)
         self._live.printed(alarm, growing, self._series)
