@@ -118,6 +118,14 @@ class KnownOperations:
         with no_dispatch():
             return self._made(_Made(like.size(), like.stride(), like.dtype), ())
 
+    def unknown_in(
+        self, memory: torch.UntypedStorage, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: int
+    ) -> torch.Tensor:
+        """One in this memory."""
+        with no_dispatch():
+            whole = torch.empty(0, dtype=torch.uint8, device=_META).set_(memory)
+            return self._made(_Made(torch.Size(size), tuple(stride), dtype, 0, offset), [whole])
+
     def _made(self, row: _Made, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         if row.place >= 0:
             bare = torch.empty(0, dtype=row.dtype, device=_META)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ import torch
 
 from forgather_mem.planning.known_operations import Known
 from forgather_mem.planning.loop.notes import Note
-from forgather_mem.planning.private_state import let_tensors_answer, surround
+from forgather_mem.planning.private_state import let_tensors_answer
 from forgather_mem.planning.refusal import OURS
 from forgather_mem.source.source_lines import line_name
 
@@ -103,7 +103,6 @@ class StandIns:
 
         let_tensors_answer({"numpy": array, "__array__": array, "__format__": formatted}, notes)
         let_tensors_answer({"tolist": lambda tensor: array(tensor).tolist()}, notes)
-        surround("torch._subclasses.fake_tensor:FakeTensor.__deepcopy__", _copied, notes)
 
     def lines(self) -> dict[str, list[str]]:
         """What can be answered otherwise, each with the lines that have asked for it."""
@@ -132,12 +131,3 @@ def listed_lines(lines: Iterable[str]) -> str:
     """The first few of these lines."""
     named = list(lines)
     return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
-
-
-def _copied(copy: Callable[..., object], tensor: torch.Tensor, memo: dict[int, object]) -> object:
-    """Of a parameter the copy has no gradient, which that of another tensor has."""
-    if not isinstance(tensor, torch.nn.Parameter):
-        return copy(tensor, memo)
-    if id(tensor) not in memo:
-        memo[id(tensor)] = torch.nn.Parameter(tensor.detach().clone(), tensor.requires_grad)
-    return memo[id(tensor)]

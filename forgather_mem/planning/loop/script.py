@@ -22,6 +22,7 @@ from forgather_mem.errors import PlanError
 from forgather_mem.heap.owner_paths import in_peoples_words
 from forgather_mem.planning import private_state as private
 from forgather_mem.planning.batches import Batch, PlannedShape, Wanted, resized, shape_of
+from forgather_mem.planning.copies import let_tensors_be_copied
 from forgather_mem.planning.highest import Attempt
 from forgather_mem.planning.isolation.child import GiveAnswer, GoesOn
 from forgather_mem.planning.known_operations import tensors_among
@@ -168,6 +169,7 @@ class Loop:
         self._models, self._stepping = WeakSet[nn.Module](), WeakSet[nn.Module]()
         self._in_training = WeakSet[nn.Module]()  # those that were called so
         self._untrained = WeakSet[nn.Module]()  # those that have made a graph which no optimizer needs
+        self._left: list[tuple[torch.Tensor, list[int]]] = []  # to those, by the last pass: gradients as they were
         self.trains_with((), ())
         self.shapes: list[PlannedShape] = []
         self.all_rows = 0
@@ -238,8 +240,7 @@ class Loop:
         self.ahead = Ahead(self, self._models)
         # `Module.to`: it refuses weights in use
         private.replace("torch.utils:swap_tensors", lambda _: private.swap, self.notes)
-        # What is saved is lost
-        private.let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self.notes)
+        let_tensors_be_copied(self.notes)
         private.surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
         private.surround("torch.optim:Optimizer.__init__", self._made, self.notes)
         self.log.begin("data", self.step)
@@ -385,7 +386,9 @@ class Loop:
         self.counts_idle()
 
     def passes(self) -> None:
-        """A backward pass begins."""
+        """A backward pass begins. Who changes gradients, or takes them away, needs them without an optimizer."""
+        changed = (one for one, left in self._left if _state_of(one.grad) != left)
+        self._trained.update(map(id, changed))
         if not self._calls:
             self.counts_idle()
 
@@ -396,6 +399,8 @@ class Loop:
         self._leaving += leaves_gradients and not (self.ahead.is_stepping and self._closes)
         self._closes, self._is_same = self.ahead.is_stepping, self._is_same and not leaves_gradients
         self._idle, self._is_new = 0, True
+        graded = (one for of in self._untrained for one in of.parameters() if one.grad is not None)
+        self._left = [(one, _state_of(one.grad)) for one in graded]
         if not self._calls and not self.rounds.optimizers:
             self.log.begin("forward", self.step)
 
@@ -416,13 +421,18 @@ class Loop:
         own = {
             id(part): f"{type(of).__name__}.{name}" for of in self._models for name, part in of.named_modules() if name
         }
-        untrained = tuple(map(in_peoples_words, holders_of(list(self._untrained), own | self.answers.names)))
+        needless = [one for one in self._untrained if self._trained.isdisjoint(map(id, one.parameters()))]
+        untrained = tuple(map(in_peoples_words, holders_of(needless, own | self.answers.names)))
         notes += map("No optimizer trains {}: torch.no_grad() around its call keeps no graph.".format, untrained)
         kept = [(name, size) for name, size in kept_by(self.log).most_common(3) if size >= MIB]
         notes += (f"Kept from step to step: {name} {format_bytes(size)}." for name, size in kept)
         shapes = sorted(self.shapes, key=lambda shape: -(shape.rows or 0) * (shape.length or 1))
         plan = plan_of_log(self.log, shapes, notes, self.mode.host, accumulation=batches, passes=self.each)
         return replace(plan, all_rows=self.all_rows, untrained=untrained, kept=kept[0][0] if kept else "")
+
+
+def _state_of(gradient: torch.Tensor | None) -> list[int]:
+    return [id(gradient), -1 if gradient is None else gradient._version]
 
 
 def _of_optimizers(optimizers: Iterable[Optimizer]) -> set[int]:
