@@ -32,7 +32,6 @@ class StandIns:
         before: Those of another plan.
 
     Attributes:
-        names: What plans have found of what is alive, by id.
         known: The operations that they have met.
         conditions: The lines that have asked for one, in order.
         numbers: The same of numbers, with how often.
@@ -45,7 +44,6 @@ class StandIns:
     def __init__(self, otherwise: Iterable[str] = (), before: StandIns | None = None) -> None:
         self.otherwise, self._in_a_row = frozenset(otherwise), Counter[str]()  # conditions, since the last step
         self.known: Known = before.known if before else {}
-        self.names: dict[int, str] = before.names if before else {}
         self.conditions, self.numbers, self.choices, self.masks = (Counter[str]() for _ in range(4))
         self.operations = self.asked = 0
 

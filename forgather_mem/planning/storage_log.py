@@ -147,6 +147,10 @@ class StorageLog:
             self.parts[number] = part
         return set(found)
 
+    def alive_of(self, part: str) -> set[int]:
+        """The storages (`_cdata`) of this part."""
+        return {key for key, (_, at) in self._alive.items() if self.parts[at] == part}
+
     def resized(self, storage: torch.UntypedStorage) -> None:
         """A storage that has another size now, if it is one of these."""
         if storage._cdata in self._alive:

@@ -15,7 +15,7 @@ import pickle
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -216,7 +216,7 @@ class Ahead:
         if path not in self._saved:
             return load(file, *args, **keywords)
         saved = self._saved[path]
-        return saved.again([*map(self._made, saved.tensors)])
+        return saved.again([self._made(one) for one in saved.tensors if isinstance(one, _Made)])
 
     def _spend(self) -> None:
         answers = self._loop.answers
@@ -372,12 +372,12 @@ class _Result:
     """
 
     def __init__(self, result: object, is_apart: Callable[[object], bool]) -> None:
-        self.tensors = list[Any]()
+        self.tensors = list[_Made | nn.Module]()
 
         def number_of(one: object) -> int | None:
             if not is_apart(one):
                 return None
-            self.tensors.append(_Made(one) if isinstance(one, torch.Tensor) else one)
+            self.tensors.append(_Made(one) if isinstance(one, torch.Tensor) else cast(nn.Module, one))
             return len(self.tensors) - 1
 
         pickler = pickle.Pickler(file := io.BytesIO())

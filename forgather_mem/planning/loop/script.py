@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import atexit
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from queue import Queue
 from typing import NoReturn
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -19,7 +20,6 @@ from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
-from forgather_mem.heap.owner_paths import in_peoples_words
 from forgather_mem.planning import private_state as private
 from forgather_mem.planning.batches import Batch, PlannedShape, Wanted, resized, shape_of
 from forgather_mem.planning.copies import let_tensors_be_copied
@@ -29,7 +29,7 @@ from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.ahead import Ahead
 from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
-from forgather_mem.planning.model import AliveThings, Emptied, holders_of, kept_by, notes_on, roots
+from forgather_mem.planning.model import OTHER_TENSORS, AliveThings, Emptied, holders_of, note_of, notes_on, roots
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.ranks import follow_resizing, prepare_ranks
 from forgather_mem.planning.recurrent import take_fewer_tokens
@@ -38,7 +38,7 @@ from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import OTHER_GRAPHS, StorageLog
 from forgather_mem.system.tracing import is_traced
-from forgather_mem.units import MIB, format_bytes
+from forgather_mem.units import MIB
 
 NOT_HERE = "no training begins here"
 _MOST_CALLS = 1000  # and epochs, without a backward pass
@@ -169,6 +169,7 @@ class Loop:
         self._models, self._stepping = WeakSet[nn.Module](), WeakSet[nn.Module]()
         self._in_training = WeakSet[nn.Module]()  # those that were called so
         self._untrained = WeakSet[nn.Module]()  # those that have made a graph which no optimizer needs
+        self._others = WeakKeyDictionary[nn.Module, int]()
         self._left: list[tuple[torch.Tensor, list[int]]] = []  # to those, by the last pass: gradients as they were
         self.trains_with((), ())
         self.shapes: list[PlannedShape] = []
@@ -225,7 +226,7 @@ class Loop:
         emptied.leaves(leaves)
         for optimizer in optimizers:
             emptied.optimizer(optimizer)
-        self.notes += emptied.others(alive, self.log, self.answers.names, replaced)
+        self._others.update(emptied.others(alive, self.log, replaced))
         prepare_ranks(models, self.mode, self.notes)
 
     def trains_with(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
@@ -291,7 +292,7 @@ class Loop:
         self._idle += 1
         is_long = self.is_through() and self.answers.operations > self._most_operations
         if is_long or self._idle > _MOST_CALLS:
-            self.end(f"{self.answers.operations:,} operations")
+            self.end(f"{self.ahead.steps or self.num_passes:,} steps")
 
     def end(self, before: str = "", error: BaseException | None = None) -> NoReturn:
         """Tell the parent what there is, and end this process.
@@ -418,17 +419,19 @@ class Loop:
         self.notes += self.rounds.notes() if self.rounds.optimizers else []
         batches = self.each * max(1, len(self.shapes) // max(1, self.num_passes))
         notes = [*(note for model in self._models for note in notes_on(model, self._on_device)), *self.notes]
-        own = {
-            id(part): f"{type(of).__name__}.{name}" for of in self._models for name, part in of.named_modules() if name
-        }
         needless = [one for one in self._untrained if self._trained.isdisjoint(map(id, one.parameters()))]
-        untrained = tuple(map(in_peoples_words, holders_of(needless, own | self.answers.names)))
+        kinds = {"kept": self.log.kept(OTHER_TENSORS)}
+        kinds[OTHER_TENSORS] = self.log.alive_of(OTHER_TENSORS) - kinds["kept"]
+        held = holders_of({**dict.fromkeys(needless, 0), **self._others}, kinds)
+        notes += note_of("Other models", sum((held[one] for one in self._others), Counter()))
+        notes += note_of("Other tensors", held[OTHER_TENSORS])
+        untrained = tuple(next(iter(held[one])) for one in needless)
         notes += map("No optimizer trains {}: torch.no_grad() around its call keeps no graph.".format, untrained)
-        kept = [(name, size) for name, size in kept_by(self.log).most_common(3) if size >= MIB]
-        notes += (f"Kept from step to step: {name} {format_bytes(size)}." for name, size in kept)
+        notes += note_of("Kept from step to step", held["kept"])
+        kept = next((name for name, size in held["kept"].most_common(1) if size >= MIB), "")
         shapes = sorted(self.shapes, key=lambda shape: -(shape.rows or 0) * (shape.length or 1))
         plan = plan_of_log(self.log, shapes, notes, self.mode.host, accumulation=batches, passes=self.each)
-        return replace(plan, all_rows=self.all_rows, untrained=untrained, kept=kept[0][0] if kept else "")
+        return replace(plan, all_rows=self.all_rows, untrained=untrained, kept=kept)
 
 
 def _state_of(gradient: torch.Tensor | None) -> list[int]:
