@@ -191,11 +191,12 @@ def holders_of(modules: Mapping[nn.Module, int], kinds: Mapping[str, set[int]]) 
     from forgather_mem.heap.reachable import MANY, ReachableGraph  # in the child that plans alone
 
     found: dict[nn.Module | str, Counter[str]] = defaultdict(Counter)
+    by_id = {id(one): one for one in modules}
     left = {key: kind for kind, keys in kinds.items() for key in keys}
     walk = ReachableGraph.walk() if modules or left else ReachableGraph()
     for at, node in enumerate(walk.nodes):
-        if isinstance(node, nn.Module) and node in modules:
-            found[node][in_peoples_words(walk.path(at))] = modules[node]
+        if (module := by_id.get(id(node))) is not None:
+            found[module][in_peoples_words(walk.path(at))] = modules[module]
         # Of a long container the walk has seen a few
         is_long = type(node) in (list, tuple, deque) and len(node) > MANY
         inside = tensors_among(list(node)) if is_long else [node]
