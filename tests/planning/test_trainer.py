@@ -142,7 +142,7 @@ def test_a_callback_that_acts_or_needs_a_value_is_left_out_and_named(tmp_path: P
     assert starts.startswith("Starts is not in the plan: tests/planning/test_trainer.py:")
     assert starts.endswith("PermissionError: subprocess.Popen 'true': a plan acts on nothing")
     assert writes.startswith("What tests/planning/test_trainer.py:")
-    assert "(self.path.touch()) would do outside was not done (open '" in writes
+    assert "(self.path.touch()) would do outside was not done (os." in writes
 
 
 class SwapsForEvaluation(TrainerCallback):
